@@ -1,0 +1,64 @@
+//! Memory that a NIC may touch: mappings, the pages under them, and pools of fixed blocks.
+//!
+//! A NIC reads and writes memory behind the program's back, so the memory must stay where it is,
+//! stay as long as the NIC may use it, and should lie in large pages, because the NIC translates
+//! addresses through a cache that holds few of them. This crate obtains such memory, says what
+//! it really obtained, and cuts it into blocks. It knows nothing of RDMA.
+//!
+//! From the operating system upwards:
+//!
+//! - [`MapRequest`] asks for memory (feature `std`, Linux): huge pages, a memfd that a second
+//!   process can map, locking, prefaulting. What could not be had is a note in [`Got`] with the
+//!   command that mends it, or an error when the request is [`strict`](MapRequest::strict).
+//! - [`Mapping`] owns the bytes until it is dropped. Without `std` it can be made from a static
+//!   or from parts.
+//! - [`BlockPool`] hands out fixed blocks of a mapping by index, in constant time, and never
+//!   allocates after it was made.
+//!
+//! ```
+//! # #[cfg(feature = "std")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use doorbell_alloc::{BlockPool, Mapping};
+//!
+//! let memory = Mapping::huge(256 * 2048)?;
+//! for note in memory.got().notes() {
+//!     eprintln!("{note}"); // asked 2 MiB pages, got plain: 0 of 1 free; mend: echo 1 > ...
+//! }
+//!
+//! let mut pool = BlockPool::over(memory.len(), 2048)?;
+//! let block = pool.take().ok_or("a fresh pool has blocks")?;
+//! assert!(pool.offset(block) + pool.block_size() <= memory.len());
+//! pool.put(block);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "std"))]
+//! # fn main() {}
+//! ```
+#![no_std]
+
+extern crate alloc as std_alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+#[cfg(all(feature = "std", not(target_os = "linux")))]
+compile_error!("feature `std` maps memory with Linux system calls; build without it elsewhere");
+
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod linux;
+
+mod mapping;
+
+mod got;
+mod pages;
+
+mod pool;
+
+pub mod arith;
+
+pub use arith::SizeError;
+pub use got::{Got, Shortfall, Why};
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use linux::{MapError, MapRequest, MemfdError};
+pub use mapping::{Mapping, Release};
+pub use pages::{Ask, Pages};
+pub use pool::BlockPool;

@@ -1,0 +1,213 @@
+//! [`Mapping`]: the owner of a range of bytes that a NIC may touch.
+#![expect(unsafe_code, reason = "owns memory through a raw pointer and frees it through a hook")]
+
+use core::fmt;
+use core::ptr::{self, NonNull};
+use core::slice;
+
+use crate::got::Got;
+use crate::pages::Pages;
+
+/// Frees the memory of a [`Mapping`]: called once, with the owner and the range given to
+/// [`Mapping::from_raw_parts`], on whichever thread drops the mapping.
+pub type Release = unsafe fn(owner: *mut (), ptr: NonNull<u8>, len: usize);
+
+/// Owns a range of bytes that a NIC may touch, until dropped.
+///
+/// The bytes are reached by pointer, because once a NIC knows the range it may write at any time
+/// and no reference may claim otherwise. Whoever registers the range with a device keeps the
+/// mapping alive until it is deregistered.
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+    fd: Option<i32>,
+    got: Got,
+    owner: *mut (),
+    release: Release,
+}
+
+// SAFETY: the mapping is the one owner of its range, and `from_raw_parts` obliges its caller to
+// a hook and an owner that may be used from any thread; nothing in it belongs to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference yields only plain values and a raw pointer; reading or writing
+// through that pointer is the unsafe act of whoever does it. Bytes as a slice need `&mut`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A mapping over memory obtained elsewhere.
+    ///
+    /// `owner` is handed to `release` when the mapping is dropped and is not looked at before.
+    ///
+    /// # Safety
+    /// - `ptr` is valid for reads and writes of `len` bytes, all initialised, `len` at most
+    ///   `isize::MAX`, and stays so until `release` is called.
+    /// - No reference to any of these bytes exists while the mapping does, and no other process
+    ///   maps them.
+    /// - `release(owner, ptr, len)` may be called once, from any thread.
+    #[must_use]
+    pub const unsafe fn from_raw_parts(
+        ptr: NonNull<u8>,
+        len: usize,
+        pages: Pages,
+        owner: *mut (),
+        release: Release,
+    ) -> Self {
+        Self { ptr, len, fd: None, got: Got::as_given(pages), owner, release }
+    }
+
+    /// A mapping over a static buffer, for machines without an operating system. Length and
+    /// alignment are those of the buffer.
+    #[must_use]
+    pub const fn from_static(bytes: &'static mut [u8]) -> Self {
+        let len = bytes.len();
+        // SAFETY: a slice's pointer is never null; the exclusive borrow lasts for ever and is
+        // consumed here, so the bytes are valid, initialised and ours; the hook does nothing.
+        unsafe {
+            let ptr = NonNull::new_unchecked(bytes.as_mut_ptr());
+            Self::from_raw_parts(ptr, len, Pages::Plain, ptr::null_mut(), keep)
+        }
+    }
+
+    /// A mapping made by the operating system.
+    ///
+    /// # Safety
+    /// As for [`Mapping::from_raw_parts`], except that other processes may map the bytes if
+    /// `got.shared`. `fd`, if any, stays open until `release` is called.
+    #[cfg(all(feature = "std", target_os = "linux"))]
+    pub(crate) unsafe fn from_system(
+        (ptr, len): (NonNull<u8>, usize),
+        fd: Option<i32>,
+        got: Got,
+        owner: *mut (),
+        release: Release,
+    ) -> Self {
+        Self { ptr, len, fd, got, owner, release }
+    }
+
+    /// First byte of the range.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Length in bytes: a multiple of the page if the operating system made the mapping, and at
+    /// least what was asked for.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range is empty; only one made from parts or a static can be.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pages under the range.
+    #[must_use]
+    pub const fn pages(&self) -> Pages {
+        self.got.got()
+    }
+
+    /// What was asked for, what was obtained, and what would mend the difference.
+    #[must_use]
+    pub const fn got(&self) -> &Got {
+        &self.got
+    }
+
+    /// The file descriptor of the memfd behind a shared mapping, open as long as the mapping
+    /// lives: send it to another process, which maps it with `Mapping::from_memfd`.
+    #[must_use]
+    pub const fn fd(&self) -> Option<i32> {
+        self.fd
+    }
+
+    /// The bytes, exclusively: for filling them before a device or a peer knows of them. `None`
+    /// if the mapping is shared, since another process may then write at the same time.
+    #[must_use]
+    pub const fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        if self.got.shared() {
+            return None;
+        }
+        // SAFETY: the constructor's caller vouched for `len` valid, initialised bytes that no
+        // other process maps; `&mut self` excludes every other safe path to them, and whoever
+        // tells a device of them owns the mapping from then on and lends no `&mut`.
+        Some(unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the constructor's caller vouched that the hook may be called once with these
+        // values; `drop` runs once and nothing uses the range afterwards.
+        unsafe { (self.release)(self.owner, self.ptr, self.len) }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("ptr", &self.ptr)
+            .field("len", &self.len)
+            .field("fd", &self.fd)
+            .field("got", &self.got)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The hook for memory that is never given back.
+///
+/// # Safety
+/// None is needed: it does nothing.
+unsafe fn keep(_owner: *mut (), _ptr: NonNull<u8>, _len: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std_alloc::boxed::Box;
+    use std_alloc::vec;
+
+    fn leaked(len: usize) -> &'static mut [u8] {
+        Box::leak(vec![0_u8; len].into_boxed_slice())
+    }
+
+    #[test]
+    fn a_static_buffer_is_a_mapping_of_its_own_length() {
+        let mut mapping = Mapping::from_static(leaked(100));
+        assert_eq!(mapping.len(), 100);
+        assert_eq!(mapping.fd(), None);
+        assert_eq!(mapping.pages(), Pages::Plain);
+        let bytes = mapping.as_mut_slice().expect("private");
+        bytes[99] = 7;
+        // SAFETY: byte 99 lies in the range and no reference to it is alive.
+        assert_eq!(unsafe { mapping.as_ptr().add(99).read() }, 7);
+        assert!(Mapping::from_static(leaked(0)).is_empty());
+    }
+
+    #[test]
+    fn the_hook_runs_once_and_with_the_values_given() {
+        /// Counts its calls in the owner and frees the buffer.
+        unsafe fn free(owner: *mut (), ptr: NonNull<u8>, len: usize) {
+            // SAFETY: the test hands over a `u32` that outlives the mapping, and a boxed slice.
+            unsafe {
+                *owner.cast::<u32>() += 1;
+                drop(Box::from_raw(ptr::slice_from_raw_parts_mut(ptr.as_ptr(), len)));
+            }
+        }
+        let mut calls = 0_u32;
+        let ptr = NonNull::from(leaked(64)).cast();
+        // SAFETY: 64 leaked bytes that nothing else refers to; `free` undoes the leak.
+        let mapping = unsafe {
+            Mapping::from_raw_parts(ptr, 64, Pages::Plain, (&raw mut calls).cast(), free)
+        };
+        let moved = std_alloc::vec![mapping];
+        drop(moved);
+        assert_eq!(calls, 1);
+    }
+
+    #[test]
+    fn a_mapping_may_move_and_be_shared_between_threads() {
+        fn check<T: Send + Sync>() {}
+        check::<Mapping>();
+    }
+}

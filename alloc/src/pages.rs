@@ -1,0 +1,106 @@
+//! Kinds of pages, and what may be asked for.
+
+use core::fmt;
+
+/// The pages under a mapping, ordered from the largest kind to the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pages {
+    /// 1 GiB pages from the kernel's reserved pool.
+    Huge1G,
+    /// 2 MiB pages from the kernel's reserved pool.
+    Huge2M,
+    /// Ordinary memory that the kernel backs with 2 MiB pages where it finds them.
+    Transparent,
+    /// Pages of the machine's base size.
+    Plain,
+}
+
+impl Pages {
+    /// Size of one page, bytes. For [`Pages::Plain`] the smallest base page of any supported
+    /// machine; some have larger ones.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Huge1G => 1 << 30,
+            Self::Huge2M | Self::Transparent => 2 << 20,
+            Self::Plain => 4096,
+        }
+    }
+
+    /// Whether the pages come from the reserved pool: such pages are never swapped out.
+    #[must_use]
+    pub const fn is_reserved(self) -> bool {
+        matches!(self, Self::Huge1G | Self::Huge2M)
+    }
+
+    /// The kind to try when this one is not to be had.
+    #[must_use]
+    pub const fn smaller(self) -> Self {
+        match self {
+            Self::Huge1G => Self::Huge2M,
+            Self::Huge2M => Self::Transparent,
+            Self::Transparent | Self::Plain => Self::Plain,
+        }
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Huge1G => "1 GiB",
+            Self::Huge2M => "2 MiB",
+            Self::Transparent => "transparent",
+            Self::Plain => "plain",
+        })
+    }
+}
+
+/// The pages a request asks for. Each falls back to the next smaller kind unless the request is
+/// strict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ask {
+    /// 2 MiB pages for lengths of at least one such page, plain pages for shorter ones.
+    #[default]
+    Best,
+    /// 1 GiB pages, then 2 MiB, transparent, plain.
+    Huge1G,
+    /// 2 MiB pages, then transparent, plain.
+    Huge2M,
+    /// Transparent huge pages, then plain.
+    Transparent,
+    /// Plain pages.
+    Plain,
+}
+
+impl Ask {
+    /// The kind tried first for `len` bytes.
+    #[must_use]
+    pub const fn first_choice(self, len: usize) -> Pages {
+        match self {
+            Self::Best if len < Pages::Huge2M.bytes() => Pages::Plain,
+            Self::Best | Self::Huge2M => Pages::Huge2M,
+            Self::Huge1G => Pages::Huge1G,
+            Self::Transparent => Pages::Transparent,
+            Self::Plain => Pages::Plain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std_alloc::string::ToString;
+
+    #[test]
+    fn best_takes_huge_pages_only_where_one_is_filled() {
+        assert_eq!(Ask::Best.first_choice((2 << 20) - 1), Pages::Plain);
+        assert_eq!(Ask::Best.first_choice(2 << 20), Pages::Huge2M);
+        assert_eq!(Ask::Huge2M.first_choice(1), Pages::Huge2M);
+    }
+
+    #[test]
+    fn kinds_are_named_by_their_size() {
+        assert_eq!(Pages::Huge2M.to_string(), "2 MiB");
+        assert_eq!(Pages::Huge1G.bytes(), 1 << 30);
+    }
+}

@@ -1,0 +1,185 @@
+//! Mappings asked of the running kernel, whatever pages it has.
+#![cfg(all(feature = "std", target_os = "linux"))]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(unsafe_code, reason = "reads and writes mapped bytes through pointers")]
+
+use std::fs;
+
+use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, Pages, Shortfall, SizeError, Why};
+
+const MIB: usize = 1 << 20;
+
+fn bytes(mapping: &Mapping) -> Vec<u8> {
+    // SAFETY: the range is mapped while `mapping` is borrowed; no test writes at the same time.
+    unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) }.to_vec()
+}
+
+/// Free pages of the 2 MiB pool: 0 if there is no such pool.
+fn free_huge_pages() -> usize {
+    let count = |name: &str| -> usize {
+        let file = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+        fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    count("free_hugepages") + count("nr_overcommit_hugepages")
+}
+
+/// The flags the kernel keeps for the area that starts where `mapping` does.
+fn area_flags(mapping: &Mapping) -> String {
+    let text = fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = format!("{:x}-", mapping.as_ptr().addr());
+    let mut lines =
+        text.lines().skip_while(|line| !line.trim_start_matches('0').starts_with(&start));
+    lines.find(|line| line.starts_with("VmFlags:")).unwrap().to_owned()
+}
+
+#[test]
+fn every_kind_gives_whole_zeroed_writable_pages() {
+    for ask in [Ask::Best, Ask::Huge1G, Ask::Huge2M, Ask::Transparent, Ask::Plain] {
+        for shared in [false, true] {
+            for len in [1, 4095, 4097, 3 * MIB + 1] {
+                let mapping = MapRequest::new(len).pages(ask).shared(shared).map().unwrap();
+                let got = mapping.got();
+                assert!(mapping.len() >= len);
+                assert!(mapping.len().is_multiple_of(mapping.pages().bytes()), "{mapping:?}");
+                assert!(mapping.as_ptr().addr().is_multiple_of(mapping.pages().bytes()));
+                assert!(bytes(&mapping).iter().all(|&byte| byte == 0));
+                assert_eq!(got.shared(), shared);
+                assert_eq!(mapping.fd().is_some(), shared);
+                assert_eq!(got.got(), mapping.pages());
+                // Less than asked is never silent, and as asked has no note about pages.
+                let noted = got.notes().iter().any(|n| matches!(n, Shortfall::Pages { .. }));
+                assert_eq!(noted, got.got() > got.asked(), "{got}");
+            }
+        }
+    }
+}
+
+#[test]
+fn private_bytes_are_lent_exclusively_and_shared_bytes_never() {
+    let mut private = Mapping::plain(10_000).unwrap();
+    private.as_mut_slice().unwrap()[9_999] = 1;
+    assert_eq!(bytes(&private)[9_999], 1);
+    let mut shared = MapRequest::new(10_000).shared(true).map().unwrap();
+    assert!(shared.as_mut_slice().is_none());
+}
+
+#[test]
+fn private_memory_stays_out_of_children_and_shared_memory_does_not() {
+    let private = Mapping::plain(MIB).unwrap();
+    assert!(area_flags(&private).split(' ').any(|flag| flag == "dc"));
+    let shared = MapRequest::new(MIB).pages(Ask::Plain).shared(true).map().unwrap();
+    assert!(!area_flags(&shared).split(' ').any(|flag| flag == "dc"));
+}
+
+#[test]
+fn lengths_that_cannot_be_are_refused_by_type() {
+    let error = Mapping::plain(0).unwrap_err();
+    assert!(matches!(error, MapError::Size { len: 0, source: SizeError::Zero }), "{error:?}");
+    for ask in [Ask::Best, Ask::Huge1G, Ask::Huge2M, Ask::Transparent, Ask::Plain] {
+        for len in [usize::MAX, isize::MAX as usize] {
+            let error = MapRequest::new(len).pages(ask).map().unwrap_err();
+            let overflow = MapError::Size { len, source: SizeError::Zero };
+            assert_eq!(
+                std::mem::discriminant(&error),
+                std::mem::discriminant(&overflow),
+                "{ask:?}: {error:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_than_the_machine_can_address_is_an_error_with_a_cure() {
+    let error = Mapping::plain(1 << 60).unwrap_err();
+    assert!(matches!(error, MapError::System { call: "mmap", .. }), "{error:?}");
+    assert!(error.to_string().contains("mend: "), "{error}");
+}
+
+#[test]
+fn a_strict_request_for_huge_pages_that_lack_names_the_command() {
+    let free = free_huge_pages();
+    // More than are free: on a machine with huge pages the pool is short all the same.
+    let needed = free + 3;
+    for shared in [false, true] {
+        let request = MapRequest::new(needed * 2 * MIB - 1).pages(Ask::Huge2M).shared(shared);
+        let error = request.strict(true).map().unwrap_err();
+        let MapError::NoHugePages { asked: Pages::Huge2M, needed: said, free: left, cure } = &error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*said, needed);
+        assert!(*left <= free);
+        let number = cure.strip_prefix("echo ").and_then(|rest| rest.split_once(" > ")).unwrap().0;
+        assert!(number.parse::<usize>().unwrap() >= needed - free, "{cure}");
+        assert!(error.to_string().contains(cure), "{error}");
+    }
+}
+
+#[test]
+fn a_lenient_request_for_huge_pages_that_lack_takes_less_and_says_why() {
+    if free_huge_pages() != 0 {
+        println!("skipped: this machine has free 2 MiB pages, so none lack");
+        return;
+    }
+    let mapping = Mapping::huge(5 * MIB).unwrap();
+    let first = mapping.got().notes().first().unwrap();
+    let Shortfall::Pages { asked: Pages::Huge2M, got, why } = first else {
+        panic!("{first:?}");
+    };
+    assert_eq!(*got, mapping.pages());
+    let no_pool = matches!(why, Why::NoPool { .. });
+    assert!(no_pool || matches!(why, Why::TooFewFree { needed: 3, free: 0, .. }), "{why:?}");
+}
+
+#[test]
+fn huge_pages_that_are_free_are_obtained_and_returned() {
+    let free = free_huge_pages();
+    if free < 16 {
+        println!("skipped: {free} free 2 MiB pages, 16 leave room for its neighbours");
+        return;
+    }
+    for shared in [false, true] {
+        let request = MapRequest::new(3 * MIB).pages(Ask::Huge2M).strict(true).shared(shared);
+        let mapping = request.map().unwrap();
+        assert_eq!((mapping.pages(), mapping.len()), (Pages::Huge2M, 4 * MIB));
+        assert!(mapping.got().locked() && mapping.got().notes().is_empty());
+        let text = fs::read_to_string("/proc/self/smaps").unwrap();
+        assert!(text.contains("KernelPageSize:     2048 kB"));
+    }
+    let again =
+        MapRequest::new(3 * MIB).pages(Ask::Huge2M).strict(true).shared(true).map().unwrap();
+    let fd = again.memfd().unwrap().try_clone_to_owned().unwrap();
+    let peer = Mapping::from_memfd(fd, 3 * MIB).unwrap();
+    assert_eq!((peer.pages(), peer.len()), (Pages::Huge2M, 4 * MIB));
+}
+
+#[test]
+fn transparent_pages_are_claimed_only_after_they_were_touched() {
+    let request = MapRequest::new(4 * MIB).pages(Ask::Transparent).lock(false);
+    let mapping = request.prefault(false).map().unwrap();
+    assert_eq!(mapping.pages(), Pages::Plain);
+    let [Shortfall::Pages { asked: Pages::Transparent, why, .. }] = mapping.got().notes() else {
+        panic!("{}", mapping.got());
+    };
+    assert!(matches!(why, Why::NotTouched | Why::TransparentOff { .. }), "{why:?}");
+
+    let error = request.prefault(false).strict(true).map().unwrap_err();
+    assert!(matches!(error, MapError::NoPages { asked: Pages::Transparent, .. }), "{error:?}");
+}
+
+#[test]
+fn pages_not_asked_to_be_touched_are_not() {
+    let resident = |mapping: &Mapping| -> usize {
+        let mut states = vec![0_u8; mapping.len() / 4096];
+        // SAFETY: the range is mapped, and there is one byte of room for each page.
+        let answer =
+            unsafe { libc::mincore(mapping.as_ptr().cast(), mapping.len(), states.as_mut_ptr()) };
+        assert_eq!(answer, 0);
+        states.iter().filter(|&&state| state & 1 != 0).count()
+    };
+    let request = MapRequest::new(MIB).pages(Ask::Plain).lock(false);
+    assert_eq!(resident(&request.prefault(false).map().unwrap()), 0);
+    let touched = request.map().unwrap();
+    assert_eq!(resident(&touched), touched.len() / 4096);
+    assert!(!touched.got().locked());
+}

@@ -1,0 +1,116 @@
+//! Memory shared through a memfd, and descriptors from a peer that is not trusted.
+#![cfg(all(feature = "std", target_os = "linux"))]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(unsafe_code, reason = "makes bad memfds by system call; writes shared bytes")]
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, MemfdError};
+
+/// A memfd of `len` bytes with `seals`.
+fn memfd(len: u64, seals: i32) -> OwnedFd {
+    // SAFETY: the name is a C string; the call answers a new descriptor, checked, not owned yet.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        assert!(fd >= 0);
+        File::from_raw_fd(fd)
+    };
+    file.set_len(len).unwrap();
+    // SAFETY: adding seals touches no memory.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
+    file.into()
+}
+
+fn shared(len: usize) -> Mapping {
+    MapRequest::new(len).pages(Ask::Plain).shared(true).map().unwrap()
+}
+
+fn send(mapping: &Mapping) -> OwnedFd {
+    mapping.memfd().unwrap().try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn two_mappings_of_one_memfd_see_the_same_bytes() {
+    let ours = shared(100_000);
+    // SAFETY: the last byte lies in the range, and no reference to it exists.
+    unsafe { ours.as_ptr().add(99_999).write(1) };
+    let theirs = Mapping::from_memfd(send(&ours), 100_000).unwrap();
+    assert_ne!(ours.as_ptr(), theirs.as_ptr());
+    assert_eq!(ours.len(), theirs.len());
+    assert!(theirs.got().shared());
+    // SAFETY: as above; taking the memory over kept what was in it.
+    unsafe {
+        assert_eq!(theirs.as_ptr().add(99_999).read(), 1);
+        theirs.as_ptr().write(2);
+        assert_eq!(ours.as_ptr().read(), 2);
+    }
+    drop(ours);
+    // SAFETY: as above; the peer's mapping holds the memory by itself.
+    assert_eq!(unsafe { theirs.as_ptr().read() }, 2);
+}
+
+#[test]
+fn a_part_of_a_memfd_may_be_mapped() {
+    let ours = shared(100_000);
+    let theirs = Mapping::from_memfd(send(&ours), 5_000).unwrap();
+    assert!(theirs.len() >= 5_000 && theirs.len() < ours.len());
+}
+
+#[test]
+fn our_memfd_can_be_neither_resized_nor_unsealed() {
+    let ours = shared(100_000);
+    let file = File::from(send(&ours));
+    assert_eq!(file.metadata().unwrap().len(), ours.len() as u64);
+    for len in [0, ours.len() as u64 + 4096] {
+        assert_eq!(file.set_len(len).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+    // SAFETY: adding seals touches no memory.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW) };
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!((answer, errno), (-1, Some(libc::EPERM)), "the seals themselves must be sealed");
+}
+
+#[test]
+fn a_memfd_that_may_shrink_is_refused() {
+    for seals in [0, libc::F_SEAL_GROW] {
+        let error = Mapping::from_memfd(memfd(8192, seals), 8192).unwrap_err();
+        assert!(matches!(error, MemfdError::MayShrink { seals: s } if s == seals), "{error:?}");
+    }
+    Mapping::from_memfd(memfd(8192, libc::F_SEAL_SHRINK), 8192).unwrap();
+}
+
+#[test]
+fn a_memfd_shorter_than_claimed_is_refused() {
+    for claimed in [8193, 1 << 40, usize::MAX] {
+        let error = Mapping::from_memfd(memfd(8192, libc::F_SEAL_SHRINK), claimed).unwrap_err();
+        let short = matches!(error, MemfdError::Short { size: 8192, claimed: c } if c == claimed);
+        assert!(short, "{error:?}");
+    }
+}
+
+#[test]
+fn a_length_of_nothing_is_refused() {
+    let error = Mapping::from_memfd(memfd(8192, libc::F_SEAL_SHRINK), 0).unwrap_err();
+    assert!(matches!(error, MemfdError::Map(MapError::Size { len: 0, .. })), "{error:?}");
+}
+
+#[test]
+fn what_is_no_memfd_is_refused() {
+    for path in ["/dev/zero", "/proc/self/exe"] {
+        let fd = OwnedFd::from(File::open(path).unwrap());
+        let error = Mapping::from_memfd(fd, 4096).unwrap_err();
+        let refused = matches!(error, MemfdError::NotMemfd(_) | MemfdError::MayShrink { .. });
+        assert!(refused, "{path}: {error:?}");
+    }
+}
+
+#[test]
+fn a_memfd_that_may_not_be_written_is_an_error() {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE;
+    let error = Mapping::from_memfd(memfd(8192, seals), 8192).unwrap_err();
+    let MemfdError::Map(MapError::System { call: "mmap", source, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(source.raw_os_error(), Some(libc::EPERM));
+}

@@ -1,0 +1,142 @@
+//! The block pool against a model, and its promises about misuse and allocation.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use doorbell_alloc::{BlockPool, SizeError};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting allocates
+// nothing, for the counter is a plain thread-local cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise about `ptr` and `layout` is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// xorshift64: the same seed gives the same run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn any_run_of_takes_and_puts_agrees_with_a_set() {
+    for seed in 1..=200_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let count = 1 + random.below(130) as u32;
+        let mut pool = BlockPool::new(count, 1 + random.below(5000) as usize).unwrap();
+        let mut free: BTreeSet<u32> = (0..count).collect();
+        let mut held: Vec<u32> = Vec::new();
+        // Some runs mostly take and meet the empty pool, others mostly put.
+        let bias = 1 + random.below(9);
+        for _ in 0..1000 {
+            if random.below(10) < bias {
+                match pool.take() {
+                    Some(index) => {
+                        assert!(free.remove(&index), "seed {seed}: {index} given twice");
+                        held.push(index);
+                    }
+                    None => assert!(free.is_empty(), "seed {seed}: blocks were lost"),
+                }
+            } else if !held.is_empty() {
+                let index = held.swap_remove(random.below(held.len() as u64) as usize);
+                pool.put(index);
+                assert!(free.insert(index));
+                // The block put last is the one taken next.
+                assert_eq!(pool.take(), Some(index), "seed {seed}");
+                pool.put(index);
+            }
+            assert_eq!(pool.available() as usize, free.len(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn blocks_tile_the_region() {
+    let pool = BlockPool::over(10_000, 768).unwrap();
+    assert_eq!((pool.count(), pool.block_size(), pool.bytes()), (13, 768, 9984));
+    for index in 0..pool.count() {
+        assert_eq!(pool.offset(index), index as usize * 768);
+        assert_eq!(pool.index_of(pool.offset(index)), Some(index));
+        assert_eq!(pool.index_of(pool.offset(index) + 1), None);
+    }
+    assert_eq!(pool.index_of(pool.bytes()), None);
+    assert_eq!(pool.index_of(usize::MAX), None);
+    assert_eq!(pool.index_of((u32::MAX as usize + 1) * 768), None);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    assert_eq!(BlockPool::new(0, 64).unwrap_err(), SizeError::Zero);
+    assert_eq!(BlockPool::new(64, 0).unwrap_err(), SizeError::Zero);
+    let overflow = SizeError::Overflow { count: u32::MAX as usize, size: usize::MAX };
+    assert_eq!(BlockPool::new(u32::MAX, usize::MAX).unwrap_err(), overflow);
+    assert_eq!(BlockPool::over(63, 64).unwrap_err(), SizeError::NoBlockFits { len: 63, size: 64 });
+}
+
+#[test]
+fn taking_and_putting_allocate_nothing() {
+    let before_pool = ALLOCATIONS.get();
+    let mut pool = BlockPool::new(1000, 64).unwrap();
+    let before = ALLOCATIONS.get();
+    assert_ne!(before, before_pool, "the counter counts");
+    for _ in 0..3 {
+        while pool.take().is_some() {}
+        (0..1000).for_each(|index| pool.put(index));
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+#[should_panic(expected = "block 4 is not of a pool of 4")]
+fn a_foreign_index_asserts() {
+    let mut pool = BlockPool::new(4, 64).unwrap();
+    assert!(pool.take().is_some());
+    pool.put(4);
+}
+
+#[test]
+#[should_panic(expected = "block 4 is not of a pool of 4")]
+fn a_foreign_index_has_no_offset() {
+    let _ = BlockPool::new(4, 64).unwrap().offset(4);
+}
+
+#[test]
+#[should_panic(expected = "block 0 was put into a full pool")]
+fn a_put_into_a_full_pool_asserts() {
+    BlockPool::new(4, 64).unwrap().put(0);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "block 0 was put twice")]
+fn a_block_put_twice_asserts() {
+    let mut pool = BlockPool::new(4, 64).unwrap();
+    let (first, _second) = (pool.take().unwrap(), pool.take().unwrap());
+    pool.put(first);
+    pool.put(first);
+}

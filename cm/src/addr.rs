@@ -1,0 +1,100 @@
+//! Addresses: `rdma_getaddrinfo` as plain data.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+
+use doorbell_engine::error::Code;
+
+use crate::attr::PortSpace;
+use crate::error::CmError;
+
+/// What to look for (`struct rdma_addrinfo` as hints).
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// The address is to be listened on (`RAI_PASSIVE`).
+    pub passive: bool,
+    /// The port space.
+    pub space: PortSpace,
+    /// Local address of an active side.
+    pub from: Option<SocketAddr>,
+}
+
+impl Hints {
+    /// For a side that listens.
+    pub fn passive() -> Hints {
+        Hints { passive: true, ..Hints::default() }
+    }
+
+    /// For a side that connects.
+    pub fn active() -> Hints {
+        Hints::default()
+    }
+}
+
+/// One resolved address (`struct rdma_addrinfo`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddrInfo {
+    passive: bool,
+    space: PortSpace,
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
+}
+
+impl AddrInfo {
+    /// Resolves a host and a port (`rdma_getaddrinfo`, CM-15). An empty host is the wildcard
+    /// address for a passive side, loopback for an active one.
+    ///
+    /// # Errors
+    /// `Invalid`: neither host nor port; a name or a port that does not resolve.
+    pub fn resolve(host: &str, port: &str, hints: &Hints) -> Result<AddrInfo, CmError> {
+        let asked = || format!("resolve host '{host}' port '{port}'");
+        if host.is_empty() && port.is_empty() {
+            return Err(CmError::new(Code::Invalid, asked(), "neither is given"));
+        }
+        let number: u16 = if port.is_empty() {
+            0
+        } else {
+            port.parse().map_err(|_| {
+                CmError::new(Code::Invalid, asked(), "the port is no number from 0 to 65535")
+            })?
+        };
+        let addr = if host.is_empty() {
+            let ip = if hints.passive { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+            SocketAddr::new(IpAddr::V4(ip), number)
+        } else {
+            let mut found = (host, number)
+                .to_socket_addrs()
+                .map_err(|error| CmError::new(Code::NoDevice, asked(), error.to_string()))?;
+            found
+                .next()
+                .ok_or_else(|| CmError::new(Code::NoDevice, asked(), "no address found"))?
+        };
+        Ok(AddrInfo::of(addr, hints))
+    }
+
+    /// An address that needs no look-up.
+    pub fn of(addr: SocketAddr, hints: &Hints) -> AddrInfo {
+        let (local, remote) =
+            if hints.passive { (Some(addr), None) } else { (hints.from, Some(addr)) };
+        AddrInfo { passive: hints.passive, space: hints.space, local, remote }
+    }
+
+    /// True if it is to be listened on.
+    pub fn is_passive(&self) -> bool {
+        self.passive
+    }
+
+    /// The port space.
+    pub fn space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// The address to bind to, if any (`ai_src_addr`).
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The address to connect to, if any (`ai_dst_addr`).
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+}

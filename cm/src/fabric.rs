@@ -1,0 +1,226 @@
+//! The seam of the control plane: what a device's connection manager does. Two implementations,
+//! [`crate::soft`] and `crate::verbs`; users meet them through [`crate::Id`].
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use doorbell_engine::provider::Provider;
+
+use crate::addr::AddrInfo;
+use crate::attr::{ConnParam, PortSpace, QpAttr};
+use crate::error::CmError;
+
+/// A device together with its connection manager.
+pub trait Fabric: Provider {
+    /// A communication identifier (`struct rdma_cm_id`).
+    type Id: CmId<Self>;
+    /// An event channel.
+    type Channel: Channel<Self>;
+
+    /// Opens an event channel (`rdma_create_event_channel`).
+    ///
+    /// # Errors
+    /// The system's limit on open files.
+    fn open_channel(&self) -> Result<Self::Channel, CmError>;
+
+    /// Makes an id (`rdma_create_id`). With a channel its calls return at once and raise events
+    /// there (ID-3); without, they block until the event has come (ID-4).
+    ///
+    /// # Errors
+    /// What the system answers, with its errno.
+    fn create_id(
+        &self,
+        channel: Option<&Self::Channel>,
+        space: PortSpace,
+    ) -> Result<Self::Id, CmError>;
+
+    /// Makes a synchronous id ready to connect or to listen (`rdma_create_ep`, EP-1, EP-2,
+    /// EP-7): address and route are resolved, or the local address is bound.
+    ///
+    /// # Errors
+    /// As for the calls it stands for; nothing is left behind (EP-13).
+    fn create_endpoint(&self, info: &AddrInfo) -> Result<Self::Id, CmError>;
+
+    /// Retry timer of this side's queue pairs when no receive is posted (`min_rnr_timer`
+    /// code, table in RC-1), set after connecting (QP-21).
+    fn set_rnr_timer(&self, qp: &mut Self::Qp, code: u8) -> Result<(), CmError>;
+}
+
+/// An id. Dropping it destroys it (ID-8); it never blocks on an event, because events are
+/// acknowledged as they are taken.
+pub trait CmId<F: Fabric>: Send + Sized + 'static {
+    /// The number by which events name this id. Ids made for incoming connections get one of
+    /// their own.
+    fn key(&self) -> IdKey;
+
+    /// Binds to a local address (`rdma_bind_addr`, CM-1). Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `NoDevice` or `AddrNotAvailable`: not an address of this device; `AddrInUse`.
+    fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError>;
+
+    /// Finds the device and the way to `to` (`rdma_resolve_addr`, then `rdma_resolve_route`,
+    /// CM-2, CM-3). On a channel: ADDR_RESOLVED and ROUTE_RESOLVED, one call each.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`, `NoDevice`, `TimedOut`.
+    fn resolve_addr(
+        &mut self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        limit: Duration,
+    ) -> Result<(), CmError>;
+
+    /// See [`CmId::resolve_addr`].
+    ///
+    /// # Errors
+    /// `Invalid` before the address is resolved.
+    fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError>;
+
+    /// Makes the queue pair of this id in INIT (`rdma_create_qp`); connect and accept move it
+    /// on (QP-1). It may be taken to another thread; the id only remembers which it is, and
+    /// outlives its destruction.
+    ///
+    /// # Errors
+    /// `Invalid`: not bound to a device (QP-2), or already has one (QP-11), or capacities out of
+    /// range.
+    fn create_qp(&mut self, attr: &QpAttr<'_, F>) -> Result<F::Qp, CmError>;
+
+    /// Waits for connection requests (`rdma_listen`, CM-4); `backlog` 0 is the maximum.
+    ///
+    /// # Errors
+    /// `AddrInUse`.
+    fn listen(&mut self, backlog: u32) -> Result<(), CmError>;
+
+    /// The next connection request of a synchronous listener (`rdma_get_request`), within
+    /// `limit` (none: for ever). The id given back is synchronous too.
+    ///
+    /// # Errors
+    /// `Invalid` on an id with a channel (EP-11), `TimedOut`.
+    fn get_request(&mut self, limit: Option<Duration>) -> Result<Self, CmError>;
+
+    /// Private data the peer sent with its request, or with its answer; padded with zeros to
+    /// the fixed length (CM-8), empty if none has come.
+    fn private_data(&self) -> &[u8];
+
+    /// Connects (`rdma_connect`). On a synchronous id it blocks until established.
+    ///
+    /// # Errors
+    /// `Refused`: nobody listens (status 8) or the peer rejected (status 28), `TimedOut`,
+    /// `Invalid`: parameters out of range (CM-5, CM-8), no queue pair, or wrong state.
+    fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError>;
+
+    /// Accepts a request (`rdma_accept`). On a synchronous id it blocks until established.
+    ///
+    /// # Errors
+    /// As for connect.
+    fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError>;
+
+    /// Rejects a request (`rdma_reject`), with up to 148 bytes for the peer.
+    ///
+    /// # Errors
+    /// `Invalid` in another state.
+    fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError>;
+
+    /// Ends the connection (`rdma_disconnect`): the queue pair goes to ERR first (QP-22), then
+    /// the peer is told. Both sides call it (CM-10).
+    ///
+    /// # Errors
+    /// `Invalid` if not connected.
+    fn disconnect(&mut self) -> Result<(), CmError>;
+
+    /// The local address, with the port that was taken.
+    fn local_addr(&self) -> Option<SocketAddr>;
+
+    /// The peer's address.
+    fn peer_addr(&self) -> Option<SocketAddr>;
+}
+
+/// The number of an id, unique within the process and the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IdKey(pub u64);
+
+/// An event channel: pollable, and read one event at a time.
+pub trait Channel<F: Fabric>: Send + Sync + Sized + 'static {
+    /// The next event, within `limit`; `None` if there was none. Each is acknowledged as it is
+    /// taken, so nothing that is destroyed later waits for it.
+    ///
+    /// # Errors
+    /// What the system answers.
+    fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError>;
+}
+
+/// A connection manager event (`struct rdma_cm_event`).
+pub struct Event<F: Fabric> {
+    /// What happened.
+    pub kind: EventKind,
+    /// The id it happened to; for a connection request the listener.
+    pub key: IdKey,
+    /// The raw status: a negative errno, or a reject code (section 2.11).
+    pub status: i32,
+    /// Private data of the peer, padded with zeros to the fixed length (CM-8).
+    pub private_data: Vec<u8>,
+    /// The new id of a connection request, on the same channel.
+    pub request: Option<F::Id>,
+}
+
+/// Kinds of events (`enum rdma_cm_event_type`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EventKind {
+    /// The address was resolved.
+    AddrResolved = 0,
+    /// It was not.
+    AddrError = 1,
+    /// The route was resolved.
+    RouteResolved = 2,
+    /// It was not.
+    RouteError = 3,
+    /// A peer wants to connect.
+    ConnectRequest = 4,
+    /// The peer answered, on an id without a queue pair.
+    ConnectResponse = 5,
+    /// Connecting failed.
+    ConnectError = 6,
+    /// The peer does not answer.
+    Unreachable = 7,
+    /// The peer said no, or nobody listens.
+    Rejected = 8,
+    /// The connection is up.
+    Established = 9,
+    /// It has ended.
+    Disconnected = 10,
+    /// The device goes away.
+    DeviceRemoval = 11,
+    /// A multicast group was joined.
+    MulticastJoin = 12,
+    /// It was not.
+    MulticastError = 13,
+    /// The device's address changed.
+    AddrChange = 14,
+    /// The queue pair may be used again.
+    TimewaitExit = 15,
+}
+
+impl EventKind {
+    /// The kind of a number a device gave; `None` for one newer than this list.
+    pub fn from_raw(raw: u32) -> Option<EventKind> {
+        use EventKind::*;
+        const ALL: [EventKind; 16] = [
+            AddrResolved, AddrError, RouteResolved, RouteError, ConnectRequest, ConnectResponse,
+            ConnectError, Unreachable, Rejected, Established, Disconnected, DeviceRemoval,
+            MulticastJoin, MulticastError, AddrChange, TimewaitExit,
+        ];
+        ALL.get(raw as usize).copied()
+    }
+}
+
+/// Reject codes an application meets (section 2.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Rejection {
+    /// Nobody listens at that port.
+    NoListener = 8,
+    /// The application rejected.
+    Consumer = 28,
+}

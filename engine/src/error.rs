@@ -1,0 +1,108 @@
+//! The error of set-up calls. The data plane has its own, small ones.
+
+use core::fmt;
+use std_alloc::string::String;
+
+/// A resource could not be made. Says what was asked, what the answer was, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SetupError {
+    code: Code,
+    asked: String,
+    answer: String,
+    cure: Option<String>,
+}
+
+/// The kind of a set-up failure, with the errno a C program would see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Code {
+    /// EINVAL: the arguments do not go together or are out of range.
+    Invalid,
+    /// ENOMEM: no memory, or a limit on it.
+    NoMemory,
+    /// EBUSY: something still uses it.
+    Busy,
+    /// ENODEV: no such device, or none behind that address.
+    NoDevice,
+    /// EOPNOTSUPP: the device cannot do this.
+    NotSupported,
+    /// EADDRINUSE: the port is taken.
+    AddrInUse,
+    /// EADDRNOTAVAIL: the address is not one of this device.
+    AddrNotAvailable,
+    /// ECONNREFUSED: nobody listens there, or the peer said no.
+    Refused,
+    /// ETIMEDOUT: no answer in time.
+    TimedOut,
+    /// EACCES or EPERM: the rights are missing.
+    Denied,
+    /// ECONNRESET: the connection ended while it was being used.
+    Reset,
+    /// EAGAIN: nothing there yet.
+    Again,
+    /// Any other errno.
+    Errno(i32),
+}
+
+impl Code {
+    const TABLE: [(Code, i32); 12] = [
+        (Code::Invalid, 22),
+        (Code::NoMemory, 12),
+        (Code::Busy, 16),
+        (Code::NoDevice, 19),
+        (Code::NotSupported, 95),
+        (Code::AddrInUse, 98),
+        (Code::AddrNotAvailable, 99),
+        (Code::Refused, 111),
+        (Code::TimedOut, 110),
+        (Code::Denied, 13),
+        (Code::Reset, 104),
+        (Code::Again, 11),
+    ];
+
+    /// The code of an errno value (Linux numbers); its sign does not matter (G-2).
+    pub fn from_errno(errno: i32) -> Code {
+        let errno = errno.saturating_abs();
+        if errno == 1 {
+            return Code::Denied;
+        }
+        Code::TABLE.iter().find(|(_, n)| *n == errno).map_or(Code::Errno(errno), |(code, _)| *code)
+    }
+
+    /// The errno value (Linux numbers).
+    pub fn errno(self) -> i32 {
+        match self {
+            Code::Errno(errno) => errno,
+            code => Code::TABLE.iter().find(|(c, _)| *c == code).map_or(22, |(_, n)| *n),
+        }
+    }
+}
+
+impl SetupError {
+    /// `asked`: what was wanted, with its figures; `answer`: what the system said.
+    pub fn new(code: Code, asked: impl Into<String>, answer: impl Into<String>) -> SetupError {
+        SetupError { code, asked: asked.into(), answer: answer.into(), cure: None }
+    }
+
+    /// Adds what the reader can do about it.
+    #[must_use]
+    pub fn cure(mut self, cure: impl Into<String>) -> SetupError {
+        self.cure = Some(cure.into());
+        self
+    }
+
+    /// The kind of failure.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.asked, self.answer)?;
+        match &self.cure {
+            Some(cure) => write!(f, "; {cure}"),
+            None => Ok(()),
+        }
+    }
+}

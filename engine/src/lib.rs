@@ -1,0 +1,19 @@
+//! The datapath of Doorbell, `no_std` always: what a core does between two messages.
+//!
+//! In the order a message meets them:
+//!
+//! - [`wr`] and [`wc`]: requests and completions, plain data;
+//! - [`provider`]: the seam, and behind it the devices;
+//! - [`worker`]: the loop that polls, dispatches, posts.
+//!
+//! Set-up allocates (through the global allocator); after it the data plane does not.
+
+#![no_std]
+
+extern crate alloc as std_alloc;
+
+pub mod error;
+pub mod provider;
+pub mod wc;
+pub mod worker;
+pub mod wr;

@@ -1,0 +1,212 @@
+//! The seam: the only place that knows a NIC exists. A NIC, a fault injector or a trace is an
+//! implementation of [`Provider`], never an `if` in the worker.
+//!
+//! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
+//! doorbell. An empty poll is 0, not an error.
+
+pub mod soft;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
+use std_alloc::string::String;
+
+use bitflags::bitflags;
+use doorbell_alloc::Mapping;
+
+use crate::error::SetupError;
+use crate::wc::Wc;
+use crate::wr::{PostError, RecvWr, SendWr};
+
+bitflags! {
+    /// What a region may be used for (`enum ibv_access_flags`, MR-1). Local read is always on.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Receives and results of READs may be written here.
+        const LOCAL_WRITE = 1;
+        /// A peer may WRITE here; needs `LOCAL_WRITE`.
+        const REMOTE_WRITE = 2;
+        /// A peer may READ from here.
+        const REMOTE_READ = 4;
+    }
+}
+
+/// Limits of a device (`ibv_query_device`): what the constructors accept.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Caps {
+    /// The device's name: `soft0`, `rxe0`, `mlx5_0` …
+    pub device: String,
+    /// Requests in one work queue at most.
+    pub qp_wr_max: u32,
+    /// Pieces of one send request at most.
+    pub send_sge_max: u32,
+    /// Entries in one completion queue at most.
+    pub cqe_max: u32,
+    /// Requests in one shared receive queue at most.
+    pub srq_wr_max: u32,
+    /// Bytes in one message at most.
+    pub message_max: u32,
+    /// Inline bytes a queue pair may ask for at most, where the device says so.
+    pub inline_max: u32,
+    /// READs and atomics in flight at most, as their target and as their source.
+    pub rd_atomic_max: u8,
+}
+
+impl Caps {
+    /// Limits of a device of that name, all zero: for a device to fill in.
+    pub fn named(device: &str) -> Caps {
+        Caps {
+            device: String::from(device),
+            qp_wr_max: 0,
+            send_sge_max: 0,
+            cqe_max: 0,
+            srq_wr_max: 0,
+            message_max: 0,
+            inline_max: 0,
+            rd_atomic_max: 0,
+        }
+    }
+}
+
+/// Who polls a completion queue, and who posts on the queue pairs that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One thread at a time does both: no locks (a worker).
+    Exclusive,
+    /// Any thread may post while any other polls; the device locks where it must.
+    Shared,
+}
+
+/// Capacities of a queue pair (`struct ibv_qp_cap`): asked for, and what came back (QP-10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Send requests outstanding.
+    pub send_wr: u32,
+    /// Receive requests outstanding; ignored on a shared receive queue (SRQ-11).
+    pub recv_wr: u32,
+    /// Pieces of a send request.
+    pub send_sge: u32,
+    /// Pieces of a receive request.
+    pub recv_sge: u32,
+    /// Bytes of an inline payload.
+    pub inline: u32,
+}
+
+/// One device, open. Cloning gives another handle on the same device.
+pub trait Provider: Clone + Send + Sync + Sized + 'static {
+    /// Registered memory.
+    type Region: Region;
+    /// A completion queue as a resource: named when a queue pair is made.
+    type Cq: Clone + Send + Sync + 'static;
+    /// The one reader of a completion queue.
+    type Poller: Poller + Send + 'static;
+    /// A shared receive queue; several workers post to it.
+    type Srq: Srq + Clone + Send + Sync + 'static;
+    /// A queue pair, owned by one worker or id. Dropping it destroys it.
+    type Qp: Qp + Send + 'static;
+
+    /// The limits of the device.
+    fn caps(&self) -> &Caps;
+
+    /// Registers memory (`ibv_reg_mr`). The region owns the mapping: it deregisters first and
+    /// unmaps second, so no device ever writes to memory that is gone.
+    ///
+    /// # Errors
+    /// Access flags that do not go together (MR-1), or the device's refusal, with its cure.
+    fn register(&self, memory: Mapping, access: Access) -> Result<Self::Region, SetupError>;
+
+    /// Makes a completion queue of at least `depth` entries (`ibv_create_cq`) and its reader.
+    ///
+    /// # Errors
+    /// `depth` of 0 or over the device's limit.
+    fn create_cq(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+    ) -> Result<(Self::Cq, Self::Poller), SetupError>;
+
+    /// Makes a shared receive queue for at least `depth` requests (`ibv_create_srq`).
+    ///
+    /// # Errors
+    /// `depth` of 0 or over the device's limit.
+    fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError>;
+}
+
+/// Registered memory. The bytes stay mapped and registered until it is dropped.
+///
+/// # Implementation safety
+/// `as_ptr()..as_ptr() + len()` is valid for reads and writes for the life of the value, at one
+/// address.
+#[expect(unsafe_code, reason = "raw pointers handed out here are trusted by the worker")]
+pub unsafe trait Region: Send + Sync + 'static {
+    /// First byte.
+    fn as_ptr(&self) -> *mut u8;
+    /// Bytes, as mapped (a multiple of the page).
+    fn len(&self) -> usize;
+    /// True where there is not one byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Key for local use, in an [`crate::wr::Sge`].
+    fn lkey(&self) -> u32;
+    /// Key a peer needs for one-sided access.
+    fn rkey(&self) -> u32;
+}
+
+/// The reader of a completion queue.
+pub trait Poller {
+    /// Takes up to `out.len()` completions, oldest first, and says how many (CP-4). 0 is an
+    /// empty queue.
+    fn poll(&mut self, out: &mut [Wc]) -> usize;
+}
+
+/// A shared receive queue.
+pub trait Srq {
+    /// The depth that came back (SRQ-3).
+    fn depth(&self) -> u32;
+
+    /// Posts receives, oldest first, with one doorbell (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// The buffers stay registered, and nobody else touches them, until their completions were
+    /// polled or every queue pair on this queue and the queue itself are gone.
+    #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError>;
+}
+
+/// A queue pair.
+pub trait Qp {
+    /// Its number (QX-13).
+    fn num(&self) -> u32;
+
+    /// The capacities that came back, each at least what was asked (QX-11).
+    fn caps(&self) -> QpCaps;
+
+    /// Posts send requests in order with one doorbell (`ibv_post_send`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// Buffers that are not inline stay registered and unchanged until a completion of the same
+    /// or a later request was polled, or the queue pair is gone. With
+    /// [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
+    #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
+
+    /// Posts receives to the queue pair's own receive queue (`ibv_post_recv`).
+    ///
+    /// # Errors
+    /// See [`PostError`]; on a shared receive queue always [`crate::wr::PostCause::State`].
+    ///
+    /// # Safety
+    /// As for [`Srq::post`], until the queue pair is gone.
+    #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
+    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError>;
+
+    /// Moves the queue pair to ERR: what is outstanding completes as flushed (SM-2).
+    fn fail(&mut self);
+}

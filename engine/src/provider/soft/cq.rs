@@ -1,0 +1,112 @@
+//! Completion queues, and where completions go when they are made.
+//!
+//! A worker's domain has one queue and its thread is the one that polls: completions are made
+//! straight into the array it passed, and only as many as fit. In the shared domain any poll
+//! does the work of all, so completions wait in the ring of the queue they belong to.
+
+use std_alloc::boxed::Box;
+use std_alloc::vec;
+
+use crate::wc::Wc;
+
+/// A send request that is retired when this completion is polled (SQ-2).
+#[derive(Clone, Copy, Default)]
+pub(super) struct Retire {
+    /// Number of the queue pair; 0 for receives.
+    pub(super) qp: u32,
+    /// Requests of it that are then retired, counted from its creation.
+    pub(super) upto: u32,
+}
+
+/// A completion queue's ring.
+pub(super) struct CompletionQueue {
+    ring: Box<[(Wc, Retire)]>,
+    depth: u32,
+    head: u32,
+    tail: u32,
+    /// An entry came when it was full: it is dead (CP-5).
+    pub(super) overrun: bool,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(depth: u32) -> CompletionQueue {
+        let size = depth.max(1).next_power_of_two() as usize;
+        CompletionQueue {
+            ring: vec![Default::default(); size].into_boxed_slice(),
+            depth,
+            head: 0,
+            tail: 0,
+            overrun: false,
+        }
+    }
+
+    /// Adds a completion; a full queue overruns, and the new entry is lost.
+    pub(super) fn push(&mut self, wc: Wc, retire: Retire) {
+        if self.tail.wrapping_sub(self.head) >= self.depth {
+            self.overrun = true;
+            return;
+        }
+        let at = self.tail as usize & (self.ring.len() - 1);
+        self.ring[at] = (wc, retire);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Takes the oldest completion.
+    pub(super) fn pop(&mut self) -> Option<(Wc, Retire)> {
+        if self.head == self.tail {
+            return None;
+        }
+        let at = self.head as usize & (self.ring.len() - 1);
+        self.head = self.head.wrapping_add(1);
+        Some(self.ring[at])
+    }
+}
+
+/// Where the device puts completions while it works.
+pub(super) trait Sink {
+    /// How many more it takes now.
+    fn room(&self) -> usize;
+    /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
+    fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
+}
+
+/// The array of the thread that polls.
+pub(super) struct Direct<'a> {
+    pub(super) out: &'a mut [Wc],
+    pub(super) filled: usize,
+}
+
+impl Sink for Direct<'_> {
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.out.len() - self.filled
+    }
+
+    #[inline(always)]
+    fn put(&mut self, _cqs: &mut [CompletionQueue], _cq: usize, wc: Wc, _: Retire) -> bool {
+        if let Some(place) = self.out.get_mut(self.filled) {
+            *place = wc;
+            self.filled += 1;
+        }
+        true
+    }
+}
+
+/// The rings of the shared domain; `budget` bounds the work of one poll.
+pub(super) struct Queued {
+    pub(super) budget: usize,
+}
+
+impl Sink for Queued {
+    fn room(&self) -> usize {
+        self.budget
+    }
+
+    fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool {
+        self.budget = self.budget.saturating_sub(1);
+        if let Some(queue) = cqs.get_mut(cq) {
+            queue.push(wc, retire);
+        }
+        false
+    }
+}

@@ -1,0 +1,346 @@
+//! A domain: everything one thread drives. Its completion queues, the queue pairs on them, and
+//! the links to other domains.
+//!
+//! An exclusive domain belongs to one worker and takes no lock. The control plane never touches
+//! its inside: it leaves a command, and the domain carries it out on its next poll or post.
+#![expect(unsafe_code, reason = "one owner at a time, kept by contract or by the lock")]
+
+use core::cell::UnsafeCell;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crossbeam::queue::SegQueue;
+use spin::Mutex;
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::cq::CompletionQueue;
+use super::link::{Link, LinkShared};
+use super::nic::{Nic, QPS};
+use super::qp::{QpContext, State};
+use super::recvq::{RecvQueue, Stash};
+use crate::provider::Sharing;
+use crate::wc::{Status, Wc};
+
+/// What the control plane wants of a domain.
+pub(super) enum Command {
+    /// A new queue pair with its receive queue.
+    Add(Box<QpContext>, Arc<RecvQueue>),
+    /// A new link, not yet used.
+    AddLink(Box<Link>),
+    /// The queue pair is connected over that link.
+    Connect(Connect),
+    /// The queue pair goes to ERR; the peer is gone for good if `lost`.
+    Fail { num: u32, lost: bool },
+    /// The queue pair goes away without completions (QX-17).
+    Destroy { num: u32 },
+}
+
+/// The figures of a connection.
+pub(super) struct Connect {
+    pub(super) num: u32,
+    pub(super) peer: u32,
+    pub(super) link: Arc<LinkShared>,
+    pub(super) rnr_retry: u8,
+    pub(super) rnr_timer_ns: u64,
+}
+
+/// A receive queue as one domain sees it.
+pub(super) struct RqUse {
+    pub(super) queue: Arc<RecvQueue>,
+    pub(super) stash: Stash,
+    users: u32,
+}
+
+/// A domain.
+pub(super) struct Domain {
+    /// Unique within the device.
+    pub(super) id: u32,
+    sharing: Sharing,
+    lock: Mutex<()>,
+    attention: Arc<AtomicBool>,
+    commands: SegQueue<Command>,
+    queues: AtomicU32,
+    inside: UnsafeCell<Inside>,
+}
+
+/// What only the domain's owner of the moment touches.
+pub(super) struct Inside {
+    pub(super) nic: Arc<Nic>,
+    /// Commands wait.
+    pub(super) attention: Arc<AtomicBool>,
+    /// Queue pairs by slot (the low bits of their number).
+    pub(super) qps: Box<[Option<NonNull<QpContext>>]>,
+    pub(super) links: Vec<Option<Box<Link>>>,
+    pub(super) rqs: Vec<RqUse>,
+    pub(super) cqs: Vec<CompletionQueue>,
+    /// Slots of queue pairs that fail or flush.
+    pub(super) todo: Vec<u32>,
+    /// Which link is served first next time.
+    pub(super) turn: usize,
+    pub(super) sharing: Sharing,
+}
+
+// SAFETY: `inside` is reached only through `enter`, whose contract allows one thread at a time;
+// the raw pointers in it are owned boxes. Everything else is atomic or a concurrent queue.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
+        let attention = Arc::new(AtomicBool::new(false));
+        Domain {
+            id: nic.next_domain(),
+            sharing,
+            lock: Mutex::new(()),
+            attention: attention.clone(),
+            commands: SegQueue::new(),
+            queues: AtomicU32::new(0),
+            inside: UnsafeCell::new(Inside {
+                nic: nic.clone(),
+                attention,
+                qps: std_alloc::vec![None; QPS].into_boxed_slice(),
+                links: Vec::with_capacity(64),
+                rqs: Vec::with_capacity(16),
+                cqs: Vec::with_capacity(4),
+                todo: Vec::with_capacity(QPS),
+                turn: 0,
+                sharing,
+            }),
+        }
+    }
+
+    pub(super) fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Adds a completion queue; its index. Exclusive domains have one, made with the domain.
+    pub(super) fn add_cq(&self, depth: u32) -> usize {
+        let index = self.queues.fetch_add(1, Ordering::Relaxed) as usize;
+        debug_assert!(self.sharing == Sharing::Shared || index == 0);
+        // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
+        unsafe {
+            self.enter(|inside| {
+                // Two callers may enter in the other order than they counted.
+                while inside.cqs.len() <= index {
+                    inside.cqs.push(CompletionQueue::new(0));
+                }
+                inside.cqs[index] = CompletionQueue::new(depth);
+            });
+        }
+        index
+    }
+
+    /// Leaves a command; a shared domain carries it out at once.
+    pub(super) fn command(&self, command: Command) {
+        self.commands.push(command);
+        // Release pairs with the Acquire in `enter`: who sees the flag sees the command.
+        self.attention.store(true, Ordering::Release);
+        if self.sharing == Sharing::Shared {
+            // SAFETY: `enter` locks a shared domain.
+            unsafe { self.enter(|_| ()) };
+        }
+    }
+
+    /// Runs `f` on the inside, after the commands that wait.
+    ///
+    /// # Safety
+    /// On an exclusive domain no other thread is inside at the same time: the contract of
+    /// [`Sharing::Exclusive`]. `f` does not enter again.
+    #[inline(always)]
+    pub(super) unsafe fn enter<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
+        let guard = match self.sharing {
+            Sharing::Exclusive => None,
+            Sharing::Shared => Some(self.lock.lock()),
+        };
+        // SAFETY: the caller (exclusive) or the guard (shared) keeps everybody else out.
+        let inside = unsafe { &mut *self.inside.get() };
+        if self.attention.load(Ordering::Acquire) {
+            self.attend(inside);
+        }
+        let result = f(inside);
+        drop(guard);
+        result
+    }
+
+    /// Carries out what the control plane left.
+    #[cold]
+    #[inline(never)]
+    fn attend(&self, inside: &mut Inside) {
+        // Cleared first: a command pushed after the last pop raises it again. A swap, because it
+        // also reads: whoever's flag it takes away, it sees that one's command.
+        self.attention.swap(false, Ordering::AcqRel);
+        while let Some(command) = self.commands.pop() {
+            inside.execute(command);
+        }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let inside = self.inside.get_mut();
+        while let Some(command) = self.commands.pop() {
+            inside.execute(command);
+        }
+        for slot in 0..inside.qps.len() {
+            inside.remove(slot);
+        }
+    }
+}
+
+/// The queue pair with that number in a domain's table, if it is alive.
+#[inline(always)]
+pub(super) fn qp_in(table: &[Option<NonNull<QpContext>>], num: u32) -> Option<NonNull<QpContext>> {
+    let qp = (*table.get(num as usize % QPS)?)?;
+    // SAFETY: pointers in the table are boxes the domain owns.
+    if unsafe { qp.as_ref() }.num == num { Some(qp) } else { None }
+}
+
+impl Inside {
+    /// The queue pair with that number, if it is alive.
+    #[inline(always)]
+    pub(super) fn qp(&self, num: u32) -> Option<NonNull<QpContext>> {
+        qp_in(&self.qps, num)
+    }
+
+    /// Puts a queue pair on the list of those that need work without a message.
+    pub(super) fn worry(&mut self, qp: &mut QpContext) {
+        if !qp.in_todo {
+            qp.in_todo = true;
+            self.todo.push(qp.num);
+        }
+    }
+
+    /// Moves completions from a queue's ring to its reader, and retires what they stand for.
+    pub(super) fn take_completions(&mut self, index: usize, out: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        while taken < out.len() {
+            let Some((wc, retire)) = self.cqs.get_mut(index).and_then(CompletionQueue::pop) else {
+                break;
+            };
+            out[taken] = wc;
+            taken += 1;
+            if let Some(mut qp) = self.qp(retire.qp) {
+                // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                unsafe { qp.as_mut() }.retired = retire.upto;
+            }
+        }
+        taken
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Add(qp, queue) => self.add(qp, queue),
+            Command::AddLink(link) => match self.links.iter_mut().find(|slot| slot.is_none()) {
+                Some(slot) => *slot = Some(link),
+                None => self.links.push(Some(link)),
+            },
+            Command::Connect(connect) => self.connect(&connect),
+            Command::Fail { num, lost } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    let qp = unsafe { qp.as_mut() };
+                    let upto = self.safe_position(qp);
+                    self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
+                    self.tell_all();
+                }
+            }
+            Command::Destroy { num } => {
+                if self.qp(num).is_some() {
+                    self.remove(num as usize % QPS);
+                    self.tell_all();
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, mut qp: Box<QpContext>, queue: Arc<RecvQueue>) {
+        let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
+        let free = self.rqs.iter().position(|rq| rq.users == 0);
+        qp.rq = match (found, free) {
+            (Some(index), _) => index,
+            (None, slot) => {
+                queue.attach();
+                let rq = RqUse { queue, stash: Stash::default(), users: 0 };
+                match slot {
+                    Some(index) => {
+                        self.rqs[index] = rq;
+                        index
+                    }
+                    None => {
+                        self.rqs.push(rq);
+                        self.rqs.len() - 1
+                    }
+                }
+            }
+        };
+        self.rqs[qp.rq].users += 1;
+        let slot = qp.num as usize % QPS;
+        let pointer = NonNull::from(Box::leak(qp));
+        debug_assert!(self.qps[slot].is_none());
+        self.qps[slot] = Some(pointer);
+    }
+
+    fn connect(&mut self, connect: &Connect) {
+        let Some(mut qp) = self.qp(connect.num) else { return };
+        let index = self.links.iter().position(|link| {
+            link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.shared, &connect.link))
+        });
+        let Some(index) = index else { return };
+        // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+        let qp = unsafe { qp.as_mut() };
+        if qp.state != State::Init {
+            return;
+        }
+        qp.link = index;
+        qp.peer = connect.peer;
+        qp.rnr_retry = connect.rnr_retry;
+        qp.rnr_timer_ns = connect.rnr_timer_ns;
+        qp.state = State::Rts;
+        if let Some(link) = &mut self.links[index] {
+            link.users += 1;
+            // Room for every queue pair at once: the data plane never grows it.
+            let want = link.users as usize;
+            link.backlog.reserve(want.saturating_sub(link.backlog.len()));
+        }
+    }
+
+    /// Takes a queue pair out and frees it; its link goes with the last user.
+    fn remove(&mut self, slot: usize) {
+        let Some(pointer) = self.qps[slot].take() else { return };
+        // SAFETY: the table owned this box, and the slot is empty now.
+        let mut qp = unsafe { Box::from_raw(pointer.as_ptr()) };
+        self.leave_backlog(&mut qp);
+        self.todo.retain(|num| *num != qp.num);
+        let rq = &mut self.rqs[qp.rq];
+        rq.users -= 1;
+        if rq.users == 0 {
+            rq.queue.give_back(&mut rq.stash);
+            rq.queue.detach();
+        }
+        if let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.users -= 1;
+            link.shared.release_end();
+        }
+        self.nic.free_number(qp.num);
+        self.drop_unused_links();
+    }
+
+    /// Frees links that nobody uses on either side.
+    fn drop_unused_links(&mut self) {
+        for slot in &mut self.links {
+            if slot.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Tells every peer how far this domain has read: before a silence that may be long.
+    fn tell_all(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.tell_now();
+        }
+    }
+}

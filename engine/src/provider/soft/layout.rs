@@ -1,0 +1,189 @@
+//! The shared memory of a link: two directions between two domains, one writer a line.
+//!
+//! ```text
+//! link:       [ header line ][ direction 0 ][ direction 1 ]
+//! direction:  bell   4 lines  sender writes   word 0 = tail | acknowledgement of the other way
+//!             taken  2 lines  receiver writes  how far it has read
+//!             data   128 lines + slack         sender writes; records, 8-byte aligned
+//! ```
+//! A record is one header word, an immediate word where flagged, and the payload padded to 8.
+//! It never wraps: one that starts near the end runs on into the slack. A record posted alone
+//! is also copied into the bell itself, so that it costs one cache line transfer, the line the
+//! receiver already reads.
+#![expect(unsafe_code, reason = "words of memory that another process also has")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use bitflags::bitflags;
+
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// Bytes of ring data; 8 KiB stays in L1 of both cores, 64 KiB would not.
+pub(super) const RING: u32 = 128 * LINE as u32;
+/// Longest record: a quarter of the ring, so that publication never waits on itself.
+pub(super) const RECORD_MAX: u32 = RING / 4;
+/// Payload of one record at most; longer messages are cut into fragments.
+pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
+/// Bytes a lone record may have in the first line of the bell: header and 40 bytes.
+pub(super) const BELL_FIRST: u32 = 48;
+/// Further lines of the bell, each a stamp and 56 bytes.
+pub(super) const BELL_MORE: u32 = 3;
+/// Bytes of a record that fits the whole bell.
+pub(super) const BELL_MAX: u32 = BELL_FIRST + BELL_MORE * 56;
+
+const HEADER: usize = 2 * LINE;
+const BELL: usize = 0;
+const TAKEN: usize = 4 * LINE;
+const DATA: usize = 6 * LINE;
+const DIRECTION: usize = DATA + RING as usize + RECORD_MAX as usize;
+
+/// Bytes of memory a link needs.
+pub const LINK_BYTES: usize = HEADER + 2 * DIRECTION;
+
+const _: () = assert!(RING.is_power_of_two() && DIRECTION.is_multiple_of(2 * LINE));
+const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
+
+/// Which end of a link this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The end that made the memory.
+    Maker,
+    /// The end that was given it.
+    Taker,
+}
+
+bitflags! {
+    /// Flags in a record header.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct RecordFlags: u8 {
+        /// The sender wants to hear soon that this was taken.
+        const ASK = 1;
+        /// An immediate word follows the header.
+        const IMM = 2;
+        /// Solicited event.
+        const SOLICITED = 4;
+        /// First fragment of a message.
+        const FIRST = 8;
+        /// Last fragment of a message.
+        const LAST = 16;
+    }
+}
+
+/// What a record is.
+pub(super) const KIND_SEND: u8 = 1;
+/// A refusal: word 0 of the body is the position refused, word 1 the status.
+pub(super) const KIND_NAK: u8 = 2;
+
+/// A record header: length, kind, flags, destination queue pair, in one word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header(pub(super) u64);
+
+impl Header {
+    #[inline]
+    pub(super) fn new(kind: u8, flags: RecordFlags, length: u32, qp: u32) -> Header {
+        Header(
+            u64::from(length)
+                | u64::from(kind) << 16
+                | u64::from(flags.bits()) << 24
+                | u64::from(qp) << 32,
+        )
+    }
+    #[inline]
+    pub(super) fn length(self) -> u32 {
+        self.0 as u32 & 0xffff
+    }
+    #[inline]
+    pub(super) fn kind(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+    #[inline]
+    pub(super) fn flags(self) -> RecordFlags {
+        RecordFlags::from_bits_retain((self.0 >> 24) as u8)
+    }
+    #[inline]
+    pub(super) fn qp(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+    /// Bytes between the header word and the payload.
+    #[inline]
+    pub(super) fn immediate_bytes(self) -> u32 {
+        ((self.0 >> 24) as u32 & u32::from(RecordFlags::IMM.bits())) * 4
+    }
+    /// Bytes of the whole record.
+    #[inline]
+    pub(super) fn record(self) -> u32 {
+        8 + self.immediate_bytes() + (self.length() + 7 & !7)
+    }
+}
+
+/// One direction of a link's memory.
+#[derive(Clone, Copy)]
+pub(super) struct Direction {
+    base: NonNull<u8>,
+}
+
+/// The two directions seen from one side, and the header: (out, in, header).
+///
+/// # Safety
+/// `base` is the start of `LINK_BYTES` bytes, 128-byte aligned, mapped for as long as the
+/// result is used; only a link between two domains uses it.
+pub(super) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Direction, LinkHeader) {
+    debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
+    // SAFETY: both offsets lie inside the LINK_BYTES the caller vouches for.
+    let (first, second) = unsafe {
+        (
+            Direction { base: base.add(HEADER) },
+            Direction { base: base.add(HEADER + DIRECTION) },
+        )
+    };
+    match side {
+        Side::Maker => (first, second, LinkHeader { base }),
+        Side::Taker => (second, first, LinkHeader { base }),
+    }
+}
+
+/// The header line of a link: how many ends of connections use it, over both sides.
+#[derive(Clone, Copy)]
+pub(super) struct LinkHeader {
+    base: NonNull<u8>,
+}
+
+impl LinkHeader {
+    pub(super) fn users(&self) -> &AtomicU32 {
+        // SAFETY: `split`'s caller vouches for the memory; offset 0 is 4-byte aligned, and the
+        // word is only ever used as an atomic.
+        unsafe { self.base.cast::<AtomicU32>().as_ref() }
+    }
+}
+
+impl Direction {
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: every caller passes an 8-byte aligned offset inside the direction, whose
+        // memory `split`'s caller vouches for; these words are only ever used as atomics.
+        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Word `n` of the bell lines: 0 is tail and acknowledgement, 1 the sequence of the lone
+    /// record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a line.
+    #[inline]
+    pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
+        debug_assert!(n < 32);
+        self.word(BELL + n * 8)
+    }
+
+    /// What the receiver has read: low half, ring space given back; high half, the part of it
+    /// that no refusal is outstanding for.
+    #[inline]
+    pub(super) fn taken(&self) -> &AtomicU64 {
+        self.word(TAKEN)
+    }
+
+    /// The bytes of ring position `at`; valid for `RECORD_MAX` bytes.
+    #[inline]
+    pub(super) fn data(&self, at: u32) -> *mut u8 {
+        // SAFETY: the masked offset plus RECORD_MAX stays inside data and slack.
+        unsafe { self.base.add(DATA + (at & (RING - 1)) as usize).as_ptr() }
+    }
+}

@@ -1,0 +1,118 @@
+//! The table of registered regions: which key names which bytes, with which rights.
+//!
+//! Written by the control plane, read on every access of the data plane without a lock. A key is
+//! slot and generation, so that one that was deregistered fails (MR-3).
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use spin::Mutex;
+use std_alloc::boxed::Box;
+use std_alloc::vec::Vec;
+
+use crate::provider::Access;
+
+/// Regions of one device at most.
+pub(super) const REGIONS: usize = 4096;
+
+/// One region; 32 bytes, two a line.
+#[derive(Default)]
+#[repr(align(32))]
+struct Slot {
+    /// The key while registered, 0 otherwise.
+    key: AtomicU32,
+    access: AtomicU32,
+    start: AtomicU64,
+    length: AtomicU64,
+}
+
+/// All regions of a device.
+pub(super) struct Memory {
+    slots: Box<[Slot]>,
+    /// Free slots, and the generation to use next, by slot.
+    free: Mutex<(Vec<u32>, Vec<u8>)>,
+}
+
+impl Memory {
+    pub(super) fn new() -> Memory {
+        let slots = (0..REGIONS).map(|_| Slot::default()).collect();
+        let free = (1..REGIONS as u32).rev().collect();
+        Memory { slots, free: Mutex::new((free, std_alloc::vec![1; REGIONS])) }
+    }
+
+    /// Enters a region; its key, or `None` if the table is full.
+    pub(super) fn insert(&self, start: u64, length: u64, access: Access) -> Option<u32> {
+        let mut free = self.free.lock();
+        let index = free.0.pop()?;
+        let slot = &self.slots[index as usize];
+        let key = index << 8 | u32::from(free.1[index as usize]);
+        slot.start.store(start, Ordering::Relaxed);
+        slot.length.store(length, Ordering::Relaxed);
+        slot.access.store(access.bits(), Ordering::Relaxed);
+        // Release pairs with `allows`: who sees the key sees the bounds that go with it.
+        slot.key.store(key, Ordering::Release);
+        Some(key)
+    }
+
+    /// Takes a region out: its key fails from here on.
+    pub(super) fn remove(&self, key: u32) {
+        let index = key >> 8;
+        let slot = &self.slots[index as usize];
+        slot.key.store(0, Ordering::Relaxed);
+        // A reader that meets the next owner's bounds must not still see the old key.
+        fence(Ordering::Release);
+        let mut free = self.free.lock();
+        let generation = &mut free.1[index as usize];
+        *generation = generation.wrapping_add(1);
+        free.0.push(index);
+    }
+
+    /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).
+    #[inline(always)]
+    pub(super) fn allows(&self, key: u32, start: u64, length: u32, right: Access) -> bool {
+        let Some(slot) = self.slots.get((key >> 8) as usize) else { return false };
+        if key == 0 || slot.key.load(Ordering::Acquire) != key {
+            return false;
+        }
+        let offset = start.wrapping_sub(slot.start.load(Ordering::Relaxed));
+        let size = slot.length.load(Ordering::Relaxed);
+        offset <= size
+            && u64::from(length) <= size - offset
+            && slot.access.load(Ordering::Relaxed) & right.bits() == right.bits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MR-2: bounds and rights; every address around both ends.
+    #[test]
+    fn mr_2_bounds_and_rights_are_checked() {
+        let memory = Memory::new();
+        let key = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
+        let none = Access::empty();
+        assert!(memory.allows(key, 0x1000, 0x100, Access::LOCAL_WRITE));
+        assert!(memory.allows(key, 0x1100, 0, none));
+        assert!(!memory.allows(key, 0x1101, 0, none));
+        assert!(!memory.allows(key, 0xfff, 1, none));
+        assert!(!memory.allows(key, 0x1000, 0x101, none));
+        assert!(!memory.allows(key, 0x10ff, 2, none));
+        assert!(!memory.allows(key, u64::MAX, u32::MAX, none));
+        assert!(!memory.allows(key, 0x1000, 8, Access::REMOTE_WRITE));
+        assert!(!memory.allows(0, 0, 0, none));
+        assert!(!memory.allows(u32::MAX, 0, 0, none));
+    }
+
+    /// MR-3: a key that was deregistered fails, also when its slot has a new owner.
+    #[test]
+    fn mr_3_stale_keys_fail() {
+        let memory = Memory::new();
+        let old = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
+        memory.remove(old);
+        assert!(!memory.allows(old, 0x1000, 1, Access::empty()));
+        let new = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
+        assert_eq!(old >> 8, new >> 8, "the slot is reused");
+        assert!(!memory.allows(old, 0x1000, 1, Access::empty()));
+        assert!(memory.allows(new, 0x1000, 1, Access::empty()));
+    }
+}

@@ -1,0 +1,412 @@
+//! The soft device: RDMA in software, embedded, with no NIC, kernel module or root.
+//!
+//! The receiver's poll does the NIC's work. A post writes records to a ring in shared memory and
+//! rings once; the peer's poll moves each into the next posted receive and makes the completion.
+//! In data order: [`requester`] → [`ring`] → [`responder`] → [`recvq`] → [`cq`], with [`domain`]
+//! as what one thread drives, and [`link`] as what connects two of them.
+//!
+//! What one process shares is a [`Soft`]; connections between processes are the business of the
+//! control plane, which passes the memory of a [`LinkShared`] from one to the other.
+#![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
+
+mod backlog;
+mod copy;
+mod cq;
+mod domain;
+mod layout;
+mod link;
+mod memory;
+mod nic;
+mod qp;
+mod recvq;
+mod requester;
+mod responder;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use core::ptr::NonNull;
+
+use doorbell_alloc::Mapping;
+use std_alloc::boxed::Box;
+use std_alloc::format;
+use std_alloc::string::String;
+use std_alloc::sync::Arc;
+
+pub use self::layout::{LINK_BYTES, Side};
+pub use self::link::LinkShared;
+
+use self::cq::{Direct, Queued};
+use self::domain::{Command, Connect, Domain};
+use self::link::Link;
+use self::nic::Nic;
+use self::qp::{QpContext, QpParts, State};
+use self::recvq::RecvQueue;
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
+use crate::wc::Wc;
+use crate::wr::{PostCause, PostError, RecvWr, SendWr};
+
+/// Work one poll of the shared domain does at most.
+const SHARED_BUDGET: usize = 256;
+
+/// The soft device, open.
+#[derive(Clone)]
+pub struct Soft {
+    nic: Arc<Nic>,
+    shared: Arc<Domain>,
+}
+
+impl Soft {
+    /// Opens the device. `clock` gives nanoseconds that never go back; it is asked only while a
+    /// peer waits for a receive.
+    pub fn new(name: &str, clock: fn() -> u64) -> Soft {
+        let nic = Arc::new(Nic::new(name, clock));
+        let shared = Arc::new(Domain::new(&nic, Sharing::Shared));
+        Soft { nic, shared }
+    }
+
+    /// Makes a queue pair in INIT (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// Capacities of 0 or beyond [`Caps`], or completion queues of two different threads.
+    pub fn create_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
+        let asked = || format!("a queue pair with {:?}", init.caps);
+        let invalid = |answer: String| SetupError::new(Code::Invalid, asked(), answer);
+        let (want, limit) = (init.caps, &self.nic.caps);
+        if want.send_wr == 0 || want.send_wr > limit.qp_wr_max || want.recv_wr > limit.qp_wr_max {
+            return Err(invalid(format!("each queue takes 1 to {} requests", limit.qp_wr_max)));
+        }
+        if want.send_sge > limit.send_sge_max || want.recv_sge > 1 {
+            let text = format!("at most {} pieces a send, 1 a receive", limit.send_sge_max);
+            return Err(invalid(text));
+        }
+        if want.inline > limit.inline_max {
+            return Err(invalid(format!("inline payloads have at most {} bytes", limit.inline_max)));
+        }
+        if !Arc::ptr_eq(&init.send_cq.domain, &init.recv_cq.domain) {
+            return Err(invalid(String::from("its completion queues belong to different threads"))
+                .cure("make both Sharing::Shared, or use one for both"));
+        }
+        self.add_qp(init)
+    }
+
+    fn add_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
+        let mut caps = init.caps;
+        caps.send_sge = self.nic.caps.send_sge_max;
+        caps.recv_sge = 1;
+        let queue = match init.srq {
+            Some(srq) => {
+                caps.recv_wr = 0;
+                srq.queue.clone()
+            }
+            None => Arc::new(RecvQueue::new(self.nic.next_queue(), caps.recv_wr)),
+        };
+        let num = self.nic.take_number().ok_or_else(|| {
+            SetupError::new(Code::NoMemory, "a queue pair", "all numbers are in use")
+                .cure("close connections first")
+        })?;
+        let parts = QpParts {
+            num,
+            send_cq: init.send_cq.index,
+            recv_cq: init.recv_cq.index,
+            rq_shared: init.srq.is_some(),
+            signal_all: init.signal_all,
+        };
+        let mut context = Box::new(QpContext::new(&parts, caps));
+        let pointer = NonNull::from(&mut *context);
+        let domain = init.send_cq.domain.clone();
+        let queue_of = queue.clone();
+        domain.command(Command::Add(context, queue));
+        Ok(SoftQp {
+            domain,
+            context: pointer,
+            queue: queue_of,
+            num,
+            caps,
+            shared_queue: init.srq.is_some(),
+        })
+    }
+}
+
+/// What a queue pair is made of.
+pub struct SoftQpInit<'a> {
+    /// Where sends complete.
+    pub send_cq: &'a SoftCq,
+    /// Where receives complete.
+    pub recv_cq: &'a SoftCq,
+    /// The shared receive queue, if it has none of its own.
+    pub srq: Option<&'a SoftSrq>,
+    /// Capacities wanted.
+    pub caps: QpCaps,
+    /// Every send completes (SQ-8).
+    pub signal_all: bool,
+}
+
+impl Provider for Soft {
+    type Region = SoftRegion;
+    type Cq = SoftCq;
+    type Poller = SoftPoller;
+    type Srq = SoftSrq;
+    type Qp = SoftQp;
+
+    fn caps(&self) -> &Caps {
+        &self.nic.caps
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
+        let asked = || format!("a region of {} bytes with {access:?}", memory.len());
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(SetupError::new(Code::Invalid, asked(), "REMOTE_WRITE needs LOCAL_WRITE"));
+        }
+        let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        match self.nic.memory.insert(start, length, access) {
+            Some(key) => Ok(SoftRegion { nic: self.nic.clone(), memory, key }),
+            None => Err(SetupError::new(
+                Code::NoMemory,
+                asked(),
+                format!("all {} entries of the region table are taken", memory::REGIONS),
+            )
+            .cure("register fewer, larger regions")),
+        }
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+    ) -> Result<(SoftCq, SoftPoller), SetupError> {
+        check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
+        let domain = match sharing {
+            Sharing::Shared => self.shared.clone(),
+            Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
+        };
+        let index = domain.add_cq(depth);
+        let cq = SoftCq { domain, index };
+        Ok((cq.clone(), SoftPoller { cq }))
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
+        check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
+        Ok(SoftSrq { queue: Arc::new(RecvQueue::new(self.nic.next_queue(), depth)) })
+    }
+}
+
+fn check_depth(what: &str, depth: u32, max: u32) -> Result<(), SetupError> {
+    if depth == 0 || depth > max {
+        return Err(SetupError::new(
+            Code::Invalid,
+            format!("a {what} of {depth}"),
+            format!("this device takes 1 to {max}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Registered memory of the soft device.
+pub struct SoftRegion {
+    nic: Arc<Nic>,
+    memory: Mapping,
+    key: u32,
+}
+
+// SAFETY: the mapping is owned and stays at its address until the region is dropped.
+unsafe impl Region for SoftRegion {
+    fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for SoftRegion {
+    fn drop(&mut self) {
+        self.nic.memory.remove(self.key);
+    }
+}
+
+/// A completion queue of the soft device.
+#[derive(Clone)]
+pub struct SoftCq {
+    domain: Arc<Domain>,
+    index: usize,
+}
+
+/// The reader of a [`SoftCq`]; polling it is what moves messages.
+pub struct SoftPoller {
+    cq: SoftCq,
+}
+
+impl Poller for SoftPoller {
+    #[inline(always)]
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let index = self.cq.index;
+        let domain = &*self.cq.domain;
+        match domain.sharing() {
+            // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps
+            // to this thread by the contract of `Qp::post`.
+            Sharing::Exclusive => unsafe {
+                domain.enter(|inside| {
+                    let mut sink = Direct { out, filled: 0 };
+                    inside.progress(&mut sink);
+                    sink.filled
+                })
+            },
+            // SAFETY: `enter` locks a shared domain.
+            Sharing::Shared => unsafe {
+                domain.enter(|inside| {
+                    inside.progress(&mut Queued { budget: SHARED_BUDGET });
+                    inside.take_completions(index, out)
+                })
+            },
+        }
+    }
+}
+
+/// A shared receive queue of the soft device.
+#[derive(Clone)]
+pub struct SoftSrq {
+    queue: Arc<RecvQueue>,
+}
+
+impl Srq for SoftSrq {
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.queue.post(list)
+    }
+}
+
+/// A queue pair of the soft device.
+pub struct SoftQp {
+    domain: Arc<Domain>,
+    context: NonNull<QpContext>,
+    queue: Arc<RecvQueue>,
+    num: u32,
+    caps: QpCaps,
+    shared_queue: bool,
+}
+
+// SAFETY: the context lives in the domain until this handle asks for its destruction, and is
+// touched only inside `Domain::enter`.
+unsafe impl Send for SoftQp {}
+
+/// The figures of a connection, for [`SoftQp::connect`].
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// The peer's queue pair number.
+    pub peer: u32,
+    /// Retries the peer makes when this side has no receive; 7 is for ever (RC-1).
+    pub peer_rnr_retry: u8,
+    /// Time between them, in nanoseconds (`min_rnr_timer` of this side).
+    pub rnr_timer_ns: u64,
+}
+
+impl SoftQp {
+    /// What a link must join: the domain and the receive queue, as numbers of this device.
+    pub fn place(&self) -> (u32, u32) {
+        (self.domain.id, self.queue.id())
+    }
+
+    /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
+    pub fn attach(&self, link: &Arc<LinkShared>) {
+        self.domain.command(Command::AddLink(Box::new(Link::new(link.clone()))));
+    }
+
+    /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken
+    /// one end of the link ([`LinkShared::acquire`], or as its maker); it goes back when the
+    /// queue pair is dropped.
+    pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
+        self.domain.command(Command::Connect(Connect {
+            num: self.num,
+            peer: wiring.peer,
+            link: link.clone(),
+            rnr_retry: wiring.peer_rnr_retry,
+            rnr_timer_ns: wiring.rnr_timer_ns,
+        }));
+    }
+
+    /// The peer is gone for good: the oldest outstanding send ends with
+    /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
+    pub fn fail_lost(&mut self) {
+        self.domain.command(Command::Fail { num: self.num, lost: true });
+    }
+
+    /// A handle by which the control plane can fail the queue pair that a worker owns.
+    pub fn breaker(&self) -> Breaker {
+        Breaker { domain: self.domain.clone(), num: self.num }
+    }
+}
+
+/// Fails a queue pair from another thread than the one that owns it.
+#[derive(Clone)]
+pub struct Breaker {
+    domain: Arc<Domain>,
+    num: u32,
+}
+
+impl Breaker {
+    /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.
+    pub fn fail_lost(&self) {
+        self.domain.command(Command::Fail { num: self.num, lost: true });
+    }
+
+    /// Moves the queue pair to ERR (SM-2); nothing if it is gone.
+    pub fn fail(&self) {
+        self.domain.command(Command::Fail { num: self.num, lost: false });
+    }
+}
+
+impl Qp for SoftQp {
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    #[inline(always)]
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        // SAFETY: on an exclusive domain the caller is the polling thread, by the contract of
+        // `Qp::post`; a shared one is locked. The context lives until this handle is dropped,
+        // and `enter` has carried out the command that gave it to the domain.
+        unsafe { self.domain.enter(|inside| inside.post(&mut *self.context.as_ptr(), list)) }
+    }
+
+    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
+        if self.shared_queue {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        }
+        let result = self.queue.post(list);
+        // SAFETY: as in `post`.
+        unsafe {
+            self.domain.enter(|inside| {
+                let qp = &mut *self.context.as_ptr();
+                if qp.state == State::Err {
+                    inside.worry(qp);
+                }
+            });
+        }
+        result
+    }
+
+    fn fail(&mut self) {
+        self.domain.command(Command::Fail { num: self.num, lost: false });
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        self.domain.command(Command::Destroy { num: self.num });
+    }
+}

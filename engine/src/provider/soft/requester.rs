@@ -1,0 +1,373 @@
+//! The sending side of the device: post, the backlog, completions, failure.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
+
+use super::backlog;
+use super::copy;
+use super::cq::{Retire, Sink};
+use super::domain::{Inside, qp_in};
+use super::layout::{
+    BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags,
+};
+use super::link::{Link, Signaled, reached};
+use super::memory::Memory;
+use super::qp::{QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wr::{PostCause, PostError, SendFlags, SendWr};
+
+impl Inside {
+    /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
+    /// rings once at the end (and on the way for every quarter ring of a long list).
+    #[inline(always)]
+    pub(super) fn post(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        if qp.state != State::Rts {
+            return self.post_idle(qp, list);
+        }
+        let Some(Some(link)) = self.links.get_mut(qp.link) else {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        };
+        let memory = &self.nic.memory;
+        let drained = link.tx.drained();
+        let mut accepted = 0;
+        let mut refused = None;
+        let mut lone = None;
+        for wr in list {
+            if let Err(cause) = admissible(qp, wr) {
+                refused = Some(cause);
+                break;
+            }
+            lone = write_whole(link, memory, qp, wr);
+            if lone.is_none() {
+                backlog::keep(link, qp, wr);
+            } else if link.tx.unpublished() >= RECORD_MAX {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+            accepted += 1;
+        }
+        if link.backlog.front() == Some(&qp.num) {
+            backlog::advance(link, memory, qp);
+        }
+        ring_bell(link, lone, list, drained);
+        if qp.poison.is_some() {
+            self.worry(qp);
+        }
+        match refused {
+            None => Ok(()),
+            Some(cause) => Err(PostError { accepted, cause }),
+        }
+    }
+
+    /// A post outside RTS: refused before (section 2.1), taken and flushed in ERR.
+    #[cold]
+    fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        if qp.state != State::Err {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        }
+        self.worry(qp);
+        for (accepted, wr) in list.iter().enumerate() {
+            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            push(qp, wr, 0, Sent::empty());
+        }
+        Ok(())
+    }
+
+    /// Makes completions for what the peer has taken.
+    #[inline(always)]
+    pub(super) fn complete<S: Sink>(&mut self, index: usize, sink: &mut S) {
+        while sink.room() > 0 {
+            let Some(Some(link)) = self.links.get_mut(index) else { return };
+            let Some(first) = link.signaled.first() else { return };
+            if !reached(link.safe, first.end) {
+                return;
+            }
+            link.signaled.pop();
+            let Some(qp) = self.qp(first.qp) else { continue };
+            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
+            let qp = unsafe { &mut *qp.as_ptr() };
+            if qp.state == State::Rts {
+                self.succeed(qp, first.index, sink);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
+        let wc = Wc {
+            wr_id: qp.entry(index).wr_id,
+            qp_num: qp.num,
+            byte_len: 0,
+            imm: 0,
+            vendor_err: 0,
+            status: Status::Success,
+            opcode: WcOpcode::Send,
+            flags: WcFlags::empty(),
+        };
+        self.put_send(qp, index, wc, sink);
+    }
+
+    #[inline(always)]
+    fn put_send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, wc: Wc, sink: &mut S) {
+        qp.completed = index.wrapping_add(1);
+        let retire = Retire { qp: qp.num, upto: qp.completed };
+        if sink.put(&mut self.cqs, qp.send_cq, wc, retire) {
+            qp.retired = qp.completed;
+        }
+    }
+
+    /// Writes what waits on this link, as far as there is space.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn advance_link(&mut self, index: usize) {
+        while let Some(Some(link)) = self.links.get_mut(index) {
+            let Some(first) = link.backlog.front().copied() else { return };
+            let Some(qp) = qp_in(&self.qps, first) else {
+                link.backlog.pop_front();
+                continue;
+            };
+            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
+            let qp = unsafe { &mut *qp.as_ptr() };
+            let wrote = backlog::advance(link, &self.nic.memory, qp);
+            if link.tx.unpublished() > 0 {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+            if qp.poison.is_some() {
+                self.worry(qp);
+            }
+            if !wrote {
+                return;
+            }
+        }
+    }
+
+    /// Ring position up to which the requests of a queue pair are known to have succeeded.
+    pub(super) fn safe_position(&self, qp: &QpContext) -> u32 {
+        match self.links.get(qp.link) {
+            Some(Some(link)) => link.safe,
+            _ => 0,
+        }
+    }
+
+    /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until`
+    /// succeeded; the next one gets `cause` if there is one, the others are flushed.
+    pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u32, cause: Option<Status>) {
+        if qp.state == State::Err {
+            return;
+        }
+        self.leave_backlog(qp);
+        qp.state = State::Err;
+        qp.good_until = good_until;
+        qp.cause = cause;
+        qp.poison = None;
+        self.worry(qp);
+    }
+
+    /// Work on queue pairs that fail or flush, as far as there is room for completions.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn attend_todo<S: Sink>(&mut self, sink: &mut S) {
+        let mut at = 0;
+        while at < self.todo.len() && sink.room() > 0 {
+            let Some(qp) = self.qp(self.todo[at]) else {
+                self.todo.swap_remove(at);
+                continue;
+            };
+            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
+            let qp = unsafe { &mut *qp.as_ptr() };
+            self.fail_poisoned(qp);
+            let done = qp.state == State::Err
+                && self.flush_sends(qp, sink)
+                && self.flush_receives(qp, sink);
+            if done {
+                qp.in_todo = false;
+                self.todo.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// A request that could not run fails its queue pair once all before it are done.
+    fn fail_poisoned(&mut self, qp: &mut QpContext) {
+        let Some((index, status)) = qp.poison else { return };
+        let before = index.wrapping_sub(1);
+        let end = if index == qp.completed { None } else { Some(qp.entry(before).end) };
+        let safe = self.safe_position(qp);
+        if end.is_none_or(|end| reached(safe, end)) {
+            self.fail_qp(qp, safe, Some(status));
+        }
+    }
+
+    /// True when every send has its completion.
+    fn flush_sends<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        while qp.completed != qp.posted {
+            let index = qp.completed;
+            let good_until = qp.good_until;
+            let entry = *qp.entry(index);
+            if entry.sent.contains(Sent::ON_WIRE)
+                && qp.cause != Some(Status::Flushed)
+                && reached(good_until, entry.end)
+            {
+                if !entry.sent.contains(Sent::SIGNALED) {
+                    qp.completed = index.wrapping_add(1);
+                    continue;
+                }
+                if sink.room() == 0 {
+                    return false;
+                }
+                self.succeed(qp, index, sink);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            let status = qp.cause.unwrap_or(Status::Flushed);
+            // From here on nothing succeeds any more.
+            qp.cause = Some(Status::Flushed);
+            self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
+        }
+        true
+    }
+
+    /// True when every receive of a queue pair's own queue has its completion. Those of a shared
+    /// queue stay for others, but for one that a broken message had taken.
+    fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        loop {
+            if sink.room() == 0 {
+                return false;
+            }
+            let wr_id = if let Some(assembly) = qp.assembly.take() {
+                assembly.wr.wr_id
+            } else if qp.rq_shared {
+                return true;
+            } else {
+                let rq = &mut self.rqs[qp.rq];
+                match rq.stash.first().map(|wr| wr.wr_id) {
+                    Some(wr_id) => {
+                        rq.stash.advance();
+                        wr_id
+                    }
+                    None => match rq.queue.pop() {
+                        Some(wr) => wr.wr_id,
+                        None => return true,
+                    },
+                }
+            };
+            let wc = error_wc(wr_id, qp.num, Status::Flushed);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+    }
+
+    /// Takes a queue pair out of its link's backlog.
+    pub(super) fn leave_backlog(&mut self, qp: &mut QpContext) {
+        if core::mem::take(&mut qp.in_backlog)
+            && let Some(Some(link)) = self.links.get_mut(qp.link)
+        {
+            link.backlog.retain(|num| *num != qp.num);
+        }
+    }
+}
+
+/// An error completion: only number, status and queue pair mean anything (CP-1), the rest is
+/// garbage so that who reads it notices.
+pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
+    Wc {
+        wr_id,
+        qp_num,
+        byte_len: 0xdead_beef,
+        imm: 0xdead_beef,
+        vendor_err: status as u32,
+        status,
+        opcode: WcOpcode::Other,
+        flags: WcFlags::all(),
+    }
+}
+
+/// The checks of a post, in the order hardware makes them.
+#[inline(always)]
+fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
+    if qp.room() == 0 {
+        return Err(PostCause::Full);
+    }
+    if wr.more.len() >= SEND_SGE_MAX {
+        return Err(PostCause::TooManyPieces);
+    }
+    if wr.flags.contains(SendFlags::INLINE) && wr.length() > u64::from(qp.inline_max()) {
+        return Err(PostCause::InlineTooLong);
+    }
+    Ok(())
+}
+
+#[inline(always)]
+pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u32, on_wire: Sent) {
+    let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+    let sent = if signaled { on_wire | Sent::SIGNALED } else { on_wire };
+    qp.push(SqEntry { wr_id: wr.wr_id, end, sent });
+}
+
+/// Writes a request of one piece that fits one record and the ring; its header, or `None` if it
+/// must wait (in order behind what already waits), be cut, gathered, or fail.
+#[inline(always)]
+fn write_whole(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    wr: &SendWr<'_>,
+) -> Option<Header> {
+    let length = wr.sge.length;
+    if !link.backlog.is_empty()
+        || qp.sent != qp.posted
+        || !wr.more.is_empty()
+        || length > FRAGMENT
+        || !link.signaled.has_room()
+        || link.broken
+    {
+        return None;
+    }
+    let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+    let record = backlog::record_flags(wr.flags.contains(SendFlags::SOLICITED), signaled);
+    let record = record | RecordFlags::FIRST | RecordFlags::LAST;
+    let (header, imm) = backlog::header(wr.op, record, length, qp.peer);
+    if !link.has_space(header.record()) {
+        return None;
+    }
+    if !wr.flags.contains(SendFlags::INLINE) && !backlog::readable(memory, wr.sge) {
+        return None;
+    }
+    let to = link.tx.begin(header, imm);
+    // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
+    // was checked unless it is inline.
+    unsafe { copy::exact(to, wr.sge.addr as *const u8, length as usize) };
+    link.tx.end(header);
+    if signaled {
+        link.signaled.push(Signaled { end: link.tx.at, qp: qp.num, index: qp.posted });
+    }
+    push(qp, wr, link.tx.at, Sent::ON_WIRE);
+    qp.sent = qp.posted;
+    Some(header)
+}
+
+/// Publishes what a post wrote; a lone small record goes into the bell as well. A larger one
+/// does so only when the peer had read everything: in a stream it would be read from the ring
+/// anyway, and the extra lines would cost.
+#[inline(always)]
+fn ring_bell(link: &mut Link, lone: Option<Header>, list: &[SendWr<'_>], drained: bool) {
+    if link.tx.unpublished() == 0 {
+        return;
+    }
+    let ack = link.ack();
+    if let (Some(header), [wr]) = (lone, list)
+        && link.tx.unpublished() == header.record()
+        && header.immediate_bytes() == 0
+        && (header.record() <= BELL_FIRST || (drained && header.record() <= BELL_MAX))
+    {
+        // SAFETY: the poster vouches for the piece; the header is of this very record.
+        unsafe { link.tx.publish_lone(header, wr.sge.addr as *const u8, ack) };
+        return;
+    }
+    link.tx.publish(ack);
+}

@@ -1,0 +1,363 @@
+//! The two ends of a direction: `Tx` writes records and rings the bell, `Rx` reads them.
+//!
+//! Positions are byte counts, 32 bit, wrapping; the ring is a power of two, so differences stay
+//! right. Neither end believes a position the other wrote before it has been compared with what
+//! is possible.
+#![expect(unsafe_code, reason = "reads and writes the shared ring")]
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::copy;
+use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
+
+/// The sending end.
+pub(super) struct Tx {
+    way: Direction,
+    /// Where the next record goes.
+    pub(super) at: u32,
+    /// What the receiver can see.
+    published: u32,
+    /// Ring space the receiver has given back, as last seen.
+    freed: u32,
+}
+
+impl Tx {
+    pub(super) fn new(way: Direction) -> Tx {
+        Tx { way, at: 0, published: 0, freed: 0 }
+    }
+
+    /// True if `bytes` more fit without looking at shared memory.
+    #[inline(always)]
+    pub(super) fn fits(&self, bytes: u32) -> bool {
+        self.at.wrapping_sub(self.freed) + bytes <= RING
+    }
+
+    /// Bytes written that nobody published yet.
+    #[inline(always)]
+    pub(super) fn unpublished(&self) -> u32 {
+        self.at.wrapping_sub(self.published)
+    }
+
+    /// True if the receiver had read everything, as far as this side has heard.
+    #[inline(always)]
+    pub(super) fn drained(&self) -> bool {
+        self.freed == self.published
+    }
+
+    /// Takes over an acknowledgement that came with the other direction's bell.
+    #[inline(always)]
+    pub(super) fn note_freed(&mut self, upto: u32) {
+        // A peer may write anything here: only a step forward, and not past what was published.
+        if upto.wrapping_sub(self.freed) <= self.published.wrapping_sub(self.freed) {
+            self.freed = upto;
+        }
+    }
+
+    /// Reads the receiver's own line: (space given back, part free of refusals). Acquire pairs
+    /// with the receiver's Release: its reads of the records are over before we overwrite them,
+    /// and a refusal it wrote before is visible after.
+    #[inline(always)]
+    pub(super) fn read_taken(&mut self) -> u32 {
+        let word = self.way.taken().load(Ordering::Acquire);
+        self.note_freed(word as u32);
+        (word >> 32) as u32
+    }
+
+    /// Writes the header, and the immediate word if there is one, at the current position and
+    /// gives back where the payload goes. The record is not visible before [`Tx::publish`].
+    #[inline(always)]
+    pub(super) fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
+        let at = self.way.data(self.at);
+        // SAFETY: `data` is valid for RECORD_MAX bytes and 8-byte aligned (positions are
+        // multiples of 8); the receiver does not read here before publication, and the caller
+        // has checked that the space was given back.
+        unsafe {
+            at.cast::<u64>().write(header.0);
+            let skip = 8 + header.immediate_bytes() as usize;
+            if skip == 16 {
+                at.cast::<u64>().add(1).write(u64::from(imm));
+            }
+            at.add(skip)
+        }
+    }
+
+    /// Moves past a record whose bytes are all written.
+    #[inline(always)]
+    pub(super) fn end(&mut self, header: Header) {
+        debug_assert!(header.record() <= RECORD_MAX);
+        self.at = self.at.wrapping_add(header.record());
+    }
+
+    /// Makes everything written visible, and with it `ack`, how far this side has read the
+    /// other direction. Release: the records' bytes are written before the tail that names them.
+    #[inline(always)]
+    pub(super) fn publish(&mut self, ack: u32) {
+        self.published = self.at;
+        self.ring(ack);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, ack: u32) {
+        let word = u64::from(self.published) | u64::from(ack) << 32;
+        self.way.bell(0).store(word, Ordering::Release);
+    }
+
+    /// Publishes one record, already in the ring, with a copy of it in the bell: the receiver
+    /// then needs only the line it is reading anyway.
+    ///
+    /// The bell is a sequence lock. Writer: sequence (the new tail), Release fence, contents,
+    /// tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence, sequence. If a
+    /// reader sees one word of a newer record, its last look at the sequence sees the newer
+    /// number too, and it reads the ring instead, which always holds the record. Without the
+    /// writer's fence the contents could be seen before the sequence changed.
+    ///
+    /// # Safety
+    /// `payload` is readable for the length in `header`, which has no immediate word, and whose
+    /// record is the only unpublished one and at most `BELL_MAX` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn publish_lone(&mut self, header: Header, payload: *const u8, ack: u32) {
+        let length = header.length() as usize;
+        debug_assert!(header.record() <= BELL_MAX && self.unpublished() == header.record());
+        self.published = self.at;
+        let sequence = u64::from(self.published);
+        self.way.bell(1).store(sequence, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.way.bell(2).store(header.0, Ordering::Relaxed);
+        let first = length.min(BELL_FIRST as usize - 8);
+        let mut at = 0;
+        while at < first {
+            // SAFETY: `at < length`; the caller vouches for the payload.
+            let word = unsafe { copy::word(payload, at, length) };
+            self.way.bell(3 + at / 8).store(word, Ordering::Relaxed);
+            at += 8;
+        }
+        self.ring(ack);
+        // The rest follows behind the tail, each line under a stamp of its own: the receiver is
+        // already at work on the first line. Release: words before their stamp.
+        let mut line = 8;
+        while at < length {
+            for n in 1..8 {
+                if at < length {
+                    // SAFETY: `at < length`; the caller vouches for the payload.
+                    let word = unsafe { copy::word(payload, at, length) };
+                    self.way.bell(line + n).store(word, Ordering::Relaxed);
+                    at += 8;
+                }
+            }
+            self.way.bell(line).store(sequence | STAMPED, Ordering::Release);
+            line += 8;
+        }
+    }
+}
+
+/// Set in a line's stamp, so that memory never written is no valid stamp.
+const STAMPED: u64 = 1 << 32;
+
+/// How often a reader looks for the stamp of a further bell line before it turns to the ring.
+const STAMP_LOOKS: u32 = 64;
+
+/// The receiving end.
+pub(super) struct Rx {
+    way: Direction,
+    /// The next record to read.
+    pub(super) at: u32,
+    /// The tail, as last read.
+    tail: u32,
+    /// What the sender has been told this side has read.
+    pub(super) told: u32,
+    /// The bell holds the record at `at`.
+    in_bell: bool,
+}
+
+/// What [`Rx::peek`] found.
+pub(super) enum Peek {
+    /// Nothing to read.
+    Empty,
+    /// A record; its header, checked against the space that was published.
+    Record(Header),
+    /// The sender wrote something impossible.
+    Broken,
+}
+
+impl Rx {
+    pub(super) fn new(way: Direction) -> Rx {
+        Rx { way, at: 0, tail: 0, told: 0, in_bell: false }
+    }
+
+    /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
+    /// polled.
+    pub(super) fn peer_ack(&self) -> u32 {
+        (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
+    }
+
+    /// True if every record seen so far has been read.
+    #[inline(always)]
+    pub(super) fn caught_up(&self) -> bool {
+        self.at == self.tail
+    }
+
+    /// Looks for the next record without consuming it. When the bell had to be read, `freed` is
+    /// told the acknowledgement in it.
+    #[inline(always)]
+    pub(super) fn peek(&mut self, freed: impl FnOnce(u32)) -> Peek {
+        if self.at == self.tail {
+            // Acquire pairs with `publish`: the records below the tail are complete.
+            let word = self.way.bell(0).load(Ordering::Acquire);
+            freed((word >> 32) as u32);
+            let tail = word as u32;
+            if tail == self.at {
+                return Peek::Empty;
+            }
+            let published = tail.wrapping_sub(self.at);
+            if published > RING || !published.is_multiple_of(8) {
+                return Peek::Broken;
+            }
+            self.tail = tail;
+            self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == u64::from(tail);
+            if self.in_bell {
+                let header = Header(self.way.bell(2).load(Ordering::Relaxed));
+                if header.record() == published && published <= BELL_MAX {
+                    return Peek::Record(header);
+                }
+                self.in_bell = false;
+            }
+            self.prefetch(published);
+        }
+        self.peek_ring()
+    }
+
+    #[inline(always)]
+    fn peek_ring(&mut self) -> Peek {
+        // SAFETY: `data` is valid for a whole record and aligned. The word is loaded once; what
+        // is checked is what is used.
+        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
+        let record = header.record();
+        if record > RECORD_MAX || record > self.tail.wrapping_sub(self.at) {
+            return Peek::Broken;
+        }
+        Peek::Record(header)
+    }
+
+    /// Gives up the copy in the bell: the next peek reads the ring. True if there was one.
+    #[inline(always)]
+    pub(super) fn leave_bell(&mut self) -> bool {
+        core::mem::replace(&mut self.in_bell, false)
+    }
+
+    /// Copies the payload of the record just peeked to `to`. False: the bell changed meanwhile;
+    /// nothing was consumed, peek again.
+    ///
+    /// # Safety
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them.
+    #[inline(always)]
+    pub(super) unsafe fn fetch(&mut self, header: Header, to: *mut u8) -> bool {
+        let length = header.length() as usize;
+        if !self.in_bell {
+            // SAFETY: peek checked that the record, and so its payload, lies inside what was
+            // published; an honest sender does not write there before it is given back, and what
+            // a hostile one writes is only ever copied, never interpreted in place.
+            unsafe {
+                let from = self.way.data(self.at).add(8 + header.immediate_bytes() as usize);
+                copy::exact(to, from, length);
+            }
+            return true;
+        }
+        // SAFETY: the caller vouches for `to`.
+        let whole = unsafe { self.fetch_bell(length, to) };
+        if !whole {
+            self.in_bell = false;
+        }
+        whole
+    }
+
+    /// # Safety
+    /// As for `fetch`; `length` fits the bell.
+    #[inline(always)]
+    unsafe fn fetch_bell(&self, length: usize, to: *mut u8) -> bool {
+        let first = length.min(BELL_FIRST as usize - 8);
+        // SAFETY: the first words of the bell, below `length`.
+        unsafe { copy::from_words(to, first, |i| self.way.bell(3 + i)) };
+        let mut at = first;
+        let mut line = 8;
+        while at < length {
+            if !self.stamped(line) {
+                return false;
+            }
+            let some = (length - at).min(56);
+            // SAFETY: bytes at .. at + some lie below `length`.
+            unsafe { copy::from_words(to.add(at), some, |i| self.way.bell(line + 1 + i)) };
+            at += some;
+            line += 8;
+        }
+        // See `publish_lone`: with this the contents read above belong to `tail`.
+        fence(Ordering::Acquire);
+        self.way.bell(1).load(Ordering::Relaxed) == u64::from(self.tail)
+    }
+
+    #[inline(always)]
+    fn stamped(&self, line: usize) -> bool {
+        let want = u64::from(self.tail) | STAMPED;
+        for _ in 0..STAMP_LOOKS {
+            if self.way.bell(line).load(Ordering::Acquire) == want {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        false
+    }
+
+    /// The immediate word of the record just peeked; only in the ring, never in the bell.
+    pub(super) fn immediate(&self) -> u32 {
+        // SAFETY: peek checked that a record with an immediate word has room for it.
+        unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
+    }
+
+    /// Word `n` of the body of the record just peeked, which is in the ring.
+    pub(super) fn body_word(&self, n: usize) -> u64 {
+        debug_assert!(n < 2);
+        // SAFETY: n is at most 1, inside RECORD_MAX.
+        unsafe { self.way.data(self.at).cast::<u64>().add(1 + n).read_volatile() }
+    }
+
+    /// Moves past the record just peeked.
+    #[inline(always)]
+    pub(super) fn consume(&mut self, header: Header) {
+        self.at = self.at.wrapping_add(header.record());
+        self.in_bell = false;
+    }
+
+    /// True if so much was read since the sender was told that it should be told now.
+    #[inline(always)]
+    pub(super) fn owes(&self) -> bool {
+        self.at.wrapping_sub(self.told) >= RING / 4
+    }
+
+    /// Tells the sender, in this side's own line: everything read, and `safe`, up to where no
+    /// refusal is still to be written. Release: our reads come before the space is given back.
+    #[inline(always)]
+    pub(super) fn tell(&mut self, safe: u32) {
+        self.told = self.at;
+        let word = u64::from(self.at) | u64::from(safe) << 32;
+        self.way.taken().store(word, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, published: u32) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let mut ahead = 64;
+            while ahead < published && ahead <= 1024 {
+                // SAFETY: a prefetch has no effect on memory; the address is inside the ring.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at.wrapping_add(ahead)).cast()) };
+                ahead += 64;
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = published;
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,136 @@
+//! Work requests: what is posted. Plain data, built with borrows, never allocated.
+
+use core::fmt;
+
+use bitflags::bitflags;
+
+/// One piece of registered memory (`struct ibv_sge`): 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Length in bytes; 0 is legal (SQ-9).
+    pub length: u32,
+    /// Key of the region that holds the bytes; never looked at for inline sends (SQ-4).
+    pub lkey: u32,
+}
+
+/// What a send request does (`enum ibv_wr_opcode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendOp {
+    /// SEND: consumes one receive at the peer.
+    Send,
+    /// SEND with four bytes of immediate data; the value arrives as it was given, whatever the
+    /// byte order of either side (CP-3).
+    SendWithImm(u32),
+}
+
+bitflags! {
+    /// Flags of a send request (`enum ibv_send_flags`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u8 {
+        /// Starts only after earlier READs and atomics have finished (SQ-5).
+        const FENCE = 1;
+        /// Gives a completion also on success; errors always do (SQ-3).
+        const SIGNALED = 2;
+        /// Wakes a peer that armed its queue for solicited completions (CP-6).
+        const SOLICITED = 4;
+        /// The payload is copied during the post; the buffer is free on return (SQ-4).
+        const INLINE = 8;
+    }
+}
+
+/// One send request (`struct ibv_send_wr`).
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// The operation with its operands.
+    pub op: SendOp,
+    /// Signalling, inline, fence, solicited.
+    pub flags: SendFlags,
+    /// First piece of the payload; length 0 for an empty message.
+    pub sge: Sge,
+    /// Further pieces, gathered in order.
+    pub more: &'a [Sge],
+}
+
+impl SendWr<'_> {
+    /// Payload bytes over all pieces.
+    #[inline]
+    pub fn length(&self) -> u64 {
+        let mut sum = u64::from(self.sge.length);
+        for sge in self.more {
+            sum += u64::from(sge.length);
+        }
+        sum
+    }
+
+    /// Number of pieces (`num_sge`).
+    #[inline]
+    pub fn pieces(&self) -> usize {
+        1 + self.more.len()
+    }
+}
+
+/// One receive request (`struct ibv_recv_wr`): where the next message goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvWr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// The buffer; length 0 takes empty messages only.
+    pub sge: Sge,
+}
+
+/// A list post that stopped (PL-1): `list[..accepted]` belongs to the device and will run,
+/// `list[accepted]` was refused for `cause`, nothing after it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device took {accepted} of the list and refused the next: {cause}")]
+pub struct PostError {
+    /// How many requests of the list the device has taken.
+    pub accepted: usize,
+    /// Why the next one was refused.
+    pub cause: PostCause,
+}
+
+/// Why a request was refused at post time. A full queue is back-pressure, not a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostCause {
+    /// All slots are taken by requests that have not been retired (SQ-1, PL-5): poll, then
+    /// post again. ENOMEM, on some devices ENOSPC.
+    Full,
+    /// The state of the queue pair does not allow it (section 2.1). EINVAL.
+    State,
+    /// Longer than the inline limit of the queue pair (SQ-4). EINVAL.
+    InlineTooLong,
+    /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
+    TooManyPieces,
+    /// Another answer of the device, as a positive errno.
+    Device(i32),
+}
+
+impl PostCause {
+    /// The errno a C program would see.
+    pub fn errno(self) -> i32 {
+        match self {
+            PostCause::Full => 12,
+            PostCause::State | PostCause::InlineTooLong | PostCause::TooManyPieces => 22,
+            PostCause::Device(errno) => errno,
+        }
+    }
+}
+
+impl fmt::Display for PostCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PostCause::Full => f.write_str("the queue is full; poll completions and post again"),
+            PostCause::State => f.write_str("the queue pair is not in a state that takes it"),
+            PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
+            PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
+            PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
+        }
+    }
+}

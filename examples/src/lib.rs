@@ -1,0 +1,1 @@
+//! Echo, and programs that talk to real RDMA peers.

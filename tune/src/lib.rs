@@ -1,0 +1,1 @@
+//! Placement: cores, nodes, and what is wrong with them.

@@ -1,0 +1,132 @@
+//! The build without an operating system: what shows that the datapath is `no_std`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::exec::{Sink, capture, must, stream};
+use crate::packages::installed;
+use crate::place::{self, cargo, has_program, program};
+use crate::setup::{lock, unpack};
+use crate::steps::Report;
+
+const TARGET: &str = "x86_64-unknown-none";
+const PACKAGES: &[&str] = &["doorbell-alloc", "doorbell-engine"];
+
+/// A compiler for the bare target.
+#[derive(Debug)]
+pub(crate) enum Toolchain {
+    /// The usual one, which has the target's `core` built.
+    Installed,
+    /// Debian's, unpacked here, which has the source of `core` and builds it first. The folder is
+    /// its `usr`.
+    Debian(PathBuf),
+}
+
+/// Builds the `no_std` packages for the bare target.
+pub(crate) fn check() -> Outcome<Report> {
+    let done = capture(&mut build()?)?;
+    Ok(Report { count: Count::one(done.ok), text: done.text })
+}
+
+fn build() -> Outcome<Command> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--no-default-features", "--target", TARGET]);
+    for package in PACKAGES {
+        cargo.args(["--package", package]);
+    }
+    if let Toolchain::Debian(usr) = toolchain()? {
+        let compiler = usr.join("bin").join("rustc");
+        cargo.env("RUSTC", compiler).env("LD_LIBRARY_PATH", libraries(&usr));
+        // Building `core` is not yet a stable option of cargo.
+        cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=core,alloc");
+        cargo.env("CARGO_TARGET_DIR", place::state().join("bare"));
+    }
+    Ok(cargo)
+}
+
+/// Finds a compiler for the bare target, or fetches one: rustup's if its server can be reached,
+/// else Debian's.
+pub(crate) fn toolchain() -> Outcome<Toolchain> {
+    if rustup_has_target() {
+        return Ok(Toolchain::Installed);
+    }
+    let _lock = lock()?;
+    let usr = place::state().join("rust").join("usr");
+    if usr.join("bin").join("rustc").exists() {
+        return Ok(Toolchain::Debian(usr));
+    }
+    if has_program("rustup") {
+        println!("setup: rustup target add {TARGET}");
+        let mut add = program("rustup");
+        add.args(["target", "add", TARGET]);
+        stream(&mut add, Sink::Kept, Duration::from_secs(90), &|| false)?;
+        if rustup_has_target() {
+            return Ok(Toolchain::Installed);
+        }
+    }
+    debian(&place::state().join("rust"))?;
+    Ok(Toolchain::Debian(usr))
+}
+
+fn rustup_has_target() -> bool {
+    let mut list = program("rustup");
+    list.args(["target", "list", "--installed"]);
+    capture(&mut list).is_ok_and(|done| done.ok && done.text.lines().any(|line| line == TARGET))
+}
+
+/// Unpacks the compiler that Debian builds for browsers, with the source of its `core`. It is not
+/// installed, because it would displace a `rustc` or `rustup` that is.
+fn debian(home: &Path) -> Outcome<()> {
+    let cure = format!("`rustup target add {TARGET}` did not work, and Debian's rustc-web");
+    if !has_program("apt-cache") {
+        return Err(format!("{cure} is for Debian only"));
+    }
+    let names = closure().map_err(|cause| format!("{cure} cannot be had: {cause}"))?;
+    println!("setup: rustc-web and rust-web-src into target/doorbell/rust");
+    unpack(&names, home, |folder| {
+        let usr = folder.join("usr");
+        for source in place::entries(&usr.join("src")) {
+            // Only `library` is built; the compiler's own source is twenty times as much.
+            for part in ["compiler", "src"] {
+                std::fs::remove_dir_all(source.join(part)).unwrap_or_default();
+            }
+        }
+        let mut rustc = program(usr.join("bin").join("rustc"));
+        must(rustc.arg("--version").env("LD_LIBRARY_PATH", libraries(&usr))).map(drop)
+    })
+}
+
+fn libraries(usr: &Path) -> PathBuf {
+    usr.join("lib").join("x86_64-linux-gnu")
+}
+
+/// The compiler, its source, and those of their dependencies that this system lacks.
+fn closure() -> Outcome<Vec<String>> {
+    let mut query = program("apt-cache");
+    query.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
+    query.args(["--no-breaks", "--no-replaces", "--no-enhances", "rustc-web", "rust-web-src"]);
+    let names = packages_of(&must(&mut query)?);
+    let present = installed(names.iter().map(String::as_str))?;
+    Ok(names.into_iter().filter(|name| !present.contains(name)).collect())
+}
+
+/// The packages at the left edge of apt's report. Names in angle brackets are not packages.
+fn packages_of(report: &str) -> Vec<String> {
+    let edge = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphanumeric());
+    let plain = |line: &&str| !line.contains(':');
+    report.lines().filter(edge).filter(plain).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_gives_its_packages() {
+        let report = "rustc-web\n  Depends: libc6\n |Depends: gcc\nlibc6\n<libc-dev>\nx:i386\n";
+        assert_eq!(packages_of(report), ["rustc-web", "libc6"]);
+    }
+}

@@ -1,0 +1,74 @@
+//! The commands of this repository: `cargo xtask COMMAND`.
+//!
+//! In the order a newcomer meets them: [`place`] says where things are, [`exec`] starts programs,
+//! [`packages`] and [`setup`] fetch what the machine lacks, [`machine`] and [`vm`] boot a kernel
+//! with an RDMA device, and [`ladder`] runs the table of checks in [`steps`].
+
+mod args;
+mod bare;
+mod bench;
+mod count;
+mod exec;
+mod ladder;
+mod machine;
+mod packages;
+mod place;
+mod setup;
+mod steps;
+mod suite;
+mod tidy;
+mod vm;
+
+use std::process::ExitCode;
+
+/// What a command hands back: the exit code for the shell, or a sentence saying what went wrong
+/// and how to mend it.
+pub(crate) type Outcome<T> = Result<T, String>;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test [--only STEP,..] [--skip STEP,..]   all checks, in order; ends with `N passed, N failed`
+  bench [ARGS]                             build and run the benchmark report; ARGS go to it
+  vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
+  vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
+  setup                                    fetch all that the commands above need, and no more
+
+VM options
+  --cpus N          processors of a machine (2; 4 with --numa)
+  --memory SIZE     memory of a machine, in M or G (4G)
+  --numa            two NUMA nodes of equal size (vm run)
+  --hugepages N     N huge pages of 2 MiB, reserved before CMD starts
+  --limit SECONDS   end a machine that takes longer (1200)
+  --loss PERCENT    lose packets in both directions, e.g. 1% (vm pair)
+
+CMD runs as root from the repository root and sees this machine's files. What it writes under
+target/doorbell/vm-out/ comes back; /tmp is writable and vanishes. A CMD of one word with spaces
+in it is a shell line.
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match words.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &words[..]),
+    };
+    let outcome = match command {
+        "test" => ladder::run(rest),
+        "bench" => bench::run(rest),
+        "vm" => vm::run(rest),
+        "setup" => setup::all().map(|()| 0),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(0)
+        }
+        other => Err(format!("there is no command `{other}`\n\n{HELP}")),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(1)
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The system packages that the commands need, in one table, and how they are installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Outcome;
+use crate::exec::{capture, must};
+use crate::place::{has_program, program};
+
+/// What a package is for. A command asks for the kinds it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// To build with the feature `verbs`.
+    Verbs,
+    /// To build with the feature `numa`.
+    Numa,
+    /// To boot the virtual machine, and to use its device.
+    Machine,
+}
+
+/// How to see that a package is there where Debian's own list of packages is not.
+enum Sign {
+    Program(&'static str),
+    File(&'static str),
+}
+
+struct Package {
+    /// Its name in Debian and Ubuntu.
+    name: &'static str,
+    need: Need,
+    sign: Sign,
+    why: &'static str,
+}
+
+const fn package(need: Need, name: &'static str, sign: Sign, why: &'static str) -> Package {
+    Package { name, need, sign, why }
+}
+
+/// Every system package. Add a line here, and the set-up of the commands that need it installs it.
+const PACKAGES: &[Package] = &[
+    package(
+        Need::Verbs,
+        "libibverbs-dev",
+        Sign::File("/usr/include/infiniband/verbs.h"),
+        "headers of libibverbs",
+    ),
+    package(
+        Need::Verbs,
+        "librdmacm-dev",
+        Sign::File("/usr/include/rdma/rdma_cma.h"),
+        "headers of librdmacm",
+    ),
+    package(Need::Verbs, "libclang-dev", Sign::Program("clang"), "reads those headers"),
+    package(Need::Verbs, "pkg-config", Sign::Program("pkg-config"), "finds the libraries"),
+    package(Need::Numa, "libhwloc-dev", Sign::File("/usr/include/hwloc.h"), "topology"),
+    package(Need::Numa, "libudev-dev", Sign::File("/usr/include/libudev.h"), "hwloc links it"),
+    package(Need::Numa, "pkg-config", Sign::Program("pkg-config"), "finds the libraries"),
+    package(
+        Need::Machine,
+        "qemu-system-x86",
+        Sign::Program("qemu-system-x86_64"),
+        "the virtual machine",
+    ),
+    package(Need::Machine, "busybox-static", Sign::Program("busybox"), "its first program"),
+    package(Need::Machine, "kmod", Sign::Program("depmod"), "kernel modules"),
+    package(Need::Machine, "python3", Sign::Program("python3"), "runs virtme-ng"),
+    package(
+        Need::Machine,
+        "python3-venv",
+        Sign::Program("python3"),
+        "a place for virtme-ng of its own",
+    ),
+    package(Need::Machine, "iproute2", Sign::Program("rdma"), "makes the device, loses packets"),
+    package(
+        Need::Machine,
+        "ibverbs-providers",
+        Sign::File("/etc/libibverbs.d/rxe.driver"),
+        "the device's driver",
+    ),
+    package(Need::Machine, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
+    package(Need::Machine, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
+    package(Need::Machine, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(Need::Machine, "strace", Sign::Program("strace"), "counts doorbells"),
+    package(Need::Machine, "numactl", Sign::Program("numactl"), "shows the nodes"),
+];
+
+/// Installs what is missing of `needs`. Says nothing if nothing is.
+pub(crate) fn ensure(needs: &[Need]) -> Outcome<()> {
+    let wanted = PACKAGES.iter().filter(|package| needs.contains(&package.need));
+    let debian = has_program("dpkg-query") && has_program("apt-get");
+    let mut missing: Vec<&Package> = if debian {
+        let known = installed(wanted.clone().map(|package| package.name))?;
+        wanted.filter(|package| !known.iter().any(|name| name == package.name)).collect()
+    } else {
+        wanted.filter(|package| !shows(&package.sign)).collect()
+    };
+    missing.dedup_by_key(|package| package.name);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    if !debian {
+        return Err(format!(
+            "this needs the following, and installs by itself on Debian and Ubuntu only:\n{}",
+            list(&missing)
+        ));
+    }
+    println!("setup: installing {}", names.join(" "));
+    install(&names).map_err(|cause| format!("{cause}\nneeded are:\n{}", list(&missing)))
+}
+
+fn list(packages: &[&Package]) -> String {
+    let line = |package: &&Package| format!("  {:<18} {}", package.name, package.why);
+    packages.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn shows(sign: &Sign) -> bool {
+    match sign {
+        Sign::Program(name) => has_program(name),
+        Sign::File(path) => Path::new(path).exists(),
+    }
+}
+
+/// Those of `names` that Debian's own list calls installed.
+pub(crate) fn installed<'a>(names: impl Iterator<Item = &'a str>) -> Outcome<Vec<String>> {
+    let mut query = program("dpkg-query");
+    query.args(["-W", "-f=${Package} ${db:Status-Status}\n"]).args(names);
+    // The program fails if one name is unknown, and still prints the others.
+    Ok(names_installed(&capture(&mut query)?.text))
+}
+
+fn names_installed(report: &str) -> Vec<String> {
+    let name = |line: &str| line.strip_suffix(" installed").map(str::to_owned);
+    report.lines().filter_map(name).collect()
+}
+
+fn install(names: &[&str]) -> Outcome<()> {
+    let attempt = |apt: &mut Command| {
+        apt.args(["install", "-y", "--no-install-recommends"]).args(names);
+        must(apt).map(drop)
+    };
+    with_fresh_lists(|| attempt(&mut administrator("apt-get")?))
+}
+
+/// Does what asks the package archive for something, and once more after reading the archive's
+/// lists again: they may be missing or too old to know a package or where it is now.
+pub(crate) fn with_fresh_lists<T>(mut ask: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    let first = match ask() {
+        Ok(done) => return Ok(done),
+        Err(cause) => cause,
+    };
+    let Ok(mut apt) = administrator("apt-get") else { return Err(first) };
+    println!("setup: reading the package lists again");
+    // One unreachable archive of several fails the update; the next attempt tells whether it was
+    // one we need.
+    capture(apt.arg("update"))?;
+    ask()
+}
+
+/// A program run as root, directly or by a `sudo` that does not ask.
+fn administrator(name: &str) -> Outcome<Command> {
+    let mut command = if capture(program("id").arg("-u"))?.text.trim() == "0" {
+        let mut command = program(name);
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    } else if capture(program("sudo").args(["-n", "true"])).is_ok_and(|done| done.ok) {
+        let mut command = program("sudo");
+        command.args(["-n", "env", "DEBIAN_FRONTEND=noninteractive", name]);
+        command
+    } else {
+        return Err("packages are missing, and installing them needs root".to_owned());
+    };
+    command.args(["-o", "DPkg::Lock::Timeout=300"]);
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_installed_counts() {
+        let report = "kmod installed\nstrace config-files\ndpkg-query: no packages found\n";
+        assert_eq!(names_installed(report), ["kmod"]);
+    }
+
+    #[test]
+    fn the_lists_are_read_again_at_most_once() {
+        let mut calls = 0;
+        let done = with_fresh_lists(|| {
+            calls += 1;
+            Ok::<i32, String>(calls)
+        });
+        assert_eq!(done, Ok(1));
+    }
+
+    #[test]
+    fn missing_packages_are_listed_with_their_reason() {
+        let text = list(&[&PACKAGES[0]]);
+        assert!(text.contains("libibverbs-dev") && text.contains("headers"));
+    }
+}

@@ -1,0 +1,88 @@
+//! The ladder of checks, cheapest first: one table.
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::{bare, suite, tidy};
+
+/// One rung.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// What `--only` and `--skip` call it.
+    pub(crate) name: &'static str,
+    /// What a pass shows.
+    pub(crate) shows: &'static str,
+    /// What it does.
+    pub(crate) work: Work,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// A cargo command: one pass or one failure.
+    Cargo(&'static [&'static str]),
+    /// The same, and nothing after it makes sense if it fails.
+    Build(&'static [&'static str]),
+    /// A cargo command whose tests are counted.
+    Tests(&'static [&'static str]),
+    /// A function of ours.
+    Own(fn() -> Outcome<Report>),
+}
+
+/// What a step of ours found.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// Passes and failures.
+    pub(crate) count: Count,
+    /// What to print if something failed.
+    pub(crate) text: String,
+}
+
+/// In a cargo command: the packages that have the feature `verbs`, and that feature. Without such
+/// a package the step is skipped.
+pub(crate) const VERBS: &str = "@verbs";
+
+/// Every step, in order. An example that has to run to its end is one line here:
+/// `Work::Cargo(&["run", "--release", "--package", "doorbell-examples", "--bin", …])`.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        shows: "the code is formatted",
+        work: Work::Cargo(&["fmt", "--all", "--check"]),
+    },
+    Step { name: "tidy", shows: "the rules no lint knows hold", work: Work::Own(tidy::check) },
+    Step {
+        name: "clippy",
+        shows: "no warning in any target",
+        work: Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    },
+    Step {
+        name: "clippy-verbs",
+        shows: "nor with the feature verbs",
+        work: Work::Cargo(&["clippy", VERBS, "--all-targets", "--", "-D", "warnings"]),
+    },
+    Step {
+        name: "build",
+        shows: "everything builds",
+        work: Work::Build(&["test", "--workspace", "--no-run"]),
+    },
+    Step {
+        name: "tests",
+        shows: "unit, integration and doc tests",
+        work: Work::Tests(&["test", "--workspace", "--no-fail-fast"]),
+    },
+    Step {
+        name: "tests-verbs",
+        shows: "unit tests with the feature verbs",
+        work: Work::Tests(&["test", VERBS, "--lib", "--no-fail-fast"]),
+    },
+    Step {
+        name: "bare",
+        shows: "engine and alloc build without an operating system",
+        work: Work::Own(bare::check),
+    },
+    Step {
+        name: "vm",
+        shows: "conformance and real peers on a kernel's RDMA device",
+        work: Work::Own(suite::check),
+    },
+];

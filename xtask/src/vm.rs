@@ -1,0 +1,283 @@
+//! `cargo xtask vm run` and `cargo xtask vm pair`.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::args::{Args, shell_line};
+use crate::exec::Sink;
+use crate::machine::{Job, Machine, Port, Shared};
+use crate::setup::{self, Parts};
+
+/// Reads the rest of the command line and runs it.
+pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    match words.split_first() {
+        Some((first, rest)) if first == "run" => run_one(rest),
+        Some((first, rest)) if first == "pair" => run_pair(rest),
+        _ => Err("say `vm run -- CMD` or `vm pair -- SERVER ::: CLIENT`".to_owned()),
+    }
+}
+
+/// What the options say.
+#[derive(Debug, PartialEq)]
+struct Options {
+    cpus: Option<u32>,
+    memory_mib: u32,
+    numa: bool,
+    hugepages: u32,
+    limit_s: u64,
+    loss: String,
+}
+
+impl Options {
+    fn read(words: &[String], loss_too: bool) -> Outcome<(Self, &[String])> {
+        let mut options = Self {
+            cpus: None,
+            memory_mib: 4096,
+            numa: false,
+            hugepages: 0,
+            limit_s: 1200,
+            loss: String::new(),
+        };
+        let mut args = Args::new(words);
+        while let Some(option) = args.option()? {
+            match option {
+                "--cpus" => options.cpus = Some(args.value(option)?),
+                "--memory" => options.memory_mib = mib(&args.value::<String>(option)?)?,
+                "--numa" => options.numa = true,
+                "--hugepages" => options.hugepages = args.value(option)?,
+                "--limit" => options.limit_s = args.value(option)?,
+                "--loss" if loss_too => options.loss = percent(args.value(option)?)?,
+                other => return Err(format!("there is no option `{other}` here")),
+            }
+        }
+        let rest = args.rest();
+        if rest.is_empty() {
+            return Err("what shall run comes after `--`".to_owned());
+        }
+        if options.cpus == Some(0) || (options.numa && options.cpus.is_some_and(|n| n < 2)) {
+            return Err("--cpus is 1 at least, and 2 with --numa".to_owned());
+        }
+        Ok((options, rest))
+    }
+
+    fn machine(&self, port: Port) -> Machine {
+        Machine {
+            cpus: self.cpus.unwrap_or(if self.numa { 4 } else { 2 }),
+            memory_mib: self.memory_mib,
+            numa: self.numa,
+            hugepages: self.hugepages,
+            limit: Duration::from_secs(self.limit_s),
+            port,
+        }
+    }
+}
+
+/// `4G` or `512M` in MiB.
+fn mib(text: &str) -> Outcome<u32> {
+    let wrong = || format!("--memory is a number of M or G, such as 4G, not `{text}`");
+    let unit = match text.chars().last() {
+        Some('M') => 1,
+        Some('G') => 1024,
+        _ => return Err(wrong()),
+    };
+    let number: u32 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).filter(|mib| *mib >= 256).ok_or_else(wrong)
+}
+
+/// `1%` or `1` as `tc` wants it.
+fn percent(text: String) -> Outcome<String> {
+    let number = text.strip_suffix('%').unwrap_or(&text);
+    match number.parse::<f64>() {
+        Ok(share) if (0.0..100.0).contains(&share) => Ok(format!("{number}%")),
+        _ => Err(format!("--loss is a share such as 1%, not `{text}`")),
+    }
+}
+
+/// A machine with the usual parts, for the ladder.
+pub(crate) fn usual(limit: Duration) -> Machine {
+    Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 64, limit, port: Port::Alone }
+}
+
+fn run_one(words: &[String]) -> Outcome<u8> {
+    let (options, rest) = Options::read(words, false)?;
+    let machine = options.machine(Port::Alone);
+    let parts = setup::machine()?;
+    let (shared, line) = (Shared::new()?, shell_line(rest));
+    let job = Job {
+        machine: &machine,
+        shared: &shared,
+        role: "command",
+        line: &line,
+        sink: Sink::Through,
+    };
+    job.run(&parts, &|| false).map(|(code, _)| code)
+}
+
+fn run_pair(words: &[String]) -> Outcome<u8> {
+    let (options, rest) = Options::read(words, true)?;
+    let (server, client) = split(rest)?;
+    let parts = setup::machine()?;
+    let wire = free_port()?;
+    let end = |address, mac, way: &str| {
+        let socket = format!("{way}=127.0.0.1:{wire}");
+        options.machine(Port::Wire { address, mac, socket, loss: options.loss.clone() })
+    };
+    let pair = Pair {
+        server: end("192.168.78.1", "52:54:00:00:00:01", "listen"),
+        client: end("192.168.78.2", "52:54:00:00:00:02", "connect"),
+        wire,
+        shared: Shared::new()?,
+        server_gone: AtomicBool::new(false),
+        client_gone: AtomicBool::new(false),
+    };
+    pair.run(&parts, &shell_line(server), &shell_line(client))
+}
+
+fn split(words: &[String]) -> Outcome<(&[String], &[String])> {
+    let mut sides = words.split(|word| word == ":::");
+    match (sides.next(), sides.next(), sides.next()) {
+        (Some(server), Some(client), None) if !server.is_empty() && !client.is_empty() => {
+            Ok((server, client))
+        }
+        _ => Err("a pair is `-- SERVER ::: CLIENT`".to_owned()),
+    }
+}
+
+/// Two machines on one wire. Each side ends the other if it goes without an answer.
+struct Pair {
+    server: Machine,
+    client: Machine,
+    wire: u16,
+    shared: Shared,
+    server_gone: AtomicBool,
+    client_gone: AtomicBool,
+}
+
+impl Pair {
+    fn run(&self, parts: &Parts, server: &str, client: &str) -> Outcome<u8> {
+        // The flags only end a wait early; the files beside them carry the meaning: Relaxed.
+        let gone = |flag: &AtomicBool, file| flag.load(Ordering::Relaxed) && !self.shared.has(file);
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let job = self.job(&self.server, "server", server, "server: ");
+                let ended = job.run(parts, &|| gone(&self.client_gone, "client.exit"));
+                self.server_gone.store(true, Ordering::Relaxed);
+                ended
+            });
+            self.await_wire();
+            let job = self.job(&self.client, "client", client, "client: ");
+            let client = job.run(parts, &|| gone(&self.server_gone, "server.exit"));
+            self.client_gone.store(true, Ordering::Relaxed);
+            let server = server.join().map_err(|_| "the server's thread panicked".to_owned())?;
+            verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
+        })
+    }
+
+    fn job<'a>(
+        &'a self,
+        machine: &'a Machine,
+        role: &'static str,
+        line: &'a str,
+        prefix: &'a str,
+    ) -> Job<'a> {
+        Job { machine, shared: &self.shared, role, line, sink: Sink::Prefixed(prefix) }
+    }
+
+    /// Waits until the server's QEMU listens: the client's gives up if nobody does. A connection
+    /// to try it out would be taken for the client.
+    fn await_wire(&self) {
+        let since = Instant::now();
+        let waiting = || since.elapsed() < Duration::from_secs(60);
+        while waiting() && !self.server_gone.load(Ordering::Relaxed) {
+            let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+            if listens(&table, self.wire) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The client's answer; the server's if the client has none to complain of.
+fn verdict(server: Outcome<u8>, client: Outcome<u8>) -> Outcome<u8> {
+    match (server, client) {
+        (Err(server), Err(client)) => Err(format!("{server}; {client}")),
+        (Err(one), _) | (_, Err(one)) => Err(one),
+        (Ok(server), Ok(0)) => Ok(server),
+        (Ok(_), Ok(client)) => Ok(client),
+    }
+}
+
+/// True if the kernel's table of TCP sockets has a listener on a port of 127.0.0.1.
+fn listens(table: &str, port: u16) -> bool {
+    let local = format!("0100007F:{port:04X}");
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next() == Some(&local) && fields.nth(1) == Some("0A")
+    })
+}
+
+fn free_port() -> Outcome<u16> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|cause| format!("no free port on 127.0.0.1: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_are_read() {
+        let line = words("--cpus 3 --memory 512M --hugepages 8 --loss 1% --limit 9 -- a b");
+        let (options, rest) = Options::read(&line, true).expect("all are known");
+        assert_eq!((options.cpus, options.memory_mib, options.hugepages), (Some(3), 512, 8));
+        assert_eq!((options.loss.as_str(), options.limit_s), ("1%", 9));
+        assert_eq!(rest, words("a b"));
+        assert!(Options::read(&line, false).is_err(), "one machine has no wire to lose on");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in ["--cpus 2", "--cpus 0 -- a", "--numa --cpus 1 -- a", "--memory 4 -- a"] {
+            assert!(Options::read(&words(line), true).is_err(), "{line}");
+        }
+        for line in ["--loss 100% -- a", "--loss x -- a", "--memory 9999999G -- a", "a"] {
+            assert!(Options::read(&words(line), true).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_pair_has_two_sides() {
+        let line = words("s -a ::: c -b");
+        assert_eq!(split(&line), Ok((&line[..2], &line[3..])));
+        for line in ["s", "s :::", "::: c", "s ::: c ::: d"] {
+            assert!(split(&words(line)).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_failing_side_decides() {
+        assert_eq!(verdict(Ok(0), Ok(0)), Ok(0));
+        assert_eq!(verdict(Ok(2), Ok(0)), Ok(2));
+        assert_eq!(verdict(Ok(2), Ok(3)), Ok(3));
+        assert!(verdict(Err("gone".to_owned()), Ok(0)).is_err());
+    }
+
+    #[test]
+    fn a_listener_is_found_by_port_and_state() {
+        let table = "  sl  local_address rem_address   st\n\
+                     0: 0100007F:1F90 00000000:0000 0A x\n\
+                     1: 0100007F:1F91 00000000:0000 01 x\n";
+        assert!(listens(table, 0x1F90));
+        assert!(!listens(table, 0x1F91) && !listens(table, 0x1F92));
+    }
+}

@@ -1,0 +1,113 @@
+# The checks of the virtual machine, run by bash with rxe0 up at 192.168.77.1. The variables
+# CONFORMANCE and INTEROP are the paths of those programs, or unset if they could not be built: that
+# has been counted as a failure, and what needs them is left out here.
+#
+# To add a check, add a line at the end: `check NAME LIMIT COMMAND…` or
+# `pairing NAME TIMES SERVER… ::: CLIENT…`. Each check, and each single run of a pairing, counts as
+# one test.
+
+. xtask/vm/up.sh
+
+address=192.168.77.1
+port=7471
+passed=0
+failed=0
+scratch=$(mktemp -d)
+
+# tell NAME OK FILE...: counts one test; shows the files if it failed.
+tell() {
+    local name=$1 ok=$2
+    shift 2
+    if [ "$ok" = yes ]; then
+        echo "test $name ... ok"
+        ((passed++))
+    else
+        echo "test $name ... FAILED"
+        sed 's/^/    /' "$@"
+        ((failed++))
+    fi
+}
+
+# check NAME LIMIT COMMAND...: passes if the command ends with 0 within LIMIT seconds.
+check() {
+    local name=$1 limit=$2 ok=yes
+    shift 2
+    timeout -k 5 "$limit" "$@" > "$scratch/out" 2>&1
+    local code=$?
+    echo "exit code $code of: $*" >> "$scratch/out"
+    [ "$code" = 0 ] || ok=no
+    tell "$name" "$ok" "$scratch/out"
+}
+
+# harness NAME LIMIT COMMAND...: a program that counts its tests itself, in the usual format.
+harness() {
+    local name=$1 limit=$2
+    shift 2
+    echo "suite $name"
+    timeout -k 5 "$limit" "$@" > "$scratch/out" 2>&1
+    local code=$?
+    cat "$scratch/out"
+    if ! grep -q '^test result: ' "$scratch/out" ||
+        { [ "$code" != 0 ] && ! grep -q '^test result: FAILED' "$scratch/out"; }; then
+        echo "exit code $code of: $*" > "$scratch/out"
+        tell "$name ends well" no "$scratch/out"
+    fi
+}
+
+listens() {
+    rdma resource show cm_id | grep -q "LISTEN.*:$port "
+}
+
+# True if the server listens or has ended already.
+server_has_begun() {
+    listens || ! kill -0 "$server" 2> /dev/null
+}
+
+# pairing NAME TIMES SERVER... ::: CLIENT...: passes if both end with 0 within 30 seconds. The server
+# has to listen on $port.
+pairing() {
+    local name=$1 times=$2
+    shift 2
+    local -a first=()
+    while [ "$1" != ::: ]; do
+        first+=("$1")
+        shift
+    done
+    shift
+    local run ok from_server from_client
+    for ((run = 1; run <= times; run++)); do
+        timeout -k 5 30 "${first[@]}" > "$scratch/server" 2>&1 &
+        server=$!
+        await 150 server_has_begun
+        timeout -k 5 30 "$@" > "$scratch/client" 2>&1
+        from_client=$?
+        wait "$server"
+        from_server=$?
+        echo "exit code $from_server of: ${first[*]}" >> "$scratch/server"
+        echo "exit code $from_client of: $*" >> "$scratch/client"
+        ok=no
+        [ "$from_server$from_client" = 00 ] && ok=yes
+        tell "$name, run $run of $times" "$ok" "$scratch/server" "$scratch/client"
+    done
+}
+
+# The peers with each other: if this fails, the machine is at fault and not what follows.
+pairing "rdma_server with rdma_client" 1 rdma_server -p $port ::: rdma_client -s $address -p $port
+
+if [ -n "${CONFORMANCE:-}" ]; then
+    DOORBELL_DEVICE=rxe0 harness "conformance on rxe0" 300 "$CONFORMANCE"
+fi
+
+if [ -n "${INTEROP:-}" ]; then
+    pairing "interop rdma-server with rdma_client" 20 \
+        "$INTEROP" rdma-server --addr $address --port $port ::: \
+        rdma_client -s $address -p $port
+    pairing "rdma_server with interop rdma-client" 20 \
+        rdma_server -s $address -p $port ::: \
+        "$INTEROP" rdma-client --addr $address --port $port
+fi
+
+result=ok
+[ "$failed" = 0 ] || result=FAILED
+echo "test result: $result. $passed passed; $failed failed; 0 ignored"
+[ "$failed" = 0 ]

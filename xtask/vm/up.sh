@@ -1,0 +1,113 @@
+# Read by bash inside the virtual machine, after the lines that set vm_folder, vm_role, vm_address,
+# vm_mac, vm_loss and vm_hugepages. `up` makes the device; `as_command`, `as_server` and
+# `as_client` run a line of shell and leave its exit code in the shared folder.
+
+fail() {
+    echo "vm: $*" >&2
+    exit 125
+}
+
+# Waits for something that the kernel does soon: until LIMIT tenths of a second have passed.
+await() {
+    local limit=$1
+    shift
+    until "$@"; do
+        ((limit-- > 0)) || return 1
+        sleep 0.1
+    done
+}
+
+interface_of_mac() {
+    grep -l -x -s "$vm_mac" /sys/class/net/*/address | head -n 1 | cut -d / -f 5
+}
+
+has_interface() {
+    interface=$(interface_of_mac)
+    [ -n "$interface" ]
+}
+
+has_device_files() {
+    [ -e /dev/infiniband/uverbs0 ] && [ -e /dev/infiniband/rdma_cm ]
+}
+
+up() {
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    # The home of root is the host's, and not writable.
+    export HOME=/tmp
+    modprobe -a rdma_rxe rdma_ucm || fail "no RDMA modules"
+    if [ -n "$vm_mac" ]; then
+        modprobe virtio_net || fail "no virtio_net"
+        await 100 has_interface || fail "no interface $vm_mac"
+    else
+        interface=d0
+        modprobe dummy numdummies=0 && ip link add d0 type dummy || fail "no dummy interface"
+    fi
+    ip addr add "$vm_address/24" dev "$interface" || fail "no address on $interface"
+    ip link set "$interface" up || fail "$interface stays down"
+    if [ -n "$vm_loss" ]; then
+        tc qdisc add dev "$interface" root netem loss "$vm_loss" || fail "no loss on $interface"
+    fi
+    rdma link add rxe0 type rxe netdev "$interface" || fail "no rxe0 on $interface"
+    await 100 has_device_files || fail "no files in /dev/infiniband"
+    if [ "$vm_hugepages" != 0 ]; then
+        echo "$vm_hugepages" > /proc/sys/vm/nr_hugepages
+        [ "$(cat /proc/sys/vm/nr_hugepages)" = "$vm_hugepages" ] ||
+            fail "only $(cat /proc/sys/vm/nr_hugepages) huge pages of $vm_hugepages"
+    fi
+    ulimit -l unlimited
+    : > "$vm_folder/$vm_role.up"
+}
+
+leave() {
+    echo "$1" > "$vm_folder/$vm_role.exit"
+    exit "$1"
+}
+
+as_command() {
+    sh -c "$1"
+    leave $?
+}
+
+# True if something waits for a connection, by RDMA or by TCP.
+serves() {
+    rdma resource show cm_id | grep -q LISTEN || [ -n "$(ss -H -l -t -n)" ]
+}
+
+serves_or_ended() {
+    serves || ! kill -0 "$server" 2> /dev/null
+}
+
+# A server that goes on serving when the client has ended is told to end, and that is no failure.
+as_server() {
+    # A session of its own, so that all of it can be told to end.
+    setsid sh -c "$1" &
+    server=$!
+    # Not all servers listen (a datagram one need not): they get a moment.
+    await 100 serves_or_ended
+    : > "$vm_folder/ready"
+    local after=0 told=no
+    while kill -0 "$server" 2> /dev/null; do
+        if [ -e "$vm_folder/client.exit" ] && ((after++ == 25)); then
+            told=yes
+            kill -TERM -- "-$server"
+        fi
+        sleep 0.2
+    done
+    wait "$server"
+    local code=$?
+    if [ "$told" = yes ]; then
+        echo "vm: still serving when the client had ended; told to end"
+        code=0
+    fi
+    leave "$code"
+}
+
+server_is_up() {
+    [ -e "$vm_folder/ready" ] || [ -e "$vm_folder/server.exit" ]
+}
+
+as_client() {
+    await 3000 server_is_up || fail "the server's machine did not come up"
+    sh -c "$1"
+    leave $?
+}
