@@ -11,6 +11,8 @@
 #![no_std]
 
 extern crate alloc as std_alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod error;
 pub mod provider;

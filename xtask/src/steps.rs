@@ -47,7 +47,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "fmt",
         shows: "the code is formatted",
-        work: Work::Cargo(&["fmt", "--all", "--check"]),
+        work: Work::Cargo(&["fmt", "--all", "--check", "--", "--color", "never"]),
     },
     Step { name: "tidy", shows: "the rules no lint knows hold", work: Work::Own(tidy::check) },
     Step {

@@ -98,7 +98,7 @@ fn percent(text: String) -> Outcome<String> {
 
 /// A machine with the usual parts, for the ladder.
 pub(crate) fn usual(limit: Duration) -> Machine {
-    Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 64, limit, port: Port::Alone }
+    Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 128, limit, port: Port::Alone }
 }
 
 fn run_one(words: &[String]) -> Outcome<u8> {

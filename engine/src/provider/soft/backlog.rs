@@ -33,12 +33,7 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
 
 /// Header and immediate data of one record of a request. Immediate data goes with the last.
 #[inline(always)]
-pub(super) fn header(
-    op: SendOp,
-    mut flags: RecordFlags,
-    length: u32,
-    peer: u32,
-) -> (Header, u32) {
+pub(super) fn header(op: SendOp, mut flags: RecordFlags, length: u32, peer: u32) -> (Header, u32) {
     let imm = match op {
         SendOp::SendWithImm(imm) if flags.contains(RecordFlags::LAST) => {
             flags |= RecordFlags::IMM;

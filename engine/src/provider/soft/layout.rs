@@ -123,6 +123,10 @@ pub(super) struct Direction {
     base: NonNull<u8>,
 }
 
+// SAFETY: the words behind it are atomics, or written by one side at a time as the positions say;
+// which thread a side runs on does not matter.
+unsafe impl Send for Direction {}
+
 /// The two directions seen from one side, and the header: (out, in, header).
 ///
 /// # Safety
@@ -132,10 +136,7 @@ pub(super) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Directi
     debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
     // SAFETY: both offsets lie inside the LINK_BYTES the caller vouches for.
     let (first, second) = unsafe {
-        (
-            Direction { base: base.add(HEADER) },
-            Direction { base: base.add(HEADER + DIRECTION) },
-        )
+        (Direction { base: base.add(HEADER) }, Direction { base: base.add(HEADER + DIRECTION) })
     };
     match side {
         Side::Maker => (first, second, LinkHeader { base }),

@@ -49,9 +49,8 @@ impl LinkShared {
                 std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
             ));
         }
-        let base = NonNull::new(memory.as_ptr()).ok_or_else(|| {
-            SetupError::new(Code::Invalid, "a link", "the memory has no address")
-        })?;
+        let base = NonNull::new(memory.as_ptr())
+            .ok_or_else(|| SetupError::new(Code::Invalid, "a link", "the memory has no address"))?;
         // SAFETY: length and alignment were checked, and this value owns the mapping.
         let (_, _, header) = unsafe { split(base, side) };
         if side == Side::Maker {

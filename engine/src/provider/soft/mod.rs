@@ -82,7 +82,10 @@ impl Soft {
             return Err(invalid(text));
         }
         if want.inline > limit.inline_max {
-            return Err(invalid(format!("inline payloads have at most {} bytes", limit.inline_max)));
+            return Err(invalid(format!(
+                "inline payloads have at most {} bytes",
+                limit.inline_max
+            )));
         }
         if !Arc::ptr_eq(&init.send_cq.domain, &init.recv_cq.domain) {
             return Err(invalid(String::from("its completion queues belong to different threads"))
@@ -171,11 +174,7 @@ impl Provider for Soft {
         }
     }
 
-    fn create_cq(
-        &self,
-        depth: u32,
-        sharing: Sharing,
-    ) -> Result<(SoftCq, SoftPoller), SetupError> {
+    fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
         check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
         let domain = match sharing {
             Sharing::Shared => self.shared.clone(),

@@ -5,9 +5,7 @@ use super::backlog;
 use super::copy;
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
-use super::layout::{
-    BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags,
-};
+use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled, reached};
 use super::memory::Memory;
 use super::qp::{QpContext, SEND_SGE_MAX, Sent, SqEntry, State};

@@ -227,13 +227,7 @@ impl Inside {
     /// that may be half rewritten.
     #[cold]
     #[inline(never)]
-    fn take_odd<S: Sink>(
-        &mut self,
-        index: usize,
-        header: Header,
-        odd: Odd,
-        sink: &mut S,
-    ) -> bool {
+    fn take_odd<S: Sink>(&mut self, index: usize, header: Header, odd: Odd, sink: &mut S) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
         if link.rx.leave_bell() {
             return true;

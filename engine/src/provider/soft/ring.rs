@@ -349,7 +349,9 @@ impl Rx {
             let mut ahead = 64;
             while ahead < published && ahead <= 1024 {
                 // SAFETY: a prefetch has no effect on memory; the address is inside the ring.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at.wrapping_add(ahead)).cast()) };
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at.wrapping_add(ahead)).cast())
+                };
                 ahead += 64;
             }
         }

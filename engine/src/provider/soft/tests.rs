@@ -1,0 +1,654 @@
+//! The device's rules, over a link in one address space. Clause numbers are those of the verbs
+//! requirement list that the conformance suite uses too.
+#![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
+#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::vec::Vec;
+
+use super::*;
+use crate::wc::{Status, WcFlags, WcOpcode};
+use crate::wr::{SendFlags, SendOp, Sge};
+
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+fn clock() -> u64 {
+    NOW.load(Ordering::Relaxed)
+}
+
+/// One side: device, queues, a queue pair, memory.
+struct End {
+    nic: Soft,
+    poller: SoftPoller,
+    cq: SoftCq,
+    qp: SoftQp,
+    region: SoftRegion,
+    srq: Option<SoftSrq>,
+}
+
+const CAPS: QpCaps = QpCaps { send_wr: 8, recv_wr: 64, send_sge: 1, recv_sge: 1, inline: 64 };
+
+fn mapping(len: usize) -> Mapping {
+    Mapping::plain(len).unwrap()
+}
+
+fn end(caps: QpCaps, srq: bool) -> End {
+    let nic = Soft::new("soft0", clock);
+    let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
+    let srq = srq.then(|| nic.create_srq(caps.recv_wr).unwrap());
+    let qp = make_qp(&nic, &cq, srq.as_ref(), caps);
+    let region = nic.register(mapping(4 << 20), Access::LOCAL_WRITE).unwrap();
+    End { nic, poller, cq, qp, region, srq }
+}
+
+fn make_qp(nic: &Soft, cq: &SoftCq, srq: Option<&SoftSrq>, caps: QpCaps) -> SoftQp {
+    let init = SoftQpInit { send_cq: cq, recv_cq: cq, srq, caps, signal_all: false };
+    nic.create_qp(&init).unwrap()
+}
+
+/// Joins two queue pairs: memory, both link ends, both connections.
+fn join(one: &mut SoftQp, two: &mut SoftQp, rnr_retry: u8) -> (Arc<LinkShared>, Arc<LinkShared>) {
+    let memory = mapping(LINK_BYTES);
+    // The taker's view of the maker's memory; the maker outlives it in every test.
+    let again = unsafe {
+        Mapping::from_raw_parts(
+            NonNull::new(memory.as_ptr()).unwrap(),
+            memory.len(),
+            memory.pages(),
+            core::ptr::null_mut(),
+            nothing,
+        )
+    };
+    let maker = Arc::new(LinkShared::new(memory, Side::Maker).unwrap());
+    let taker = Arc::new(LinkShared::new(again, Side::Taker).unwrap());
+    one.attach(&maker);
+    two.attach(&taker);
+    wire(one, two, &maker, &taker, rnr_retry);
+    (maker, taker)
+}
+
+fn wire(
+    one: &mut SoftQp,
+    two: &mut SoftQp,
+    maker: &Arc<LinkShared>,
+    taker: &Arc<LinkShared>,
+    rnr_retry: u8,
+) {
+    let wiring = |peer| Wiring { peer, peer_rnr_retry: rnr_retry, rnr_timer_ns: 1000 };
+    let (first, second) = (one.num(), two.num());
+    one.connect(maker, wiring(second));
+    two.connect(taker, wiring(first));
+}
+
+unsafe fn nothing(_: *mut (), _: NonNull<u8>, _: usize) {}
+
+fn pair(caps: QpCaps, srq: bool) -> (End, End) {
+    let (mut one, mut two) = (end(caps, srq), end(caps, srq));
+    // The maker's memory has to outlive the taker's view of it: both live in their domains,
+    // `one` is bound first and so dropped last.
+    join(&mut one.qp, &mut two.qp, 7);
+    (one, two)
+}
+
+impl End {
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.region.len());
+        // The device writes here only during a poll of this very thread.
+        unsafe { core::slice::from_raw_parts(self.region.as_ptr().add(at), len) }.to_vec()
+    }
+
+    fn fill(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.region.len());
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.region.as_ptr().add(at),
+                bytes.len(),
+            );
+        }
+    }
+
+    fn sge(&self, at: usize, length: usize) -> Sge {
+        let addr = self.region.as_ptr() as u64 + at as u64;
+        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+
+    fn recv(&mut self, wr_id: u64, at: usize, length: usize) {
+        let wr = RecvWr { wr_id, sge: self.sge(at, length) };
+        unsafe {
+            match &self.srq {
+                Some(srq) => srq.post(&[wr]).unwrap(),
+                None => self.qp.post_recv(&[wr]).unwrap(),
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        wr_id: u64,
+        at: usize,
+        length: usize,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        let sge = self.sge(at, length);
+        let wr = SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] };
+        unsafe { self.qp.post(&[wr]) }
+    }
+
+    fn poll(&mut self) -> Vec<Wc> {
+        let mut out = [Wc::default(); 16];
+        let n = self.poller.poll(&mut out);
+        out[..n].to_vec()
+    }
+}
+
+/// Polls both sides in turn until nothing more happens.
+fn settle(one: &mut End, two: &mut End) -> (Vec<Wc>, Vec<Wc>) {
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut quiet = 0;
+    while quiet < 600 {
+        let (a, b) = (one.poll(), two.poll());
+        quiet = if a.is_empty() && b.is_empty() { quiet + 1 } else { 0 };
+        first.extend(a);
+        second.extend(b);
+    }
+    (first, second)
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8).collect()
+}
+
+/// CP-2: every length arrives whole, over bell, ring and fragments; nothing beyond it is
+/// written.
+#[test]
+fn cp_2_every_length_arrives_exactly() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let lengths = (0..300).chain([1000, 2031, 2032, 2033, 4064, 5000, 8192, 9001, 65536, 1 << 20]);
+    for (n, length) in lengths.enumerate() {
+        let bytes = pattern(n, length);
+        one.fill(0, &bytes);
+        two.fill(0, &std::vec![0xee; length + 64]);
+        two.recv(n as u64, 0, length + 32);
+        one.send(n as u64, 0, length, SendFlags::SIGNALED).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!(got.len(), 1, "length {length}");
+        assert_eq!((got[0].status, got[0].opcode), (Status::Success, WcOpcode::Recv));
+        assert_eq!((got[0].byte_len as usize, got[0].wr_id), (length, n as u64));
+        assert_eq!(got[0].qp_num, two.qp.num());
+        assert_eq!(two.bytes(0, length), bytes, "length {length}");
+        assert!(two.bytes(length, 64).iter().all(|b| *b == 0xee), "beyond {length}");
+        assert_eq!(sent.len(), 1);
+        assert_eq!((sent[0].wr_id, sent[0].opcode), (n as u64, WcOpcode::Send));
+    }
+}
+
+/// CP-3: immediate data arrives as given, alone and at the end of a long message.
+#[test]
+fn cp_3_immediate_data_arrives_as_given() {
+    let (mut one, mut two) = pair(CAPS, true);
+    for (imm, length) in [(0x1122_3344, 0), (u32::MAX, 8), (7, 64), (1, 100_000)] {
+        two.recv(1, 0, length);
+        let sge = one.sge(0, length);
+        let op = SendOp::SendWithImm(imm);
+        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), sge, more: &[] };
+        unsafe { one.qp.post(&[wr]) }.unwrap();
+        let (_, got) = settle(&mut one, &mut two);
+        assert_eq!((got[0].imm, got[0].flags), (imm, WcFlags::WITH_IMM));
+        assert_eq!(got[0].byte_len as usize, length);
+    }
+}
+
+/// SQ-4: an inline payload may be overwritten as soon as the post returned, its key is never
+/// looked at, and one over the limit is refused. Also when the ring is full and it must wait.
+#[test]
+fn sq_4_inline_is_copied_in_the_post() {
+    let caps = QpCaps { send_wr: 512, ..CAPS };
+    let (mut one, mut two) = pair(caps, true);
+    for n in 0..300usize {
+        let bytes = pattern(n, 64);
+        let sge = Sge { addr: bytes.as_ptr() as u64, length: 64, lkey: 0 };
+        let wr = SendWr { wr_id: 0, op: SendOp::Send, flags: SendFlags::INLINE, sge, more: &[] };
+        unsafe { one.qp.post(&[wr]) }.unwrap();
+    }
+    let long = SendWr {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: SendFlags::INLINE,
+        sge: one.sge(0, 65),
+        more: &[],
+    };
+    let error = unsafe { one.qp.post(&[long]) }.unwrap_err();
+    assert_eq!((error.accepted, error.cause), (0, PostCause::InlineTooLong));
+    for n in 0..300 {
+        two.recv(n, 64 * (n as usize % 32), 64);
+        let (_, got) = settle(&mut one, &mut two);
+        assert_eq!(got.len(), 1);
+        assert_eq!(two.bytes(64 * (n as usize % 32), 64), pattern(n as usize, 64));
+    }
+}
+
+/// SQ-1, SQ-2: N unsignalled posts lock the queue for good, though all were delivered; a slot is
+/// free only when a later signalled completion was polled.
+#[test]
+fn sq_2_slots_come_back_with_a_polled_completion_only() {
+    let (mut one, mut two) = pair(CAPS, true);
+    for n in 0..40 {
+        two.recv(n, 0, 64);
+    }
+    for _ in 0..8 {
+        one.send(0, 0, 8, SendFlags::empty()).unwrap();
+    }
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), got.len()), (0, 8));
+    let full = one.send(0, 0, 8, SendFlags::empty()).unwrap_err();
+    assert_eq!((full.accepted, full.cause), (0, PostCause::Full));
+
+    let (mut one, mut two) = pair(CAPS, true);
+    for n in 0..40 {
+        two.recv(n, 0, 64);
+    }
+    for n in 0..8u64 {
+        let flags = if n == 5 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        one.send(n, 0, 8, flags).unwrap();
+    }
+    while two.poll().len() < 8 {}
+    two.poll();
+    assert_eq!(one.send(9, 0, 8, SendFlags::empty()).unwrap_err().cause, PostCause::Full);
+    let sent = one.poll();
+    assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [5]);
+    for _ in 0..6 {
+        one.send(9, 0, 8, SendFlags::empty()).unwrap();
+    }
+    assert_eq!(one.send(9, 0, 8, SendFlags::empty()).unwrap_err().cause, PostCause::Full);
+}
+
+/// PL-1: a list stops at the first refused request; those before it run.
+#[test]
+fn pl_1_the_prefix_of_a_refused_list_runs() {
+    let (mut one, mut two) = pair(CAPS, true);
+    two.recv(1, 0, 64);
+    two.recv(2, 64, 64);
+    let good = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::SIGNALED,
+        sge: one.sge(0, 8),
+        more: &[],
+    };
+    let bad = SendWr { flags: SendFlags::INLINE, sge: one.sge(0, 4096), ..good };
+    let error = unsafe { one.qp.post(&[good, good, bad, good]) }.unwrap_err();
+    assert_eq!((error.accepted, error.cause), (2, PostCause::InlineTooLong));
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), got.len()), (2, 2));
+}
+
+/// A gather list is one message; its pieces in order.
+#[test]
+fn pieces_are_gathered_in_order() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let bytes = pattern(3, 9000);
+    one.fill(0, &bytes);
+    two.recv(1, 0, 9000);
+    let more = [one.sge(3, 0), one.sge(100, 5000), one.sge(5100, 3900)];
+    let sge = one.sge(0, 100);
+    let flags = SendFlags::SIGNALED;
+    unsafe { one.qp.post(&[SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &more }]) }
+        .unwrap();
+    let (_, got) = settle(&mut one, &mut two);
+    assert_eq!(got[0].byte_len, 9000);
+    assert_eq!(two.bytes(0, 9000), bytes);
+    let five = [sge; 4];
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &five };
+    assert_eq!(unsafe { one.qp.post(&[wr]) }.unwrap_err().cause, PostCause::TooManyPieces);
+}
+
+/// RNR (section 2.5): without a receive the message waits, whole and in order, and goes on when
+/// one is posted.
+#[test]
+fn rnr_waits_for_a_receive() {
+    let (mut one, mut two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
+    for n in 0..20u8 {
+        one.fill(n as usize * 8, &[n; 8]);
+        one.send(n.into(), n as usize * 8, 8, SendFlags::SIGNALED).unwrap();
+    }
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), got.len()), (0, 0), "nothing is acknowledged before it is taken");
+    for n in 0..20 {
+        two.recv(n, 0, 8);
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!((sent.len(), got.len()), (1, 1));
+        assert_eq!((sent[0].wr_id, got[0].wr_id), (n, n));
+        assert_eq!(two.bytes(0, 8), [n as u8; 8]);
+    }
+}
+
+/// RC-1: with finite patience the send fails with 13, and both queue pairs are in error.
+#[test]
+fn rc_1_rnr_retries_run_out() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    join(&mut one.qp, &mut two.qp, 2);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    one.send(2, 0, 8, SendFlags::SIGNALED).unwrap();
+    let (sent, _) = settle(&mut one, &mut two);
+    assert!(sent.is_empty());
+    NOW.fetch_add(2999, Ordering::Relaxed);
+    let (sent, _) = settle(&mut one, &mut two);
+    assert!(sent.is_empty(), "two retries of 1000 ns each after the first try");
+    NOW.fetch_add(1, Ordering::Relaxed);
+    let (sent, got) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
+    assert!(got.is_empty());
+    two.send(3, 0, 8, SendFlags::empty()).unwrap();
+    let (_, got) = settle(&mut one, &mut two);
+    assert_eq!((got[0].wr_id, got[0].status), (3, Status::Flushed));
+}
+
+/// Section 2.5: a message longer than the receive is 1 here and 9 there; what succeeded before
+/// it stays a success, what came after is flushed, in order (SM-2, SQ-3).
+#[test]
+fn too_short_a_receive_fails_both_sides() {
+    for length in [65, 5000] {
+        let (mut one, mut two) = pair(CAPS, true);
+        for n in 0..4 {
+            two.recv(n, 0, 64);
+        }
+        one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
+        one.send(2, 0, 8, SendFlags::empty()).unwrap();
+        one.send(3, 0, length, SendFlags::empty()).unwrap();
+        one.send(4, 0, 8, SendFlags::SIGNALED).unwrap();
+        one.send(5, 0, 8, SendFlags::empty()).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        use Status::{Flushed, LocalLength, RemoteInvalidRequest, Success};
+        let want = [(1, Success), (3, RemoteInvalidRequest), (4, Flushed), (5, Flushed)];
+        assert_eq!(ends, want, "length {length}");
+        let ends: Vec<_> = got.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ends, [(0, Success), (1, Success), (2, LocalLength)]);
+    }
+}
+
+/// MR-2, section 2.5: a receive whose key is wrong is 4 here and 11 there.
+#[test]
+fn mr_2_a_bad_receive_key_fails_both_sides() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let sge = Sge { lkey: two.region.lkey() ^ 1, ..two.sge(0, 64) };
+    unsafe { two.srq.as_ref().unwrap().post(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!(sent[0].status, Status::RemoteOperation);
+    assert_eq!(got[0].status, Status::LocalProtection);
+}
+
+/// MR-2: a send whose key is wrong, or was deregistered (MR-3), fails here, after those before
+/// it are done; nothing of it arrives.
+#[test]
+fn mr_2_a_bad_send_key_fails_in_its_turn() {
+    let (mut one, mut two) = pair(CAPS, true);
+    for n in 0..4 {
+        two.recv(n, 0, 64);
+    }
+    one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
+    let old = one.nic.register(mapping(4096), Access::empty()).unwrap();
+    let sge = Sge { addr: old.as_ptr() as u64, length: 8, lkey: old.lkey() };
+    drop(old);
+    let flags = SendFlags::empty();
+    unsafe { one.qp.post(&[SendWr { wr_id: 2, op: SendOp::Send, flags, sge, more: &[] }]) }
+        .unwrap();
+    one.send(3, 0, 8, SendFlags::empty()).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    use Status::{Flushed, LocalProtection, Success};
+    assert_eq!(ends, [(1, Success), (2, LocalProtection), (3, Flushed)]);
+    assert_eq!(got.len(), 1);
+}
+
+/// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or
+/// not; posts in ERR are taken and flushed; receives of a shared queue stay.
+#[test]
+fn sm_2_everything_outstanding_is_flushed_in_order() {
+    let (mut one, mut two) = pair(CAPS, false);
+    one.recv(10, 0, 8);
+    one.recv(11, 0, 8);
+    for n in 1..4 {
+        one.send(n, 0, 8, SendFlags::empty()).unwrap();
+    }
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [1, 2, 3, 10, 11].map(|n| (n, Status::Flushed)));
+    one.send(4, 0, 8, SendFlags::empty()).unwrap();
+    one.recv(12, 0, 8);
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [4, 12].map(|n| (n, Status::Flushed)));
+    // CP-1: nothing else means anything.
+    assert_ne!(sent[0].byte_len, 0);
+
+    let (mut one, mut two) = pair(CAPS, true);
+    one.recv(10, 0, 8);
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    assert!(sent.is_empty());
+}
+
+/// The table of section 2.1: a send before the connection is refused, a receive is taken.
+#[test]
+fn sends_before_rts_are_refused() {
+    let mut one = end(CAPS, false);
+    assert_eq!(one.send(1, 0, 8, SendFlags::empty()).unwrap_err().cause, PostCause::State);
+    one.recv(1, 0, 8);
+}
+
+/// A peer whose queue pair failed or is gone: what is sent to it fails, never succeeds.
+#[test]
+fn sends_to_a_dead_queue_pair_fail() {
+    for gone in [false, true] {
+        let (mut one, two) = pair(CAPS, true);
+        let End { nic: _nic, mut poller, cq: _cq, mut qp, region: _region, srq: _srq } = two;
+        if gone {
+            drop(qp);
+        } else {
+            qp.fail();
+        }
+        one.send(1, 0, 8, SendFlags::empty()).unwrap();
+        one.send(2, 0, 8, SendFlags::SIGNALED).unwrap();
+        let mut out = [Wc::default(); 8];
+        let mut ends = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(poller.poll(&mut out), 0);
+            ends.extend(one.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        assert_eq!(ends, [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+    }
+}
+
+/// Several queue pairs share a link and a receive queue; each keeps its order, and the failure
+/// of one touches no other.
+#[test]
+fn queue_pairs_of_a_link_are_independent() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let mut ones: Vec<_> =
+        (0..10).map(|_| make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS)).collect();
+    let mut twos: Vec<_> =
+        (0..10).map(|_| make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS)).collect();
+    for (a, b) in ones.iter_mut().zip(&mut twos) {
+        assert!(taker.acquire());
+        wire(a, b, &maker, &taker, 7);
+    }
+    for n in 0..60 {
+        two.recv(n, 64 * n as usize, 64);
+    }
+    for round in 0..5u8 {
+        for (n, qp) in ones.iter_mut().enumerate() {
+            if n == 3 && round == 2 {
+                qp.fail();
+            }
+            one.fill(0, &[round, n as u8]);
+            let sge = one.sge(0, 2);
+            let flags = SendFlags::INLINE;
+            let wr = SendWr { wr_id: 0, op: SendOp::Send, flags, sge, more: &[] };
+            unsafe { qp.post(&[wr]) }.unwrap();
+        }
+    }
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!(sent.len(), 5, "the failed one flushes its five");
+    assert_eq!(got.len(), 5 * 9 + 2);
+    let mut seen = std::collections::HashMap::<u32, Vec<u8>>::new();
+    for wc in &got {
+        let bytes = two.bytes(64 * wc.wr_id as usize, 2);
+        assert_eq!(twos[bytes[1] as usize].num(), wc.qp_num);
+        seen.entry(wc.qp_num).or_default().push(bytes[0]);
+    }
+    for (num, rounds) in seen {
+        let want: &[u8] = if num == twos[3].num() { &[0, 1] } else { &[0, 1, 2, 3, 4] };
+        assert_eq!(rounds, want);
+    }
+}
+
+/// Links and numbers do not pile up over many connections.
+#[test]
+fn connections_come_and_go() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    for n in 0..40_000u64 {
+        one.qp = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+        two.qp = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+        if n % 1000 != 0 {
+            continue;
+        }
+        join(&mut one.qp, &mut two.qp, 7);
+        two.recv(n, 0, 8);
+        one.send(n, 0, 8, SendFlags::SIGNALED).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!((sent.len(), got.len()), (1, 1), "round {n}");
+    }
+}
+
+/// What a peer writes is not believed: an impossible tail, length or kind ends its connections
+/// and nothing else.
+#[test]
+fn a_peer_that_breaks_the_rules_is_cut_off() {
+    for (offset, value) in [(0, 24u64 << 32 | 40_000), (0, 7), (384, 0xffff), (384, 0x0009_0000)] {
+        let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+        let (maker, _) = join(&mut one.qp, &mut two.qp, 7);
+        two.recv(1, 0, 8);
+        one.send(1, 0, 100, SendFlags::empty()).unwrap();
+        two.send(2, 0, 8, SendFlags::empty()).unwrap();
+        // The maker's direction begins behind the header; its bell must not vouch for the ring.
+        let word =
+            |at: usize| unsafe { &*maker.memory().as_ptr().add(128 + at).cast::<AtomicU64>() };
+        word(8).store(u64::MAX, Ordering::Relaxed);
+        word(offset).store(value, Ordering::Relaxed);
+        let mut ends = Vec::new();
+        for _ in 0..4 {
+            ends.extend(two.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        assert_eq!(ends, [(2, Status::RetryExceeded)], "{offset} {value:x}");
+    }
+}
+
+/// Two threads, two domains, random lengths and batches, receives that run out: everything
+/// arrives once and in order, and the acknowledgements retire every slot.
+#[test]
+fn two_threads_lose_nothing() {
+    let rounds = if cfg!(miri) { 50 } else { 60_000u64 };
+    let (mut one, two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut two, done) = (two, &done);
+            let mut next = 0u64;
+            let mut posted = 0u64;
+            while next < rounds {
+                if posted < next + 20 && posted < rounds {
+                    two.recv(posted, (posted % 64) as usize * 4096, 4096);
+                    posted += 1;
+                }
+                for wc in two.poll() {
+                    assert_eq!((wc.wr_id, wc.status), (next, Status::Success));
+                    let length = length_of(next);
+                    assert_eq!(wc.byte_len as usize, length);
+                    let bytes = two.bytes((next % 64) as usize * 4096, length);
+                    assert_eq!(bytes, pattern(next as usize, length), "message {next}");
+                    next += 1;
+                }
+            }
+            while !done.load(Ordering::Relaxed) {
+                assert!(two.poll().is_empty());
+            }
+        });
+        let mut sent = 0u64;
+        let mut retired = 0u64;
+        while retired < rounds {
+            if sent < rounds && sent - retired < 48 {
+                let length = length_of(sent);
+                let at = (sent % 64) as usize * 4096;
+                one.fill(at, &pattern(sent as usize, length));
+                let last = sent + 1 == rounds;
+                let flags =
+                    if sent % 8 == 7 || last { SendFlags::SIGNALED } else { SendFlags::empty() };
+                one.send(sent, at, length, flags).unwrap();
+                sent += 1;
+            }
+            for wc in one.poll() {
+                assert!(wc.wr_id >= retired && wc.status == Status::Success);
+                retired = wc.wr_id + 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Lengths that meet every path: bell of one line and of four, ring, fragments.
+fn length_of(n: u64) -> usize {
+    let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    match mixed % 10 {
+        0..4 => mixed as usize % 41,
+        4..7 => mixed as usize % 220,
+        7..9 => mixed as usize % 1000,
+        _ => mixed as usize % 4096,
+    }
+}
+
+/// Two domains on one shared receive queue: what one fetched ahead the other still gets.
+#[test]
+fn a_shared_receive_queue_serves_two_workers() {
+    let nic = Soft::new("soft0", clock);
+    let srq = nic.create_srq(256).unwrap();
+    let region = nic.register(mapping(1 << 20), Access::LOCAL_WRITE).unwrap();
+    let mut clients: Vec<_> = (0..2).map(|_| end(QpCaps { send_wr: 256, ..CAPS }, true)).collect();
+    let mut servers: Vec<_> = (0..2)
+        .map(|_| {
+            let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
+            (make_qp(&nic, &cq, Some(&srq), CAPS), poller)
+        })
+        .collect();
+    for (client, server) in clients.iter_mut().zip(&mut servers) {
+        join(&mut client.qp, &mut server.0, 7);
+    }
+    let base = region.as_ptr() as u64;
+    let wrs: Vec<_> = (0..256u64)
+        .map(|n| RecvWr {
+            wr_id: n,
+            sge: Sge { addr: base + n * 64, length: 64, lkey: region.lkey() },
+        })
+        .collect();
+    unsafe { srq.post(&wrs) }.unwrap();
+    // The first takes one and holds more ahead; the second then needs all that are left.
+    clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();
+    let mut out = [Wc::default(); 16];
+    assert_eq!(servers[0].1.poll(&mut out), 1);
+    for _ in 0..255 {
+        clients[1].send(0, 0, 8, SendFlags::empty()).unwrap();
+    }
+    let mut got = 0;
+    for _ in 0..100 {
+        got += servers[1].1.poll(&mut out);
+        got += servers[0].1.poll(&mut out);
+        clients[1].poll();
+    }
+    assert_eq!(got, 255);
+}
