@@ -1,1 +1,290 @@
-//! The loop.
+//! The worker: one core's loop, from completion to doorbell.
+//!
+//! [`Worker::turn`] is one bounded step: poll, admit, dispatch, flush, refill. Threads, pinning,
+//! clocks and sleeping belong to the caller. In data order: [`SharedRecv`] holds the receive
+//! memory, the control plane hands peers over through an [`Intake`], a [`Handler`] gets each
+//! [`Message`], an [`Outbox`] takes the sends.
+
+mod config;
+mod core;
+mod handler;
+mod mailbox;
+mod number;
+mod outbox;
+mod peers;
+mod shared;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use ::core::sync::atomic::{AtomicBool, Ordering};
+use doorbell_alloc::{BlockPool, Mapping};
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
+pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
+pub use self::mailbox::Intake;
+pub use self::outbox::{Outbox, SendError};
+pub use self::shared::SharedRecv;
+pub use self::stats::Stats;
+
+use self::core::Core;
+use self::mailbox::{Mail, Mailbox};
+use self::number::Number;
+use self::peers::PeerState;
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Poller, Provider, Qp, Sharing};
+use crate::wc::Wc;
+
+/// Idle turns after which even a few released blocks go back to the shared queue.
+const REFILL_IDLE_TURNS: u64 = 64;
+
+/// One core's datapath. Not shared: it moves to its thread and stays there.
+pub struct Worker<P: Provider, H: Handler<P>> {
+    // The core first: its queue pairs are gone before the completion queue they report to.
+    core: Core<P>,
+    poller: P::Poller,
+    wcs: [Wc; POLL_BATCH],
+    idle: u64,
+    handler: H,
+}
+
+impl<P: Provider, H: Handler<P>> Worker<P, H> {
+    /// Makes a worker on a shared receive queue, with `memory` of at least
+    /// [`Config::send_bytes`] for sends that are not inline, and the intake by which the control
+    /// plane gives it peers. Everything it will ever need is allocated here.
+    ///
+    /// # Errors
+    /// A configuration that does not hold, memory that is too short, or the device's refusal.
+    pub fn new(
+        nic: &P,
+        shared: &SharedRecv<P>,
+        memory: Mapping,
+        handler: H,
+        config: &Config,
+    ) -> Result<(Self, Intake<P>), SetupError> {
+        config.check()?;
+        if shared.block_bytes() != config.block_bytes {
+            return Err(SetupError::new(
+                Code::Invalid,
+                format!("a worker with blocks of {} bytes", config.block_bytes),
+                format!("the shared receive queue has blocks of {} bytes", shared.block_bytes()),
+            ));
+        }
+        shared::check_length("send", memory.len(), config.send_bytes())?;
+        let pool = BlockPool::new(config.send_blocks, config.block_bytes as usize)
+            .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
+        let region = nic.register(memory, Access::LOCAL_WRITE)?;
+        let (cq, poller) =
+            nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
+        let mailbox = Arc::new(Mailbox::new(config.peers));
+        let core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
+        let intake = Intake { mailbox, cq, shared: shared.clone(), caps: config.qp_caps() };
+        let wcs = [Wc::default(); POLL_BATCH];
+        Ok((Worker { core, poller, wcs, idle: 0, handler }, intake))
+    }
+
+    /// One bounded step; the number of completions it handled.
+    ///
+    /// Poll comes before admit: a peer is put in the mailbox before it may send, so after a poll
+    /// every queue pair it named is known. Flush comes before refill: no reply waits for
+    /// housekeeping.
+    #[inline(always)]
+    pub fn turn(&mut self) -> usize {
+        let taken = self.poller.poll(&mut self.wcs);
+        if self.core.mailbox.has_mail() {
+            self.admit();
+        }
+        for n in 0..taken.min(POLL_BATCH) {
+            let wc = self.wcs[n];
+            self.dispatch(&wc);
+        }
+        self.core.turn += 1;
+        self.core.stats.turns += 1;
+        if taken == 0 {
+            self.rest();
+        } else {
+            self.idle = 0;
+            self.core.stats.completions += taken as u64;
+        }
+        if !self.core.closing.is_empty() {
+            self.finish_closing();
+        }
+        self.core.flush();
+        self.core.refill(self.idle == REFILL_IDLE_TURNS);
+        taken
+    }
+
+    /// Turns until `stop` is true.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.turn();
+        }
+    }
+
+    /// The outbox, between turns: what is sent goes out with the next one, or with its flush.
+    pub fn outbox(&mut self) -> Outbox<'_, P> {
+        Outbox { core: &mut self.core }
+    }
+
+    /// The handler.
+    pub fn handler(&mut self) -> &mut H {
+        &mut self.handler
+    }
+
+    /// What the worker has done.
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// Peers it has now, up or not.
+    pub fn peers(&self) -> usize {
+        self.core.peers.len()
+    }
+
+    /// Blocks in this worker's own hands: (of the shared receive memory, of its send memory).
+    /// With no peer left, and after the shared queue was drained, all are accounted for.
+    pub fn blocks_home(&self) -> (usize, usize) {
+        self.core.blocks_home()
+    }
+
+    #[inline(always)]
+    fn rest(&mut self) {
+        self.idle += 1;
+        self.core.stats.idle_turns += 1;
+        self.handler.on_idle(&mut Outbox { core: &mut self.core });
+    }
+
+    /// Reads the mailbox.
+    #[cold]
+    #[inline(never)]
+    fn admit(&mut self) {
+        while let Some(mail) = self.core.mailbox.take() {
+            match mail {
+                Mail::Admit(qp) => {
+                    let num = qp.num();
+                    if let Err(qp) = self.core.peers.insert(num, qp) {
+                        drop(qp);
+                        if !self.core.mailbox.close(num) {
+                            self.core.stats.close_lost += 1;
+                        }
+                    }
+                }
+                Mail::Up(num) => {
+                    if let Some(slot) = self.core.peers.find(num) {
+                        self.bring_up(slot);
+                    }
+                }
+                Mail::Gone(num) => {
+                    if let Some(slot) = self.core.peers.find(num) {
+                        self.core.fail(slot, DownReason::Disconnected);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the handler of a peer, once: at its first message, if that comes before the word of
+    /// the control plane.
+    #[cold]
+    #[inline(never)]
+    fn bring_up(&mut self, slot: u32) {
+        let id = self.core.peers.id(slot);
+        let Some(peer) = self.core.peers.at(slot) else { return };
+        if peer.state == PeerState::Admitted {
+            peer.state = PeerState::Up;
+            self.handler.on_peer_up(id, &mut Outbox { core: &mut self.core });
+        }
+    }
+
+    #[inline(always)]
+    fn dispatch(&mut self, wc: &Wc) {
+        match number::parse(wc.wr_id) {
+            Number::Recv { block } if wc.status.is_ok() => self.receive(wc, block),
+            Number::Send { slot, generation, index } if wc.status.is_ok() => {
+                self.core.retire(slot, generation, index);
+            }
+            number => self.failed(wc, number),
+        }
+    }
+
+    /// A message: to the handler, and on as it says.
+    #[inline(always)]
+    fn receive(&mut self, wc: &Wc, block: u32) {
+        if block >= self.core.shared.blocks() {
+            self.core.stats.strays += 1;
+            return;
+        }
+        let Some(slot) = self.core.peers.find(wc.qp_num) else {
+            // Its peer went while the message was on its way.
+            self.core.stats.strays += 1;
+            self.core.release(block);
+            return;
+        };
+        if self.core.peers.at(slot).is_some_and(|peer| peer.state == PeerState::Admitted) {
+            self.bring_up(slot);
+        }
+        self.core.stats.received += 1;
+        let message = self.core.message(slot, block, wc);
+        match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {
+            Verdict::Done => self.core.release(block),
+            Verdict::Reply { len } => self.core.reply(slot, block, len),
+        }
+    }
+
+    /// An error completion: the block comes home, and the peer is drained.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, wc: &Wc, number: Number) {
+        self.core.stats.errors += 1;
+        match number {
+            Number::Recv { block } => {
+                if block < self.core.shared.blocks() {
+                    self.core.release(block);
+                }
+                if let Some(slot) = self.core.peers.find(wc.qp_num) {
+                    self.core.fail(slot, DownReason::Failed(wc.status));
+                }
+            }
+            Number::Send { slot, generation, index } => {
+                self.core.retire(slot, generation, index);
+                let known = self.core.peers.at(slot).is_some_and(|p| p.generation == generation);
+                if known {
+                    self.core.fail(slot, DownReason::Failed(wc.status));
+                }
+            }
+        }
+    }
+
+    /// Peers that have drained, or took too long, are reported and their slots freed.
+    #[cold]
+    #[inline(never)]
+    fn finish_closing(&mut self) {
+        let mut at = 0;
+        while at < self.core.closing.len() {
+            let slot = self.core.closing[at];
+            let limit = self.core.drain_limit();
+            let Some(peer) = self.core.peers.at(slot) else { return };
+            let PeerState::Closing { why, known, since } = peer.state else {
+                self.core.closing.swap_remove(at);
+                continue;
+            };
+            let drained = peer.retired == peer.posted;
+            if !drained && self.core.turn - since < limit {
+                at += 1;
+                continue;
+            }
+            self.core.closing.swap_remove(at);
+            let id = self.core.peers.id(slot);
+            // The queue pair goes first: then no device reads the blocks that come home.
+            let qp = self.core.take_qp(slot);
+            drop(qp);
+            self.core.retire_all(slot);
+            self.core.peers.remove(slot);
+            if known {
+                self.handler.on_peer_down(id, why, &mut Outbox { core: &mut self.core });
+            }
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub(super) enum Command {
     AddLink(Box<Link>),
     /// The queue pair is connected over that link.
     Connect(Connect),
+    /// The queue pair's peer waits that long between its retries.
+    SetRnrTimer { num: u32, rnr_timer_ns: u64 },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
     Fail { num: u32, lost: bool },
     /// The queue pair goes away without completions (QX-17).
@@ -238,6 +240,12 @@ impl Inside {
                 None => self.links.push(Some(link)),
             },
             Command::Connect(connect) => self.connect(&connect),
+            Command::SetRnrTimer { num, rnr_timer_ns } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    unsafe { qp.as_mut() }.rnr_timer_ns = rnr_timer_ns;
+                }
+            }
             Command::Fail { num, lost } => {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
@@ -284,15 +292,16 @@ impl Inside {
     }
 
     fn connect(&mut self, connect: &Connect) {
-        let Some(mut qp) = self.qp(connect.num) else { return };
         let index = self.links.iter().position(|link| {
             link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.shared, &connect.link))
         });
-        let Some(index) = index else { return };
+        let (Some(mut qp), Some(index)) = (self.qp(connect.num), index) else {
+            return self.decline(connect);
+        };
         // SAFETY: a box this domain owns; `&mut self` is the only way to it.
         let qp = unsafe { qp.as_mut() };
         if qp.state != State::Init {
-            return;
+            return self.decline(connect);
         }
         qp.link = index;
         qp.peer = connect.peer;
@@ -305,6 +314,12 @@ impl Inside {
             let want = link.users as usize;
             link.backlog.reserve(want.saturating_sub(link.backlog.len()));
         }
+    }
+
+    /// The queue pair to connect is gone or in error: its end of the link goes back.
+    fn decline(&mut self, connect: &Connect) {
+        connect.link.release_end();
+        self.drop_unused_links();
     }
 
     /// Takes a queue pair out and frees it; its link goes with the last user.

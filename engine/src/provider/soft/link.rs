@@ -25,7 +25,7 @@ const REFUSALS_MAX: usize = 64;
 
 /// The part of a link that the control plane holds too: memory, and who still uses it.
 pub struct LinkShared {
-    memory: Mapping,
+    memory: Arc<Mapping>,
     header: LinkHeader,
     side: Side,
     peer_gone: AtomicBool,
@@ -42,6 +42,20 @@ impl LinkShared {
     /// # Errors
     /// Memory that is too short or not aligned to two cache lines.
     pub fn new(memory: Mapping, side: Side) -> Result<LinkShared, SetupError> {
+        LinkShared::over(Arc::new(memory), side)
+    }
+
+    /// Both sides of a link within one address space.
+    ///
+    /// # Errors
+    /// As for [`LinkShared::new`].
+    pub fn pair(memory: Mapping) -> Result<(LinkShared, LinkShared), SetupError> {
+        let memory = Arc::new(memory);
+        let maker = LinkShared::over(memory.clone(), Side::Maker)?;
+        Ok((maker, LinkShared::over(memory, Side::Taker)?))
+    }
+
+    fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
         if memory.len() < LINK_BYTES || memory.as_ptr() as usize % 128 != 0 {
             return Err(SetupError::new(
                 Code::Invalid,

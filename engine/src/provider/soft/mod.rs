@@ -318,13 +318,62 @@ impl SoftQp {
 
     /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
     pub fn attach(&self, link: &Arc<LinkShared>) {
+        self.breaker().attach(link);
+    }
+
+    /// See [`Breaker::connect`].
+    pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
+        self.breaker().connect(link, wiring);
+    }
+
+    /// The peer is gone for good: the oldest outstanding send ends with
+    /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
+    pub fn fail_lost(&mut self) {
+        self.breaker().fail_lost();
+    }
+
+    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
+    /// for a queue pair that is connected.
+    pub fn set_rnr_timer(&mut self, rnr_timer_ns: u64) {
+        self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
+    }
+
+    /// A handle by which the control plane can connect and fail the queue pair that a worker
+    /// owns.
+    pub fn breaker(&self) -> Breaker {
+        Breaker { domain: self.domain.clone(), num: self.num, queue: self.queue.id() }
+    }
+}
+
+/// Connects and fails a queue pair from another thread than the one that owns it. It does not
+/// keep the queue pair alive.
+#[derive(Clone)]
+pub struct Breaker {
+    domain: Arc<Domain>,
+    num: u32,
+    queue: u32,
+}
+
+impl Breaker {
+    /// The number of the queue pair.
+    pub fn num(&self) -> u32 {
+        self.num
+    }
+
+    /// See [`SoftQp::place`].
+    pub fn place(&self) -> (u32, u32) {
+        (self.domain.id, self.queue)
+    }
+
+    /// See [`SoftQp::attach`].
+    pub fn attach(&self, link: &Arc<LinkShared>) {
         self.domain.command(Command::AddLink(Box::new(Link::new(link.clone()))));
     }
 
     /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken
     /// one end of the link ([`LinkShared::acquire`], or as its maker); it goes back when the
-    /// queue pair is dropped.
-    pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
+    /// queue pair is dropped, or at once if that has happened already.
+    pub fn connect(&self, link: &Arc<LinkShared>, wiring: Wiring) {
         self.domain.command(Command::Connect(Connect {
             num: self.num,
             peer: wiring.peer,
@@ -334,26 +383,6 @@ impl SoftQp {
         }));
     }
 
-    /// The peer is gone for good: the oldest outstanding send ends with
-    /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
-    pub fn fail_lost(&mut self) {
-        self.domain.command(Command::Fail { num: self.num, lost: true });
-    }
-
-    /// A handle by which the control plane can fail the queue pair that a worker owns.
-    pub fn breaker(&self) -> Breaker {
-        Breaker { domain: self.domain.clone(), num: self.num }
-    }
-}
-
-/// Fails a queue pair from another thread than the one that owns it.
-#[derive(Clone)]
-pub struct Breaker {
-    domain: Arc<Domain>,
-    num: u32,
-}
-
-impl Breaker {
     /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.
     pub fn fail_lost(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: true });

@@ -13,7 +13,9 @@ use super::*;
 
 #[repr(align(128))]
 #[derive(Clone)]
-struct Line([u8; 128]);
+struct Line {
+    _bytes: [u8; 128],
+}
 
 fn ends(memory: &mut Vec<Line>) -> (Tx, Rx) {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
@@ -23,7 +25,7 @@ fn ends(memory: &mut Vec<Line>) -> (Tx, Rx) {
 }
 
 fn memory() -> Vec<Line> {
-    vec![Line([0; 128]); LINK_BYTES / 128 + 1]
+    vec![Line { _bytes: [0; 128] }; LINK_BYTES / 128 + 1]
 }
 
 fn header(length: usize) -> Header {

@@ -49,19 +49,8 @@ fn make_qp(nic: &Soft, cq: &SoftCq, srq: Option<&SoftSrq>, caps: QpCaps) -> Soft
 
 /// Joins two queue pairs: memory, both link ends, both connections.
 fn join(one: &mut SoftQp, two: &mut SoftQp, rnr_retry: u8) -> (Arc<LinkShared>, Arc<LinkShared>) {
-    let memory = mapping(LINK_BYTES);
-    // The taker's view of the maker's memory; the maker outlives it in every test.
-    let again = unsafe {
-        Mapping::from_raw_parts(
-            NonNull::new(memory.as_ptr()).unwrap(),
-            memory.len(),
-            memory.pages(),
-            core::ptr::null_mut(),
-            nothing,
-        )
-    };
-    let maker = Arc::new(LinkShared::new(memory, Side::Maker).unwrap());
-    let taker = Arc::new(LinkShared::new(again, Side::Taker).unwrap());
+    let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
     one.attach(&maker);
     two.attach(&taker);
     wire(one, two, &maker, &taker, rnr_retry);
@@ -81,12 +70,8 @@ fn wire(
     two.connect(taker, wiring(first));
 }
 
-unsafe fn nothing(_: *mut (), _: NonNull<u8>, _: usize) {}
-
 fn pair(caps: QpCaps, srq: bool) -> (End, End) {
     let (mut one, mut two) = (end(caps, srq), end(caps, srq));
-    // The maker's memory has to outlive the taker's view of it: both live in their domains,
-    // `one` is bound first and so dropped last.
     join(&mut one.qp, &mut two.qp, 7);
     (one, two)
 }

@@ -1,1 +1,56 @@
-//! The verbs device.
+//! The verbs device: any RDMA NIC, and soft-RoCE, through rdma-core.
+//!
+//! In the order things are made: [`Verbs`] opens a device, registers memory and makes queues;
+//! the connection manager (`doorbell-cm`) makes each [`VerbsQp`]; requests are posted there and
+//! come back through a [`VerbsPoller`]. One slice is one call of the driver: one doorbell.
+//!
+//! The device's context is the one the RDMA connection manager holds, because objects of any
+//! other context are those of another device to it.
+
+mod cq;
+mod device;
+mod qp;
+mod region;
+mod shim;
+mod srq;
+
+pub use self::cq::{VerbsCq, VerbsPoller};
+pub use self::device::Verbs;
+pub use self::qp::{QpHome, QpParts, SendGate, VerbsQp};
+pub use self::region::VerbsRegion;
+pub use self::srq::VerbsSrq;
+
+use doorbell_alloc::Mapping;
+
+use crate::error::SetupError;
+use crate::provider::{Access, Caps, Provider, Sharing};
+
+impl Provider for Verbs {
+    type Region = VerbsRegion;
+    type Cq = VerbsCq;
+    type Poller = VerbsPoller;
+    type Srq = VerbsSrq;
+    type Qp = VerbsQp;
+
+    fn caps(&self) -> &Caps {
+        self.device().caps()
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
+        VerbsRegion::new(self.device(), memory, access)
+    }
+
+    /// Both kinds of sharing give the same queue: the driver locks it.
+    fn create_cq(
+        &self,
+        depth: u32,
+        _sharing: Sharing,
+    ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
+        let cq = VerbsCq::new(self.device(), depth)?;
+        Ok((cq.clone(), VerbsPoller::new(cq)))
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
+        VerbsSrq::new(self.device(), depth)
+    }
+}

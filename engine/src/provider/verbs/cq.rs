@@ -1,0 +1,182 @@
+//! Completion queues and their readers.
+#![expect(unsafe_code, reason = "completions are written by the driver into our buffer")]
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+
+use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_wc};
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::device::Device;
+use super::shim::{errno, refused, to_c};
+use crate::error::SetupError;
+use crate::provider::Poller;
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+
+/// Completions taken from the driver in one call.
+const CHUNK: usize = 16;
+
+/// A completion queue of an RDMA device.
+#[derive(Clone)]
+pub struct VerbsCq(Arc<Queue>);
+
+struct Queue {
+    cq: NonNull<ibv_cq>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs' calls on a completion queue may be made from any thread.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl VerbsCq {
+    pub(super) fn new(device: &Arc<Device>, depth: u32) -> Result<VerbsCq, SetupError> {
+        device.check_depth("completion queue", depth, device.caps().cqe_max)?;
+        // SAFETY: the context is open for the life of the process; no channel, vector 0.
+        let cq = unsafe {
+            ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), ptr::null_mut(), 0)
+        };
+        let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
+        let cq = NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?;
+        Ok(VerbsCq(Arc::new(Queue { cq, device: device.clone() })))
+    }
+
+    /// The queue for calls of libibverbs; alive as long as a clone of this handle.
+    pub fn as_ptr(&self) -> *mut ibv_cq {
+        self.0.cq.as_ptr()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold a handle each, so none uses the queue any more. Should the
+        // driver refuse, the queue stays and nothing dangles.
+        unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+/// The reader of a [`VerbsCq`].
+pub struct VerbsPoller {
+    cq: VerbsCq,
+    poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    broken: bool,
+}
+
+impl VerbsPoller {
+    pub(super) fn new(cq: VerbsCq) -> VerbsPoller {
+        let poll_cq = cq.0.device.ops().poll_cq;
+        VerbsPoller { cq, poll_cq, broken: false }
+    }
+
+    /// True once the device has declared the queue broken (CP-4, CP-5): it gives nothing more.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut [MaybeUninit<ibv_wc>]) -> usize {
+        // SAFETY: the queue lives while its handle does, and the driver writes at most `len`
+        // entries, which is at most CHUNK.
+        let got = unsafe {
+            (self.poll_cq)(self.cq.as_ptr(), out.len() as c_int, out.as_mut_ptr().cast())
+        };
+        match usize::try_from(got) {
+            Ok(got) => got.min(out.len()),
+            Err(_) => {
+                self.broken = true;
+                0
+            }
+        }
+    }
+}
+
+impl Poller for VerbsPoller {
+    #[inline]
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        if self.broken {
+            return 0;
+        }
+        let mut raw = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
+        let mut filled = 0;
+        for chunk in out.chunks_mut(CHUNK) {
+            let got = self.take(&mut raw[..chunk.len()]);
+            for (to, from) in chunk.iter_mut().zip(&raw[..got]) {
+                // SAFETY: the driver has written the first `got` entries.
+                *to = convert(unsafe { from.assume_init_ref() });
+            }
+            filled += got;
+            if got < chunk.len() {
+                break;
+            }
+        }
+        filled
+    }
+}
+
+/// A completion as the seam wants it; what the driver leaves undefined (CP-1) stays zero.
+#[inline]
+fn convert(raw: &ibv_wc) -> Wc {
+    let mut wc = Wc {
+        wr_id: raw.wr_id,
+        qp_num: raw.qp_num,
+        vendor_err: raw.vendor_err,
+        status: Status::from_raw(raw.status),
+        ..Wc::default()
+    };
+    if wc.status.is_ok() {
+        wc.opcode = WcOpcode::from_raw(raw.opcode);
+        wc.byte_len = raw.byte_len;
+        wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u8);
+        if wc.flags.contains(WcFlags::WITH_IMM) {
+            // SAFETY: with the flag the driver has written this field, and both fields of the
+            // union are the same four bytes.
+            let imm = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+            wc.imm = u32::from_be(imm);
+        }
+    }
+    wc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::zeroed;
+    use rdma_sys::imm_data_invalidated_rkey_union_t as Imm;
+
+    fn raw(status: u32) -> ibv_wc {
+        // SAFETY: zero is a valid value of each field.
+        let mut raw: ibv_wc = unsafe { zeroed() };
+        raw.wr_id = 7;
+        raw.qp_num = 18;
+        raw.status = status;
+        raw.opcode = 128;
+        raw.byte_len = 64;
+        raw.wc_flags = WcFlags::WITH_IMM.bits().into();
+        raw.imm_data_invalidated_rkey_union = Imm { imm_data: 0x0102_0304_u32.to_be() };
+        raw
+    }
+
+    #[test]
+    fn a_success_carries_length_and_immediate_in_host_order() {
+        let wc = convert(&raw(0));
+        assert_eq!((wc.wr_id, wc.qp_num, wc.byte_len, wc.imm), (7, 18, 64, 0x0102_0304));
+        assert_eq!((wc.opcode, wc.flags), (WcOpcode::Recv, WcFlags::WITH_IMM));
+    }
+
+    #[test]
+    fn an_error_carries_only_what_is_defined() {
+        let wc = convert(&raw(5));
+        assert_eq!((wc.wr_id, wc.qp_num, wc.status), (7, 18, Status::Flushed));
+        assert_eq!((wc.byte_len, wc.imm, wc.flags), (0, 0, WcFlags::empty()));
+    }
+
+    #[test]
+    fn flags_beyond_the_known_ones_are_dropped() {
+        let mut with_more = raw(0);
+        with_more.wc_flags = 0xffff_ff01;
+        assert_eq!(convert(&with_more).flags, WcFlags::GRH | WcFlags::WITH_IMM & WcFlags::GRH);
+    }
+}

@@ -1,0 +1,333 @@
+//! [`Verbs`]: a device of rdma-core, open, with a protection domain of its own.
+#![expect(unsafe_code, reason = "the device is opened and asked through libibverbs and librdmacm")]
+
+use core::ffi::{CStr, c_int};
+use core::mem::{MaybeUninit, zeroed};
+use core::ptr::{self, NonNull};
+use core::slice;
+
+use rdma_sys::*;
+use std_alloc::format;
+use std_alloc::string::{String, ToString};
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::shim::{errno, errno_text, from_c, refused};
+use crate::error::{Code, SetupError};
+use crate::provider::Caps;
+
+/// Inline limits tried when the device is opened, in bytes, largest first.
+const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
+
+/// An RDMA device through rdma-core, open. Cloning gives another handle on the same.
+///
+/// Memory registered and queues made through one handle, or a clone of it, belong together.
+#[derive(Clone)]
+pub struct Verbs(Arc<Device>);
+
+/// What a device does on the hot path, looked up once.
+#[derive(Clone, Copy)]
+pub(super) struct Ops {
+    pub(super) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    pub(super) post_send: PostSend,
+    pub(super) post_recv:
+        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    pub(super) post_srq_recv:
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+}
+
+pub(super) type PostSend =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+
+/// The device behind all its handles and objects.
+pub(super) struct Device {
+    context: NonNull<ibv_context>,
+    pd: NonNull<ibv_pd>,
+    ops: Ops,
+    caps: Caps,
+}
+
+// SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
+// thread at the same time (its man pages call the library thread-safe); the rest is plain data.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Verbs {
+    /// The names of the RDMA devices of this machine. Empty if there are none, or no driver.
+    pub fn devices() -> Vec<String> {
+        Contexts::get().map(|contexts| contexts.names()).unwrap_or_default()
+    }
+
+    /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
+    ///
+    /// # Errors
+    /// `NoDevice` for an unknown name, with those there are; what the driver answers otherwise.
+    pub fn open(name: &str) -> Result<Verbs, SetupError> {
+        let asked = format!("open the RDMA device {name}");
+        let contexts = Contexts::get().map_err(|errno| no_devices(&asked, errno))?;
+        let Some(context) = contexts.named(name) else {
+            let names = contexts.names();
+            if names.is_empty() {
+                return Err(no_devices(&asked, libc::ENODEV));
+            }
+            let answer = "this machine has no device of that name";
+            return Err(SetupError::new(Code::NoDevice, asked, answer)
+                .cure(format!("use one of: {}", names.join(", "))));
+        };
+        Device::open(context, name, &asked).map(|device| Verbs(Arc::new(device)))
+    }
+
+    /// The device's context, which is librdmacm's: valid for the life of the process.
+    pub fn context(&self) -> *mut ibv_context {
+        self.0.context.as_ptr()
+    }
+
+    /// The protection domain of this handle and its clones, valid while one of them lives.
+    pub fn pd(&self) -> *mut ibv_pd {
+        self.0.pd.as_ptr()
+    }
+
+    /// The name of the device behind a context.
+    ///
+    /// # Safety
+    /// `context` is a context that librdmacm or libibverbs has opened and not closed.
+    pub unsafe fn name_of(context: *mut ibv_context) -> String {
+        // SAFETY: the caller vouches for the context; the name lies in the device it points to.
+        let name = unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) };
+        name.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.0
+    }
+}
+
+/// Why there is not one device, and what to do.
+fn no_devices(asked: &str, errno: i32) -> SetupError {
+    let (answer, cure) = match errno {
+        libc::ENODEV | libc::ENOSYS => (
+            String::from("this machine has no RDMA device"),
+            "load the NIC's driver; or use the device soft0, which needs none; or make a soft-RoCE \
+             device: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE",
+        ),
+        libc::ENOENT => (
+            format!("/dev/infiniband/rdma_cm: {}", errno_text(errno)),
+            "load the connection manager: modprobe rdma_ucm",
+        ),
+        libc::EACCES | libc::EPERM => {
+            (errno_text(errno), "allow this user to read and write /dev/infiniband/*")
+        }
+        _ => (errno_text(errno), "ask `rdma link` and `ibv_devinfo` for the state of the devices"),
+    };
+    let code = if errno == libc::ENOENT { Code::NoDevice } else { Code::from_errno(errno) };
+    SetupError::new(code, asked, answer).cure(cure)
+}
+
+/// The contexts that librdmacm has opened: one per device, for the life of the process (G-4).
+struct Contexts {
+    list: NonNull<*mut ibv_context>,
+    count: usize,
+}
+
+impl Contexts {
+    /// Asks librdmacm; an errno if it has none.
+    fn get() -> Result<Contexts, i32> {
+        let mut count = 0;
+        // SAFETY: the call writes a count and gives back an array of that length or NULL.
+        let list = unsafe { rdma_get_devices(&raw mut count) };
+        match NonNull::new(list) {
+            Some(list) => Ok(Contexts { list, count: from_c(count) as usize }),
+            None => Err(errno()),
+        }
+    }
+
+    fn all(&self) -> &[*mut ibv_context] {
+        // SAFETY: `get` was given an array of that many contexts, and only `drop` frees it.
+        unsafe { slice::from_raw_parts(self.list.as_ptr(), self.count) }
+    }
+
+    fn names(&self) -> Vec<String> {
+        // SAFETY: librdmacm keeps each of its contexts open while the process lives.
+        self.all().iter().map(|&context| unsafe { Verbs::name_of(context) }).collect()
+    }
+
+    fn named(&self, name: &str) -> Option<NonNull<ibv_context>> {
+        let index = self.names().iter().position(|found| found == name)?;
+        NonNull::new(self.all()[index])
+    }
+}
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        // SAFETY: the array came from rdma_get_devices and is freed once; the contexts in it
+        // stay open.
+        unsafe { rdma_free_devices(self.list.as_ptr()) }
+    }
+}
+
+impl Device {
+    fn open(
+        context: NonNull<ibv_context>,
+        name: &str,
+        asked: &str,
+    ) -> Result<Device, SetupError> {
+        let ops = Ops::of(context)
+            .ok_or_else(|| refused(asked, libc::EOPNOTSUPP).cure("update rdma-core"))?;
+        let mut caps = query(context, name).map_err(|errno| refused(asked, errno))?;
+        // SAFETY: the context is open.
+        let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
+        caps.inline_max = inline_max(context, pd);
+        Ok(Device { context, pd, ops, caps })
+    }
+
+    pub(super) fn context(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> *mut ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(super) fn ops(&self) -> Ops {
+        self.ops
+    }
+
+    pub(super) fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// Refuses a depth of 0 or over the device's limit.
+    pub(super) fn check_depth(
+        &self,
+        what: &str,
+        depth: u32,
+        max: u32,
+    ) -> Result<(), SetupError> {
+        if depth == 0 || depth > max {
+            return Err(SetupError::new(
+                Code::Invalid,
+                format!("a {what} of {depth}"),
+                format!("{} takes 1 to {max}", self.caps.device),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: everything made on the domain held this device and is gone. If one of those
+        // could not be destroyed the call answers EBUSY and the domain stays: nothing dangles.
+        unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
+    }
+}
+
+impl Ops {
+    /// The driver's functions; `None` if it lacks one.
+    fn of(context: NonNull<ibv_context>) -> Option<Ops> {
+        // SAFETY: the context is open, and its table is filled before it is handed out.
+        let ops = unsafe { &(*context.as_ptr()).ops };
+        Some(Ops {
+            poll_cq: ops.poll_cq?,
+            post_send: ops.post_send?,
+            post_recv: ops.post_recv?,
+            post_srq_recv: ops.post_srq_recv?,
+        })
+    }
+}
+
+/// The limits the device states.
+fn query(context: NonNull<ibv_context>, name: &str) -> Result<Caps, i32> {
+    let context = context.as_ptr();
+    let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
+    // SAFETY: the call fills the structure it is given; one of zeros is valid.
+    let (answer, attr) =
+        unsafe { (ibv_query_device(context, attr.as_mut_ptr()), attr.assume_init()) };
+    if answer != 0 {
+        return Err(answer);
+    }
+    let mut message_max = u32::MAX;
+    for port in 1..=attr.phys_port_cnt {
+        let mut port_attr = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: the exported call fills the older front part of the structure, in which the
+        // field read here lies; the rest stays zero.
+        let (answer, port_attr) = unsafe {
+            let filled = ibv_query_port(context, port, port_attr.as_mut_ptr().cast());
+            (filled, port_attr.assume_init())
+        };
+        if answer != 0 {
+            return Err(answer);
+        }
+        message_max = message_max.min(port_attr.max_msg_sz);
+    }
+    let mut caps = Caps::named(name);
+    caps.qp_wr_max = from_c(attr.max_qp_wr);
+    caps.send_sge_max = from_c(attr.max_sge);
+    caps.cqe_max = from_c(attr.max_cqe);
+    caps.srq_wr_max = from_c(attr.max_srq_wr);
+    caps.message_max = message_max;
+    let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
+    // 255 means "the maximum" where the figure is used.
+    caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();
+    Ok(caps)
+}
+
+/// The largest of [`INLINE_TRIED`] that the device accepts for a small queue pair: no call
+/// tells, so it is tried. 0 if none is.
+fn inline_max(context: NonNull<ibv_context>, pd: NonNull<ibv_pd>) -> u32 {
+    // SAFETY: the context is open; no event channel is given.
+    let cq = unsafe { ibv_create_cq(context.as_ptr(), 1, ptr::null_mut(), ptr::null_mut(), 0) };
+    if cq.is_null() {
+        return 0;
+    }
+    let accepted = |bytes: &u32| {
+        // SAFETY: zero is a valid value of each field.
+        let mut init: ibv_qp_init_attr = unsafe { zeroed() };
+        init.send_cq = cq;
+        init.recv_cq = cq;
+        init.qp_type = ibv_qp_type::IBV_QPT_RC;
+        init.cap.max_send_wr = 1;
+        init.cap.max_recv_wr = 1;
+        init.cap.max_send_sge = 1;
+        init.cap.max_recv_sge = 1;
+        init.cap.max_inline_data = *bytes;
+        // SAFETY: domain and queue are alive; the queue pair was not used and goes at once.
+        unsafe {
+            let qp = ibv_create_qp(pd.as_ptr(), &raw mut init);
+            !qp.is_null() && ibv_destroy_qp(qp) == 0
+        }
+    };
+    let found = INLINE_TRIED.into_iter().find(accepted);
+    // SAFETY: the queue was made above and no queue pair uses it any more.
+    unsafe { ibv_destroy_cq(cq) };
+    found.unwrap_or(0)
+}
+
+impl core::fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Verbs").field(&self.0.caps.device.to_string()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_device_is_refused_with_a_cure() {
+        let error = Verbs::open("no-such-device").expect_err("no device has that name");
+        assert!(error.to_string().starts_with("open the RDMA device no-such-device: "));
+        assert!(error.to_string().contains("; "), "no cure in: {error}");
+    }
+
+    #[test]
+    fn a_machine_without_rdma_is_told_so() {
+        for errno in [libc::ENODEV, libc::ENOENT, libc::EACCES, libc::EIO] {
+            let error = no_devices("open x", errno);
+            assert!(error.to_string().contains("; "), "no cure for {errno}: {error}");
+        }
+        assert_eq!(no_devices("open x", libc::ENOENT).code(), Code::NoDevice);
+    }
+}

@@ -1,0 +1,140 @@
+//! Registered memory.
+#![expect(unsafe_code, reason = "memory is registered with a device by address")]
+
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr::NonNull;
+
+use doorbell_alloc::Mapping;
+use rdma_sys::{ibv_access_flags as Flags, ibv_dereg_mr, ibv_mr, ibv_reg_mr};
+use std_alloc::format;
+use std_alloc::string::String;
+use std_alloc::sync::Arc;
+
+use super::device::Device;
+use super::shim::{errno, refused};
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Region};
+
+/// Memory registered with an RDMA device.
+pub struct VerbsRegion {
+    mr: NonNull<ibv_mr>,
+    memory: ManuallyDrop<Mapping>,
+    lkey: u32,
+    rkey: u32,
+    _device: Arc<Device>,
+}
+
+// SAFETY: deregistering may be done on any thread; the mapping may go to any thread.
+unsafe impl Send for VerbsRegion {}
+// SAFETY: a shared reference gives out plain values only.
+unsafe impl Sync for VerbsRegion {}
+
+impl VerbsRegion {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        memory: Mapping,
+        access: Access,
+    ) -> Result<VerbsRegion, SetupError> {
+        let asked = || {
+            let (name, length) = (&device.caps().device, memory.len());
+            format!("register {length} bytes with {name} for {access:?}")
+        };
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            let answer = "REMOTE_WRITE needs LOCAL_WRITE (MR-1)";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        // SAFETY: the mapping is valid for its length; it is owned here and outlives the
+        // registration. The domain lives as long as the device.
+        let mr = unsafe {
+            ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), flags(access))
+        };
+        let Some(mr) = NonNull::new(mr) else {
+            let errno = errno();
+            let error = refused(asked(), errno);
+            return Err(if errno == libc::ENOMEM { error.cure(lock_cure()) } else { error });
+        };
+        // SAFETY: the call has filled both keys.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        let memory = ManuallyDrop::new(memory);
+        Ok(VerbsRegion { mr, memory, lkey, rkey, _device: device.clone() })
+    }
+}
+
+/// The access as `ibv_reg_mr` takes it.
+fn flags(access: Access) -> i32 {
+    let mut flags = 0;
+    for (ours, theirs) in [
+        (Access::LOCAL_WRITE, Flags::IBV_ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_WRITE, Flags::IBV_ACCESS_REMOTE_WRITE),
+        (Access::REMOTE_READ, Flags::IBV_ACCESS_REMOTE_READ),
+    ] {
+        if access.contains(ours) {
+            flags |= theirs.0.cast_signed();
+        }
+    }
+    flags
+}
+
+/// What to do when memory could not be locked.
+fn lock_cure() -> String {
+    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+    // SAFETY: the call writes one rlimit into room for one; one of zeros is valid too.
+    let (answer, limit) = unsafe {
+        (libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr()), limit.assume_init())
+    };
+    if answer != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return String::from("free memory: locking it is not limited here");
+    }
+    format!(
+        "this process may lock {} bytes in all (RLIMIT_MEMLOCK); raise it: ulimit -l unlimited, \
+         or LimitMEMLOCK=infinity in a systemd unit, or run with CAP_IPC_LOCK",
+        limit.rlim_cur
+    )
+}
+
+// SAFETY: the mapping is owned, stays at its address, and is unmapped only after the device has
+// given it up.
+unsafe impl Region for VerbsRegion {
+    fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+    fn lkey(&self) -> u32 {
+        self.lkey
+    }
+    fn rkey(&self) -> u32 {
+        self.rkey
+    }
+}
+
+impl Drop for VerbsRegion {
+    fn drop(&mut self) {
+        // SAFETY: the registration was made by `new` and ends once, here.
+        let answer = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
+        // A device that did not let go may still write: then the bytes stay mapped.
+        if answer == 0 {
+            // SAFETY: the device has given the memory up, and nothing uses the field after this.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_bits_are_those_of_the_headers() {
+        assert_eq!(flags(Access::empty()), 0);
+        assert_eq!(flags(Access::all()), 7);
+        assert_eq!(flags(Access::REMOTE_READ), 4);
+    }
+
+    #[test]
+    fn the_cure_for_a_lock_limit_names_it() {
+        let cure = lock_cure();
+        assert!(cure.contains("RLIMIT_MEMLOCK") || cure.contains("not limited"), "{cure}");
+    }
+}

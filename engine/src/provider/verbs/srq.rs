@@ -1,0 +1,194 @@
+//! Shared receive queues, and how receives are handed to the driver.
+#![expect(unsafe_code, reason = "requests are linked by pointer for the driver")]
+
+use core::ffi::c_int;
+use core::mem::{MaybeUninit, zeroed};
+use core::ptr::{self, NonNull};
+
+use rdma_sys::{ibv_create_srq, ibv_destroy_srq, ibv_recv_wr, ibv_srq, ibv_srq_init_attr};
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::device::Device;
+use super::qp::cause_of;
+use super::shim::{errno, refused};
+use crate::error::SetupError;
+use crate::provider::Srq;
+use crate::wr::{PostError, RecvWr};
+
+/// Receives handed to the driver in one call: the list is built on the stack.
+const CHUNK: usize = 64;
+
+/// A shared receive queue of an RDMA device.
+#[derive(Clone)]
+pub struct VerbsSrq(Arc<Queue>);
+
+struct Queue {
+    srq: NonNull<ibv_srq>,
+    depth: u32,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs' calls on a shared receive queue may be made from any thread.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl VerbsSrq {
+    pub(super) fn new(device: &Arc<Device>, depth: u32) -> Result<VerbsSrq, SetupError> {
+        device.check_depth("shared receive queue", depth, device.caps().srq_wr_max)?;
+        // SAFETY: zero is a valid value of each field.
+        let mut init: ibv_srq_init_attr = unsafe { zeroed() };
+        init.attr.max_wr = depth;
+        init.attr.max_sge = 1;
+        // SAFETY: the domain lives as long as the device; the call fills in real figures.
+        let srq = unsafe { ibv_create_srq(device.pd(), &raw mut init) };
+        let asked = || format!("a shared receive queue of {depth} on {}", device.caps().device);
+        let srq = NonNull::new(srq).ok_or_else(|| refused(asked(), errno()))?;
+        let depth = init.attr.max_wr.max(depth);
+        Ok(VerbsSrq(Arc::new(Queue { srq, depth, device: device.clone() })))
+    }
+
+    /// The queue for calls of libibverbs; alive as long as a clone of this handle.
+    pub fn as_ptr(&self) -> *mut ibv_srq {
+        self.0.srq.as_ptr()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold a handle each, so none uses the queue any more. Should the
+        // driver refuse, the queue stays and nothing dangles.
+        unsafe { ibv_destroy_srq(self.srq.as_ptr()) };
+    }
+}
+
+impl Srq for VerbsSrq {
+    fn depth(&self) -> u32 {
+        self.0.depth
+    }
+
+    #[inline]
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let (post, srq) = (self.0.device.ops().post_srq_recv, self.as_ptr());
+        // SAFETY: the queue lives while its handle does, the chunk is a valid list, and the
+        // caller vouches for the buffers.
+        post_chunks(list, |first, bad| unsafe { post(srq, first, bad) })
+    }
+}
+
+/// Hands a slice of receives to the driver as linked lists, and counts what it took (PL-1).
+#[inline]
+pub(super) fn post_chunks(
+    list: &[RecvWr],
+    mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+) -> Result<(), PostError> {
+    let mut raw = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; CHUNK];
+    let first: *mut ibv_recv_wr = raw.as_mut_ptr().cast();
+    let mut accepted = 0;
+    for chunk in list.chunks(CHUNK) {
+        for (index, wr) in chunk.iter().enumerate() {
+            let last = index + 1 == chunk.len();
+            raw[index].write(ibv_recv_wr {
+                wr_id: wr.wr_id,
+                next: if last { ptr::null_mut() } else { first.wrapping_add(index + 1) },
+                sg_list: (&raw const wr.sge).cast_mut().cast(),
+                num_sge: (wr.sge.length != 0).into(),
+            });
+        }
+        let mut bad = ptr::null_mut();
+        let answer = post(first, &raw mut bad);
+        if answer != 0 || !bad.is_null() {
+            accepted += accepted_of(first, bad, chunk.len());
+            return Err(PostError { accepted, cause: cause_of(answer) });
+        }
+        accepted += chunk.len();
+    }
+    Ok(())
+}
+
+/// How many of `count` requests from `first` on lie before the refused one. A driver that names
+/// none has taken all: their buffers are its own.
+#[inline]
+pub(super) fn accepted_of<T>(first: *const T, bad: *const T, count: usize) -> usize {
+    if bad.is_null() {
+        return count;
+    }
+    (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wr::{PostCause, Sge};
+    use std_alloc::vec::Vec;
+
+    fn receives(count: u64) -> Vec<RecvWr> {
+        let sge = Sge { addr: 4096, length: 64, lkey: 3 };
+        (0..count).map(|wr_id| RecvWr { wr_id, sge }).collect()
+    }
+
+    /// Walks the list as a driver does, takes up to `room`, and names the first refused one.
+    fn walk(
+        mut wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+        seen: &mut Vec<u64>,
+        room: usize,
+    ) -> c_int {
+        while !wr.is_null() {
+            // SAFETY: the list was built by `post_chunks` and ends with NULL.
+            let one = unsafe { &*wr };
+            if seen.len() == room {
+                // SAFETY: the caller passes the address of its own variable.
+                unsafe { *bad = wr };
+                return libc::ENOMEM;
+            }
+            // SAFETY: one piece, in the slice that is being posted.
+            assert_eq!(unsafe { (*one.sg_list).length }, 64);
+            seen.push(one.wr_id);
+            wr = one.next;
+        }
+        0
+    }
+
+    #[test]
+    fn a_long_list_goes_out_in_order_and_whole() {
+        let mut seen = Vec::new();
+        let list = receives(3 * CHUNK as u64 + 1);
+        assert_eq!(post_chunks(&list, |wr, bad| walk(wr, bad, &mut seen, 1000)), Ok(()));
+        assert!(seen.iter().copied().eq(0..list.len() as u64));
+    }
+
+    #[test]
+    fn a_full_queue_says_how_many_it_took() {
+        for room in [0, 1, CHUNK - 1, CHUNK, CHUNK + 5] {
+            let mut seen = Vec::new();
+            let list = receives(2 * CHUNK as u64);
+            let error = post_chunks(&list, |wr, bad| walk(wr, bad, &mut seen, room));
+            assert_eq!(error, Err(PostError { accepted: room, cause: PostCause::Full }));
+            assert_eq!(seen.len(), room);
+        }
+    }
+
+    #[test]
+    fn a_driver_that_answers_nothing_but_names_a_bad_one_has_refused() {
+        let list = receives(4);
+        let answer = post_chunks(&list, |first, bad| {
+            // SAFETY: the variable of `post_chunks`.
+            unsafe { *bad = first.wrapping_add(2) };
+            0
+        });
+        assert_eq!(answer, Err(PostError { accepted: 2, cause: PostCause::Device(libc::EIO) }));
+    }
+
+    #[test]
+    fn an_empty_receive_has_no_piece() {
+        let list = [RecvWr::default()];
+        let answer = post_chunks(&list, |first, _| {
+            // SAFETY: the list has one entry.
+            unsafe { assert_eq!((*first).num_sge, 0) };
+            0
+        });
+        assert_eq!(answer, Ok(()));
+    }
+}

@@ -1,0 +1,183 @@
+//! Every limit of a worker is a number here.
+
+use std_alloc::format;
+
+use crate::error::{Code, SetupError};
+use crate::provider::QpCaps;
+
+/// Completions taken in one poll.
+pub const POLL_BATCH: usize = 32;
+
+/// Sends to one peer that go out with one doorbell at most.
+pub const SEND_BATCH: usize = 16;
+
+/// Peers with unsent messages at a time; one more makes the oldest ring its bell.
+pub const DIRTY_PEERS: usize = 64;
+
+/// Longest payload a worker stages for an inline send, in bytes.
+pub const INLINE_MAX: usize = 256;
+
+/// Limits of a worker and of the receive memory it shares. All counts, and bytes where named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Peers at a time, at most 65 536.
+    pub peers: u32,
+    /// Sends outstanding per peer; a power of two.
+    pub send_queue: u32,
+    /// Bytes of one block: the longest message that is sent or received.
+    pub block_bytes: u32,
+    /// Blocks of a shared receive queue, over all workers that share it.
+    pub recv_blocks: u32,
+    /// Blocks of one worker for sends that are not inline.
+    pub send_blocks: u32,
+    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`].
+    pub inline_bytes: u32,
+    /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
+    pub signal_every: u32,
+    /// Receives that go back to the shared queue in one post.
+    pub refill: u32,
+    /// Turns after which a failed peer is given up although its completions did not all come.
+    pub drain_turns: u64,
+}
+
+impl Config {
+    /// Sound for small messages: 4 KiB blocks, 512 receives, 1024 peers.
+    pub const DEFAULT: Config = Config {
+        peers: 1024,
+        send_queue: 256,
+        block_bytes: 4096,
+        recv_blocks: 512,
+        send_blocks: 256,
+        inline_bytes: 220,
+        signal_every: 64,
+        refill: 32,
+        drain_turns: 1 << 24,
+    };
+
+    /// Bytes of the memory a [`super::SharedRecv`] needs.
+    pub fn recv_bytes(&self) -> usize {
+        self.recv_blocks as usize * self.block_bytes as usize
+    }
+
+    /// Bytes of the memory a [`super::Worker`] needs.
+    pub fn send_bytes(&self) -> usize {
+        self.send_blocks as usize * self.block_bytes as usize
+    }
+
+    /// Capacities of a queue pair of this worker. One slot more than the user's, so that a
+    /// closing peer always has room for the request that marks the end.
+    pub fn qp_caps(&self) -> QpCaps {
+        QpCaps {
+            send_wr: self.send_queue + 1,
+            recv_wr: 0,
+            send_sge: 1,
+            recv_sge: 1,
+            inline: self.inline_bytes,
+        }
+    }
+
+    /// Entries of the completion queue: every receive of the shared queue may complete here, and
+    /// for each peer its signalled sends, capped where a device's limit would end it anyway.
+    pub fn cq_depth(&self, device_max: u32) -> u32 {
+        let per_peer = u64::from(self.send_queue / self.signal_every) + 2;
+        let want = u64::from(self.recv_blocks) + u64::from(self.peers) * per_peer;
+        u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
+    }
+
+    /// Checks that the numbers go together.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the number and what it may be.
+    pub fn check(&self) -> Result<(), SetupError> {
+        let rules = [
+            (self.peers >= 1 && self.peers <= 1 << 16, "peers", self.peers, "1 to 65536"),
+            (
+                self.send_queue.is_power_of_two() && (4..=1 << 14).contains(&self.send_queue),
+                "send_queue",
+                self.send_queue,
+                "a power of two from 4 to 16384",
+            ),
+            (
+                self.block_bytes >= 64 && self.block_bytes <= 1 << 30,
+                "block_bytes",
+                self.block_bytes,
+                "64 to 1 GiB",
+            ),
+            (
+                self.recv_blocks >= 4 && self.recv_blocks < 1 << 24,
+                "recv_blocks",
+                self.recv_blocks,
+                "4 to 16777215",
+            ),
+            (
+                self.send_blocks >= 1 && self.send_blocks < 1 << 24,
+                "send_blocks",
+                self.send_blocks,
+                "1 to 16777215",
+            ),
+            (
+                self.inline_bytes as usize <= INLINE_MAX,
+                "inline_bytes",
+                self.inline_bytes,
+                "at most 256",
+            ),
+            (
+                self.signal_every >= 1 && self.signal_every <= self.send_queue / 2,
+                "signal_every",
+                self.signal_every,
+                "1 to half of send_queue",
+            ),
+            (
+                self.refill >= 1 && self.refill <= self.recv_blocks / 4,
+                "refill",
+                self.refill,
+                "1 to a quarter of recv_blocks",
+            ),
+        ];
+        for (holds, name, value, may) in rules {
+            if !holds {
+                return Err(SetupError::new(
+                    Code::Invalid,
+                    format!("a worker with {name} = {value}"),
+                    format!("{name} may be {may}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::DEFAULT
+    }
+}
+
+const _: () = assert!(SEND_BATCH <= POLL_BATCH, "a poll's replies fill whole batches");
+const _: () = assert!(DIRTY_PEERS >= POLL_BATCH, "a poll's replies never ring early");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_holds_and_each_rule_can_fail() {
+        let good = Config::DEFAULT;
+        assert_eq!(good.check(), Ok(()));
+        let bad = [
+            Config { peers: 0, ..good },
+            Config { peers: 1 << 17, ..good },
+            Config { send_queue: 48, ..good },
+            Config { block_bytes: 63, ..good },
+            Config { recv_blocks: 0, ..good },
+            Config { send_blocks: 0, ..good },
+            Config { inline_bytes: 257, ..good },
+            Config { signal_every: 129, ..good },
+            Config { signal_every: 0, ..good },
+            Config { refill: 129, ..good },
+        ];
+        for config in bad {
+            assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! The worker without its handler: blocks, batches, and what is in flight.
+//!
+//! Each block is in exactly one place: with the device (posted, or in flight below a send), with
+//! the handler for one call, waiting as a deferred reply, or in the refill list.
+#![expect(unsafe_code, reason = "posts buffers it owns")]
+
+use core::slice;
+
+use arrayvec::ArrayVec;
+use doorbell_alloc::BlockPool;
+use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use super::config::{Config, DIRTY_PEERS, SEND_BATCH};
+use super::handler::{DownReason, Message, PeerId};
+use super::mailbox::Mailbox;
+use super::number;
+use super::outbox::SendError;
+use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
+use super::shared::SharedRecv;
+use super::stats::Stats;
+use crate::provider::{Provider, Qp, Region, Srq};
+use crate::wc::{Status, Wc, WcFlags};
+use crate::wr::{PostCause, RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+const NO_BATCH: u32 = u32::MAX;
+
+/// Unsent messages of one peer.
+struct Batch {
+    slot: u32,
+    list: ArrayVec<SendWr<'static>, SEND_BATCH>,
+    /// The block each message lies in.
+    blocks: ArrayVec<u32, SEND_BATCH>,
+    /// Copies of inline payloads, one place a message.
+    stage: Box<[u8]>,
+}
+
+/// A reply that found the send queue full.
+struct Deferred {
+    peer: PeerId,
+    block: u32,
+    length: u32,
+}
+
+/// See the module.
+pub(super) struct Core<P: Provider> {
+    // Peers first: queue pairs are gone before the memory they read.
+    pub(super) peers: Peers<P>,
+    pub(super) mailbox: Arc<Mailbox<P>>,
+    pub(super) shared: SharedRecv<P>,
+    region: P::Region,
+    pool: BlockPool,
+    batches: Box<[Batch]>,
+    idle_batches: Vec<u32>,
+    dirty: Vec<u32>,
+    deferred: VecDeque<Deferred>,
+    refill: Vec<RecvWr>,
+    pub(super) closing: Vec<u32>,
+    pub(super) turn: u64,
+    inline_max: u32,
+    config: Config,
+    pub(super) stats: Stats,
+}
+
+impl<P: Provider> Core<P> {
+    pub(super) fn new(
+        mailbox: Arc<Mailbox<P>>,
+        shared: SharedRecv<P>,
+        region: P::Region,
+        pool: BlockPool,
+        config: &Config,
+    ) -> Core<P> {
+        let stage = SEND_BATCH * config.inline_bytes as usize;
+        let batches = (0..DIRTY_PEERS)
+            .map(|_| Batch {
+                slot: 0,
+                list: ArrayVec::new(),
+                blocks: ArrayVec::new(),
+                stage: vec![0; stage].into_boxed_slice(),
+            })
+            .collect();
+        let blocks = shared.blocks() as usize;
+        Core {
+            peers: Peers::new(config.peers, config.send_queue),
+            mailbox,
+            shared,
+            region,
+            pool,
+            batches,
+            idle_batches: (0..DIRTY_PEERS as u32).rev().collect(),
+            dirty: Vec::with_capacity(DIRTY_PEERS),
+            deferred: VecDeque::with_capacity(blocks),
+            refill: Vec::with_capacity(blocks),
+            closing: Vec::with_capacity(config.peers as usize),
+            turn: 0,
+            inline_max: config.inline_bytes,
+            config: *config,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Sends a copy: staged with the batch if it goes inline, else in a block of the worker.
+    #[inline(always)]
+    pub(super) fn send_copy(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        match self.peers.get(id) {
+            Some(peer) if peer.state == PeerState::Up => {}
+            _ => return Err(SendError::NotConnected),
+        }
+        if !self.takes_one(id.slot) {
+            return Err(SendError::Full);
+        }
+        if bytes.len() <= self.inline_max as usize {
+            let batch = self.batch_of(id.slot);
+            let batch = &mut self.batches[batch];
+            let place = batch.list.len() * self.inline_max as usize;
+            let stage = &mut batch.stage[place..place + bytes.len()];
+            stage.copy_from_slice(bytes);
+            let addr = stage.as_ptr() as u64;
+            let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
+            self.push(id.slot, op, SendFlags::INLINE, sge, NO_BLOCK);
+            return Ok(());
+        }
+        if bytes.len() > self.config.block_bytes as usize {
+            return Err(SendError::TooLong);
+        }
+        let block = self.pool.take().ok_or(SendError::NoBlock)?;
+        // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
+        let to = unsafe {
+            let to = self.region.as_ptr().add(self.pool.offset(block));
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            to
+        };
+        let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
+        self.push(id.slot, op, SendFlags::empty(), sge, block | SEND_BLOCK);
+        Ok(())
+    }
+
+    /// Sends the first `length` bytes of a received block back; the block follows its message.
+    #[inline(always)]
+    pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
+        let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
+        let Some(peer) = self.peers.at(slot) else { return self.release(block) };
+        if peer.state != PeerState::Up {
+            return self.release(block);
+        }
+        if peer.deferred > 0 || !self.takes_one(slot) {
+            return self.defer(slot, block, length);
+        }
+        self.push_reply(slot, block, length);
+    }
+
+    /// True if one more message fits the peer's send queue and its batch. A batch is full only
+    /// when the device took less than the queue has room for.
+    #[inline(always)]
+    fn takes_one(&mut self, slot: u32) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        peer.pushed.wrapping_sub(peer.retired) < self.config.send_queue
+            && (peer.batch == NO_BATCH || !self.batches[peer.batch as usize].list.is_full())
+    }
+
+    #[inline(always)]
+    fn push_reply(&mut self, slot: u32, block: u32, length: u32) {
+        let inline = length <= self.inline_max;
+        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let sge = self.shared.sge(block, length);
+        self.push(slot, SendOp::Send, flags, sge, block);
+    }
+
+    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
+    /// outgrows the capacity it was made with.
+    #[cold]
+    fn defer(&mut self, slot: u32, block: u32, length: u32) {
+        let peer = self.peers.id(slot);
+        self.deferred.push_back(Deferred { peer, block, length });
+        self.stats.deferred += 1;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.deferred += 1;
+        }
+    }
+
+    /// Sends deferred replies whose peers have room again, in order for each peer.
+    #[cold]
+    #[inline(never)]
+    fn retry_deferred(&mut self) {
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { return };
+            let alive = self.peers.get(reply.peer).is_some_and(|p| p.state == PeerState::Up);
+            if !alive {
+                self.release(reply.block);
+            } else if self.takes_one(reply.peer.slot) {
+                if let Some(peer) = self.peers.at(reply.peer.slot) {
+                    peer.deferred -= 1;
+                }
+                self.push_reply(reply.peer.slot, reply.block, reply.length);
+            } else {
+                self.deferred.push_back(reply);
+            }
+        }
+    }
+
+    /// The batch of a peer, with room for one message more.
+    #[inline(always)]
+    fn batch_of(&mut self, slot: u32) -> usize {
+        let batch = self.peers.at(slot).map_or(NO_BATCH, |peer| peer.batch);
+        if batch != NO_BATCH { batch as usize } else { self.start_batch(slot) }
+    }
+
+    fn start_batch(&mut self, slot: u32) -> usize {
+        if self.idle_batches.is_empty() {
+            self.flush();
+        }
+        // A batch that could not be posted whole stays dirty; then the first of them is taken
+        // by force: its peer is failing.
+        let batch = match self.idle_batches.pop() {
+            Some(batch) => batch,
+            None => {
+                let first = self.dirty.remove(0);
+                self.abandon_batch(first);
+                first
+            }
+        };
+        self.dirty.push(batch);
+        self.batches[batch as usize].slot = slot;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.batch = batch;
+        }
+        batch as usize
+    }
+
+    /// Adds a message to its peer's batch; a full batch rings.
+    #[inline(always)]
+    fn push(&mut self, slot: u32, op: SendOp, mut flags: SendFlags, sge: Sge, block: u32) {
+        let index = self.batch_of(slot);
+        let Some(peer) = self.peers.at(slot) else { return };
+        peer.unsignaled += 1;
+        if peer.unsignaled >= self.config.signal_every {
+            peer.unsignaled = 0;
+            flags |= SendFlags::SIGNALED;
+        }
+        let wr_id = number::send(slot, peer.generation, peer.pushed);
+        peer.pushed = peer.pushed.wrapping_add(1);
+        let batch = &mut self.batches[index];
+        batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
+        batch.blocks.push(block);
+        if batch.list.is_full() {
+            self.ring(index);
+            if self.batches[index].list.is_empty() {
+                self.dirty.retain(|dirty| *dirty as usize != index);
+                self.free_batch(index as u32);
+            }
+        }
+    }
+
+    /// Posts a batch with one doorbell.
+    #[inline(always)]
+    fn ring(&mut self, index: usize) {
+        let batch = &mut self.batches[index];
+        let Some(peer) = self.peers.at(batch.slot) else { return };
+        let Some(qp) = &mut peer.qp else { return };
+        if let Some(last) = batch.list.last_mut()
+            && !last.flags.contains(SendFlags::INLINE)
+        {
+            // Blocks in flight come home with the next completion, so there is one.
+            last.flags |= SendFlags::SIGNALED;
+            peer.unsignaled = 0;
+        }
+        // SAFETY: every piece lies in a block of ours, or in the stage and inline; a block is
+        // released only when its send is retired. The worker's thread is the one that polls.
+        let result = unsafe { qp.post(&batch.list) };
+        self.stats.doorbells += 1;
+        let (accepted, failed) = match result {
+            Ok(()) => (batch.list.len(), None),
+            Err(error) => (error.accepted, Some(error.cause)),
+        };
+        self.stats.sent += accepted as u64;
+        for n in 0..accepted {
+            let block = batch.blocks[n];
+            if block == NO_BLOCK {
+                peer.posted = peer.posted.wrapping_add(1);
+                continue;
+            }
+            if batch.list[n].flags.contains(SendFlags::INLINE) {
+                // The payload is out of the block already.
+                self.refill.push(self.shared.request(block));
+            } else {
+                peer.hold(peer.posted, block);
+            }
+            peer.posted = peer.posted.wrapping_add(1);
+        }
+        if accepted == batch.list.len() {
+            batch.list.clear();
+            batch.blocks.clear();
+        } else {
+            self.post_stopped(index, accepted, failed);
+        }
+    }
+
+    /// A post that took only part of a batch: the rest stays for the next turn if the queue was
+    /// full, and fails with its peer otherwise.
+    #[cold]
+    fn post_stopped(&mut self, index: usize, accepted: usize, cause: Option<PostCause>) {
+        let batch = &mut self.batches[index];
+        batch.list.drain(..accepted);
+        batch.blocks.drain(..accepted);
+        let slot = batch.slot;
+        if cause == Some(PostCause::Full) {
+            self.stats.post_full += 1;
+            return;
+        }
+        self.fail(slot, DownReason::Failed(Status::LocalQpOperation));
+    }
+
+    /// An empty batch leaves its peer.
+    #[inline(always)]
+    fn free_batch(&mut self, index: u32) {
+        if let Some(peer) = self.peers.at(self.batches[index as usize].slot)
+            && peer.batch == index
+        {
+            peer.batch = NO_BATCH;
+        }
+        self.idle_batches.push(index);
+    }
+
+    /// Rings the bell of every batch.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
+        let dirty = self.dirty.len();
+        for n in 0..dirty {
+            self.ring(self.dirty[n] as usize);
+        }
+        let mut kept = 0;
+        for n in 0..dirty {
+            let index = self.dirty[n];
+            if self.batches[index as usize].list.is_empty() {
+                self.free_batch(index);
+            } else {
+                self.dirty[kept] = index;
+                kept += 1;
+            }
+        }
+        self.dirty.truncate(kept);
+        if !self.deferred.is_empty() {
+            self.retry_deferred();
+        }
+    }
+
+    /// Drops what a peer has not yet posted.
+    fn abandon_batch(&mut self, index: u32) {
+        let batch = &mut self.batches[index as usize];
+        let blocks = core::mem::take(&mut batch.blocks);
+        batch.list.clear();
+        let slot = batch.slot;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.batch = NO_BATCH;
+            peer.pushed = peer.posted;
+        }
+        for block in blocks {
+            self.release(block);
+        }
+    }
+
+    /// Takes a block home, to whichever memory it belongs.
+    #[inline(always)]
+    pub(super) fn release(&mut self, block: u32) {
+        if block == NO_BLOCK {
+            return;
+        }
+        if block & SEND_BLOCK != 0 {
+            self.pool.put(block & !SEND_BLOCK);
+        } else {
+            self.refill.push(self.shared.request(block));
+        }
+    }
+
+    /// A completion for send `low` of a peer: that one and all before it are over.
+    #[inline(always)]
+    pub(super) fn retire(&mut self, slot: u32, generation: u16, low: u32) {
+        let Some(peer) = self.peers.at(slot) else { return };
+        if peer.generation != generation {
+            return;
+        }
+        let Some(index) = peer.in_flight(low) else { return };
+        while peer.retired != index.wrapping_add(1) {
+            let block = peer.release(peer.retired);
+            peer.retired = peer.retired.wrapping_add(1);
+            if block == NO_BLOCK {
+            } else if block & SEND_BLOCK != 0 {
+                self.pool.put(block & !SEND_BLOCK);
+            } else {
+                self.refill.push(self.shared.request(block));
+            }
+        }
+    }
+
+    /// Gives blocks back to the shared queue, a whole post at a time; `all` also fewer.
+    #[inline(always)]
+    pub(super) fn refill(&mut self, all: bool) {
+        if self.refill.len() >= self.config.refill as usize || (all && !self.refill.is_empty()) {
+            self.post_refill();
+        }
+    }
+
+    #[inline(never)]
+    fn post_refill(&mut self) {
+        // SAFETY: the blocks lie in the shared region, which outlives the queue; they were
+        // released, so nobody else touches them.
+        let result = unsafe { self.shared.srq().post(&self.refill) };
+        match result {
+            Ok(()) => self.refill.clear(),
+            // The rest goes with the next post.
+            Err(error) => {
+                self.refill.drain(..error.accepted);
+            }
+        }
+    }
+
+    /// Messages a peer's send queue has room for.
+    pub(super) fn room(&mut self, id: PeerId) -> u32 {
+        let send_queue = self.config.send_queue;
+        match self.peers.get(id) {
+            Some(peer) if peer.state == PeerState::Up => {
+                send_queue - peer.pushed.wrapping_sub(peer.retired).min(send_queue)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The handler closes a peer: the control plane is asked to tell the other side.
+    pub(super) fn close(&mut self, id: PeerId) {
+        if self.peers.get(id).is_some() {
+            self.fail(id.slot, DownReason::Closed);
+        }
+    }
+
+    /// Moves a peer to ERR and begins to drain it.
+    #[cold]
+    pub(super) fn fail(&mut self, slot: u32, why: DownReason) {
+        let since = self.turn;
+        let Some(peer) = self.peers.at(slot) else { return };
+        let known = match peer.state {
+            PeerState::Admitted => false,
+            PeerState::Up => true,
+            PeerState::Free | PeerState::Closing { .. } => return,
+        };
+        peer.state = PeerState::Closing { why, known, since };
+        let (batch, num) = (peer.batch, peer.num);
+        if batch != NO_BATCH {
+            self.abandon_batch(batch);
+            // It stays in `dirty`, empty, and is freed with the next flush.
+        }
+        self.mark_end(slot);
+        self.closing.push(slot);
+        if why != DownReason::Disconnected && !self.mailbox.close(num) {
+            self.stats.close_lost += 1;
+        }
+    }
+
+    /// Posts the request that marks the end: when it is flushed, everything before it is over,
+    /// signalled or not. A queue pair that takes none has nothing in flight.
+    fn mark_end(&mut self, slot: u32) {
+        let Some(peer) = self.peers.at(slot) else { return };
+        let wr_id = number::send(slot, peer.generation, peer.posted);
+        let Some(qp) = &mut peer.qp else { return };
+        qp.fail();
+        let sge = Sge::default();
+        let flags = SendFlags::SIGNALED;
+        let marker = SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] };
+        // SAFETY: the marker has no payload; the worker's thread is the one that polls.
+        if unsafe { qp.post(&[marker]) }.is_ok() {
+            peer.hold(peer.posted, NO_BLOCK);
+            peer.posted = peer.posted.wrapping_add(1);
+            peer.pushed = peer.posted;
+        } else {
+            self.retire_all(slot);
+        }
+    }
+
+    /// Everything of a peer is over: its queue pair is gone, or never worked.
+    pub(super) fn retire_all(&mut self, slot: u32) {
+        let Some(peer) = self.peers.at(slot) else { return };
+        if peer.posted != peer.retired {
+            let (generation, last) = (peer.generation, peer.posted.wrapping_sub(1));
+            self.retire(slot, generation, last);
+        }
+    }
+
+    /// The message in a block just received, lent out for one call.
+    #[inline(always)]
+    pub(super) fn message<'a>(&self, slot: u32, block: u32, wc: &Wc) -> Message<'a> {
+        let bytes = self.shared.block_bytes() as usize;
+        // SAFETY: the block's receive has completed, so the device is done with it, and it is
+        // in nobody else's hands until the caller posts or releases it, after the call.
+        let block = unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) };
+        Message {
+            peer: self.peers.id(slot),
+            block,
+            length: (wc.byte_len as usize).min(bytes),
+            imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
+        }
+    }
+
+    /// Takes the queue pair of a closing peer out.
+    pub(super) fn take_qp(&mut self, slot: u32) -> Option<P::Qp> {
+        self.peers.at(slot).and_then(|peer| peer.qp.take())
+    }
+
+    /// Turns a failed peer has to drain.
+    pub(super) fn drain_limit(&self) -> u64 {
+        self.config.drain_turns
+    }
+
+    /// Blocks in the hands of this worker: not posted, not in flight. For accounts in tests.
+    pub(super) fn blocks_home(&self) -> (usize, usize) {
+        (self.refill.len(), self.pool.available() as usize)
+    }
+}

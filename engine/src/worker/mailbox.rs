@@ -1,0 +1,142 @@
+//! Where control plane and data plane meet: one mailbox per worker, and nowhere else.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use std_alloc::sync::Arc;
+
+use super::shared::SharedRecv;
+use crate::provider::{Provider, QpCaps};
+
+/// What the control plane tells a worker.
+pub(super) enum Mail<P: Provider> {
+    /// A queue pair that may receive from now on; not yet up.
+    Admit(P::Qp),
+    /// It is connected.
+    Up(u32),
+    /// Its connection has ended, or never came up.
+    Gone(u32),
+}
+
+/// The mailbox, and the way back.
+pub(super) struct Mailbox<P: Provider> {
+    queue: ArrayQueue<Mail<P>>,
+    flag: AtomicBool,
+    /// Queue pairs whose connection the worker wants ended.
+    closing: ArrayQueue<u32>,
+    closing_flag: AtomicBool,
+}
+
+impl<P: Provider> Mailbox<P> {
+    pub(super) fn new(peers: u32) -> Mailbox<P> {
+        // A peer has at most three letters on the way; and one way out.
+        Mailbox {
+            queue: ArrayQueue::new(peers as usize * 3 + 16),
+            flag: AtomicBool::new(false),
+            closing: ArrayQueue::new(peers as usize + 16),
+            closing_flag: AtomicBool::new(false),
+        }
+    }
+
+    /// True if there is mail. Acquire pairs with `put`: who sees the flag sees the letter.
+    #[inline(always)]
+    pub(super) fn has_mail(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+
+    /// Takes the oldest letter; lowers the flag when there is none.
+    pub(super) fn take(&self) -> Option<Mail<P>> {
+        if let Some(mail) = self.queue.pop() {
+            return Some(mail);
+        }
+        // Lowered before the last look: a letter that comes after it raises the flag again.
+        self.flag.swap(false, Ordering::AcqRel);
+        self.queue.pop()
+    }
+
+    fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
+        self.queue.push(mail)?;
+        self.flag.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Asks the control plane to end a connection. False if too many wait.
+    pub(super) fn close(&self, qp_num: u32) -> bool {
+        let fits = self.closing.push(qp_num).is_ok();
+        self.closing_flag.store(true, Ordering::Release);
+        fits
+    }
+}
+
+/// The control plane's end of a worker: what it needs to make queue pairs for it, and to hand
+/// them over.
+pub struct Intake<P: Provider> {
+    pub(super) mailbox: Arc<Mailbox<P>>,
+    pub(super) cq: P::Cq,
+    pub(super) shared: SharedRecv<P>,
+    pub(super) caps: QpCaps,
+}
+
+impl<P: Provider> Clone for Intake<P> {
+    fn clone(&self) -> Self {
+        Intake {
+            mailbox: self.mailbox.clone(),
+            cq: self.cq.clone(),
+            shared: self.shared.clone(),
+            caps: self.caps,
+        }
+    }
+}
+
+impl<P: Provider> Intake<P> {
+    /// The worker's completion queue, for sends and receives.
+    pub fn cq(&self) -> &P::Cq {
+        &self.cq
+    }
+
+    /// The shared receive queue of the worker's group.
+    pub fn srq(&self) -> &P::Srq {
+        self.shared.srq()
+    }
+
+    /// Capacities its queue pairs are made with.
+    pub fn qp_caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    /// Hands over a queue pair, before the peer may send on it.
+    ///
+    /// # Errors
+    /// The queue pair back: the mailbox is full, because the worker does not turn.
+    pub fn admit(&self, qp: P::Qp) -> Result<(), P::Qp> {
+        match self.mailbox.put(Mail::Admit(qp)) {
+            Ok(()) => Ok(()),
+            Err(Mail::Admit(qp)) => Err(qp),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The queue pair with that number is connected. False: the mailbox is full; say it again.
+    #[must_use]
+    pub fn up(&self, qp_num: u32) -> bool {
+        self.mailbox.put(Mail::Up(qp_num)).is_ok()
+    }
+
+    /// The connection of that queue pair has ended. False: the mailbox is full; say it again.
+    #[must_use]
+    pub fn gone(&self, qp_num: u32) -> bool {
+        self.mailbox.put(Mail::Gone(qp_num)).is_ok()
+    }
+
+    /// A queue pair whose connection the worker wants ended, if there is one.
+    pub fn next_closing(&self) -> Option<u32> {
+        if !self.mailbox.closing_flag.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Some(qp_num) = self.mailbox.closing.pop() {
+            return Some(qp_num);
+        }
+        self.mailbox.closing_flag.swap(false, Ordering::AcqRel);
+        self.mailbox.closing.pop()
+    }
+}

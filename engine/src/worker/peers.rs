@@ -1,0 +1,256 @@
+//! The worker's peers: one slot a connection, found by queue pair number.
+
+use std_alloc::boxed::Box;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use super::handler::{DownReason, PeerId};
+use super::number::INDEX_MASK;
+use crate::provider::Provider;
+
+/// "No block": the send was inline, or its memory is not the worker's.
+pub(super) const NO_BLOCK: u32 = u32::MAX;
+
+/// Marks a held block as one of the worker's own send blocks.
+pub(super) const SEND_BLOCK: u32 = 1 << 31;
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerState {
+    /// The slot is free.
+    Free,
+    /// May receive; the handler does not know of it yet.
+    Admitted,
+    /// The handler knows it.
+    Up,
+    /// In error, draining since that turn; the handler is told at the end, if it knew.
+    Closing {
+        /// What to tell the handler.
+        why: DownReason,
+        /// The handler was told that it was up.
+        known: bool,
+        /// Turn in which it began.
+        since: u64,
+    },
+}
+
+/// One slot.
+pub(super) struct Peer<P: Provider> {
+    pub(super) qp: Option<P::Qp>,
+    pub(super) num: u32,
+    pub(super) generation: u16,
+    pub(super) state: PeerState,
+    /// Sends given to the batch, handed to the device, and known to be over; they wrap.
+    pub(super) pushed: u32,
+    pub(super) posted: u32,
+    pub(super) retired: u32,
+    /// Sends since the last that asked for a completion.
+    pub(super) unsignaled: u32,
+    /// Its batch of unsent messages, or `u32::MAX`.
+    pub(super) batch: u32,
+    /// Replies that wait for room in the send queue.
+    pub(super) deferred: u32,
+    /// The block each send in flight reads from, by send index.
+    held: Box<[u32]>,
+}
+
+impl<P: Provider> Peer<P> {
+    /// Notes the block of send `index`.
+    #[inline(always)]
+    pub(super) fn hold(&mut self, index: u32, block: u32) {
+        let slot = index as usize & (self.held.len() - 1);
+        self.held[slot] = block;
+    }
+
+    /// Takes back the block of send `index`.
+    #[inline(always)]
+    pub(super) fn release(&mut self, index: u32) -> u32 {
+        let slot = index as usize & (self.held.len() - 1);
+        core::mem::replace(&mut self.held[slot], NO_BLOCK)
+    }
+
+    /// The whole index of a send in flight from its low bits, or `None` for one that is not.
+    #[inline(always)]
+    pub(super) fn in_flight(&self, low: u32) -> Option<u32> {
+        let index = self.retired.wrapping_add(low.wrapping_sub(self.retired) & INDEX_MASK);
+        (index.wrapping_sub(self.retired) < self.posted.wrapping_sub(self.retired)).then_some(index)
+    }
+}
+
+/// All slots, the free ones, and the way from a queue pair number to its slot.
+pub(super) struct Peers<P: Provider> {
+    slots: Vec<Peer<P>>,
+    free: Vec<u32>,
+    map: Map,
+}
+
+impl<P: Provider> Peers<P> {
+    pub(super) fn new(peers: u32, send_queue: u32) -> Self {
+        // One more than the queue, for the request that marks the end, rounded up.
+        let held = (send_queue as usize + 1).next_power_of_two();
+        let slots = (0..peers)
+            .map(|_| Peer {
+                qp: None,
+                num: 0,
+                generation: 0,
+                state: PeerState::Free,
+                pushed: 0,
+                posted: 0,
+                retired: 0,
+                unsignaled: 0,
+                batch: u32::MAX,
+                deferred: 0,
+                held: vec![NO_BLOCK; held].into_boxed_slice(),
+            })
+            .collect();
+        Peers { slots, free: (0..peers).rev().collect(), map: Map::new(peers) }
+    }
+
+    /// Takes a slot for a queue pair; gives it back if all are taken.
+    pub(super) fn insert(&mut self, num: u32, qp: P::Qp) -> Result<u32, P::Qp> {
+        let Some(slot) = self.free.pop() else { return Err(qp) };
+        self.map.insert(num, slot);
+        let peer = &mut self.slots[slot as usize];
+        peer.qp = Some(qp);
+        peer.num = num;
+        peer.state = PeerState::Admitted;
+        (peer.pushed, peer.posted, peer.retired, peer.unsignaled) = (0, 0, 0, 0);
+        peer.deferred = 0;
+        Ok(slot)
+    }
+
+    /// Frees a slot; its next user has another generation.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
+        let peer = &mut self.slots[slot as usize];
+        let qp = peer.qp.take();
+        self.map.remove(peer.num);
+        peer.state = PeerState::Free;
+        peer.generation = peer.generation.wrapping_add(1);
+        self.free.push(slot);
+        qp
+    }
+
+    /// The slot of a queue pair number.
+    #[inline(always)]
+    pub(super) fn find(&self, num: u32) -> Option<u32> {
+        self.map.find(num)
+    }
+
+    /// The peer in a slot.
+    #[inline(always)]
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Peer<P>> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// The peer a `PeerId` means, if it still is that one.
+    #[inline(always)]
+    pub(super) fn get(&mut self, id: PeerId) -> Option<&mut Peer<P>> {
+        self.slots
+            .get_mut(id.slot as usize)
+            .filter(|peer| peer.generation == id.generation && peer.state != PeerState::Free)
+    }
+
+    /// The present name of a slot's peer.
+    #[inline(always)]
+    pub(super) fn id(&self, slot: u32) -> PeerId {
+        PeerId { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// Slots in use.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// Queue pair number to slot: open addressing, at most half full. Devices hand numbers out in
+/// sequence, so the low bits are a good hash as they are.
+struct Map {
+    cells: Box<[(u32, u32)]>,
+}
+
+const EMPTY: u32 = u32::MAX;
+
+impl Map {
+    fn new(peers: u32) -> Map {
+        let cells = (peers as usize * 2).next_power_of_two();
+        Map { cells: vec![(EMPTY, 0); cells].into_boxed_slice() }
+    }
+
+    #[inline(always)]
+    fn find(&self, num: u32) -> Option<u32> {
+        let mask = self.cells.len() - 1;
+        let mut at = num as usize & mask;
+        loop {
+            let (key, slot) = self.cells[at];
+            if key == num {
+                return Some(slot);
+            }
+            if key == EMPTY {
+                return None;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn insert(&mut self, num: u32, slot: u32) {
+        let mask = self.cells.len() - 1;
+        let mut at = num as usize & mask;
+        while self.cells[at].0 != EMPTY {
+            at = (at + 1) & mask;
+        }
+        self.cells[at] = (num, slot);
+    }
+
+    fn remove(&mut self, num: u32) {
+        let mask = self.cells.len() - 1;
+        let mut hole = num as usize & mask;
+        while self.cells[hole].0 != num {
+            if self.cells[hole].0 == EMPTY {
+                return;
+            }
+            hole = (hole + 1) & mask;
+        }
+        // Entries behind the hole that may not stay behind it move up.
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let key = self.cells[at].0;
+            if key == EMPTY {
+                break;
+            }
+            let home = key as usize & mask;
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.cells[hole] = self.cells[at];
+                hole = at;
+            }
+        }
+        self.cells[hole].0 = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a plain map, with numbers that collide, over many inserts and removes.
+    #[test]
+    fn the_map_agrees_with_a_plain_one() {
+        let mut map = Map::new(16);
+        let mut plain = std::collections::BTreeMap::new();
+        let mut seed = 1u64;
+        for round in 0..100_000u32 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let num = (seed >> 33) as u32 % 24 * 32 + (seed >> 60) as u32 % 3;
+            if plain.remove(&num).is_some() {
+                map.remove(num);
+            } else if plain.len() < 16 {
+                plain.insert(num, round);
+                map.insert(num, round);
+            }
+            for (num, slot) in &plain {
+                assert_eq!(map.find(*num), Some(*slot));
+            }
+            assert_eq!(map.find(num), plain.get(&num).copied());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Receive memory that workers share: one region cut into blocks, all of them posted to one
+//! shared receive queue.
+#![expect(unsafe_code, reason = "posts buffers it owns")]
+
+use doorbell_alloc::Mapping;
+use std_alloc::format;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::config::Config;
+use super::number;
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Provider, Region, Srq};
+use crate::wr::{RecvWr, Sge};
+
+/// A shared receive queue with its memory. Clones are handles on the same; the memory goes when
+/// the last worker on it is gone.
+pub struct SharedRecv<P: Provider>(Arc<Inner<P>>);
+
+struct Inner<P: Provider> {
+    // Before the region: dropped first, so that no posted buffer outlives its memory.
+    srq: P::Srq,
+    region: P::Region,
+    block_bytes: u32,
+    blocks: u32,
+}
+
+impl<P: Provider> Clone for SharedRecv<P> {
+    fn clone(&self) -> Self {
+        SharedRecv(self.0.clone())
+    }
+}
+
+impl<P: Provider> SharedRecv<P> {
+    /// Registers `memory`, at least [`Config::recv_bytes`] long, and posts all of its blocks.
+    ///
+    /// # Errors
+    /// Memory that is too short, or the device's refusal.
+    pub fn new(nic: &P, memory: Mapping, config: &Config) -> Result<Self, SetupError> {
+        config.check()?;
+        check_length("receive", memory.len(), config.recv_bytes())?;
+        let region = nic.register(memory, Access::LOCAL_WRITE)?;
+        let srq = nic.create_srq(config.recv_blocks)?;
+        let (block_bytes, blocks) = (config.block_bytes, config.recv_blocks);
+        let shared = SharedRecv::<P>(Arc::new(Inner { srq, region, block_bytes, blocks }));
+        let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
+        for part in list.chunks(256) {
+            // SAFETY: the blocks lie in the region, which outlives the queue; nobody touches one
+            // before its completion was polled.
+            unsafe { shared.0.srq.post(part) }.map_err(|error| {
+                let asked = format!("post {blocks} receives to a shared queue");
+                SetupError::new(Code::Errno(error.cause.errno()), asked, format!("{error}"))
+            })?;
+        }
+        Ok(shared)
+    }
+
+    pub(super) fn srq(&self) -> &P::Srq {
+        &self.0.srq
+    }
+
+    /// The receive request of a block.
+    #[inline(always)]
+    pub(super) fn request(&self, block: u32) -> RecvWr {
+        RecvWr { wr_id: number::recv(block), sge: self.sge(block, self.0.block_bytes) }
+    }
+
+    /// The first `length` bytes of a block.
+    #[inline(always)]
+    pub(super) fn sge(&self, block: u32, length: u32) -> Sge {
+        let addr = self.start(block) as u64;
+        Sge { addr, length, lkey: self.0.region.lkey() }
+    }
+
+    /// First byte of a block.
+    #[inline(always)]
+    pub(super) fn start(&self, block: u32) -> *mut u8 {
+        debug_assert!(block < self.0.blocks);
+        // SAFETY: block < blocks, and the region holds blocks * block_bytes.
+        unsafe { self.0.region.as_ptr().add(block as usize * self.0.block_bytes as usize) }
+    }
+
+    #[inline(always)]
+    pub(super) fn block_bytes(&self) -> u32 {
+        self.0.block_bytes
+    }
+
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> u32 {
+        self.0.blocks
+    }
+}
+
+/// Memory must hold what the configuration says.
+pub(super) fn check_length(what: &str, have: usize, need: usize) -> Result<(), SetupError> {
+    if have >= need {
+        return Ok(());
+    }
+    Err(SetupError::new(
+        Code::Invalid,
+        format!("{what} memory of {have} bytes"),
+        format!("the configuration needs {need}"),
+    )
+    .cure("map Config::recv_bytes() and Config::send_bytes()"))
+}
