@@ -115,6 +115,7 @@ impl Job<'_> {
             return Ok((code, ended.text));
         }
         let why = match (ended.status, up) {
+            (None, _) if stop() => format!("the {} machine was ended with the other", self.role),
             (None, _) => format!(
                 "the {} machine was ended: the limit is {} s, --limit changes it",
                 self.role,

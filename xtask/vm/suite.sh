@@ -79,7 +79,7 @@ pairing() {
     for ((run = 1; run <= times; run++)); do
         timeout -k 5 20 "${first[@]}" > "$scratch/server" 2>&1 &
         server=$!
-        await 150 server_has_begun
+        await 15 server_has_begun
         timeout -k 5 20 "$@" > "$scratch/client" 2>&1
         from_client=$?
         wait "$server"

@@ -7,12 +7,12 @@ fail() {
     exit 125
 }
 
-# Waits for something that the kernel does soon: until LIMIT tenths of a second have passed.
+# await LIMIT CONDITION...: waits until it holds; fails after LIMIT seconds.
 await() {
-    local limit=$1
+    local end=$((SECONDS + $1))
     shift
     until "$@"; do
-        ((limit-- > 0)) || return 1
+        ((SECONDS < end)) || return 1
         sleep 0.1
     done
 }
@@ -37,7 +37,7 @@ up() {
     modprobe -a rdma_rxe rdma_ucm || fail "no RDMA modules"
     if [ -n "$vm_mac" ]; then
         modprobe virtio_net || fail "no virtio_net"
-        await 100 has_interface || fail "no interface $vm_mac"
+        await 10 has_interface || fail "no interface $vm_mac"
     else
         interface=d0
         modprobe dummy numdummies=0 && ip link add d0 type dummy || fail "no dummy interface"
@@ -48,7 +48,7 @@ up() {
         tc qdisc add dev "$interface" root netem loss "$vm_loss" || fail "no loss on $interface"
     fi
     rdma link add rxe0 type rxe netdev "$interface" || fail "no rxe0 on $interface"
-    await 100 has_device_files || fail "no files in /dev/infiniband"
+    await 10 has_device_files || fail "no files in /dev/infiniband"
     if [ "$vm_hugepages" != 0 ]; then
         echo "$vm_hugepages" > /proc/sys/vm/nr_hugepages
         [ "$(cat /proc/sys/vm/nr_hugepages)" = "$vm_hugepages" ] ||
@@ -83,7 +83,7 @@ as_server() {
     setsid sh -c "$1" &
     server=$!
     # Not all servers listen (a datagram one need not): they get a moment.
-    await 100 serves_or_ended
+    await 10 serves_or_ended
     : > "$vm_folder/ready"
     local after=0 told=no
     while kill -0 "$server" 2> /dev/null; do
@@ -107,7 +107,7 @@ server_is_up() {
 }
 
 as_client() {
-    await 3000 server_is_up || fail "the server's machine did not come up"
+    await 300 server_is_up || fail "the server's machine did not come up"
     sh -c "$1"
     leave $?
 }
