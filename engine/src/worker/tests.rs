@@ -1,1 +1,385 @@
+//! The worker over the soft device, in one thread: the test is the scheduler.
 
+use std::sync::Arc;
+use std::vec::Vec;
+
+use super::*;
+use crate::provider::soft::{LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpInit, Wiring};
+use crate::wc::Status;
+
+fn clock() -> u64 {
+    0
+}
+
+const CONFIG: Config = Config {
+    peers: 4,
+    send_queue: 16,
+    block_bytes: 512,
+    recv_blocks: 64,
+    send_blocks: 16,
+    inline_bytes: 64,
+    signal_every: 8,
+    refill: 8,
+    drain_turns: 1000,
+};
+
+/// Records everything, echoes if told to.
+#[derive(Default)]
+struct Log {
+    echo: bool,
+    up: Vec<PeerId>,
+    down: Vec<(PeerId, DownReason)>,
+    got: Vec<(PeerId, Vec<u8>, Option<u32>)>,
+}
+
+impl<P: Provider> Handler<P> for Log {
+    fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
+        self.got.push((message.peer(), message.bytes().to_vec(), message.imm()));
+        if self.echo { Verdict::Reply { len: message.len() } } else { Verdict::Done }
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_peer_down(&mut self, peer: PeerId, why: DownReason, _out: &mut Outbox<'_, P>) {
+        self.down.push((peer, why));
+    }
+}
+
+struct Side {
+    nic: Soft,
+    worker: Worker<Soft, Log>,
+    intake: Intake<Soft>,
+}
+
+fn worker(nic: &Soft, shared: &SharedRecv<Soft>, config: &Config, echo: bool) -> Side {
+    let memory = Mapping::plain(config.send_bytes()).unwrap();
+    let log = Log { echo, ..Log::default() };
+    let (worker, intake) = Worker::new(nic, shared, memory, log, config).unwrap();
+    Side { nic: nic.clone(), worker, intake }
+}
+
+fn side(config: &Config, echo: bool) -> Side {
+    let nic = Soft::new("soft0", clock);
+    let shared = shared(&nic, config);
+    worker(&nic, &shared, config, echo)
+}
+
+fn shared(nic: &Soft, config: &Config) -> SharedRecv<Soft> {
+    SharedRecv::new(nic, Mapping::plain(config.recv_bytes()).unwrap(), config).unwrap()
+}
+
+impl Side {
+    fn qp(&self) -> SoftQp {
+        let init = SoftQpInit {
+            send_cq: self.intake.cq(),
+            recv_cq: self.intake.cq(),
+            srq: Some(self.intake.srq()),
+            caps: self.intake.qp_caps(),
+            signal_all: false,
+        };
+        self.nic.create_qp(&init).unwrap()
+    }
+
+    fn only_peer(&mut self) -> PeerId {
+        *self.worker.handler().up.last().unwrap()
+    }
+}
+
+/// Connects two workers as the control plane does; the numbers of the queue pairs.
+fn connect(one: &mut Side, two: &mut Side) -> (u32, u32) {
+    let (mut a, mut b) = (one.qp(), two.qp());
+    let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
+    a.attach(&maker);
+    b.attach(&taker);
+    let wiring = |peer| Wiring { peer, peer_rnr_retry: 7, rnr_timer_ns: 0 };
+    let nums = (a.num(), b.num());
+    a.connect(&maker, wiring(nums.1));
+    b.connect(&taker, wiring(nums.0));
+    assert!(one.intake.admit(a).is_ok() && two.intake.admit(b).is_ok());
+    assert!(one.intake.up(nums.0) && two.intake.up(nums.1));
+    one.worker.turn();
+    two.worker.turn();
+    nums
+}
+
+fn settle(sides: &mut [&mut Side]) {
+    for _ in 0..400 {
+        for side in &mut *sides {
+            side.worker.turn();
+        }
+    }
+}
+
+fn payload(n: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (n * 7 + i) as u8).collect()
+}
+
+#[test]
+fn messages_and_replies_of_every_length_cross() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let lengths = [0, 1, 8, 40, 63, 64, 65, 200, 511, 512];
+    for (n, length) in lengths.into_iter().enumerate() {
+        one.worker.outbox().send(peer, &payload(n, length)).unwrap();
+        settle(&mut [&mut one, &mut two]);
+        let got = &one.worker.handler().got;
+        assert_eq!(got.len(), n + 1, "length {length}");
+        assert_eq!(got[n].1, payload(n, length));
+    }
+    one.worker.outbox().send_imm(peer, b"x", 77).unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().got.last().unwrap().2, Some(77));
+    let long = one.worker.outbox().send(peer, &[0; 513]);
+    assert_eq!(long, Err(SendError::TooLong));
+}
+
+/// Exactly `count` messages came, each once and in order.
+fn assert_in_order(log: &Log, count: usize, length: usize) {
+    assert_eq!(log.got.len(), count);
+    for (n, (_, bytes, _)) in log.got.iter().enumerate() {
+        assert_eq!(*bytes, payload(n, length), "message {n}");
+    }
+}
+
+/// Every block is somewhere: after everything has drained, all of them.
+fn assert_blocks_home(side: &Side, config: &Config) {
+    let (_, send) = side.worker.blocks_home();
+    assert_eq!(send, config.send_blocks as usize, "send blocks");
+}
+
+/// One doorbell for a batch: 64 messages of 16 a batch ring four times.
+#[test]
+fn a_batch_rings_once() {
+    let config = Config { send_queue: 128, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let before = one.worker.stats().doorbells;
+    for n in 0..64 {
+        one.worker.outbox().send(peer, &payload(n, 16)).unwrap();
+    }
+    one.worker.turn();
+    assert_eq!(one.worker.stats().doorbells - before, 4);
+    settle(&mut [&mut one, &mut two]);
+    assert_in_order(two.worker.handler(), 64, 16);
+}
+
+/// A full send queue is back-pressure; selective signalling frees it again, whatever the
+/// pattern: no number of messages can strand it.
+#[test]
+fn a_full_send_queue_is_back_pressure_and_never_strands() {
+    for length in [16, 300] {
+        let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        let mut sent = 0;
+        while one.worker.outbox().send(peer, &payload(sent, length)).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent, 16);
+        assert_eq!(one.worker.outbox().room(peer), 0);
+        assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::Full));
+        for burst in 1..200 {
+            settle(&mut [&mut one, &mut two]);
+            for _ in 0..burst % 23 {
+                if one.worker.outbox().send(peer, &payload(sent, length)).is_ok() {
+                    sent += 1;
+                }
+            }
+        }
+        assert!(sent > 16 + 1000, "{sent}");
+        settle(&mut [&mut one, &mut two]);
+        assert_in_order(two.worker.handler(), sent, length);
+        assert_blocks_home(&one, &CONFIG);
+    }
+}
+
+/// Replies that find the send queue full wait, in order, and are not lost; meanwhile their
+/// blocks are missing from the shared queue, which slows the peer and nobody else.
+#[test]
+fn replies_wait_for_room_in_order() {
+    let big = Config { send_queue: 256, recv_blocks: 256, ..CONFIG };
+    let small = Config { send_queue: 4, signal_every: 2, ..CONFIG };
+    let (mut one, mut two) = (side(&big, false), side(&small, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for n in 0..200 {
+        one.worker.outbox().send(peer, &payload(n, 24)).unwrap();
+        if n % 16 == 0 {
+            one.worker.outbox().flush();
+            two.worker.turn();
+        }
+    }
+    one.worker.outbox().flush();
+    for _ in 0..50 {
+        two.worker.turn();
+    }
+    assert!(two.worker.stats().deferred > 0, "the queue of four was never full");
+    settle(&mut [&mut one, &mut two]);
+    assert_in_order(one.worker.handler(), 200, 24);
+}
+
+/// Two workers share one receive queue and its memory; both serve, blocks go round.
+#[test]
+fn two_workers_share_a_receive_queue() {
+    let nic = Soft::new("soft0", clock);
+    let memory = shared(&nic, &CONFIG);
+    let mut servers = [worker(&nic, &memory, &CONFIG, true), worker(&nic, &memory, &CONFIG, true)];
+    let mut clients = [side(&CONFIG, false), side(&CONFIG, false)];
+    for (client, server) in clients.iter_mut().zip(&mut servers) {
+        connect(client, server);
+    }
+    for round in 0..300 {
+        for client in &mut clients {
+            let peer = client.only_peer();
+            for n in 0..5 {
+                client.worker.outbox().send(peer, &payload(round * 5 + n, 40)).unwrap();
+            }
+        }
+        let [a, b] = &mut servers;
+        let [c, d] = &mut clients;
+        for _ in 0..20 {
+            for side in [&mut *a, b, c, d] {
+                side.worker.turn();
+            }
+        }
+    }
+    for client in &mut clients {
+        assert_eq!(client.worker.handler().got.len(), 1500);
+    }
+    for server in &mut servers {
+        assert_eq!(server.worker.stats().received, 1500);
+    }
+}
+
+/// A peer that goes is reported once, its slot is used again under a new generation, and an old
+/// name reaches nobody.
+#[test]
+fn a_peer_that_goes_is_reported_once() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let mut seen = Vec::new();
+    for round in 0..10u16 {
+        let (num, other) = connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        assert!(!seen.contains(&peer));
+        seen.push(peer);
+        for n in 0..3 {
+            one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
+        }
+        if round % 2 == 0 {
+            settle(&mut [&mut one, &mut two]);
+        }
+        assert!(one.intake.gone(num) && two.intake.gone(other));
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(one.worker.handler().down.len(), round as usize + 1);
+        assert_eq!(two.worker.handler().down.len(), round as usize + 1);
+        assert_eq!(one.worker.handler().down[round as usize], (peer, DownReason::Disconnected));
+        assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::NotConnected));
+        assert_eq!((one.worker.peers(), two.worker.peers()), (0, 0));
+        assert_blocks_home(&one, &CONFIG);
+        assert_blocks_home(&two, &CONFIG);
+    }
+}
+
+/// A peer closed by the handler's side: the control plane hears of it, the other side's sends
+/// fail and it reports a failure, every block comes home.
+#[test]
+fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (num, _) = connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for n in 0..10 {
+        one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
+    }
+    one.worker.outbox().close(peer);
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+    assert_eq!(one.intake.next_closing(), Some(num));
+    assert_eq!(one.intake.next_closing(), None);
+    assert_blocks_home(&one, &CONFIG);
+    let back = two.only_peer();
+    two.worker.outbox().send(back, b"anybody?").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    let down = &two.worker.handler().down;
+    assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
+}
+
+/// More peers than the worker has slots: the extra one is turned away, the others stay.
+#[test]
+fn a_peer_too_many_is_turned_away() {
+    let (mut one, mut two) = (side(&Config { peers: 8, ..CONFIG }, false), side(&CONFIG, true));
+    let mut last = 0;
+    for _ in 0..5 {
+        (_, last) = connect(&mut one, &mut two);
+    }
+    assert_eq!(two.worker.peers(), 4);
+    assert_eq!(two.intake.next_closing(), Some(last));
+    let peer = one.worker.handler().up[0];
+    one.worker.outbox().send(peer, b"still here").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.handler().got.len(), 1);
+}
+
+/// A message that comes before the control plane's word that the peer is up brings it up.
+#[test]
+fn a_first_message_brings_its_peer_up() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (mut a, mut b) = (one.qp(), two.qp());
+    let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
+    a.attach(&maker);
+    b.attach(&taker);
+    let wiring = |peer| Wiring { peer, peer_rnr_retry: 7, rnr_timer_ns: 0 };
+    let nums = (a.num(), b.num());
+    a.connect(&maker, wiring(nums.1));
+    b.connect(&taker, wiring(nums.0));
+    assert!(one.intake.admit(a).is_ok() && two.intake.admit(b).is_ok());
+    assert!(one.intake.up(nums.0));
+    one.worker.turn();
+    let peer = one.only_peer();
+    one.worker.outbox().send(peer, b"early").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().up.len(), 1);
+    assert_eq!(one.worker.handler().got.len(), 1);
+    assert!(two.intake.up(nums.1));
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().up.len(), 1, "told twice");
+}
+
+/// Many peers with unsent messages at once: more than there are batches.
+#[test]
+fn more_dirty_peers_than_batches() {
+    let config = Config { peers: 100, recv_blocks: 256, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, true));
+    for _ in 0..100 {
+        connect(&mut one, &mut two);
+    }
+    let peers = one.worker.handler().up.clone();
+    for (n, peer) in peers.iter().enumerate() {
+        one.worker.outbox().send(*peer, &payload(n, 20)).unwrap();
+    }
+    settle(&mut [&mut one, &mut two]);
+    let got = &one.worker.handler().got;
+    assert_eq!(got.len(), 100);
+    for (n, peer) in peers.iter().enumerate() {
+        assert!(got.iter().any(|(from, bytes, _)| from == peer && *bytes == payload(n, 20)));
+    }
+}
+
+#[test]
+fn set_up_names_what_does_not_fit() {
+    let nic = Soft::new("soft0", clock);
+    let short = Mapping::plain(4096).unwrap();
+    let error = SharedRecv::new(&nic, short, &Config::DEFAULT).err().unwrap();
+    let text = std::string::ToString::to_string(&error);
+    assert!(text.contains("4096") && text.contains("2097152"), "{text}");
+    let bad = Config { send_queue: 3, ..CONFIG };
+    let memory = Mapping::plain(1 << 20).unwrap();
+    assert!(SharedRecv::new(&nic, memory, &bad).is_err());
+    let odd = Config { block_bytes: 256, ..CONFIG };
+    let memory = Mapping::plain(1 << 20).unwrap();
+    let result = Worker::new(&nic, &shared(&nic, &CONFIG), memory, Log::default(), &odd);
+    assert!(result.is_err());
+}

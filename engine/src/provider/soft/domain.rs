@@ -268,7 +268,12 @@ impl Inside {
         let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
         let free = self.rqs.iter().position(|rq| rq.users == 0);
         qp.rq = match (found, free) {
-            (Some(index), _) => index,
+            (Some(index), _) => {
+                if self.rqs[index].users == 0 {
+                    queue.attach();
+                }
+                index
+            }
             (None, slot) => {
                 queue.attach();
                 let rq = RqUse { queue, stash: Stash::default(), users: 0 };

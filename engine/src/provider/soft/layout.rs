@@ -3,7 +3,7 @@
 //! ```text
 //! link:       [ header line ][ direction 0 ][ direction 1 ]
 //! direction:  bell   4 lines  sender writes   word 0 = tail | acknowledgement of the other way
-//!             taken  2 lines  receiver writes  how far it has read
+//!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   128 lines + slack         sender writes; records, 8-byte aligned
 //! ```
 //! A record is one header word, an immediate word where flagged, and the payload padded to 8.
@@ -72,8 +72,6 @@ bitflags! {
 
 /// What a record is.
 pub(super) const KIND_SEND: u8 = 1;
-/// A refusal: word 0 of the body is the position refused, word 1 the status.
-pub(super) const KIND_NAK: u8 = 2;
 
 /// A record header: length, kind, flags, destination queue pair, in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -174,11 +172,14 @@ impl Direction {
         self.word(BELL + n * 8)
     }
 
-    /// What the receiver has read: low half, ring space given back; high half, the part of it
-    /// that no refusal is outstanding for.
-    #[inline]
-    pub(super) fn taken(&self) -> &AtomicU64 {
-        self.word(TAKEN)
+    /// Word `n` of the receiver's line. 0: low half, ring space given back; high half, up to
+    /// where every record was taken. 1: low half, number of the refusal in the line; high half,
+    /// the ring position refused. 2: low half, the queue pair it was for; high half, the status.
+    /// 3: number of the last refusal of the *other* direction that was dealt with.
+    #[inline(always)]
+    pub(super) fn taken(&self, n: usize) -> &AtomicU64 {
+        debug_assert!(n < 8);
+        self.word(TAKEN + n * 8)
     }
 
     /// The bytes of ring position `at`; valid for `RECORD_MAX` bytes.

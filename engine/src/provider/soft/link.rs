@@ -12,8 +12,8 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
-use super::layout::{Header, KIND_NAK, LINK_BYTES, LinkHeader, RecordFlags, Side, split};
-use super::ring::{Rx, Tx};
+use super::layout::{LINK_BYTES, LinkHeader, Side, split};
+use super::ring::{Refusal, Rx, Tx};
 use crate::error::{Code, SetupError};
 use crate::wc::Status;
 
@@ -149,32 +149,23 @@ impl SignaledQueue {
     }
 }
 
-/// A record that was refused: the peer's queue pair fails there.
-#[derive(Clone, Copy)]
-pub(super) struct Refusal {
-    /// Ring position of the record.
-    pub(super) at: u32,
-    /// The number of our queue pair it was for.
-    pub(super) qp: u32,
-    /// What the sender's completion says.
-    pub(super) status: Status,
-}
-
 /// One side of a link, inside its domain.
 pub(super) struct Link {
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
-    /// The peer has taken everything up to here, and no refusal for any of it is on its way.
+    /// The peer has taken every record up to here.
     pub(super) safe: u32,
-    /// The newest such promise; it counts once everything the peer wrote before it was read.
-    promised: u32,
     /// The peer waits to hear how far this side has read.
     pub(super) asked: bool,
     /// Queue pairs with requests that did not fit, in order.
     pub(super) backlog: VecDeque<u32>,
-    /// Refusals to be written, oldest first, and the queue pairs refused lately.
+    /// Refusals the peer has not dealt with, oldest first; the first is in the line, under that
+    /// number. Until it is dealt with, nothing behind it is acknowledged: no send that failed
+    /// can ever look as if it had succeeded.
     pub(super) refusals: ArrayVec<Refusal, REFUSALS_MAX>,
+    refusal_number: u32,
+    /// The queue pairs refused lately.
     refused: ArrayVec<u32, REFUSALS_MAX>,
     /// The peer broke the rules: nothing more is read or written.
     pub(super) broken: bool,
@@ -196,10 +187,10 @@ impl Link {
                 tail: 0,
             },
             safe: 0,
-            promised: 0,
             asked: false,
             backlog: VecDeque::new(),
             refusals: ArrayVec::new(),
+            refusal_number: 0,
             refused: ArrayVec::new(),
             broken: false,
             users: 0,
@@ -207,9 +198,9 @@ impl Link {
         }
     }
 
-    /// How far this side has read without a refusal outstanding.
+    /// How far this side has taken every record.
     #[inline(always)]
-    fn safe_ack(&self) -> u32 {
+    fn taken_until(&self) -> u32 {
         match self.refusals.first() {
             None => self.rx.at,
             Some(refusal) => refusal.at,
@@ -223,42 +214,28 @@ impl Link {
             self.rx.told = self.rx.at;
             self.asked = false;
         }
-        self.safe_ack()
+        self.taken_until()
     }
 
-    /// Takes over what the peer's bell said it has read.
+    /// Takes over what the peer says it has taken: forward, and not past what was published.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, upto: u32) {
         self.tx.note_freed(upto);
-        self.promise(upto);
-    }
-
-    #[inline(always)]
-    fn promise(&mut self, upto: u32) {
-        let step = upto.wrapping_sub(self.promised);
-        if step <= self.tx.at.wrapping_sub(self.promised) {
-            self.promised = upto;
+        if upto.wrapping_sub(self.safe) <= self.tx.at.wrapping_sub(self.safe) {
+            self.safe = upto;
         }
     }
 
-    /// Looks at the peer's own line, if somebody waits for it. Before the bell is read: what the
-    /// bell names then includes every refusal the promise depends on.
+    /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in
+    /// it is given to the caller, who fails the queue pair and then calls `settle_refusal`.
     #[inline(always)]
-    pub(super) fn look_at_taken(&mut self) {
-        if let Some(first) = self.signaled.first()
-            && !reached(self.promised, first.end)
-        {
-            let safe = self.tx.read_taken();
-            self.promise(safe);
+    pub(super) fn look_at_taken(&mut self) -> Option<Refusal> {
+        if !self.tx.waits(self.safe) {
+            return None;
         }
-    }
-
-    /// Everything the peer wrote before its promise has been read: the promise counts.
-    #[inline(always)]
-    pub(super) fn settle(&mut self) {
-        if self.rx.caught_up() {
-            self.safe = self.promised;
-        }
+        let safe = self.tx.read_taken();
+        self.note_ack(safe);
+        self.tx.read_refusal()
     }
 
     /// Space for `bytes`, looking at shared memory only if needed.
@@ -288,29 +265,30 @@ impl Link {
         self.refused.push(qp);
         if self.refusals.try_push(Refusal { at: self.rx.at, qp, status }).is_err() {
             self.broken = true;
+        } else if self.refusals.len() == 1 {
+            self.show_refusal();
         }
     }
 
-    /// Writes refusals as far as there is space.
+    fn show_refusal(&mut self) {
+        if let Some(refusal) = self.refusals.first() {
+            self.refusal_number = self.refusal_number.wrapping_add(1);
+            self.rx.write_refusal(self.refusal_number, *refusal);
+        }
+    }
+
+    /// Tells the peer that the refusal just read was dealt with.
+    pub(super) fn settle_refusal(&mut self) {
+        self.rx.settle_refusal(self.tx.refusal_seen());
+    }
+
+    /// Goes on to the next refusal once the peer has dealt with the one in the line.
     #[cold]
-    pub(super) fn write_refusals(&mut self) {
-        while let Some(refusal) = self.refusals.first().copied() {
-            let header = Header::new(KIND_NAK, RecordFlags::empty(), 16, refusal.qp);
-            if !self.has_space(header.record()) {
-                break;
-            }
-            let body = self.tx.begin(header, 0).cast::<u64>();
-            // SAFETY: `begin` gives space for the 16 bytes of the payload, 8-byte aligned.
-            unsafe {
-                body.write(u64::from(refusal.at));
-                body.add(1).write(refusal.status as u64);
-            }
-            self.tx.end(header);
+    pub(super) fn attend_refusals(&mut self) {
+        if self.tx.settled_refusal() == self.refusal_number {
             self.refusals.remove(0);
-            // Published one by one: the acknowledgement that goes along is still before the
-            // next refusal.
-            let ack = self.ack();
-            self.tx.publish(ack);
+            self.show_refusal();
+            self.asked = true;
         }
         self.tell_now();
     }
@@ -318,7 +296,7 @@ impl Link {
     /// Tells the peer now how far this side has read.
     pub(super) fn tell_now(&mut self) {
         if self.rx.told != self.rx.at || self.asked {
-            let safe = self.safe_ack();
+            let safe = self.taken_until();
             self.rx.tell(safe);
             self.asked = false;
         }

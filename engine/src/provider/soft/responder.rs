@@ -8,11 +8,11 @@ use core::sync::atomic::Ordering;
 
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
-use super::layout::{Header, KIND_NAK, KIND_SEND, RecordFlags};
+use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::reached;
 use super::qp::{Assembly, QpContext, Sent, State};
 use super::requester::error_wc;
-use super::ring::Peek;
+use super::ring::{Peek, Refusal};
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
@@ -71,17 +71,18 @@ impl Inside {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         // An acknowledgement waits one poll, so that a reply can carry it.
         let asked_before = link.asked;
-        link.look_at_taken();
+        if let Some(refusal) = link.look_at_taken() {
+            self.take_refusal(index, refusal);
+        }
         self.complete(index, sink);
         while sink.room() > 0 && self.receive(index, sink) {}
         let shared = self.sharing == Sharing::Shared;
         let Some(Some(link)) = self.links.get_mut(index) else { return };
-        link.settle();
         if link.asked && (asked_before || shared) || link.rx.owes() {
             link.tell_now();
         }
         if !link.refusals.is_empty() {
-            link.write_refusals();
+            link.attend_refusals();
         }
         if !link.backlog.is_empty() {
             self.advance_link(index);
@@ -233,13 +234,6 @@ impl Inside {
             return true;
         }
         match (header.kind(), odd) {
-            (KIND_NAK, _) if header.length() == 16 => {
-                let position = link.rx.body_word(0) as u32;
-                let status = Status::from_raw(link.rx.body_word(1) as u32);
-                link.rx.consume(header);
-                self.take_nak(index, header.qp(), position, status);
-                true
-            }
             (KIND_SEND, Odd::Nobody) => self.take_nobody(index, header),
             (KIND_SEND, Odd::NotReady) => self.wait_for_receive(index, header, sink),
             (KIND_SEND, Odd::Refused(here, there)) => {
@@ -324,8 +318,18 @@ impl Inside {
         Some(wr)
     }
 
-    /// The peer refuses what its queue pair `peer` was sent at ring position `position`.
-    fn take_nak(&mut self, index: usize, peer: u32, position: u32, status: Status) {
+    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
+    #[cold]
+    #[inline(never)]
+    fn take_refusal(&mut self, index: usize, refusal: Refusal) {
+        self.fail_refused(index, refusal);
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.settle_refusal();
+        }
+    }
+
+    fn fail_refused(&mut self, index: usize, refusal: Refusal) {
+        let Refusal { at: position, qp: peer, status } = refusal;
         let slot = self.qps.iter().flatten().find(|qp| {
             // SAFETY: boxes this domain owns.
             let qp = unsafe { qp.as_ref() };

@@ -9,6 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::copy;
 use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
+use crate::wc::Status;
 
 /// The sending end.
 pub(super) struct Tx {
@@ -19,11 +20,24 @@ pub(super) struct Tx {
     published: u32,
     /// Ring space the receiver has given back, as last seen.
     freed: u32,
+    /// Number of the last refusal read.
+    refusal_seen: u32,
+}
+
+/// A record that was refused: the sender's queue pair fails there.
+#[derive(Clone, Copy)]
+pub(super) struct Refusal {
+    /// Ring position of the record.
+    pub(super) at: u32,
+    /// The number of the queue pair it was for.
+    pub(super) qp: u32,
+    /// What the sender's completion says.
+    pub(super) status: Status,
 }
 
 impl Tx {
     pub(super) fn new(way: Direction) -> Tx {
-        Tx { way, at: 0, published: 0, freed: 0 }
+        Tx { way, at: 0, published: 0, freed: 0, refusal_seen: 0 }
     }
 
     /// True if `bytes` more fit without looking at shared memory.
@@ -53,14 +67,44 @@ impl Tx {
         }
     }
 
-    /// Reads the receiver's own line: (space given back, part free of refusals). Acquire pairs
-    /// with the receiver's Release: its reads of the records are over before we overwrite them,
-    /// and a refusal it wrote before is visible after.
+    /// Reads the receiver's own line: space given back is taken over, and the position is given
+    /// up to where every record was taken. Acquire pairs with the receiver's Release: its reads
+    /// of the records are over before we overwrite them.
     #[inline(always)]
     pub(super) fn read_taken(&mut self) -> u32 {
-        let word = self.way.taken().load(Ordering::Acquire);
+        let word = self.way.taken(0).load(Ordering::Acquire);
         self.note_freed(word as u32);
         (word >> 32) as u32
+    }
+
+    /// The refusal in the receiver's line, if it is a new one. Acquire pairs with
+    /// [`Rx::write_refusal`]; the line keeps it until [`Rx::settle_refusal`].
+    #[inline(always)]
+    pub(super) fn read_refusal(&mut self) -> Option<Refusal> {
+        let word = self.way.taken(1).load(Ordering::Acquire);
+        if word as u32 == self.refusal_seen {
+            return None;
+        }
+        self.refusal_seen = word as u32;
+        let rest = self.way.taken(2).load(Ordering::Relaxed);
+        let status = Status::from_raw((rest >> 32) as u32);
+        Some(Refusal { at: (word >> 32) as u32, qp: rest as u32, status })
+    }
+
+    /// Number of the refusal last read.
+    pub(super) fn refusal_seen(&self) -> u32 {
+        self.refusal_seen
+    }
+
+    /// Number of our last refusal that the peer has dealt with.
+    pub(super) fn settled_refusal(&self) -> u32 {
+        self.way.taken(3).load(Ordering::Acquire) as u32
+    }
+
+    /// True if something on the wire is not known to be taken, `safe` being what is known.
+    #[inline(always)]
+    pub(super) fn waits(&self, safe: u32) -> bool {
+        safe != self.published
     }
 
     /// Writes the header, and the immediate word if there is one, at the current position and
@@ -190,12 +234,6 @@ impl Rx {
         (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
     }
 
-    /// True if every record seen so far has been read.
-    #[inline(always)]
-    pub(super) fn caught_up(&self) -> bool {
-        self.at == self.tail
-    }
-
     /// Looks for the next record without consuming it. When the bell had to be read, `freed` is
     /// told the acknowledgement in it.
     #[inline(always)]
@@ -312,13 +350,6 @@ impl Rx {
         unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
 
-    /// Word `n` of the body of the record just peeked, which is in the ring.
-    pub(super) fn body_word(&self, n: usize) -> u64 {
-        debug_assert!(n < 2);
-        // SAFETY: n is at most 1, inside RECORD_MAX.
-        unsafe { self.way.data(self.at).cast::<u64>().add(1 + n).read_volatile() }
-    }
-
     /// Moves past the record just peeked.
     #[inline(always)]
     pub(super) fn consume(&mut self, header: Header) {
@@ -332,13 +363,27 @@ impl Rx {
         self.at.wrapping_sub(self.told) >= RING / 4
     }
 
-    /// Tells the sender, in this side's own line: everything read, and `safe`, up to where no
-    /// refusal is still to be written. Release: our reads come before the space is given back.
+    /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
+    /// who sees the number sees the rest.
+    pub(super) fn write_refusal(&self, number: u32, refusal: Refusal) {
+        let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
+        self.way.taken(2).store(rest, Ordering::Relaxed);
+        let word = u64::from(number) | u64::from(refusal.at) << 32;
+        self.way.taken(1).store(word, Ordering::Release);
+    }
+
+    /// Tells the peer that its refusal with that number was dealt with.
+    pub(super) fn settle_refusal(&self, number: u32) {
+        self.way.taken(3).store(u64::from(number), Ordering::Release);
+    }
+
+    /// Tells the sender, in this side's own line: everything read, and `safe`, up to where every
+    /// record was taken. Release: our reads come before the space is given back.
     #[inline(always)]
     pub(super) fn tell(&mut self, safe: u32) {
         self.told = self.at;
         let word = u64::from(self.at) | u64::from(safe) << 32;
-        self.way.taken().store(word, Ordering::Release);
+        self.way.taken(0).store(word, Ordering::Release);
     }
 
     #[inline(always)]

@@ -3,12 +3,13 @@
 
 use core::ffi::{CStr, c_int};
 use core::mem::{MaybeUninit, zeroed};
+use core::net::{IpAddr, Ipv6Addr};
 use core::ptr::{self, NonNull};
 use core::slice;
 
 use rdma_sys::*;
 use std_alloc::format;
-use std_alloc::string::{String, ToString};
+use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
@@ -18,6 +19,9 @@ use crate::provider::Caps;
 
 /// Inline limits tried when the device is opened, in bytes, largest first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
+
+/// Entries of a port's GID table that are read: addresses of an interface come first.
+const GIDS_READ: c_int = 16;
 
 /// An RDMA device through rdma-core, open. Cloning gives another handle on the same.
 ///
@@ -45,6 +49,7 @@ pub(super) struct Device {
     pd: NonNull<ibv_pd>,
     ops: Ops,
     caps: Caps,
+    ports: u8,
 }
 
 // SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
@@ -86,6 +91,35 @@ impl Verbs {
     /// The protection domain of this handle and its clones, valid while one of them lives.
     pub fn pd(&self) -> *mut ibv_pd {
         self.0.pd.as_ptr()
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.caps.device
+    }
+
+    /// The IP addresses under which the device can be reached, as its first GIDs tell. Empty on
+    /// devices whose GIDs are no addresses (InfiniBand, iWARP).
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut found = Vec::new();
+        for port in 1..=self.0.ports {
+            for index in 0..GIDS_READ {
+                let mut gid = ibv_gid { raw: [0; 16] };
+                // SAFETY: the context is open; the call fills the GID, whose bytes are valid
+                // either way.
+                let (answer, gid) =
+                    unsafe { (ibv_query_gid(self.context(), port, index, &raw mut gid), gid.raw) };
+                let addr = Ipv6Addr::from(gid).to_canonical();
+                let usable = match addr {
+                    IpAddr::V4(v4) => !v4.is_unspecified(),
+                    IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_unicast_link_local(),
+                };
+                if answer == 0 && usable && !found.contains(&addr) {
+                    found.push(addr);
+                }
+            }
+        }
+        found
     }
 
     /// The name of the device behind a context.
@@ -167,19 +201,15 @@ impl Drop for Contexts {
 }
 
 impl Device {
-    fn open(
-        context: NonNull<ibv_context>,
-        name: &str,
-        asked: &str,
-    ) -> Result<Device, SetupError> {
+    fn open(context: NonNull<ibv_context>, name: &str, asked: &str) -> Result<Device, SetupError> {
         let ops = Ops::of(context)
             .ok_or_else(|| refused(asked, libc::EOPNOTSUPP).cure("update rdma-core"))?;
-        let mut caps = query(context, name).map_err(|errno| refused(asked, errno))?;
+        let (mut caps, ports) = query(context, name).map_err(|errno| refused(asked, errno))?;
         // SAFETY: the context is open.
         let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
         caps.inline_max = inline_max(context, pd);
-        Ok(Device { context, pd, ops, caps })
+        Ok(Device { context, pd, ops, caps, ports })
     }
 
     pub(super) fn context(&self) -> *mut ibv_context {
@@ -199,12 +229,7 @@ impl Device {
     }
 
     /// Refuses a depth of 0 or over the device's limit.
-    pub(super) fn check_depth(
-        &self,
-        what: &str,
-        depth: u32,
-        max: u32,
-    ) -> Result<(), SetupError> {
+    pub(super) fn check_depth(&self, what: &str, depth: u32, max: u32) -> Result<(), SetupError> {
         if depth == 0 || depth > max {
             return Err(SetupError::new(
                 Code::Invalid,
@@ -238,8 +263,8 @@ impl Ops {
     }
 }
 
-/// The limits the device states.
-fn query(context: NonNull<ibv_context>, name: &str) -> Result<Caps, i32> {
+/// The limits the device states, and how many ports it has.
+fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     let context = context.as_ptr();
     let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
     // SAFETY: the call fills the structure it is given; one of zeros is valid.
@@ -271,7 +296,7 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<Caps, i32> {
     let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
     // 255 means "the maximum" where the figure is used.
     caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();
-    Ok(caps)
+    Ok((caps, attr.phys_port_cnt))
 }
 
 /// The largest of [`INLINE_TRIED`] that the device accepts for a small queue pair: no call
@@ -307,13 +332,14 @@ fn inline_max(context: NonNull<ibv_context>, pd: NonNull<ibv_pd>) -> u32 {
 
 impl core::fmt::Debug for Verbs {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Verbs").field(&self.0.caps.device.to_string()).finish()
+        f.debug_tuple("Verbs").field(&self.name()).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std_alloc::string::ToString;
 
     #[test]
     fn an_unknown_device_is_refused_with_a_cure() {

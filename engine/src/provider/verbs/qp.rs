@@ -7,15 +7,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use rdma_sys::*;
 use std_alloc::boxed::Box;
-use std_alloc::format;
 use std_alloc::sync::Arc;
 
+use super::Verbs;
 use super::cq::VerbsCq;
 use super::device::{Ops, PostSend};
-use super::shim::{refused, to_c};
 use super::srq::{VerbsSrq, accepted_of, post_chunks};
-use super::Verbs;
-use crate::error::{Code, SetupError};
 use crate::provider::{Qp, QpCaps};
 use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
 
@@ -124,36 +121,6 @@ impl VerbsQp {
         self.qp.as_ptr()
     }
 
-    /// Sets the time a peer waits when no receive is posted here (`ibv_modify_qp` with
-    /// `IBV_QP_MIN_RNR_TIMER`, QP-21); `code` from the table of RC-1. The queue pair is in RTS.
-    ///
-    /// # Errors
-    /// `Invalid`: a code over 31, or another state.
-    pub fn set_rnr_timer(&mut self, code: u8) -> Result<(), SetupError> {
-        let asked = || format!("RNR timer code {code} for queue pair {}", self.num);
-        if code > 31 {
-            return Err(SetupError::new(Code::Invalid, asked(), "codes go from 0 to 31"));
-        }
-        let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
-        let answer = self.modify(mask, |attr| {
-            attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
-            attr.min_rnr_timer = code;
-        });
-        if answer == 0 {
-            return Ok(());
-        }
-        Err(refused(asked(), answer).cure("connect or accept first"))
-    }
-
-    /// `ibv_modify_qp`; an errno, or 0.
-    fn modify(&self, mask: ibv_qp_attr_mask, set: impl FnOnce(&mut ibv_qp_attr)) -> i32 {
-        // SAFETY: zero is a valid value of each field.
-        let mut attr: ibv_qp_attr = unsafe { zeroed() };
-        set(&mut attr);
-        // SAFETY: the queue pair lives until this value is dropped; `mask` names what `set` set.
-        unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, to_c(mask.0)) }
-    }
-
     /// True once sends are taken; asks the gate only until then.
     #[inline]
     fn takes_sends(&mut self) -> bool {
@@ -224,9 +191,8 @@ impl VerbsQp {
 }
 
 /// A SEND with nothing set.
-// SAFETY: zero is a valid value of each field, pointers included.
 const EMPTY: ibv_send_wr = {
-    // SAFETY: as above.
+    // SAFETY: zero is a valid value of each field, pointers included.
     let mut empty: ibv_send_wr = unsafe { zeroed() };
     empty.opcode = ibv_wr_opcode::IBV_WR_SEND;
     empty
@@ -302,10 +268,13 @@ impl Qp for VerbsQp {
     }
 
     fn fail(&mut self) {
+        // SAFETY: zero is a valid value of each field.
+        let mut attr: ibv_qp_attr = unsafe { zeroed() };
+        attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+        // SAFETY: the queue pair lives until this value is dropped; the mask names what is set.
         // A device that refuses this has failed itself, and flushes on its own.
-        self.modify(ibv_qp_attr_mask::IBV_QP_STATE, |attr| {
-            attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        });
+        unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask) };
         self.gate.open();
     }
 }

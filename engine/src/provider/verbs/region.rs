@@ -45,9 +45,8 @@ impl VerbsRegion {
         }
         // SAFETY: the mapping is valid for its length; it is owned here and outlives the
         // registration. The domain lives as long as the device.
-        let mr = unsafe {
-            ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), flags(access))
-        };
+        let mr =
+            unsafe { ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), flags(access)) };
         let Some(mr) = NonNull::new(mr) else {
             let errno = errno();
             let error = refused(asked(), errno);
@@ -79,9 +78,8 @@ fn flags(access: Access) -> i32 {
 fn lock_cure() -> String {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: the call writes one rlimit into room for one; one of zeros is valid too.
-    let (answer, limit) = unsafe {
-        (libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr()), limit.assume_init())
-    };
+    let (answer, limit) =
+        unsafe { (libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr()), limit.assume_init()) };
     if answer != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return String::from("free memory: locking it is not limited here");
     }
