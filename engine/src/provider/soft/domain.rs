@@ -73,7 +73,7 @@ pub(super) struct Inside {
     /// Commands wait.
     pub(super) attention: Arc<AtomicBool>,
     /// Queue pairs by slot (the low bits of their number).
-    pub(super) qps: Box<[Option<NonNull<QpContext>>]>,
+    pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
     pub(super) links: Vec<Option<Box<Link>>>,
     pub(super) rqs: Vec<RqUse>,
     pub(super) cqs: Vec<CompletionQueue>,
@@ -103,7 +103,7 @@ impl Domain {
             inside: UnsafeCell::new(Inside {
                 nic: nic.clone(),
                 attention,
-                qps: std_alloc::vec![None; QPS].into_boxed_slice(),
+                qps: Box::new([None; QPS]),
                 links: Vec::with_capacity(64),
                 rqs: Vec::with_capacity(16),
                 cqs: Vec::with_capacity(4),
@@ -153,18 +153,27 @@ impl Domain {
     /// [`Sharing::Exclusive`]. `f` does not enter again.
     #[inline(always)]
     pub(super) unsafe fn enter<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
-        let guard = match self.sharing {
-            Sharing::Exclusive => None,
-            Sharing::Shared => Some(self.lock.lock()),
-        };
-        // SAFETY: the caller (exclusive) or the guard (shared) keeps everybody else out.
+        if self.sharing == Sharing::Exclusive {
+            // SAFETY: the caller keeps everybody else out.
+            return unsafe { self.enter_alone(f) };
+        }
+        let _guard = self.lock.lock();
+        // SAFETY: the guard keeps everybody else out.
+        unsafe { self.enter_alone(f) }
+    }
+
+    /// `enter` for a caller who is known to be alone.
+    ///
+    /// # Safety
+    /// No other thread is inside at the same time. `f` does not enter again.
+    #[inline(always)]
+    pub(super) unsafe fn enter_alone<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
+        // SAFETY: by this function's contract there is no other reference.
         let inside = unsafe { &mut *self.inside.get() };
         if self.attention.load(Ordering::Acquire) {
             self.attend(inside);
         }
-        let result = f(inside);
-        drop(guard);
-        result
+        f(inside)
     }
 
     /// Carries out what the control plane left.
@@ -194,8 +203,8 @@ impl Drop for Domain {
 
 /// The queue pair with that number in a domain's table, if it is alive.
 #[inline(always)]
-pub(super) fn qp_in(table: &[Option<NonNull<QpContext>>], num: u32) -> Option<NonNull<QpContext>> {
-    let qp = (*table.get(num as usize % QPS)?)?;
+pub(super) fn qp_in(table: &[Option<NonNull<QpContext>>; QPS], num: u32) -> Option<NonNull<QpContext>> {
+    let qp = table[num as usize % QPS]?;
     // SAFETY: pointers in the table are boxes the domain owns.
     if unsafe { qp.as_ref() }.num == num { Some(qp) } else { None }
 }
@@ -235,10 +244,14 @@ impl Inside {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Add(qp, queue) => self.add(qp, queue),
-            Command::AddLink(link) => match self.links.iter_mut().find(|slot| slot.is_none()) {
-                Some(slot) => *slot = Some(link),
-                None => self.links.push(Some(link)),
-            },
+            Command::AddLink(mut link) => {
+                let free = self.links.iter().position(Option::is_none);
+                link.index = free.unwrap_or(self.links.len());
+                match free {
+                    Some(index) => self.links[index] = Some(link),
+                    None => self.links.push(Some(link)),
+                }
+            }
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {
                 if let Some(mut qp) = self.qp(num) {
@@ -313,6 +326,7 @@ impl Inside {
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
         qp.state = State::Rts;
+        qp.open_on = index;
         if let Some(link) = &mut self.links[index] {
             link.users += 1;
             // Room for every queue pair at once: the data plane never grows it.
@@ -331,8 +345,7 @@ impl Inside {
     fn remove(&mut self, slot: usize) {
         let Some(pointer) = self.qps[slot].take() else { return };
         // SAFETY: the table owned this box, and the slot is empty now.
-        let mut qp = unsafe { Box::from_raw(pointer.as_ptr()) };
-        self.leave_backlog(&mut qp);
+        let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
         self.todo.retain(|num| *num != qp.num);
         let rq = &mut self.rqs[qp.rq];
         rq.users -= 1;
@@ -341,6 +354,7 @@ impl Inside {
             rq.queue.detach();
         }
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.backlog.retain(|num| *num != qp.num);
             link.users -= 1;
             link.shared.release_end();
         }

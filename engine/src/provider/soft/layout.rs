@@ -103,6 +103,12 @@ impl Header {
     pub(super) fn qp(self) -> u32 {
         (self.0 >> 32) as u32
     }
+    /// True for a SEND in one record.
+    #[inline(always)]
+    pub(super) fn is_whole_send(self) -> bool {
+        const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
+        self.0 >> 16 & (WHOLE << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+    }
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {

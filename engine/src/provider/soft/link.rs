@@ -151,6 +151,8 @@ impl SignaledQueue {
 
 /// One side of a link, inside its domain.
 pub(super) struct Link {
+    /// Its slot there.
+    pub(super) index: usize,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
@@ -179,6 +181,7 @@ impl Link {
         // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
         let (out, input, _) = unsafe { split(base, shared.side) };
         Link {
+            index: 0,
             tx: Tx::new(out),
             rx: Rx::new(input),
             signaled: SignaledQueue {

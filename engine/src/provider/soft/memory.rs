@@ -15,7 +15,6 @@ use crate::provider::Access;
 pub(super) const REGIONS: usize = 4096;
 
 /// One region; 32 bytes, two a line.
-#[derive(Default)]
 #[repr(align(32))]
 struct Slot {
     /// The key while registered, 0 otherwise.
@@ -25,16 +24,27 @@ struct Slot {
     length: AtomicU64,
 }
 
+impl Slot {
+    const EMPTY: Slot = Slot {
+        key: AtomicU32::new(0),
+        access: AtomicU32::new(0),
+        start: AtomicU64::new(0),
+        length: AtomicU64::new(0),
+    };
+}
+
 /// All regions of a device.
 pub(super) struct Memory {
-    slots: Box<[Slot]>,
+    slots: Box<[Slot; REGIONS]>,
     /// Free slots, and the generation to use next, by slot.
     free: Mutex<(Vec<u32>, Vec<u8>)>,
 }
 
 impl Memory {
     pub(super) fn new() -> Memory {
-        let slots = (0..REGIONS).map(|_| Slot::default()).collect();
+        let slots = Box::new([const { Slot::EMPTY }; REGIONS]);
+        // Slot 0 is never given out, so that the key 0 is never good.
+        slots[0].key.store(u32::MAX, Ordering::Relaxed);
         let free = (1..REGIONS as u32).rev().collect();
         Memory { slots, free: Mutex::new((free, std_alloc::vec![1; REGIONS])) }
     }
@@ -69,14 +79,12 @@ impl Memory {
     /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).
     #[inline(always)]
     pub(super) fn allows(&self, key: u32, start: u64, length: u32, right: Access) -> bool {
-        let Some(slot) = self.slots.get((key >> 8) as usize) else { return false };
-        if key == 0 || slot.key.load(Ordering::Acquire) != key {
+        let slot = &self.slots[(key >> 8) as usize % REGIONS];
+        if slot.key.load(Ordering::Acquire) != key {
             return false;
         }
         let offset = start.wrapping_sub(slot.start.load(Ordering::Relaxed));
-        let size = slot.length.load(Ordering::Relaxed);
-        offset <= size
-            && u64::from(length) <= size - offset
+        offset.saturating_add(u64::from(length)) <= slot.length.load(Ordering::Relaxed)
             && slot.access.load(Ordering::Relaxed) & right.bits() == right.bits()
     }
 }
@@ -100,7 +108,9 @@ mod tests {
         assert!(!memory.allows(key, u64::MAX, u32::MAX, none));
         assert!(!memory.allows(key, 0x1000, 8, Access::REMOTE_WRITE));
         assert!(!memory.allows(0, 0, 0, none));
-        assert!(!memory.allows(u32::MAX, 0, 0, none));
+        for odd in [u32::MAX, key ^ 1, key + ((REGIONS as u32) << 8)] {
+            assert!(!memory.allows(odd, 0x1000, 1, none), "key {odd:x}");
+        }
     }
 
     /// MR-3: a key that was deregistered fails, also when its slot has a new owner.

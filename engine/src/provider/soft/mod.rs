@@ -246,25 +246,28 @@ pub struct SoftPoller {
 impl Poller for SoftPoller {
     #[inline(always)]
     fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let index = self.cq.index;
         let domain = &*self.cq.domain;
-        match domain.sharing() {
-            // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps
-            // to this thread by the contract of `Qp::post`.
-            Sharing::Exclusive => unsafe {
-                domain.enter(|inside| {
-                    let mut sink = Direct { out, filled: 0 };
-                    inside.progress(&mut sink);
-                    sink.filled
-                })
-            },
-            // SAFETY: `enter` locks a shared domain.
-            Sharing::Shared => unsafe {
-                domain.enter(|inside| {
-                    inside.progress(&mut Queued { budget: SHARED_BUDGET });
-                    inside.take_completions(index, out)
-                })
-            },
+        if domain.sharing() == Sharing::Shared {
+            return self.poll_shared(out);
+        }
+        let mut sink = Direct { out, filled: 0 };
+        // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
+        // this thread by the contract of `Qp::post`.
+        unsafe { domain.enter_alone(|inside| inside.progress(&mut sink)) };
+        sink.filled
+    }
+}
+
+impl SoftPoller {
+    #[inline(never)]
+    fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain.
+        unsafe {
+            self.cq.domain.enter(|inside| {
+                inside.progress(&mut Queued { budget: SHARED_BUDGET });
+                inside.take_completions(index, out)
+            })
         }
     }
 }
@@ -332,12 +335,6 @@ impl SoftQp {
         self.breaker().fail_lost();
     }
 
-    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
-    /// for a queue pair that is connected.
-    pub fn set_rnr_timer(&mut self, rnr_timer_ns: u64) {
-        self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
-    }
-
     /// A handle by which the control plane can connect and fail the queue pair that a worker
     /// owns.
     pub fn breaker(&self) -> Breaker {
@@ -381,6 +378,12 @@ impl Breaker {
             rnr_retry: wiring.peer_rnr_retry,
             rnr_timer_ns: wiring.rnr_timer_ns,
         }));
+    }
+
+    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
+    /// for a queue pair that is connected.
+    pub fn set_rnr_timer(&self, rnr_timer_ns: u64) {
+        self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
     }
 
     /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.

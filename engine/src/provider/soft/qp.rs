@@ -14,6 +14,9 @@ use crate::wr::{RecvWr, SendOp, Sge};
 /// Pieces of a send request at most.
 pub(super) const SEND_SGE_MAX: usize = 4;
 
+/// No link.
+pub(super) const CLOSED: usize = usize::MAX;
+
 /// The states this device passes through (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -67,6 +70,9 @@ pub(super) struct QpContext {
     pub(super) num: u32,
     pub(super) state: State,
     pub(super) signal_all: bool,
+    /// The link from which a whole message may be taken without another look: the link slot in
+    /// RTS with no message half received, `CLOSED` otherwise.
+    pub(super) open_on: usize,
     /// Link slot in the domain, and the peer's number; set when connected.
     pub(super) link: usize,
     pub(super) peer: u32,
@@ -128,7 +134,8 @@ impl QpContext {
             num: parts.num,
             state: State::Init,
             signal_all: parts.signal_all,
-            link: usize::MAX,
+            open_on: CLOSED,
+            link: CLOSED,
             peer: 0,
             rnr_retry: 7,
             rnr_timer_ns: 0,

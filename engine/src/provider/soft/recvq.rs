@@ -7,7 +7,6 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use arrayvec::ArrayVec;
 use spin::Mutex;
 use std_alloc::boxed::Box;
 use std_alloc::vec;
@@ -102,10 +101,9 @@ impl RecvQueue {
         let ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
         let take = ahead.min(ring.len());
         let mask = ring.slots.len() - 1;
-        stash.next = 0;
-        stash.wrs.clear();
-        for _ in 0..take {
-            stash.wrs.push(ring.slots[ring.head as usize & mask]);
+        (stash.next, stash.end) = (0, take);
+        for place in &mut stash.wrs[..take as usize] {
+            *place = ring.slots[ring.head as usize & mask];
             ring.head = ring.head.wrapping_add(1);
         }
         if take == 0 && shared > 1 {
@@ -128,10 +126,10 @@ impl RecvQueue {
         self.wanted.store(false, Ordering::Relaxed);
         let mask = ring.slots.len() - 1;
         while stash.len() > 0 && ring.len() < ring.slots.len() as u32 {
-            let Some(wr) = stash.wrs.pop() else { break };
+            stash.end -= 1;
             ring.head = ring.head.wrapping_sub(1);
             let at = ring.head as usize & mask;
-            ring.slots[at] = wr;
+            ring.slots[at] = stash.wrs[stash.end as usize];
         }
     }
 
@@ -148,30 +146,36 @@ impl RecvQueue {
 }
 
 /// Receives fetched ahead by one domain, oldest first from `next`.
-#[derive(Default)]
 pub(super) struct Stash {
-    wrs: ArrayVec<RecvWr, STASH>,
-    next: usize,
+    wrs: Box<[RecvWr; STASH]>,
+    next: u32,
+    end: u32,
+}
+
+impl Default for Stash {
+    fn default() -> Stash {
+        Stash { wrs: Box::new([RecvWr::default(); STASH]), next: 0, end: 0 }
+    }
 }
 
 impl Stash {
     /// The oldest, left in place.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<&RecvWr> {
-        self.wrs.get(self.next)
+        if self.next == self.end { None } else { self.wrs.get(self.next as usize) }
     }
 
     /// Takes away the oldest.
     #[inline(always)]
     pub(super) fn advance(&mut self) {
-        debug_assert!(self.next < self.wrs.len());
+        debug_assert!(self.next < self.end);
         self.next += 1;
     }
 
     /// How many are left.
     #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        self.wrs.len() - self.next
+    pub(super) fn len(&self) -> u32 {
+        self.end - self.next
     }
 }
 

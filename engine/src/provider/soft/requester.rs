@@ -8,7 +8,7 @@ use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled, reached};
 use super::memory::Memory;
-use super::qp::{QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
+use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendWr};
 
@@ -28,35 +28,50 @@ impl Inside {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
         let memory = &self.nic.memory;
-        let drained = link.tx.drained();
-        let mut accepted = 0;
-        let mut refused = None;
-        let mut lone = None;
-        for wr in list {
+        let done = match list {
+            [wr] => usize::from(post_lone(link, memory, qp, wr)),
+            _ => post_batch(link, memory, qp, list),
+        };
+        if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
+    }
+
+    /// The general post, request by request, of `list[done..]`; what came before is written, and
+    /// published here.
+    #[inline(never)]
+    fn post_slow(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+        done: usize,
+    ) -> Result<(), PostError> {
+        let Some(Some(link)) = self.links.get_mut(qp.link) else {
+            return Err(PostError { accepted: done, cause: PostCause::State });
+        };
+        let memory = &self.nic.memory;
+        let mut result = Ok(());
+        for (accepted, wr) in list.iter().enumerate().skip(done) {
             if let Err(cause) = admissible(qp, wr) {
-                refused = Some(cause);
+                result = Err(PostError { accepted, cause });
                 break;
             }
-            lone = write_whole(link, memory, qp, wr);
-            if lone.is_none() {
+            if !write_whole(link, memory, qp, wr) {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
                 link.tx.publish(ack);
             }
-            accepted += 1;
         }
         if link.backlog.front() == Some(&qp.num) {
             backlog::advance(link, memory, qp);
         }
-        ring_bell(link, lone, list, drained);
+        if link.tx.unpublished() > 0 {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
         if qp.poison.is_some() {
             self.worry(qp);
         }
-        match refused {
-            None => Ok(()),
-            Some(cause) => Err(PostError { accepted, cause }),
-        }
+        result
     }
 
     /// A post outside RTS: refused before (section 2.1), taken and flushed in ERR.
@@ -75,11 +90,9 @@ impl Inside {
 
     /// Makes completions for what the peer has taken.
     #[inline(always)]
-    pub(super) fn complete<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        while sink.room() > 0 {
-            let Some(Some(link)) = self.links.get_mut(index) else { return };
-            let Some(first) = link.signaled.first() else { return };
-            if !reached(link.safe, first.end) {
+    pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        while let Some(first) = link.signaled.first() {
+            if !reached(link.safe, first.end) || sink.room() == 0 {
                 return;
             }
             link.signaled.pop();
@@ -119,14 +132,18 @@ impl Inside {
     /// Writes what waits on this link, as far as there is space.
     #[cold]
     #[inline(never)]
-    pub(super) fn advance_link(&mut self, index: usize) {
-        while let Some(Some(link)) = self.links.get_mut(index) {
-            let Some(first) = link.backlog.front().copied() else { return };
-            let Some(qp) = qp_in(&self.qps, first) else {
+    pub(super) fn advance_link(&mut self, link: &mut Link) {
+        while let Some(first) = link.backlog.front().copied() {
+            let alive = qp_in(&self.qps, first).filter(|qp| {
+                // SAFETY: as in `complete`.
+                let qp = unsafe { qp.as_ref() };
+                qp.state == State::Rts && qp.in_backlog
+            });
+            let Some(qp) = alive else {
                 link.backlog.pop_front();
                 continue;
             };
-            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
+            // SAFETY: as in `complete`.
             let qp = unsafe { &mut *qp.as_ptr() };
             let wrote = backlog::advance(link, &self.nic.memory, qp);
             if link.tx.unpublished() > 0 {
@@ -156,7 +173,9 @@ impl Inside {
         if qp.state == State::Err {
             return;
         }
-        self.leave_backlog(qp);
+        // Its place in the backlog is skipped when its turn comes.
+        qp.in_backlog = false;
+        qp.open_on = CLOSED;
         qp.state = State::Err;
         qp.good_until = good_until;
         qp.cause = cause;
@@ -259,15 +278,6 @@ impl Inside {
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
     }
-
-    /// Takes a queue pair out of its link's backlog.
-    pub(super) fn leave_backlog(&mut self, qp: &mut QpContext) {
-        if core::mem::take(&mut qp.in_backlog)
-            && let Some(Some(link)) = self.links.get_mut(qp.link)
-        {
-            link.backlog.retain(|num| *num != qp.num);
-        }
-    }
 }
 
 /// An error completion: only number, status and queue pair mean anything (CP-1), the rest is
@@ -307,65 +317,117 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u32, on_wire: Sent)
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent });
 }
 
-/// Writes a request of one piece that fits one record and the ring; its header, or `None` if it
-/// must wait (in order behind what already waits), be cut, gathered, or fail.
+/// Posts one request alone, with the bell where it helps. False: nothing was done.
 #[inline(always)]
-fn write_whole(
+fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    let Some((header, _)) = plain(link, memory, qp, wr) else { return false };
+    if header.immediate_bytes() != 0 {
+        return false;
+    }
+    let payload = wr.sge.addr as *const u8;
+    let ack = link.ack();
+    if header.record() <= BELL_FIRST {
+        // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
+        // the record fits the first line.
+        unsafe { link.tx.publish_line(header, payload, ack) };
+    } else {
+        let drained = link.tx.drained();
+        let to = link.tx.begin(header, 0);
+        // SAFETY: as above; `begin` gives space for the record.
+        unsafe { copy::exact(to, payload, header.length() as usize) };
+        link.tx.end(header);
+        if drained && header.record() <= BELL_MAX {
+            // SAFETY: as above. A larger record goes into the bell only when the peer had read
+            // everything: in a stream it is read from the ring anyway, and the lines would cost.
+            unsafe { link.tx.publish_lines(header, payload, ack) };
+        } else {
+            link.tx.publish(ack);
+        }
+    }
+    enter(link, qp, wr, header);
+    true
+}
+
+/// Posts the plain requests at the front of a list; how many. If those are all, they are
+/// published.
+#[inline(always)]
+fn post_batch(
     link: &mut Link,
     memory: &Memory,
     qp: &mut QpContext,
+    list: &[SendWr<'_>],
+) -> usize {
+    for (n, wr) in list.iter().enumerate() {
+        if !write_whole(link, memory, qp, wr) {
+            return n;
+        }
+        if link.tx.unpublished() >= RECORD_MAX {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
+    }
+    if link.tx.unpublished() > 0 {
+        let ack = link.ack();
+        link.tx.publish(ack);
+    }
+    list.len()
+}
+
+/// The header of a request that can go to the ring now: one piece, one record, space for it,
+/// nothing before it waiting. Everything else is slow.
+#[inline(always)]
+fn plain(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &QpContext,
     wr: &SendWr<'_>,
-) -> Option<Header> {
+) -> Option<(Header, u32)> {
     let length = wr.sge.length;
-    if !link.backlog.is_empty()
+    let inline = wr.flags.contains(SendFlags::INLINE);
+    let limit = if inline { qp.inline_max() } else { FRAGMENT };
+    if qp.room() == 0
         || qp.sent != qp.posted
+        || length > limit
         || !wr.more.is_empty()
-        || length > FRAGMENT
-        || !link.signaled.has_room()
+        || !link.backlog.is_empty()
         || link.broken
     {
         return None;
     }
+    if !inline && !backlog::readable(memory, wr.sge) {
+        return None;
+    }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-    let record = backlog::record_flags(wr.flags.contains(SendFlags::SOLICITED), signaled);
-    let record = record | RecordFlags::FIRST | RecordFlags::LAST;
-    let (header, imm) = backlog::header(wr.op, record, length, qp.peer);
-    if !link.has_space(header.record()) {
+    if signaled && !link.signaled.has_room() {
         return None;
     }
-    if !wr.flags.contains(SendFlags::INLINE) && !backlog::readable(memory, wr.sge) {
-        return None;
-    }
+    let flags = backlog::record_flags(wr.flags.contains(SendFlags::SOLICITED), signaled);
+    let flags = flags | RecordFlags::FIRST | RecordFlags::LAST;
+    let (header, imm) = backlog::header(wr.op, flags, length, qp.peer);
+    if link.has_space(header.record()) { Some((header, imm)) } else { None }
+}
+
+/// Writes a plain request to the ring, unpublished. False: it is not plain, nothing was done.
+#[inline(always)]
+fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    let Some((header, imm)) = plain(link, memory, qp, wr) else { return false };
     let to = link.tx.begin(header, imm);
     // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
     // was checked unless it is inline.
-    unsafe { copy::exact(to, wr.sge.addr as *const u8, length as usize) };
+    unsafe { copy::exact(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
     link.tx.end(header);
-    if signaled {
-        link.signaled.push(Signaled { end: link.tx.at, qp: qp.num, index: qp.posted });
-    }
-    push(qp, wr, link.tx.at, Sent::ON_WIRE);
-    qp.sent = qp.posted;
-    Some(header)
+    enter(link, qp, wr, header);
+    true
 }
 
-/// Publishes what a post wrote; a lone small record goes into the bell as well. A larger one
-/// does so only when the peer had read everything: in a stream it would be read from the ring
-/// anyway, and the extra lines would cost.
+/// Enters a request that is on the wire in the send queue.
 #[inline(always)]
-fn ring_bell(link: &mut Link, lone: Option<Header>, list: &[SendWr<'_>], drained: bool) {
-    if link.tx.unpublished() == 0 {
-        return;
+fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header) {
+    let mut sent = Sent::ON_WIRE;
+    if header.flags().contains(RecordFlags::ASK) {
+        sent |= Sent::SIGNALED;
+        link.signaled.push(Signaled { end: link.tx.at, qp: qp.num, index: qp.posted });
     }
-    let ack = link.ack();
-    if let (Some(header), [wr]) = (lone, list)
-        && link.tx.unpublished() == header.record()
-        && header.immediate_bytes() == 0
-        && (header.record() <= BELL_FIRST || (drained && header.record() <= BELL_MAX))
-    {
-        // SAFETY: the poster vouches for the piece; the header is of this very record.
-        unsafe { link.tx.publish_lone(header, wr.sge.addr as *const u8, ack) };
-        return;
-    }
-    link.tx.publish(ack);
+    qp.push(SqEntry { wr_id: wr.wr_id, end: link.tx.at, sent });
+    qp.sent = qp.posted;
 }

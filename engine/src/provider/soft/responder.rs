@@ -1,7 +1,8 @@
 //! The receiving side of the device: what a poll does with the records of a link.
 //!
 //! The checks come in the order of section 2.5. A record is consumed only when everything about
-//! it is decided; without a receive it stays where it is, unacknowledged (RNR).
+//! it is decided; without a receive it stays where it is, unacknowledged (RNR). The fast path is
+//! a whole message for a queue pair that has a receive for it; everything else is slow.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::sync::atomic::Ordering;
@@ -9,41 +10,21 @@ use core::sync::atomic::Ordering;
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{Header, KIND_SEND, RecordFlags};
-use super::link::reached;
-use super::qp::{Assembly, QpContext, Sent, State};
+use super::link::{Link, reached};
+use super::nic::QPS;
+use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
-use super::ring::{Peek, Refusal};
+use super::ring::Refusal;
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
-
-/// What became of the record in front.
-enum Fate {
-    /// Consumed; go on.
-    Done,
-    /// It must wait; the link stands still.
-    Wait,
-    /// Look at it again: it came from the bell and has to be read from the ring.
-    Again,
-    /// Handled somewhere off the fast path.
-    Odd(Odd),
-}
-
-/// The uncommon things a record may be.
-enum Odd {
-    /// No queue pair takes it.
-    Nobody,
-    /// The queue pair that should take it has no receive.
-    NotReady,
-    /// It breaks a rule: status here, status there.
-    Refused(Status, Status),
-}
 
 impl Inside {
     /// One pass over everything there is to do, until the sink is full. Links are served in
     /// turn, so that a busy one cannot starve the others.
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
+        let room = sink.room();
         if !self.todo.is_empty() {
             self.attend_todo(sink);
         }
@@ -58,6 +39,14 @@ impl Inside {
             }
             self.turn = if first + 1 < links { first + 1 } else { 0 };
         }
+        if sink.room() == room {
+            self.give_back();
+        }
+    }
+
+    /// Gives back what was fetched ahead and another domain waits for.
+    #[inline(always)]
+    fn give_back(&mut self) {
         for rq in &mut self.rqs {
             if rq.queue.is_wanted() && rq.stash.len() > 0 {
                 rq.queue.give_back(&mut rq.stash);
@@ -65,150 +54,168 @@ impl Inside {
         }
     }
 
-    /// Serves one link: records in, completions out, acknowledgements both ways.
+    /// Serves one link. It is taken out of its place meanwhile, so that it can be used beside
+    /// everything else of the domain.
     #[inline(always)]
-    pub(super) fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
+    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
+        let Some(place) = self.links.get_mut(index) else { return };
+        let Some(mut link) = place.take() else { return };
+        self.serve_link(&mut link, sink);
+        self.links[index] = Some(link);
+    }
+
+    /// Completions out, records in, acknowledgements both ways.
+    #[inline(always)]
+    fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         // An acknowledgement waits one poll, so that a reply can carry it.
         let asked_before = link.asked;
-        if let Some(refusal) = link.look_at_taken() {
-            self.take_refusal(index, refusal);
+        if link.tx.waits(link.safe)
+            && let Some(refusal) = link.look_at_taken()
+        {
+            self.take_refusal(link, refusal);
         }
-        self.complete(index, sink);
-        while sink.room() > 0 && self.receive(index, sink) {}
-        let shared = self.sharing == Sharing::Shared;
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        if link.asked && (asked_before || shared) || link.rx.owes() {
+        self.complete(link, sink);
+        self.receive_all(link, sink);
+        if link.asked && (asked_before || self.sharing == Sharing::Shared) || link.rx.owes() {
             link.tell_now();
         }
         if !link.refusals.is_empty() {
             link.attend_refusals();
         }
         if !link.backlog.is_empty() {
-            self.advance_link(index);
+            self.advance_link(link);
         }
-        self.complete(index, sink);
     }
 
-    /// Handles the record in front. False: nothing more to do now.
+    /// Takes records until there are none, the sink is full, or one must wait.
     #[inline(always)]
-    fn receive<S: Sink>(&mut self, index: usize, sink: &mut S) -> bool {
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        let mut freed = None;
-        let header = match link.rx.peek(|upto| freed = Some(upto)) {
-            Peek::Record(header) => header,
-            Peek::Empty => {
-                if let Some(upto) = freed {
-                    link.note_ack(upto);
+    fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        while sink.room() > 0 && !link.broken {
+            if link.rx.caught_up() {
+                let Some(word) = link.rx.look() else { return };
+                link.note_ack((word >> 32) as u32);
+                if !link.rx.advance(word as u32) {
+                    return self.cut_off(link);
                 }
-                return false;
+                if link.rx.caught_up() {
+                    return;
+                }
             }
-            Peek::Broken => {
-                self.cut_off(index);
-                return false;
+            let Some(header) = link.rx.header() else { return self.cut_off(link) };
+            if !self.receive(link, header, sink) && !self.receive_slow(link, header, sink) {
+                return;
             }
-        };
-        if let Some(upto) = freed {
-            link.note_ack(upto);
-        }
-        match self.take(index, header, sink) {
-            Fate::Done | Fate::Again => true,
-            Fate::Wait => false,
-            Fate::Odd(odd) => self.take_odd(index, header, odd, sink),
         }
     }
 
-    /// The fast path: a whole message for a queue pair that has a receive for it.
+    /// The fast path. False: nothing was done, look closer.
     #[inline(always)]
-    fn take<S: Sink>(&mut self, index: usize, header: Header, sink: &mut S) -> Fate {
-        let Some(qp) = qp_in(&self.qps, header.qp()) else { return Fate::Odd(Odd::Nobody) };
+    fn receive<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> bool {
+        if !header.is_whole_send() {
+            return false;
+        }
+        let Some(qp) = self.qps[header.qp() as usize % QPS] else { return false };
         // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
         let qp = unsafe { &mut *qp.as_ptr() };
-        let Some(Some(link)) = self.links.get_mut(index) else { return Fate::Wait };
-        if header.kind() != KIND_SEND || qp.link != index || qp.state != State::Rts {
-            return Fate::Odd(Odd::Nobody);
+        if qp.num != header.qp() || qp.open_on != link.index {
+            return false;
         }
-        let flags = header.flags();
-        let whole = flags.contains(RecordFlags::FIRST | RecordFlags::LAST);
-        if !whole || qp.assembly.is_some() {
-            return self.take_fragment(index, header, sink);
-        }
-        let rq = &mut self.rqs[qp.rq];
-        let wr = match rq.stash.first() {
-            Some(wr) => *wr,
-            None => {
-                rq.queue.fetch(&mut rq.stash, self.sharing == Sharing::Shared);
-                match rq.stash.first() {
-                    Some(wr) => *wr,
-                    None => return Fate::Odd(Odd::NotReady),
-                }
-            }
-        };
-        let length = header.length();
-        if length > wr.sge.length {
-            return Fate::Odd(Odd::Refused(Status::LocalLength, Status::RemoteInvalidRequest));
-        }
-        let memory = &self.nic.memory;
-        if length > 0 && !memory.allows(wr.sge.lkey, wr.sge.addr, length, Access::LOCAL_WRITE) {
-            return Fate::Odd(Odd::Refused(Status::LocalProtection, Status::RemoteOperation));
+        let Some(rq) = self.rqs.get_mut(qp.rq) else { return false };
+        let Some(wr) = rq.stash.first() else { return false };
+        let (length, sge, wr_id) = (header.length(), wr.sge, wr.wr_id);
+        let allows = || self.nic.memory.allows(sge.lkey, sge.addr, length, Access::LOCAL_WRITE);
+        if length > sge.length || (length > 0 && !allows()) {
+            return false;
         }
         // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
         // just checked.
-        if !unsafe { link.rx.fetch(header, wr.sge.addr as *mut u8) } {
-            return Fate::Again;
+        if !unsafe { link.rx.fetch(header, sge.addr as *mut u8) } {
+            // The bell changed while it was read; the ring is read next.
+            return true;
         }
-        let imm = if flags.contains(RecordFlags::IMM) { link.rx.immediate() } else { 0 };
-        link.asked |= flags.contains(RecordFlags::ASK);
+        let imm = link.rx.immediate(header);
+        link.asked |= header.flags().contains(RecordFlags::ASK);
         link.rx.consume(header);
         rq.stash.advance();
-        qp.rnr_since_ns = None;
-        let wc = recv_wc(wr.wr_id, qp.num, length, flags, imm);
+        let wc = recv_wc(wr_id, qp.num, length, header.flags(), imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-        Fate::Done
+        true
     }
 
-    /// One fragment of a longer message.
+    /// Everything else. Decided only on what the ring says, never on a bell that may be half
+    /// rewritten. False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
-    fn take_fragment<S: Sink>(&mut self, index: usize, header: Header, sink: &mut S) -> Fate {
-        let Some(qp) = qp_in(&self.qps, header.qp()) else { return Fate::Odd(Odd::Nobody) };
-        // SAFETY: as in `take`.
-        let qp = unsafe { &mut *qp.as_ptr() };
-        let Some(Some(link)) = self.links.get_mut(index) else { return Fate::Wait };
-        let flags = header.flags();
-        if flags.contains(RecordFlags::FIRST) != qp.assembly.is_none() {
-            let status = Status::RemoteInvalidRequest;
-            return Fate::Odd(Odd::Refused(status, status));
+    fn receive_slow<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> bool {
+        if link.rx.leave_bell() {
+            return true;
         }
-        let rq = &mut self.rqs[qp.rq];
-        let assembly = match qp.assembly {
+        if header.kind() != KIND_SEND {
+            self.cut_off(link);
+            return false;
+        }
+        let Some(qp) = qp_in(&self.qps, header.qp()) else {
+            return self.receive_for_nobody(link, header, None);
+        };
+        // SAFETY: as in `receive`.
+        let qp = unsafe { &mut *qp.as_ptr() };
+        if qp.link != link.index || qp.state != State::Rts {
+            return self.receive_for_nobody(link, header, Some(qp.state));
+        }
+        if header.flags().contains(RecordFlags::FIRST) != qp.assembly.is_none() {
+            let status = Status::RemoteInvalidRequest;
+            self.refuse(link, header, qp, (status, status), sink);
+            return true;
+        }
+        if qp.assembly.is_none() {
+            let exact = self.sharing == Sharing::Shared;
+            let rq = &mut self.rqs[qp.rq];
+            if rq.stash.len() == 0 {
+                rq.queue.fetch(&mut rq.stash, exact);
+            }
+            if rq.stash.len() == 0 {
+                return self.wait_for_receive(link, header, qp, sink);
+            }
+            qp.rnr_since_ns = None;
+        }
+        self.receive_fragment(link, header, qp, sink)
+    }
+
+    /// One fragment of a message, or a whole one: the first takes a receive, the last completes
+    /// it.
+    fn receive_fragment<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Assembly { wr, received } = match qp.assembly {
             Some(assembly) => assembly,
             None => {
-                if rq.stash.len() == 0 {
-                    rq.queue.fetch(&mut rq.stash, self.sharing == Sharing::Shared);
-                }
-                let Some(wr) = rq.stash.first().copied() else {
-                    return Fate::Odd(Odd::NotReady);
-                };
-                rq.stash.advance();
-                qp.rnr_since_ns = None;
+                let Some(wr) = self.take_receive(qp) else { return false };
+                qp.open_on = CLOSED;
                 *qp.assembly.insert(Assembly { wr, received: 0 })
             }
         };
-        let Assembly { wr, received } = assembly;
         let length = header.length();
         if length > wr.sge.length - received {
-            return Fate::Odd(Odd::Refused(Status::LocalLength, Status::RemoteInvalidRequest));
+            let statuses = (Status::LocalLength, Status::RemoteInvalidRequest);
+            self.refuse(link, header, qp, statuses, sink);
+            return true;
         }
         let to = wr.sge.addr + u64::from(received);
         if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
-            return Fate::Odd(Odd::Refused(Status::LocalProtection, Status::RemoteOperation));
+            let statuses = (Status::LocalProtection, Status::RemoteOperation);
+            self.refuse(link, header, qp, statuses, sink);
+            return true;
         }
-        // SAFETY: as in `take`.
+        // SAFETY: as in `receive`.
         if !unsafe { link.rx.fetch(header, to as *mut u8) } {
-            return Fate::Again;
+            return true;
         }
-        let imm = if flags.contains(RecordFlags::IMM) { link.rx.immediate() } else { 0 };
+        let flags = header.flags();
+        let imm = link.rx.immediate(header);
         link.asked |= flags.contains(RecordFlags::ASK);
         link.rx.consume(header);
         if link.rx.owes() {
@@ -216,61 +223,42 @@ impl Inside {
         }
         if !flags.contains(RecordFlags::LAST) {
             qp.assembly = Some(Assembly { wr, received: received + length });
-            return Fate::Done;
-        }
-        qp.assembly = None;
-        let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-        Fate::Done
-    }
-
-    /// Everything but a message that fits. Decided only on what the ring says, never on a bell
-    /// that may be half rewritten.
-    #[cold]
-    #[inline(never)]
-    fn take_odd<S: Sink>(&mut self, index: usize, header: Header, odd: Odd, sink: &mut S) -> bool {
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        if link.rx.leave_bell() {
             return true;
         }
-        match (header.kind(), odd) {
-            (KIND_SEND, Odd::Nobody) => self.take_nobody(index, header),
-            (KIND_SEND, Odd::NotReady) => self.wait_for_receive(index, header, sink),
-            (KIND_SEND, Odd::Refused(here, there)) => {
-                let Some(qp) = qp_in(&self.qps, header.qp()) else { return false };
-                // SAFETY: as in `take`.
-                let qp = unsafe { &mut *qp.as_ptr() };
-                self.refuse(index, header, qp, here, there, sink);
-                true
-            }
-            _ => {
-                self.cut_off(index);
-                false
-            }
-        }
+        qp.assembly = None;
+        qp.open_on = link.index;
+        let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        true
     }
 
-    /// A record for a queue pair that is not there, not ours to give, not ready, or dead.
-    fn take_nobody(&mut self, index: usize, header: Header) -> bool {
-        let waits = self.qp(header.qp()).is_some_and(|qp| {
-            // SAFETY: as in `take`.
-            unsafe { qp.as_ref() }.state == State::Init
-        });
-        if waits || self.attention.load(Ordering::Acquire) {
+    /// A record for a queue pair that is not there, not on this link, not ready, or dead.
+    fn receive_for_nobody(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        state: Option<State>,
+    ) -> bool {
+        if state == Some(State::Init) || self.attention.load(Ordering::Acquire) {
             // Being connected, or the command that does it is still to be read: it stays.
             return false;
         }
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
         link.refuse(header.qp(), Status::RetryExceeded);
         link.rx.consume(header);
+        if link.broken {
+            self.cut_off(link);
+        }
         true
     }
 
     /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
-    fn wait_for_receive<S: Sink>(&mut self, index: usize, header: Header, sink: &mut S) -> bool {
-        let Some(qp) = qp_in(&self.qps, header.qp()) else { return false };
-        // SAFETY: as in `take`.
-        let qp = unsafe { &mut *qp.as_ptr() };
+    fn wait_for_receive<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
         if qp.rnr_retry == 7 {
             return false;
         }
@@ -280,19 +268,19 @@ impl Inside {
         if now.saturating_sub(since) < patience {
             return false;
         }
-        self.refuse(index, header, qp, Status::Flushed, Status::RnrRetryExceeded, sink);
+        let statuses = (Status::Flushed, Status::RnrRetryExceeded);
+        self.refuse(link, header, qp, statuses, sink);
         true
     }
 
-    /// Refuses a record: the peer hears `there`, a receive it would have used completes with
-    /// `here`, and this queue pair is in error (SM-3).
+    /// Refuses a record: the receive it would have used completes with the first status, the peer
+    /// hears the second, and this queue pair is in error (SM-3).
     fn refuse<S: Sink>(
         &mut self,
-        index: usize,
+        link: &mut Link,
         header: Header,
         qp: &mut QpContext,
-        here: Status,
-        there: Status,
+        (here, there): (Status, Status),
         sink: &mut S,
     ) {
         let taken = match qp.assembly.take() {
@@ -303,12 +291,12 @@ impl Inside {
             let wc = error_wc(wr_id, qp.num, here);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
-        if let Some(Some(link)) = self.links.get_mut(index) {
-            link.refuse(header.qp(), there);
-            link.rx.consume(header);
+        link.refuse(header.qp(), there);
+        link.rx.consume(header);
+        self.fail_qp(qp, link.safe, None);
+        if link.broken {
+            self.cut_off(link);
         }
-        let upto = self.safe_position(qp);
-        self.fail_qp(qp, upto, None);
     }
 
     fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
@@ -321,42 +309,33 @@ impl Inside {
     /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
     #[cold]
     #[inline(never)]
-    fn take_refusal(&mut self, index: usize, refusal: Refusal) {
-        self.fail_refused(index, refusal);
-        if let Some(Some(link)) = self.links.get_mut(index) {
-            link.settle_refusal();
-        }
-    }
-
-    fn fail_refused(&mut self, index: usize, refusal: Refusal) {
-        let Refusal { at: position, qp: peer, status } = refusal;
+    fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
         let slot = self.qps.iter().flatten().find(|qp| {
             // SAFETY: boxes this domain owns.
             let qp = unsafe { qp.as_ref() };
-            qp.link == index && qp.peer == peer && qp.state == State::Rts
+            qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
         });
-        let Some(slot) = slot.copied() else { return };
-        // SAFETY: as in `take`.
-        let qp = unsafe { &mut *slot.as_ptr() };
-        if status == Status::Success || !names_our_request(qp, position) {
-            return;
+        if let Some(slot) = slot.copied() {
+            // SAFETY: as in `receive`.
+            let qp = unsafe { &mut *slot.as_ptr() };
+            if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
+                self.fail_qp(qp, refusal.at, Some(refusal.status));
+            }
         }
-        self.fail_qp(qp, position, Some(status));
+        link.settle_refusal();
     }
 
     /// The peer wrote what no honest peer writes, or earned too many refusals: its connections
     /// end, nothing else does.
     #[cold]
-    fn cut_off(&mut self, index: usize) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
+    fn cut_off(&mut self, link: &mut Link) {
         link.broken = true;
-        let safe = link.safe;
         for slot in 0..self.qps.len() {
             let Some(qp) = self.qps[slot] else { continue };
-            // SAFETY: as in `take`.
+            // SAFETY: as in `receive`.
             let qp = unsafe { &mut *qp.as_ptr() };
-            if qp.link == index {
-                self.fail_qp(qp, safe, Some(Status::RetryExceeded));
+            if qp.link == link.index {
+                self.fail_qp(qp, link.safe, Some(Status::RetryExceeded));
             }
         }
     }

@@ -146,8 +146,8 @@ impl Tx {
         self.way.bell(0).store(word, Ordering::Release);
     }
 
-    /// Publishes one record, already in the ring, with a copy of it in the bell: the receiver
-    /// then needs only the line it is reading anyway.
+    /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
+    /// bell: the receiver then needs only the line it is reading anyway.
     ///
     /// The bell is a sequence lock. Writer: sequence (the new tail), Release fence, contents,
     /// tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence, sequence. If a
@@ -156,10 +156,58 @@ impl Tx {
     /// writer's fence the contents could be seen before the sequence changed.
     ///
     /// # Safety
+    /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
+    /// immediate word; nothing is unpublished, and there is space.
+    #[inline(always)]
+    pub(super) unsafe fn publish_line(&mut self, header: Header, payload: *const u8, ack: u32) {
+        debug_assert!(header.record() <= BELL_FIRST && self.unpublished() == 0);
+        // SAFETY: as the caller vouches; N words cover the length.
+        unsafe {
+            match header.length().div_ceil(8) {
+                0 => self.line::<0>(header, payload, ack),
+                1 => self.line::<1>(header, payload, ack),
+                2 => self.line::<2>(header, payload, ack),
+                3 => self.line::<3>(header, payload, ack),
+                4 => self.line::<4>(header, payload, ack),
+                _ => self.line::<5>(header, payload, ack),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `publish_line`; the length takes N words.
+    #[inline(always)]
+    unsafe fn line<const N: usize>(&mut self, header: Header, payload: *const u8, ack: u32) {
+        let length = header.length() as usize;
+        let mut words = [0u64; N];
+        for (n, word) in words.iter_mut().enumerate() {
+            // SAFETY: n < N, so n * 8 < length.
+            *word = unsafe { copy::word(payload, n * 8, length) };
+        }
+        let to = self.begin(header, 0).cast::<u64>();
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: `begin` gives space for the whole record, padded to words.
+            unsafe { to.add(n).write(*word) };
+        }
+        self.end(header);
+        self.published = self.at;
+        self.way.bell(1).store(u64::from(self.published), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.way.bell(2).store(header.0, Ordering::Relaxed);
+        for (n, word) in words.iter().enumerate() {
+            self.way.bell(3 + n).store(*word, Ordering::Relaxed);
+        }
+        self.ring(ack);
+    }
+
+    /// Publishes one record of more than 40 bytes, already in the ring, with a copy of it in the
+    /// lines of the bell. See [`Tx::publish_line`].
+    ///
+    /// # Safety
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
     /// record is the only unpublished one and at most `BELL_MAX` bytes.
     #[inline(always)]
-    pub(super) unsafe fn publish_lone(&mut self, header: Header, payload: *const u8, ack: u32) {
+    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u32) {
         let length = header.length() as usize;
         debug_assert!(header.record() <= BELL_MAX && self.unpublished() == header.record());
         self.published = self.at;
@@ -167,10 +215,9 @@ impl Tx {
         self.way.bell(1).store(sequence, Ordering::Relaxed);
         fence(Ordering::Release);
         self.way.bell(2).store(header.0, Ordering::Relaxed);
-        let first = length.min(BELL_FIRST as usize - 8);
         let mut at = 0;
-        while at < first {
-            // SAFETY: `at < length`; the caller vouches for the payload.
+        while at < BELL_FIRST as usize - 8 {
+            // SAFETY: the first 40 bytes are below `length`; the caller vouches for the payload.
             let word = unsafe { copy::word(payload, at, length) };
             self.way.bell(3 + at / 8).store(word, Ordering::Relaxed);
             at += 8;
@@ -180,13 +227,14 @@ impl Tx {
         // already at work on the first line. Release: words before their stamp.
         let mut line = 8;
         while at < length {
-            for n in 1..8 {
-                if at < length {
-                    // SAFETY: `at < length`; the caller vouches for the payload.
-                    let word = unsafe { copy::word(payload, at, length) };
-                    self.way.bell(line + n).store(word, Ordering::Relaxed);
-                    at += 8;
-                }
+            let end = length.min(at + 56);
+            let mut n = line + 1;
+            while at < end {
+                // SAFETY: `at < length`; the caller vouches for the payload.
+                let word = unsafe { copy::word(payload, at, length) };
+                self.way.bell(n).store(word, Ordering::Relaxed);
+                at += 8;
+                n += 1;
             }
             self.way.bell(line).store(sequence | STAMPED, Ordering::Release);
             line += 8;
@@ -207,25 +255,17 @@ pub(super) struct Rx {
     pub(super) at: u32,
     /// The tail, as last read.
     tail: u32,
+    /// The bell's first word, as last read.
+    word: u64,
     /// What the sender has been told this side has read.
     pub(super) told: u32,
     /// The bell holds the record at `at`.
     in_bell: bool,
 }
 
-/// What [`Rx::peek`] found.
-pub(super) enum Peek {
-    /// Nothing to read.
-    Empty,
-    /// A record; its header, checked against the space that was published.
-    Record(Header),
-    /// The sender wrote something impossible.
-    Broken,
-}
-
 impl Rx {
     pub(super) fn new(way: Direction) -> Rx {
-        Rx { way, at: 0, tail: 0, told: 0, in_bell: false }
+        Rx { way, at: 0, tail: 0, word: 0, told: 0, in_bell: false }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
@@ -234,56 +274,68 @@ impl Rx {
         (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
     }
 
-    /// Looks for the next record without consuming it. When the bell had to be read, `freed` is
-    /// told the acknowledgement in it.
+    /// True if every record seen so far has been read.
     #[inline(always)]
-    pub(super) fn peek(&mut self, freed: impl FnOnce(u32)) -> Peek {
-        if self.at == self.tail {
-            // Acquire pairs with `publish`: the records below the tail are complete.
-            let word = self.way.bell(0).load(Ordering::Acquire);
-            freed((word >> 32) as u32);
-            let tail = word as u32;
-            if tail == self.at {
-                return Peek::Empty;
-            }
-            let published = tail.wrapping_sub(self.at);
-            if published > RING || !published.is_multiple_of(8) {
-                return Peek::Broken;
-            }
-            self.tail = tail;
-            self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == u64::from(tail);
-            if self.in_bell {
-                let header = Header(self.way.bell(2).load(Ordering::Relaxed));
-                if header.record() == published && published <= BELL_MAX {
-                    return Peek::Record(header);
-                }
-                self.in_bell = false;
-            }
+    pub(super) fn caught_up(&self) -> bool {
+        self.at == self.tail
+    }
+
+    /// Reads the bell; its first word, tail and acknowledgement, if it has changed. Acquire pairs
+    /// with `publish`: the records below the tail are complete.
+    #[inline(always)]
+    pub(super) fn look(&mut self) -> Option<u64> {
+        let word = self.way.bell(0).load(Ordering::Acquire);
+        if word == self.word {
+            return None;
+        }
+        self.word = word;
+        Some(word)
+    }
+
+    /// Takes over a tail just read. False: no honest sender writes it.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, tail: u32) -> bool {
+        let published = tail.wrapping_sub(self.at);
+        if published == 0 {
+            return true;
+        }
+        if published > RING || !published.is_multiple_of(8) {
+            return false;
+        }
+        self.tail = tail;
+        self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == u64::from(tail);
+        if !self.in_bell {
             self.prefetch(published);
         }
-        self.peek_ring()
+        true
     }
 
+    /// The header of the next record, of which there is one; `None` if no honest sender writes
+    /// it. It is loaded once: what is checked is what is used.
     #[inline(always)]
-    fn peek_ring(&mut self) -> Peek {
-        // SAFETY: `data` is valid for a whole record and aligned. The word is loaded once; what
-        // is checked is what is used.
+    pub(super) fn header(&mut self) -> Option<Header> {
+        let published = self.tail.wrapping_sub(self.at);
+        if self.in_bell {
+            let header = Header(self.way.bell(2).load(Ordering::Relaxed));
+            if header.record() == published && published <= BELL_MAX {
+                return Some(header);
+            }
+            self.in_bell = false;
+        }
+        // SAFETY: `data` is valid for a whole record and aligned.
         let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
         let record = header.record();
-        if record > RECORD_MAX || record > self.tail.wrapping_sub(self.at) {
-            return Peek::Broken;
-        }
-        Peek::Record(header)
+        if record > RECORD_MAX || record > published { None } else { Some(header) }
     }
 
-    /// Gives up the copy in the bell: the next peek reads the ring. True if there was one.
+    /// Gives up the copy in the bell: the next look reads the ring. True if there was one.
     #[inline(always)]
     pub(super) fn leave_bell(&mut self) -> bool {
         core::mem::replace(&mut self.in_bell, false)
     }
 
-    /// Copies the payload of the record just peeked to `to`. False: the bell changed meanwhile;
-    /// nothing was consumed, peek again.
+    /// Copies the payload of the record whose header was read to `to`. False: the bell changed meanwhile;
+    /// nothing was consumed, read the header again.
     ///
     /// # Safety
     /// `to` is writable for `header.length()` bytes, and nobody else uses them.
@@ -291,7 +343,7 @@ impl Rx {
     pub(super) unsafe fn fetch(&mut self, header: Header, to: *mut u8) -> bool {
         let length = header.length() as usize;
         if !self.in_bell {
-            // SAFETY: peek checked that the record, and so its payload, lies inside what was
+            // SAFETY: `header` checked that the record, and so its payload, lies inside what was
             // published; an honest sender does not write there before it is given back, and what
             // a hostile one writes is only ever copied, never interpreted in place.
             unsafe {
@@ -344,13 +396,18 @@ impl Rx {
         false
     }
 
-    /// The immediate word of the record just peeked; only in the ring, never in the bell.
-    pub(super) fn immediate(&self) -> u32 {
-        // SAFETY: peek checked that a record with an immediate word has room for it.
+    /// The immediate word of the record whose header was read, 0 without one. It is only in the
+    /// ring, never in the bell.
+    #[inline(always)]
+    pub(super) fn immediate(&self, header: Header) -> u32 {
+        if header.immediate_bytes() == 0 {
+            return 0;
+        }
+        // SAFETY: `header` checked that a record with an immediate word has room for it.
         unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
 
-    /// Moves past the record just peeked.
+    /// Moves past the record whose header was read.
     #[inline(always)]
     pub(super) fn consume(&mut self, header: Header) {
         self.at = self.at.wrapping_add(header.record());

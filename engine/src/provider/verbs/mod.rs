@@ -11,6 +11,7 @@ mod cq;
 mod device;
 mod qp;
 mod region;
+mod send;
 mod shim;
 mod srq;
 

@@ -1,20 +1,20 @@
 //! Queue pairs. The connection manager makes and connects them; here they are posted to.
-#![expect(unsafe_code, reason = "requests are linked by pointer for the driver")]
+#![expect(unsafe_code, reason = "queue pairs are raw pointers of the driver")]
 
-use core::mem::{MaybeUninit, zeroed};
-use core::ptr::{self, NonNull};
+use core::mem::zeroed;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use rdma_sys::*;
-use std_alloc::boxed::Box;
+use rdma_sys::{ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use std_alloc::sync::Arc;
 
 use super::Verbs;
 use super::cq::VerbsCq;
-use super::device::{Ops, PostSend};
-use super::srq::{VerbsSrq, accepted_of, post_chunks};
+use super::device::Ops;
+use super::send::Sender;
+use super::srq::{VerbsSrq, post_chunks};
 use crate::provider::{Qp, QpCaps};
-use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
+use crate::wr::{PostCause, PostError, RecvWr, SendWr};
 
 /// Where a queue pair came from: the identifier of its connection, which outlives it.
 pub trait QpHome: Send + Sync + 'static {
@@ -67,11 +67,7 @@ pub struct QpParts<'a> {
 /// A queue pair of an RDMA device.
 pub struct VerbsQp {
     qp: NonNull<ibv_qp>,
-    post_send: PostSend,
-    /// The requests of one post, linked; as many as the send queue has slots.
-    scratch: Box<[MaybeUninit<ibv_send_wr>]>,
-    /// Pieces of requests that have several, side by side.
-    pieces: Box<[MaybeUninit<ibv_sge>]>,
+    sender: Sender,
     caps: QpCaps,
     num: u32,
     takes_sends: bool,
@@ -84,7 +80,7 @@ pub struct VerbsQp {
 }
 
 // SAFETY: libibverbs' calls on a queue pair may be made from any thread, and all other parts may
-// move between threads; the pointers in the scratch memory are written anew by each post.
+// move between threads; the pointers in the sender are written anew by each post.
 unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
@@ -95,15 +91,10 @@ impl VerbsQp {
     /// `home.destroy_qp()` destroys it, and nobody else calls that.
     pub unsafe fn new(parts: QpParts<'_>) -> VerbsQp {
         let QpParts { qp, caps, device, send_cq, recv_cq, srq, gate, home } = parts;
-        let slots = caps.send_wr as usize;
-        // A request of one piece points to the caller's own.
-        let pieces = if caps.send_sge > 1 { slots * caps.send_sge as usize } else { 0 };
         let ops = device.device().ops();
         VerbsQp {
             qp,
-            post_send: ops.post_send,
-            scratch: Box::new_uninit_slice(slots),
-            pieces: Box::new_uninit_slice(pieces),
+            sender: Sender::new(qp, ops.post_send, caps),
             caps,
             // SAFETY: the caller vouches for the queue pair.
             num: unsafe { (*qp.as_ptr()).qp_num },
@@ -127,107 +118,6 @@ impl VerbsQp {
         self.takes_sends = self.takes_sends || self.gate.is_open();
         self.takes_sends
     }
-
-    /// Why a request can not be posted, before the driver is asked (its answers differ, SQ-4).
-    #[inline]
-    fn check(&self, wr: &SendWr<'_>) -> Option<PostCause> {
-        let inline = wr.flags.contains(SendFlags::INLINE);
-        if inline && wr.length() > u64::from(self.caps.inline) {
-            return Some(PostCause::InlineTooLong);
-        }
-        let too_many = wr.pieces() > self.caps.send_sge.max(1) as usize;
-        too_many.then_some(PostCause::TooManyPieces)
-    }
-
-    /// Links requests from the front of the list: how many, and why not the next, if so.
-    #[inline]
-    fn link(&mut self, list: &[SendWr<'_>]) -> (usize, Option<PostCause>) {
-        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
-        let mut pieces_used = 0;
-        let mut count = 0;
-        for wr in list {
-            let refusal = self.check(wr);
-            if refusal.is_some() {
-                return (count, refusal);
-            }
-            if count == self.scratch.len() {
-                return (count, Some(PostCause::Full));
-            }
-            let (sg_list, num_sge) = gather(wr, &mut self.pieces, &mut pieces_used);
-            let mut raw = EMPTY;
-            raw.wr_id = wr.wr_id;
-            raw.next = first.wrapping_add(count + 1);
-            raw.sg_list = sg_list;
-            raw.num_sge = num_sge;
-            raw.send_flags = wr.flags.bits().into();
-            if let SendOp::SendWithImm(imm) = wr.op {
-                raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
-                raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
-            }
-            self.scratch[count].write(raw);
-            count += 1;
-        }
-        (count, None)
-    }
-
-    /// Posts the first `count` linked requests: one call, one doorbell.
-    #[inline]
-    fn ring(&mut self, count: usize) -> Result<(), PostError> {
-        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
-        let mut bad = ptr::null_mut();
-        // SAFETY: `link` has written `count` requests, at least one, each pointing to the next;
-        // the last now ends the list. Pieces lie in the caller's slice or in `pieces`; the
-        // buffers are the caller's to vouch for.
-        let answer = unsafe {
-            (*first.add(count - 1)).next = ptr::null_mut();
-            (self.post_send)(self.qp.as_ptr(), first, &raw mut bad)
-        };
-        if answer != 0 || !bad.is_null() {
-            let accepted = accepted_of(first, bad, count);
-            return Err(PostError { accepted, cause: cause_of(answer) });
-        }
-        Ok(())
-    }
-}
-
-/// A SEND with nothing set.
-const EMPTY: ibv_send_wr = {
-    // SAFETY: zero is a valid value of each field, pointers included.
-    let mut empty: ibv_send_wr = unsafe { zeroed() };
-    empty.opcode = ibv_wr_opcode::IBV_WR_SEND;
-    empty
-};
-
-/// The pieces of a request side by side: the caller's own if it is one, none if it is empty
-/// (SQ-9; some devices read a length of 0 as 2 GiB), else copied to `store` from `used` on.
-#[inline]
-fn gather(
-    wr: &SendWr<'_>,
-    store: &mut [MaybeUninit<ibv_sge>],
-    used: &mut usize,
-) -> (*mut ibv_sge, i32) {
-    if wr.more.is_empty() {
-        return ((&raw const wr.sge).cast_mut().cast(), (wr.sge.length != 0).into());
-    }
-    let room = &mut store[*used..*used + wr.pieces()];
-    let mut filled = 0;
-    for sge in core::iter::once(&wr.sge).chain(wr.more) {
-        if sge.length != 0 {
-            room[filled].write(ibv_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey });
-            filled += 1;
-        }
-    }
-    *used += filled;
-    (room.as_mut_ptr().cast(), filled as i32)
-}
-
-/// The cause behind a driver's answer, of either sign (G-2); 0 with a refused request is S1's.
-pub(super) fn cause_of(answer: i32) -> PostCause {
-    match answer.saturating_abs() {
-        libc::ENOMEM | libc::ENOSPC => PostCause::Full,
-        0 => PostCause::Device(libc::EIO),
-        errno => PostCause::Device(errno),
-    }
 }
 
 impl Qp for VerbsQp {
@@ -247,14 +137,9 @@ impl Qp for VerbsQp {
                 _ => Err(PostError { accepted: 0, cause: PostCause::State }),
             };
         }
-        let (count, refusal) = self.link(list);
-        if count > 0 {
-            self.ring(count)?;
-        }
-        match refusal {
-            None => Ok(()),
-            Some(cause) => Err(PostError { accepted: count, cause }),
-        }
+        // SAFETY: the queue pair lives until this value is dropped; the caller vouches for the
+        // buffers.
+        unsafe { self.sender.post(list) }
     }
 
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {

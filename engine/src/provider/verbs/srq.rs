@@ -10,7 +10,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::device::Device;
-use super::qp::cause_of;
+use super::send::cause_of;
 use super::shim::{errno, refused};
 use crate::error::SetupError;
 use crate::provider::Srq;

@@ -1,0 +1,315 @@
+//! How send requests are handed to the driver: one linked list, one call, one doorbell.
+#![expect(unsafe_code, reason = "requests are linked by pointer for the driver")]
+
+use core::mem::{MaybeUninit, zeroed};
+use core::ptr::{self, NonNull};
+
+use rdma_sys::{ibv_qp, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use std_alloc::boxed::Box;
+
+use super::device::PostSend;
+use super::srq::accepted_of;
+use crate::provider::QpCaps;
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
+
+/// Builds lists of requests in memory of its own and posts them.
+pub(super) struct Sender {
+    qp: NonNull<ibv_qp>,
+    post_send: PostSend,
+    caps: QpCaps,
+    /// The requests of one post, linked; as many as the send queue has slots.
+    scratch: Box<[MaybeUninit<ibv_send_wr>]>,
+    /// Pieces of requests that have several, side by side.
+    pieces: Box<[MaybeUninit<ibv_sge>]>,
+}
+
+impl Sender {
+    /// For a queue pair with these capacities, which outlives the sender's last post.
+    pub(super) fn new(qp: NonNull<ibv_qp>, post_send: PostSend, caps: QpCaps) -> Sender {
+        let slots = caps.send_wr as usize;
+        // A request of one piece points to the caller's own.
+        let pieces = if caps.send_sge > 1 { slots * caps.send_sge as usize } else { 0 };
+        Sender {
+            qp,
+            post_send,
+            caps,
+            scratch: Box::new_uninit_slice(slots),
+            pieces: Box::new_uninit_slice(pieces),
+        }
+    }
+
+    /// Posts a list.
+    ///
+    /// # Safety
+    /// The queue pair is alive and on the device of `post_send`; buffers as for `Qp::post`.
+    #[inline]
+    pub(super) unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        let (count, refusal) = self.link(list);
+        if count > 0 {
+            // SAFETY: the caller vouches for queue pair and buffers; `link` says how many.
+            unsafe { self.ring(count)? }
+        }
+        match refusal {
+            None => Ok(()),
+            Some(cause) => Err(PostError { accepted: count, cause }),
+        }
+    }
+
+    /// Why a request can not be posted, before the driver is asked (its answers differ, SQ-4).
+    #[inline]
+    fn check(&self, wr: &SendWr<'_>) -> Option<PostCause> {
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if inline && wr.length() > u64::from(self.caps.inline) {
+            return Some(PostCause::InlineTooLong);
+        }
+        let too_many = wr.pieces() > self.caps.send_sge.max(1) as usize;
+        too_many.then_some(PostCause::TooManyPieces)
+    }
+
+    /// Links requests from the front of the list: how many, and why not the next, if so.
+    #[inline]
+    fn link(&mut self, list: &[SendWr<'_>]) -> (usize, Option<PostCause>) {
+        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
+        let mut pieces_used = 0;
+        let mut count = 0;
+        for wr in list {
+            let refusal = self.check(wr);
+            if refusal.is_some() {
+                return (count, refusal);
+            }
+            if count == self.scratch.len() {
+                return (count, Some(PostCause::Full));
+            }
+            let (sg_list, num_sge) = gather(wr, &mut self.pieces, &mut pieces_used);
+            let mut raw = EMPTY;
+            raw.wr_id = wr.wr_id;
+            raw.next = first.wrapping_add(count + 1);
+            raw.sg_list = sg_list;
+            raw.num_sge = num_sge;
+            raw.send_flags = wr.flags.bits().into();
+            if let SendOp::SendWithImm(imm) = wr.op {
+                raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+                raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+            }
+            self.scratch[count].write(raw);
+            count += 1;
+        }
+        (count, None)
+    }
+
+    /// Posts the first `count` linked requests: one call, one doorbell.
+    ///
+    /// # Safety
+    /// `count` is not 0, and `link` has just returned it; the rest as for [`Sender::post`].
+    #[inline]
+    unsafe fn ring(&mut self, count: usize) -> Result<(), PostError> {
+        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
+        let mut bad = ptr::null_mut();
+        // SAFETY: `link` has written `count` requests, each pointing to the next; the last now
+        // ends the list. Pieces lie in the caller's slice or in `pieces`; the caller vouches
+        // for the queue pair and the buffers.
+        let answer = unsafe {
+            (*first.add(count - 1)).next = ptr::null_mut();
+            (self.post_send)(self.qp.as_ptr(), first, &raw mut bad)
+        };
+        if answer != 0 || !bad.is_null() {
+            let accepted = accepted_of(first, bad, count);
+            return Err(PostError { accepted, cause: cause_of(answer) });
+        }
+        Ok(())
+    }
+}
+
+/// A SEND with nothing set.
+const EMPTY: ibv_send_wr = {
+    // SAFETY: zero is a valid value of each field, pointers included.
+    let mut empty: ibv_send_wr = unsafe { zeroed() };
+    empty.opcode = ibv_wr_opcode::IBV_WR_SEND;
+    empty
+};
+
+/// The pieces of a request side by side: the caller's own if it is one, none if it is empty
+/// (SQ-9; some devices read a length of 0 as 2 GiB), else copied to `store` from `used` on.
+#[inline]
+fn gather(
+    wr: &SendWr<'_>,
+    store: &mut [MaybeUninit<ibv_sge>],
+    used: &mut usize,
+) -> (*mut ibv_sge, i32) {
+    if wr.more.is_empty() {
+        return ((&raw const wr.sge).cast_mut().cast(), (wr.sge.length != 0).into());
+    }
+    let room = &mut store[*used..*used + wr.pieces()];
+    let mut filled = 0;
+    for sge in core::iter::once(&wr.sge).chain(wr.more) {
+        if sge.length != 0 {
+            room[filled].write(ibv_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey });
+            filled += 1;
+        }
+    }
+    *used += filled;
+    (room.as_mut_ptr().cast(), filled as i32)
+}
+
+/// The cause behind a driver's answer, of either sign (G-2); 0 with a refused request is S1's.
+pub(super) fn cause_of(answer: i32) -> PostCause {
+    match answer.saturating_abs() {
+        libc::ENOMEM | libc::ENOSPC => PostCause::Full,
+        0 => PostCause::Device(libc::EIO),
+        errno => PostCause::Device(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wr::Sge;
+    use core::cell::RefCell;
+    use core::ffi::c_int;
+    use std_alloc::vec;
+    use std_alloc::vec::Vec;
+
+    /// What the driver of the tests saw of one request.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Seen {
+        wr_id: u64,
+        opcode: u32,
+        flags: u32,
+        imm: u32,
+        lengths: Vec<u32>,
+    }
+
+    /// The driver of the tests: takes `room` requests, then answers `errno`.
+    struct Driver {
+        room: usize,
+        errno: c_int,
+        names_bad: bool,
+        calls: usize,
+        seen: Vec<Seen>,
+    }
+
+    unsafe extern "C" fn driver(
+        qp: *mut ibv_qp,
+        mut wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        // SAFETY: the tests hand their driver's cell over as the queue pair.
+        let mut driver = unsafe { (*qp.cast::<RefCell<Driver>>()).borrow_mut() };
+        driver.calls += 1;
+        while !wr.is_null() {
+            if driver.seen.len() == driver.room {
+                if driver.names_bad {
+                    // SAFETY: the address of the sender's variable.
+                    unsafe { *bad = wr };
+                }
+                return driver.errno;
+            }
+            // SAFETY: the list was built by the sender and ends with NULL, and each request
+            // names as many pieces as it has.
+            unsafe {
+                let one = &*wr;
+                let count = one.num_sge as usize;
+                let pieces = (0..count).map(|index| (*one.sg_list.add(index)).length);
+                driver.seen.push(Seen {
+                    wr_id: one.wr_id,
+                    opcode: one.opcode,
+                    flags: one.send_flags,
+                    imm: one.imm_data_invalidated_rkey_union.imm_data,
+                    lengths: pieces.collect(),
+                });
+                wr = one.next;
+            }
+        }
+        0
+    }
+
+    fn with(driver_of: Driver, list: &[SendWr<'_>]) -> (Result<(), PostError>, Driver) {
+        let caps = QpCaps { send_wr: 8, send_sge: 3, inline: 64, ..QpCaps::default() };
+        let cell = RefCell::new(driver_of);
+        let mut sender = Sender::new(NonNull::from(&cell).cast(), driver, caps);
+        // SAFETY: the driver of the tests looks at no buffer.
+        let answer = unsafe { sender.post(list) };
+        (answer, cell.into_inner())
+    }
+
+    fn roomy() -> Driver {
+        Driver { room: 1000, errno: 0, names_bad: true, calls: 0, seen: Vec::new() }
+    }
+
+    fn wr(wr_id: u64, length: u32) -> SendWr<'static> {
+        let sge = Sge { addr: 4096, length, lkey: 1 };
+        SendWr { wr_id, op: SendOp::Send, flags: SendFlags::SIGNALED, sge, more: &[] }
+    }
+
+    #[test]
+    fn one_slice_is_one_doorbell() {
+        let list: Vec<SendWr<'_>> = (0..8).map(|n| wr(n, 8)).collect();
+        let (answer, driver) = with(roomy(), &list);
+        assert_eq!((answer, driver.calls), (Ok(()), 1));
+        assert!(driver.seen.iter().map(|seen| seen.wr_id).eq(0..8));
+        assert_eq!((driver.seen[0].opcode, driver.seen[0].flags), (2, 2));
+        let (answer, driver) = with(roomy(), &[]);
+        assert_eq!((answer, driver.calls), (Ok(()), 0));
+    }
+
+    #[test]
+    fn immediate_data_is_in_network_order() {
+        let imm = SendWr { op: SendOp::SendWithImm(0x0102_0304), ..wr(1, 8) };
+        let (_, driver) = with(roomy(), &[imm]);
+        assert_eq!(driver.seen[0].opcode, 3);
+        assert_eq!(driver.seen[0].imm.to_ne_bytes(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn pieces_keep_their_order_and_empty_ones_go() {
+        let more = [Sge { length: 0, ..wr(1, 8).sge }, Sge { length: 5, ..wr(1, 8).sge }];
+        let list =
+            [SendWr { more: &more, ..wr(1, 7) }, wr(2, 0), SendWr { more: &more, ..wr(3, 0) }];
+        let (answer, driver) = with(roomy(), &list);
+        assert_eq!(answer, Ok(()));
+        let lengths: Vec<&[u32]> = driver.seen.iter().map(|seen| &seen.lengths[..]).collect();
+        assert_eq!(lengths, [&[7, 5][..], &[], &[5]]);
+    }
+
+    #[test]
+    fn what_the_driver_would_refuse_is_told_by_cause() {
+        let inline = SendWr { flags: SendFlags::INLINE, ..wr(2, 65) };
+        let pieces = [wr(0, 1).sge; 3];
+        let wide = SendWr { more: &pieces, ..wr(2, 1) };
+        for (bad, cause) in [(inline, PostCause::InlineTooLong), (wide, PostCause::TooManyPieces)] {
+            let (answer, driver) = with(roomy(), &[wr(1, 8), bad, wr(3, 8)]);
+            assert_eq!(answer, Err(PostError { accepted: 1, cause }));
+            assert_eq!((driver.calls, driver.seen.len()), (1, 1));
+            assert_eq!(with(roomy(), &[bad]).1.calls, 0);
+        }
+        let long = vec![wr(0, 8); 9];
+        let full = PostError { accepted: 8, cause: PostCause::Full };
+        assert_eq!(with(roomy(), &long).0, Err(full));
+    }
+
+    #[test]
+    fn the_drivers_refusals_count_what_it_took() {
+        let list: Vec<SendWr<'_>> = (0..6).map(|n| wr(n, 8)).collect();
+        for (errno, cause) in [
+            (libc::ENOMEM, PostCause::Full),
+            (-libc::ENOMEM, PostCause::Full),
+            (libc::ENOSPC, PostCause::Full),
+            (libc::EINVAL, PostCause::Device(libc::EINVAL)),
+            (-libc::EINVAL, PostCause::Device(libc::EINVAL)),
+            (0, PostCause::Device(libc::EIO)),
+        ] {
+            for room in 0..6 {
+                let (answer, _) = with(Driver { room, errno, ..roomy() }, &list);
+                assert_eq!(answer, Err(PostError { accepted: room, cause }));
+            }
+        }
+    }
+
+    #[test]
+    fn a_driver_that_names_no_bad_request_owns_them_all() {
+        let silent = Driver { room: 2, errno: libc::EINVAL, names_bad: false, ..roomy() };
+        let (answer, _) = with(silent, &[wr(1, 8), wr(2, 8), wr(3, 8)]);
+        let error = PostError { accepted: 3, cause: PostCause::Device(libc::EINVAL) };
+        assert_eq!(answer, Err(error));
+    }
+}
