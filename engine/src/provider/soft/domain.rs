@@ -245,6 +245,7 @@ impl Inside {
         match command {
             Command::Add(qp, queue) => self.add(qp, queue),
             Command::AddLink(mut link) => {
+                self.drop_unused_links();
                 let free = self.links.iter().position(Option::is_none);
                 link.index = free.unwrap_or(self.links.len());
                 match free {

@@ -8,6 +8,7 @@ use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled, reached};
 use super::memory::Memory;
+use super::ring::CLAIM_MIN;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendWr};
@@ -357,6 +358,13 @@ fn post_batch(
     qp: &mut QpContext,
     list: &[SendWr<'_>],
 ) -> usize {
+    if let Some(first) = list.first() {
+        // A guess from the first request; the list is usually of one kind.
+        let bytes = list.len() as u32 * (first.sge.length.min(FRAGMENT) + 8);
+        if bytes >= CLAIM_MIN {
+            link.tx.claim(bytes);
+        }
+    }
     for (n, wr) in list.iter().enumerate() {
         if !write_whole(link, memory, qp, wr) {
             return n;

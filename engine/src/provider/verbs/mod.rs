@@ -17,7 +17,7 @@ mod srq;
 
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
-pub use self::qp::{QpHome, QpParts, SendGate, VerbsQp};
+pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::srq::VerbsSrq;
 

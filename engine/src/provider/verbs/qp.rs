@@ -3,7 +3,7 @@
 
 use core::mem::zeroed;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use std_alloc::sync::Arc;
@@ -22,28 +22,6 @@ pub trait QpHome: Send + Sync + 'static {
     fn destroy_qp(&self);
 }
 
-/// Whether a queue pair takes sends: opened by the connection manager as soon as the queue pair
-/// is in RTS, and never closed, for in ERR sends are taken and flushed.
-///
-/// A device must not be asked: soft-RoCE refuses sends below RTS and carries them out later all
-/// the same.
-#[derive(Clone, Debug, Default)]
-pub struct SendGate(Arc<AtomicBool>);
-
-impl SendGate {
-    /// The queue pair is in RTS, or in ERR.
-    pub fn open(&self) {
-        // Release: pairs with the load below, so that who posts comes after the calls that
-        // brought the queue pair to its state.
-        self.0.store(true, Ordering::Release);
-    }
-
-    #[inline]
-    fn is_open(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// What a [`VerbsQp`] is made of.
 pub struct QpParts<'a> {
     /// The queue pair, in INIT.
@@ -58,8 +36,6 @@ pub struct QpParts<'a> {
     pub recv_cq: &'a VerbsCq,
     /// Its shared receive queue, if it has none of its own.
     pub srq: Option<&'a VerbsSrq>,
-    /// Says when sends are taken.
-    pub gate: SendGate,
     /// Destroys it.
     pub home: Arc<dyn QpHome>,
 }
@@ -71,7 +47,6 @@ pub struct VerbsQp {
     caps: QpCaps,
     num: u32,
     takes_sends: bool,
-    gate: SendGate,
     ops: Ops,
     shared_queue: bool,
     // Dropped after the queue pair was destroyed, in this order: the id, then what it used.
@@ -90,7 +65,7 @@ impl VerbsQp {
     /// `qp` was made on `device` with just these queues and capacities, nobody but
     /// `home.destroy_qp()` destroys it, and nobody else calls that.
     pub unsafe fn new(parts: QpParts<'_>) -> VerbsQp {
-        let QpParts { qp, caps, device, send_cq, recv_cq, srq, gate, home } = parts;
+        let QpParts { qp, caps, device, send_cq, recv_cq, srq, home } = parts;
         let ops = device.device().ops();
         VerbsQp {
             qp,
@@ -99,7 +74,6 @@ impl VerbsQp {
             // SAFETY: the caller vouches for the queue pair.
             num: unsafe { (*qp.as_ptr()).qp_num },
             takes_sends: false,
-            gate,
             ops,
             shared_queue: srq.is_some(),
             home,
@@ -112,10 +86,25 @@ impl VerbsQp {
         self.qp.as_ptr()
     }
 
-    /// True once sends are taken; asks the gate only until then.
+    /// True once sends are taken: from RTS on, and for ever, for in ERR they are flushed. Said
+    /// here because soft-RoCE refuses a send below RTS and carries it out later all the same.
     #[inline]
     fn takes_sends(&mut self) -> bool {
-        self.takes_sends = self.takes_sends || self.gate.is_open();
+        self.takes_sends || self.learn()
+    }
+
+    /// Reads the state that libibverbs notes at each `ibv_modify_qp`. The connection manager
+    /// makes those calls, perhaps on another thread, and an accepting side is in RTS before its
+    /// answer leaves: so whoever replies to a message finds it there, however early that came.
+    #[cold]
+    fn learn(&mut self) -> bool {
+        // SAFETY: the queue pair lives until this value is dropped, the field is aligned, and
+        // libibverbs writes it as a whole. The load is atomic so that it is read as a whole too.
+        // Acquire: what is posted comes after the calls that brought the queue pair there.
+        let state = unsafe {
+            AtomicU32::from_ptr(&raw mut (*self.qp.as_ptr()).state).load(Ordering::Acquire)
+        };
+        self.takes_sends = state >= ibv_qp_state::IBV_QPS_RTS;
         self.takes_sends
     }
 }
@@ -160,7 +149,6 @@ impl Qp for VerbsQp {
         // SAFETY: the queue pair lives until this value is dropped; the mask names what is set.
         // A device that refuses this has failed itself, and flushes on its own.
         unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask) };
-        self.gate.open();
     }
 }
 

@@ -1,0 +1,174 @@
+//! Connections that workers own: the ids that stay with the control plane, and what the control
+//! plane owes the worker for each. Shared by [`crate::Listener`] and [`crate::Dialer`].
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Qp;
+use doorbell_engine::worker::Intake;
+
+use crate::attr::{ConnParam, QpAttr};
+use crate::error::CmError;
+use crate::fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey};
+
+/// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1). What the
+/// connection manager leaves there would be 655 ms (QP-20).
+pub(crate) const RNR_TIMER_CODE: u8 = 12;
+
+/// A word for a worker that its mailbox had no room for yet.
+enum Word {
+    Up,
+    Gone,
+}
+
+struct Connection<F: Fabric> {
+    id: F::Id,
+    qp_num: u32,
+    intake: Intake<F>,
+}
+
+/// What became of a connection.
+pub(crate) enum Outcome {
+    /// It is up.
+    Up,
+    /// It never came up: status and kind of the event.
+    Failed(EventKind, i32),
+}
+
+pub(crate) struct Connections<F: Fabric> {
+    pub(crate) channel: F::Channel,
+    live: HashMap<IdKey, Connection<F>>,
+    unsaid: Vec<(Intake<F>, u32, Word)>,
+    ended: u64,
+}
+
+impl<F: Fabric> Connections<F> {
+    pub(crate) fn new(fabric: &F) -> Result<Self, CmError> {
+        Ok(Connections {
+            channel: fabric.open_channel()?,
+            live: HashMap::new(),
+            unsaid: Vec::new(),
+            ended: 0,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Makes the queue pair of an id for a worker and hands it over, before the peer can send.
+    pub(crate) fn hand_over(
+        &mut self,
+        mut id: F::Id,
+        intake: &Intake<F>,
+        go: impl FnOnce(&mut F::Id) -> Result<(), CmError>,
+    ) -> Result<IdKey, (F::Id, CmError)> {
+        let attr = QpAttr {
+            send_cq: intake.cq(),
+            recv_cq: intake.cq(),
+            srq: Some(intake.srq()),
+            caps: intake.qp_caps(),
+            signal_all: false,
+        };
+        let qp = match id.create_qp(&attr) {
+            Ok(qp) => qp,
+            Err(error) => return Err((id, error)),
+        };
+        let qp_num = qp.num();
+        if let Err(qp) = intake.admit(qp) {
+            drop(qp);
+            let asked = "hand a connection to a worker";
+            let error = CmError::new(Code::Busy, asked, "its mailbox is full")
+                .cure("let the worker turn, or raise Config::peers");
+            return Err((id, error));
+        }
+        if let Err(error) = go(&mut id) {
+            self.say(intake.clone(), qp_num, Word::Gone);
+            return Err((id, error));
+        }
+        let key = id.key();
+        self.live.insert(key, Connection { id, qp_num, intake: intake.clone() });
+        Ok(key)
+    }
+
+    /// Handles an event of a connection; what it means, if it decides whether it comes up.
+    pub(crate) fn handle(&mut self, event: &Event<F>) -> Result<Option<Outcome>, CmError> {
+        match event.kind {
+            EventKind::Established => {
+                let Some(connection) = self.live.get_mut(&event.key) else { return Ok(None) };
+                connection.id.set_rnr_timer(RNR_TIMER_CODE)?;
+                let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
+                self.say(intake, qp_num, Word::Up);
+                Ok(Some(Outcome::Up))
+            }
+            EventKind::Disconnected | EventKind::DeviceRemoval => {
+                self.end(event.key);
+                Ok(None)
+            }
+            kind @ (EventKind::Rejected
+            | EventKind::Unreachable
+            | EventKind::ConnectError
+            | EventKind::AddrError
+            | EventKind::RouteError) => {
+                self.end(event.key);
+                Ok(Some(Outcome::Failed(kind, event.status)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A connection has ended: the worker is told, the peer too, and the id goes.
+    fn end(&mut self, key: IdKey) {
+        if let Some(mut connection) = self.live.remove(&key) {
+            self.ended += 1;
+            // Both ends say goodbye (CM-10); one that never was connected cannot, which is fine.
+            let _ = connection.id.disconnect();
+            self.say(connection.intake, connection.qp_num, Word::Gone);
+        }
+    }
+
+    /// Nobody waits for this connection any more.
+    pub(crate) fn give_up(&mut self, key: IdKey) {
+        self.end(key);
+    }
+
+    fn say(&mut self, intake: Intake<F>, qp_num: u32, word: Word) {
+        let said = match word {
+            Word::Up => intake.up(qp_num),
+            Word::Gone => intake.gone(qp_num),
+        };
+        if !said {
+            self.unsaid.push((intake, qp_num, word));
+        }
+    }
+
+    /// Says again what mailboxes had no room for, and ends what workers want ended.
+    pub(crate) fn tend(&mut self, intakes: &[Intake<F>]) {
+        for (intake, qp_num, word) in std::mem::take(&mut self.unsaid) {
+            self.say(intake, qp_num, word);
+        }
+        for intake in intakes {
+            while let Some(qp_num) = intake.next_closing() {
+                let key = self.live.iter().find(|(_, live)| live.qp_num == qp_num);
+                if let Some(key) = key.map(|(key, _)| *key) {
+                    self.end(key);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
+        self.channel.next(limit)
+    }
+}
+
+/// Parameters of a worker's connection: every resource the device has, retries without end while
+/// the other side has no receive posted, since its blocks come back.
+pub(crate) fn worker_param() -> ConnParam<'static> {
+    ConnParam::default()
+}

@@ -1,0 +1,123 @@
+//! A listener that gives its connections to workers.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::worker::Intake;
+
+use crate::attr::PortSpace;
+use crate::connections::{Connections, worker_param};
+use crate::error::CmError;
+use crate::fabric::{CmId, EventKind, Fabric};
+
+/// How long one wait of [`Listener::run`] lasts, and so how late it notices `stop`.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Accepts connections and deals them out to workers in turn.
+pub struct Listener<F: Fabric> {
+    // Before the connections: a listener that is gone raises no more events on their channel.
+    listening: F::Id,
+    connections: Connections<F>,
+    intakes: Vec<Intake<F>>,
+    next: usize,
+    refused: u64,
+    fabric: F,
+}
+
+impl<F: Fabric> Listener<F> {
+    /// Binds and listens. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// An address that is not the device's, or a port in use.
+    pub fn bind(fabric: &F, addr: SocketAddr) -> Result<Self, CmError> {
+        let connections = Connections::new(fabric)?;
+        let mut listening = fabric.create_id(Some(&connections.channel), PortSpace::Tcp)?;
+        listening.bind(addr)?;
+        listening.listen(0)?;
+        Ok(Listener {
+            listening,
+            connections,
+            intakes: Vec::new(),
+            next: 0,
+            refused: 0,
+            fabric: fabric.clone(),
+        })
+    }
+
+    /// The device.
+    pub fn nic(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The address listened on, with the port that was taken.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.listening.local_addr()
+    }
+
+    /// Adds a worker to those that get connections.
+    pub fn feed(&mut self, intake: Intake<F>) {
+        self.intakes.push(intake);
+    }
+
+    /// Connections there are now.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Connections that have come and gone.
+    pub fn ended(&self) -> u64 {
+        self.connections.ended()
+    }
+
+    /// Requests that were rejected because no queue pair could be made for them.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// One step: waits up to `limit` for an event and handles it. True if there was one.
+    ///
+    /// # Errors
+    /// What the connection manager answers. One connection that fails is no error.
+    pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
+        self.connections.tend(&self.intakes);
+        let Some(mut event) = self.connections.next(limit)? else { return Ok(false) };
+        match (event.kind, event.request.take()) {
+            (EventKind::ConnectRequest, Some(request)) => self.take_in(request)?,
+            _ => {
+                self.connections.handle(&event)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Steps until `stop` is true.
+    ///
+    /// # Errors
+    /// As for [`Listener::step`].
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), CmError> {
+        while !stop.load(Ordering::Relaxed) {
+            self.step(STEP)?;
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, request: F::Id) -> Result<(), CmError> {
+        if self.intakes.is_empty() {
+            let mut request = request;
+            let _ = request.reject(&[]);
+            return Err(CmError::new(Code::Invalid, "accept a connection", "there is no worker")
+                .cure("feed() the listener before it runs"));
+        }
+        let intake = self.intakes[self.next % self.intakes.len()].clone();
+        self.next = self.next.wrapping_add(1);
+        let accept = |id: &mut F::Id| id.accept(&worker_param());
+        if let Err((mut request, _)) = self.connections.hand_over(request, &intake, accept) {
+            self.refused += 1;
+            // The peer hears no instead of nothing; one that has given up already is fine.
+            let _ = request.reject(&[]);
+        }
+        Ok(())
+    }
+}
