@@ -19,7 +19,7 @@ use super::handler::{DownReason, Message, PeerId};
 use super::mailbox::Mailbox;
 use super::number;
 use super::outbox::SendError;
-use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
+use super::peers::{NO_BLOCK, Peer, PeerState, Peers, SEND_BLOCK};
 use super::shared::SharedRecv;
 use super::stats::Stats;
 use crate::provider::{Provider, Qp, Region, Srq};
@@ -31,11 +31,47 @@ const NO_BATCH: u32 = u32::MAX;
 /// Unsent messages of one peer.
 struct Batch {
     slot: u32,
+    signal_every: u32,
+    /// Some message lies in a block.
+    holds: bool,
     list: ArrayVec<SendWr<'static>, SEND_BATCH>,
     /// The block each message lies in.
     blocks: ArrayVec<u32, SEND_BATCH>,
-    /// Copies of inline payloads, one place a message.
+    /// Copies of inline payloads, one place of `stage_bytes` a message.
     stage: Box<[u8]>,
+    stage_bytes: usize,
+}
+
+/// Whether a peer takes a message more.
+enum Lane<'a, P: Provider> {
+    /// It does, into this batch.
+    Open(&'a mut Peer<P>, &'a mut Batch),
+    /// Not now.
+    Full,
+    /// It is not up.
+    Closed,
+}
+
+/// Adds a message to its peer's batch; true if that filled it.
+#[inline(always)]
+fn add<P: Provider>(
+    peer: &mut Peer<P>,
+    batch: &mut Batch,
+    (op, mut flags): (SendOp, SendFlags),
+    sge: Sge,
+    block: u32,
+) -> bool {
+    peer.until_signal -= 1;
+    if peer.until_signal == 0 {
+        peer.until_signal = batch.signal_every;
+        flags |= SendFlags::SIGNALED;
+    }
+    let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
+    peer.pushed = peer.pushed.wrapping_add(1);
+    batch.holds |= block != NO_BLOCK;
+    batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
+    batch.blocks.push(block);
+    batch.list.is_full()
 }
 
 /// A reply that found the send queue full.
@@ -77,14 +113,17 @@ impl<P: Provider> Core<P> {
         let batches = (0..DIRTY_PEERS)
             .map(|_| Batch {
                 slot: 0,
+                signal_every: config.signal_every,
+                holds: false,
                 list: ArrayVec::new(),
                 blocks: ArrayVec::new(),
                 stage: vec![0; stage].into_boxed_slice(),
+                stage_bytes: config.inline_bytes as usize,
             })
             .collect();
         let blocks = shared.blocks() as usize;
         Core {
-            peers: Peers::new(config.peers, config.send_queue),
+            peers: Peers::new(config),
             mailbox,
             shared,
             region,
@@ -110,24 +149,30 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        match self.peers.get(id) {
-            Some(peer) if peer.state == PeerState::Up => {}
+        let (peer, batch) = match self.lane(id.slot) {
+            Lane::Open(peer, batch) if peer.generation == id.generation => (peer, batch),
+            Lane::Full => return Err(SendError::Full),
             _ => return Err(SendError::NotConnected),
+        };
+        let inline_max = batch.stage_bytes;
+        if bytes.len() > inline_max {
+            return self.send_block(id.slot, op, bytes);
         }
-        if !self.takes_one(id.slot) {
-            return Err(SendError::Full);
+        let place = batch.list.len() * inline_max;
+        let Some(stage) = batch.stage.get_mut(place..place + bytes.len()) else {
+            return Err(SendError::TooLong);
+        };
+        stage.copy_from_slice(bytes);
+        let sge = Sge { addr: stage.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let full = add(peer, batch, (op, SendFlags::INLINE), sge, NO_BLOCK);
+        if full {
+            self.ring_full(id.slot);
         }
-        if bytes.len() <= self.inline_max as usize {
-            let batch = self.batch_of(id.slot);
-            let batch = &mut self.batches[batch];
-            let place = batch.list.len() * self.inline_max as usize;
-            let stage = &mut batch.stage[place..place + bytes.len()];
-            stage.copy_from_slice(bytes);
-            let addr = stage.as_ptr() as u64;
-            let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
-            self.push(id.slot, op, SendFlags::INLINE, sge, NO_BLOCK);
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Sends a copy in a block of the worker.
+    fn send_block(&mut self, slot: u32, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
         if bytes.len() > self.config.block_bytes as usize {
             return Err(SendError::TooLong);
         }
@@ -139,39 +184,88 @@ impl<P: Provider> Core<P> {
             to
         };
         let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
-        self.push(id.slot, op, SendFlags::empty(), sge, block | SEND_BLOCK);
+        let Lane::Open(peer, batch) = self.lane(slot) else {
+            self.pool.put(block);
+            return Err(SendError::Full);
+        };
+        if add(peer, batch, (op, SendFlags::empty()), sge, block | SEND_BLOCK) {
+            self.ring_full(slot);
+        }
         Ok(())
+    }
+
+    /// The peer in a slot and its batch, if it takes a message more.
+    #[inline(always)]
+    fn lane(&mut self, slot: u32) -> Lane<'_, P> {
+        let send_queue = self.config.send_queue;
+        let batch = match self.peers.at(slot) {
+            Some(peer) if peer.state == PeerState::Up => {
+                if peer.pushed.wrapping_sub(peer.retired) >= send_queue {
+                    return Lane::Full;
+                }
+                peer.batch
+            }
+            _ => return Lane::Closed,
+        };
+        if batch == NO_BATCH && !self.start_batch(slot) {
+            return Lane::Full;
+        }
+        let Some(peer) = self.peers.at(slot) else { return Lane::Closed };
+        let Some(batch) = self.batches.get_mut(peer.batch as usize) else { return Lane::Full };
+        // A batch is full only when the device took less than the queue has room for.
+        if batch.list.is_full() { Lane::Full } else { Lane::Open(peer, batch) }
+    }
+
+    /// Gives a peer a batch. False: all belong to peers whose device queues are full.
+    fn start_batch(&mut self, slot: u32) -> bool {
+        if self.idle_batches.is_empty() {
+            self.flush();
+        }
+        let Some(batch) = self.idle_batches.pop() else { return false };
+        self.dirty.push(batch);
+        self.batches[batch as usize].slot = slot;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.batch = batch;
+        }
+        true
+    }
+
+    /// Rings for a batch that has just become full.
+    fn ring_full(&mut self, slot: u32) {
+        let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) else { return };
+        self.ring(batch as usize);
+        // It stays the peer's: more is likely to follow.
     }
 
     /// Sends the first `length` bytes of a received block back; the block follows its message.
     #[inline(always)]
     pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
         let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
-        let Some(peer) = self.peers.at(slot) else { return self.release(block) };
-        if peer.state != PeerState::Up {
-            return self.release(block);
+        let behind = self.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
+        if behind || !self.try_reply(slot, block, length) {
+            self.defer(slot, block, length);
         }
-        if peer.deferred > 0 || !self.takes_one(slot) {
-            return self.defer(slot, block, length);
-        }
-        self.push_reply(slot, block, length);
     }
 
-    /// True if one more message fits the peer's send queue and its batch. A batch is full only
-    /// when the device took less than the queue has room for.
+    /// False: there is no room now. A reply to a peer that is gone is over at once.
     #[inline(always)]
-    fn takes_one(&mut self, slot: u32) -> bool {
-        let Some(peer) = self.peers.at(slot) else { return false };
-        peer.pushed.wrapping_sub(peer.retired) < self.config.send_queue
-            && (peer.batch == NO_BATCH || !self.batches[peer.batch as usize].list.is_full())
-    }
-
-    #[inline(always)]
-    fn push_reply(&mut self, slot: u32, block: u32, length: u32) {
+    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
         let inline = length <= self.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let sge = self.shared.sge(block, length);
-        self.push(slot, SendOp::Send, flags, sge, block);
+        match self.lane(slot) {
+            Lane::Open(peer, batch) => {
+                if add(peer, batch, (SendOp::Send, flags), sge, block) {
+                    self.ring_full(slot);
+                }
+                true
+            }
+            Lane::Full => false,
+            Lane::Closed => {
+                self.release(block);
+                true
+            }
+        }
     }
 
     /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
@@ -192,69 +286,16 @@ impl<P: Provider> Core<P> {
     fn retry_deferred(&mut self) {
         for _ in 0..self.deferred.len() {
             let Some(reply) = self.deferred.pop_front() else { return };
+            let slot = reply.peer.slot;
             let alive = self.peers.get(reply.peer).is_some_and(|p| p.state == PeerState::Up);
             if !alive {
                 self.release(reply.block);
-            } else if self.takes_one(reply.peer.slot) {
-                if let Some(peer) = self.peers.at(reply.peer.slot) {
+            } else if self.try_reply(slot, reply.block, reply.length) {
+                if let Some(peer) = self.peers.at(slot) {
                     peer.deferred -= 1;
                 }
-                self.push_reply(reply.peer.slot, reply.block, reply.length);
             } else {
                 self.deferred.push_back(reply);
-            }
-        }
-    }
-
-    /// The batch of a peer, with room for one message more.
-    #[inline(always)]
-    fn batch_of(&mut self, slot: u32) -> usize {
-        let batch = self.peers.at(slot).map_or(NO_BATCH, |peer| peer.batch);
-        if batch != NO_BATCH { batch as usize } else { self.start_batch(slot) }
-    }
-
-    fn start_batch(&mut self, slot: u32) -> usize {
-        if self.idle_batches.is_empty() {
-            self.flush();
-        }
-        // A batch that could not be posted whole stays dirty; then the first of them is taken
-        // by force: its peer is failing.
-        let batch = match self.idle_batches.pop() {
-            Some(batch) => batch,
-            None => {
-                let first = self.dirty.remove(0);
-                self.abandon_batch(first);
-                first
-            }
-        };
-        self.dirty.push(batch);
-        self.batches[batch as usize].slot = slot;
-        if let Some(peer) = self.peers.at(slot) {
-            peer.batch = batch;
-        }
-        batch as usize
-    }
-
-    /// Adds a message to its peer's batch; a full batch rings.
-    #[inline(always)]
-    fn push(&mut self, slot: u32, op: SendOp, mut flags: SendFlags, sge: Sge, block: u32) {
-        let index = self.batch_of(slot);
-        let Some(peer) = self.peers.at(slot) else { return };
-        peer.unsignaled += 1;
-        if peer.unsignaled >= self.config.signal_every {
-            peer.unsignaled = 0;
-            flags |= SendFlags::SIGNALED;
-        }
-        let wr_id = number::send(slot, peer.generation, peer.pushed);
-        peer.pushed = peer.pushed.wrapping_add(1);
-        let batch = &mut self.batches[index];
-        batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
-        batch.blocks.push(block);
-        if batch.list.is_full() {
-            self.ring(index);
-            if self.batches[index].list.is_empty() {
-                self.dirty.retain(|dirty| *dirty as usize != index);
-                self.free_batch(index as u32);
             }
         }
     }
@@ -264,54 +305,53 @@ impl<P: Provider> Core<P> {
     fn ring(&mut self, index: usize) {
         let batch = &mut self.batches[index];
         let Some(peer) = self.peers.at(batch.slot) else { return };
-        let Some(qp) = &mut peer.qp else { return };
-        if let Some(last) = batch.list.last_mut()
-            && !last.flags.contains(SendFlags::INLINE)
-        {
+        let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };
+        if batch.holds && !last.flags.contains(SendFlags::INLINE) {
             // Blocks in flight come home with the next completion, so there is one.
             last.flags |= SendFlags::SIGNALED;
-            peer.unsignaled = 0;
+            peer.until_signal = batch.signal_every;
         }
         // SAFETY: every piece lies in a block of ours, or in the stage and inline; a block is
         // released only when its send is retired. The worker's thread is the one that polls.
         let result = unsafe { qp.post(&batch.list) };
         self.stats.doorbells += 1;
-        let (accepted, failed) = match result {
+        let (accepted, cause) = match result {
             Ok(()) => (batch.list.len(), None),
             Err(error) => (error.accepted, Some(error.cause)),
         };
         self.stats.sent += accepted as u64;
-        for n in 0..accepted {
-            let block = batch.blocks[n];
-            if block == NO_BLOCK {
+        if batch.holds {
+            for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {
+                if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
+                    // The payload is out of the block already.
+                    self.refill.push(self.shared.request(*block));
+                } else {
+                    peer.hold(peer.posted, *block);
+                }
                 peer.posted = peer.posted.wrapping_add(1);
-                continue;
             }
-            if batch.list[n].flags.contains(SendFlags::INLINE) {
-                // The payload is out of the block already.
-                self.refill.push(self.shared.request(block));
-            } else {
-                peer.hold(peer.posted, block);
-            }
-            peer.posted = peer.posted.wrapping_add(1);
-        }
-        if accepted == batch.list.len() {
-            batch.list.clear();
-            batch.blocks.clear();
         } else {
-            self.post_stopped(index, accepted, failed);
+            peer.posted = peer.posted.wrapping_add(accepted as u32);
+        }
+        match cause {
+            None => {
+                batch.list.clear();
+                batch.blocks.clear();
+                batch.holds = false;
+            }
+            Some(cause) => self.post_stopped(index, accepted, cause),
         }
     }
 
     /// A post that took only part of a batch: the rest stays for the next turn if the queue was
     /// full, and fails with its peer otherwise.
     #[cold]
-    fn post_stopped(&mut self, index: usize, accepted: usize, cause: Option<PostCause>) {
+    fn post_stopped(&mut self, index: usize, accepted: usize, cause: PostCause) {
         let batch = &mut self.batches[index];
         batch.list.drain(..accepted);
         batch.blocks.drain(..accepted);
         let slot = batch.slot;
-        if cause == Some(PostCause::Full) {
+        if cause == PostCause::Full {
             self.stats.post_full += 1;
             return;
         }
@@ -357,6 +397,7 @@ impl<P: Provider> Core<P> {
         let batch = &mut self.batches[index as usize];
         let blocks = core::mem::take(&mut batch.blocks);
         batch.list.clear();
+        batch.holds = false;
         let slot = batch.slot;
         if let Some(peer) = self.peers.at(slot) {
             peer.batch = NO_BATCH;

@@ -4,6 +4,7 @@ use std_alloc::boxed::Box;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use super::config::Config;
 use super::handler::{DownReason, PeerId};
 use super::number::INDEX_MASK;
 use crate::provider::Provider;
@@ -44,8 +45,8 @@ pub(super) struct Peer<P: Provider> {
     pub(super) pushed: u32,
     pub(super) posted: u32,
     pub(super) retired: u32,
-    /// Sends since the last that asked for a completion.
-    pub(super) unsignaled: u32,
+    /// Sends until the next that asks for a completion, that one included.
+    pub(super) until_signal: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
     pub(super) batch: u32,
     /// Replies that wait for room in the send queue.
@@ -82,10 +83,12 @@ pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     free: Vec<u32>,
     map: Map,
+    signal_every: u32,
 }
 
 impl<P: Provider> Peers<P> {
-    pub(super) fn new(peers: u32, send_queue: u32) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
+        let (peers, send_queue) = (config.peers, config.send_queue);
         // One more than the queue, for the request that marks the end, rounded up.
         let held = (send_queue as usize + 1).next_power_of_two();
         let slots = (0..peers)
@@ -97,13 +100,14 @@ impl<P: Provider> Peers<P> {
                 pushed: 0,
                 posted: 0,
                 retired: 0,
-                unsignaled: 0,
+                until_signal: config.signal_every,
                 batch: u32::MAX,
                 deferred: 0,
                 held: vec![NO_BLOCK; held].into_boxed_slice(),
             })
             .collect();
-        Peers { slots, free: (0..peers).rev().collect(), map: Map::new(peers) }
+        let free = (0..peers).rev().collect();
+        Peers { slots, free, map: Map::new(peers), signal_every: config.signal_every }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -114,7 +118,8 @@ impl<P: Provider> Peers<P> {
         peer.qp = Some(qp);
         peer.num = num;
         peer.state = PeerState::Admitted;
-        (peer.pushed, peer.posted, peer.retired, peer.unsignaled) = (0, 0, 0, 0);
+        (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
+        peer.until_signal = self.signal_every;
         peer.deferred = 0;
         Ok(slot)
     }
