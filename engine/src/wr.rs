@@ -85,7 +85,8 @@ pub struct RecvWr {
 }
 
 /// A list post that stopped (PL-1): `list[..accepted]` belongs to the device and will run,
-/// `list[accepted]` was refused for `cause`, nothing after it was looked at.
+/// `list[accepted]` was refused for `cause`, nothing after it was looked at. A device that failed
+/// without saying where counts as one that has taken the whole list: any of it may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device took {accepted} of the list and refused the next: {cause}")]
 pub struct PostError {

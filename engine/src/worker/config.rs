@@ -54,14 +54,20 @@ impl Config {
         drain_turns: 1 << 24,
     };
 
+    /// Bytes from one block to the next: an odd number of cache lines, so that the first lines of
+    /// blocks fall into different sets of a cache. With 4096 they would all share one.
+    pub fn stride(&self) -> usize {
+        ((self.block_bytes as usize).div_ceil(64) | 1) * 64
+    }
+
     /// Bytes of the memory a [`super::SharedRecv`] needs.
     pub fn recv_bytes(&self) -> usize {
-        self.recv_blocks as usize * self.block_bytes as usize
+        self.recv_blocks as usize * self.stride()
     }
 
     /// Bytes of the memory a [`super::Worker`] needs.
     pub fn send_bytes(&self) -> usize {
-        self.send_blocks as usize * self.block_bytes as usize
+        self.send_blocks as usize * self.stride()
     }
 
     /// Capacities of a queue pair of this worker. One slot more than the user's, so that a

@@ -73,7 +73,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             ));
         }
         shared::check_length("send", memory.len(), config.send_bytes())?;
-        let pool = BlockPool::new(config.send_blocks, config.block_bytes as usize)
+        let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
         let (cq, poller) =

@@ -22,6 +22,7 @@ struct Inner<P: Provider> {
     srq: P::Srq,
     region: P::Region,
     block_bytes: u32,
+    stride: usize,
     blocks: u32,
 }
 
@@ -42,7 +43,13 @@ impl<P: Provider> SharedRecv<P> {
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
         let srq = nic.create_srq(config.recv_blocks)?;
         let (block_bytes, blocks) = (config.block_bytes, config.recv_blocks);
-        let shared = SharedRecv::<P>(Arc::new(Inner { srq, region, block_bytes, blocks }));
+        let shared = SharedRecv::<P>(Arc::new(Inner {
+            srq,
+            region,
+            block_bytes,
+            stride: config.stride(),
+            blocks,
+        }));
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
             // SAFETY: the blocks lie in the region, which outlives the queue; nobody touches one
@@ -76,8 +83,8 @@ impl<P: Provider> SharedRecv<P> {
     #[inline(always)]
     pub(super) fn start(&self, block: u32) -> *mut u8 {
         debug_assert!(block < self.0.blocks);
-        // SAFETY: block < blocks, and the region holds blocks * block_bytes.
-        unsafe { self.0.region.as_ptr().add(block as usize * self.0.block_bytes as usize) }
+        // SAFETY: block < blocks, and the region holds blocks * stride.
+        unsafe { self.0.region.as_ptr().add(block as usize * self.0.stride) }
     }
 
     #[inline(always)]
