@@ -64,9 +64,7 @@ impl AddrInfo {
             let mut found = (host, number)
                 .to_socket_addrs()
                 .map_err(|error| CmError::new(Code::NoDevice, asked(), error.to_string()))?;
-            found
-                .next()
-                .ok_or_else(|| CmError::new(Code::NoDevice, asked(), "no address found"))?
+            found.next().ok_or_else(|| CmError::new(Code::NoDevice, asked(), "no address found"))?
         };
         Ok(AddrInfo::of(addr, hints))
     }

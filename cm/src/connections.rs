@@ -97,18 +97,19 @@ impl<F: Fabric> Connections<F> {
     }
 
     /// Handles an event of a connection; what it means, if it decides whether it comes up.
-    pub(crate) fn handle(&mut self, event: &Event<F>) -> Result<Option<Outcome>, CmError> {
+    pub(crate) fn handle(&mut self, event: &Event<F>) -> Option<Outcome> {
         match event.kind {
             EventKind::Established => {
-                let Some(connection) = self.live.get_mut(&event.key) else { return Ok(None) };
-                connection.id.set_rnr_timer(RNR_TIMER_CODE)?;
+                let connection = self.live.get_mut(&event.key)?;
+                // It fails only where the worker has given the queue pair up already.
+                let _ = connection.id.set_rnr_timer(RNR_TIMER_CODE);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
                 self.say(intake, qp_num, Word::Up);
-                Ok(Some(Outcome::Up))
+                Some(Outcome::Up)
             }
             EventKind::Disconnected | EventKind::DeviceRemoval => {
                 self.end(event.key);
-                Ok(None)
+                None
             }
             kind @ (EventKind::Rejected
             | EventKind::Unreachable
@@ -116,9 +117,9 @@ impl<F: Fabric> Connections<F> {
             | EventKind::AddrError
             | EventKind::RouteError) => {
                 self.end(event.key);
-                Ok(Some(Outcome::Failed(kind, event.status)))
+                Some(Outcome::Failed(kind, event.status))
             }
-            _ => Ok(None),
+            _ => None,
         }
     }
 

@@ -84,7 +84,7 @@ impl<F: Fabric> Dialer<F> {
                     .cure("is the program there still running?"));
             }
             let Some(event) = self.connections.next(left)? else { continue };
-            let outcome = self.connections.handle(&event)?;
+            let outcome = self.connections.handle(&event);
             if event.key != key {
                 continue;
             }
@@ -104,7 +104,7 @@ impl<F: Fabric> Dialer<F> {
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
         self.connections.tend(&self.intakes);
         let Some(event) = self.connections.next(limit)? else { return Ok(false) };
-        self.connections.handle(&event)?;
+        self.connections.handle(&event);
         Ok(true)
     }
 
@@ -136,10 +136,6 @@ fn refusal(addr: SocketAddr, kind: EventKind, status: i32) -> CmError {
         EventKind::Unreachable => {
             CmError::new(Code::TimedOut, asked, format!("no answer (status {status})"))
         }
-        _ => CmError::new(
-            Code::from_errno(status),
-            asked,
-            format!("{kind:?}, status {status}"),
-        ),
+        _ => CmError::new(Code::from_errno(status), asked, format!("{kind:?}, status {status}")),
     }
 }

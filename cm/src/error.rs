@@ -1,6 +1,7 @@
 //! The error of connection manager calls.
 
 use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::wr::{PostCause, PostError};
 
 /// A connection manager call failed. Says what was asked, what the answer was, what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,5 +40,49 @@ impl CmError {
 impl From<SetupError> for CmError {
     fn from(error: SetupError) -> CmError {
         CmError(error)
+    }
+}
+
+/// A list post stopped: what was not taken is still in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device refused a request: {cause}")]
+pub struct PostFailed {
+    /// Why the first of the rest was refused.
+    pub cause: PostCause,
+}
+
+impl PostFailed {
+    /// There is no queue pair, or its state does not allow it.
+    pub(crate) fn state() -> PostFailed {
+        PostFailed { cause: PostCause::State }
+    }
+}
+
+impl From<PostError> for PostFailed {
+    fn from(error: PostError) -> PostFailed {
+        PostFailed { cause: error.cause }
+    }
+}
+
+impl From<PostFailed> for CmError {
+    fn from(failed: PostFailed) -> CmError {
+        let code = Code::from_errno(failed.cause.errno());
+        CmError::new(code, "post a request", failed.cause.to_string())
+    }
+}
+
+/// A post was refused; what was to be posted comes back.
+#[derive(Debug, thiserror::Error)]
+#[error("the device refused the request: {cause}")]
+pub struct Refused<T> {
+    /// Why.
+    pub cause: PostCause,
+    /// The buffer.
+    pub back: Option<T>,
+}
+
+impl<T> From<Refused<T>> for CmError {
+    fn from(refused: Refused<T>) -> CmError {
+        PostFailed { cause: refused.cause }.into()
     }
 }

@@ -40,10 +40,6 @@ pub trait Fabric: Provider {
     /// # Errors
     /// As for the calls it stands for; nothing is left behind (EP-13).
     fn create_endpoint(&self, info: &AddrInfo) -> Result<Self::Id, CmError>;
-
-    /// Retry timer of this side's queue pairs when no receive is posted (`min_rnr_timer`
-    /// code, table in RC-1), set after connecting (QP-21).
-    fn set_rnr_timer(&self, qp: &mut Self::Qp, code: u8) -> Result<(), CmError>;
 }
 
 /// An id. Dropping it destroys it (ID-8); it never blocks on an event, because events are
@@ -129,6 +125,21 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid` if not connected.
     fn disconnect(&mut self) -> Result<(), CmError>;
 
+    /// True once the peer has ended the connection, as far as is known without blocking. A
+    /// synchronous id also does what the peer's messages ask for; those on a channel learn it
+    /// from their events. Devices that work by themselves and do not know say false.
+    fn peer_left(&mut self) -> bool {
+        false
+    }
+
+    /// Sets the wait between a peer's tries while this side has no receive posted
+    /// (`min_rnr_timer` code 0 to 31, table in RC-1), of this id's queue pair, which is
+    /// connected and may be on another thread (QP-21).
+    ///
+    /// # Errors
+    /// `Invalid`: not connected, or no such code.
+    fn set_rnr_timer(&mut self, code: u8) -> Result<(), CmError>;
+
     /// The local address, with the port that was taken.
     fn local_addr(&self) -> Option<SocketAddr>;
 
@@ -207,9 +218,22 @@ impl EventKind {
     pub fn from_raw(raw: u32) -> Option<EventKind> {
         use EventKind::*;
         const ALL: [EventKind; 16] = [
-            AddrResolved, AddrError, RouteResolved, RouteError, ConnectRequest, ConnectResponse,
-            ConnectError, Unreachable, Rejected, Established, Disconnected, DeviceRemoval,
-            MulticastJoin, MulticastError, AddrChange, TimewaitExit,
+            AddrResolved,
+            AddrError,
+            RouteResolved,
+            RouteError,
+            ConnectRequest,
+            ConnectResponse,
+            ConnectError,
+            Unreachable,
+            Rejected,
+            Established,
+            Disconnected,
+            DeviceRemoval,
+            MulticastJoin,
+            MulticastError,
+            AddrChange,
+            TimewaitExit,
         ];
         ALL.get(raw as usize).copied()
     }

@@ -8,14 +8,32 @@
 
 mod addr;
 mod attr;
+mod buffer;
+mod connections;
+mod device;
+mod dialer;
+mod endpoint;
 mod error;
 mod fabric;
+mod id;
+mod listener;
+mod qp;
+mod queues;
 
 pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
 pub use addr::{AddrInfo, Hints};
+pub use attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 pub use attr::{ConnParam, PortSpace, QpAttr};
-pub use error::CmError;
+pub use buffer::Buffer;
+pub use device::{Device, Program};
+pub use dialer::Dialer;
+pub use endpoint::Endpoint;
+pub use error::{CmError, PostFailed, Refused};
 pub use fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, Rejection};
+pub use id::Id;
+pub use listener::Listener;
+pub use qp::{Completion, QpInit, SendRequest};
+pub use queues::{CompletionQueue, SharedReceive};

@@ -86,7 +86,7 @@ impl<F: Fabric> Listener<F> {
         match (event.kind, event.request.take()) {
             (EventKind::ConnectRequest, Some(request)) => self.take_in(request)?,
             _ => {
-                self.connections.handle(&event)?;
+                self.connections.handle(&event);
             }
         }
         Ok(true)

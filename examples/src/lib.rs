@@ -1,1 +1,3 @@
 //! Echo, and programs that talk to real RDMA peers.
+
+pub mod interop;

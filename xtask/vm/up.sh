@@ -30,6 +30,12 @@ has_device_files() {
     [ -e /dev/infiniband/uverbs0 ] && [ -e /dev/infiniband/rdma_cm ]
 }
 
+# A second device, for what must not mix two of them.
+second_device() {
+    ip link add d1 type dummy && ip addr add 192.168.79.1/24 dev d1 && ip link set d1 up &&
+        rdma link add rxe1 type rxe netdev d1
+}
+
 up() {
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     # The home of root is the host's, and not writable.
@@ -48,6 +54,9 @@ up() {
         tc qdisc add dev "$interface" root netem loss "$vm_loss" || fail "no loss on $interface"
     fi
     rdma link add rxe0 type rxe netdev "$interface" || fail "no rxe0 on $interface"
+    if [ -z "$vm_mac" ]; then
+        second_device || fail "no rxe1"
+    fi
     await 10 has_device_files || fail "no files in /dev/infiniband"
     if [ "$vm_hugepages" != 0 ]; then
         echo "$vm_hugepages" > /proc/sys/vm/nr_hugepages

@@ -21,7 +21,14 @@ impl Seen {
 }
 
 /// Looks at the pages under a range of this process. Nothing is claimed if /proc cannot be read.
+///
+/// A range that is shorter than a huge page has none of its own, and is not looked at: to read
+/// the file takes longer the more is mapped, which a program with many small mappings would pay
+/// for each.
 pub(super) fn look((ptr, len): (NonNull<u8>, usize)) -> Seen {
+    if len < Pages::Huge2M.bytes() {
+        return Seen::default();
+    }
     let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     Seen { huge: huge_bytes(&text, ptr.addr().get(), len) }
 }

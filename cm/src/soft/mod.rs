@@ -1,1 +1,191 @@
-//! The soft device's connection manager.
+//! The soft device with its connection manager: threads and processes of one machine, no NIC, no
+//! kernel module, no root.
+//!
+//! Two sides meet over a Unix socket in the abstract name space, so nothing stays behind however
+//! a process ends; each is a process of the same user, by the kernel's word. They agree on a
+//! link, a piece of shared memory, and the messages go through that. The socket stays open as
+//! long as the connection: its end is the end of the peer's process.
+//!
+//! What a peer writes is untrusted: [`wire`] takes whole messages only, and a peer that talks
+//! nonsense loses its own connection.
+//!
+//! No thread works behind anybody's back. The connection manager works when it is called: in a
+//! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
+
+mod channel;
+mod conn;
+mod id;
+mod links;
+mod place;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::provider::soft::{Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq};
+use doorbell_engine::provider::{Access, Caps, Provider, Sharing};
+
+pub use self::channel::SoftChannel;
+pub use self::id::SoftId;
+
+use self::channel::Inner;
+use self::links::Links;
+use self::wire::Instance;
+use crate::addr::AddrInfo;
+use crate::attr::PortSpace;
+use crate::error::CmError;
+use crate::fabric::{CmId, Fabric};
+
+/// The name of the device that is always there.
+pub const SOFT_DEVICE: &str = "soft0";
+
+/// `min_rnr_timer` code of new connections: 0.64 ms. (A kernel leaves 655 ms there: QP-21.)
+const RNR_TIMER_DEFAULT: u8 = 12;
+
+/// The soft device, open. Two that are opened are two devices of one name: their queue pairs can
+/// connect to each other, their regions and queues do not mix.
+#[derive(Clone)]
+pub struct SoftDevice(Arc<DeviceInner>);
+
+/// What all handles on a device share.
+struct DeviceInner {
+    name: String,
+    instance: Instance,
+    soft: Soft,
+    links: Links,
+    keys: AtomicU64,
+}
+
+impl DeviceInner {
+    fn next_key(&self) -> u64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn rd_atomic_max(&self) -> u8 {
+        self.soft.caps().rd_atomic_max
+    }
+}
+
+impl SoftDevice {
+    /// Opens [`SOFT_DEVICE`].
+    ///
+    /// # Errors
+    /// Only if the system has no random bytes.
+    pub fn open() -> Result<SoftDevice, CmError> {
+        SoftDevice::named(SOFT_DEVICE)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Opens a soft device of another name. Devices of different names do not see each other.
+    ///
+    /// # Errors
+    /// `Invalid`: the name is not 1 to 16 letters and digits.
+    pub fn named(name: &str) -> Result<SoftDevice, CmError> {
+        let asked = || format!("open soft device '{name}'");
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if name.is_empty() || name.len() > 16 || !plain {
+            let answer = "a name is 1 to 16 letters and digits";
+            return Err(CmError::new(Code::Invalid, asked(), answer));
+        }
+        let mut instance = Instance::default();
+        sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
+        Ok(SoftDevice(Arc::new(DeviceInner {
+            name: name.to_owned(),
+            instance,
+            soft: Soft::new(name, monotonic_ns),
+            links: Links::default(),
+            keys: AtomicU64::new(1),
+        })))
+    }
+}
+
+/// Nanoseconds since some moment before the first call; never goes back.
+fn monotonic_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let passed = START.get_or_init(Instant::now).elapsed().as_nanos();
+    u64::try_from(passed).unwrap_or(u64::MAX)
+}
+
+/// The time of a `min_rnr_timer` code (RC-1), in nanoseconds.
+fn rnr_timer_ns(code: u8) -> Option<u64> {
+    const HUNDREDTHS_OF_MS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    HUNDREDTHS_OF_MS.get(usize::from(code)).map(|hundredths| hundredths * 10_000)
+}
+
+impl Provider for SoftDevice {
+    type Region = SoftRegion;
+    type Cq = SoftCq;
+    type Poller = SoftPoller;
+    type Srq = SoftSrq;
+    type Qp = SoftQp;
+
+    fn caps(&self) -> &Caps {
+        self.0.soft.caps()
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
+        self.0.soft.register(memory, access)
+    }
+
+    fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
+        self.0.soft.create_cq(depth, sharing)
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
+        self.0.soft.create_srq(depth)
+    }
+}
+
+impl Fabric for SoftDevice {
+    type Id = SoftId;
+    type Channel = SoftChannel;
+
+    fn open_channel(&self) -> Result<SoftChannel, CmError> {
+        Inner::new(true).map(|inner| SoftChannel(Arc::new(inner)))
+    }
+
+    fn create_id(
+        &self,
+        channel: Option<&SoftChannel>,
+        space: PortSpace,
+    ) -> Result<SoftId, CmError> {
+        match space {
+            PortSpace::Tcp => SoftId::new(&self.0, channel.map(|channel| &channel.0)),
+        }
+    }
+
+    fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
+        /// As librdmacm allows for each of the two (EP-2); nothing here takes time.
+        const LIMIT: Duration = Duration::from_secs(2);
+        let mut id = self.create_id(None, info.space())?;
+        match (info.is_passive(), info.local(), info.remote()) {
+            (true, Some(local), _) => id.bind(local)?,
+            (false, local, Some(remote)) => {
+                id.resolve_addr(local, remote, LIMIT)?;
+                id.resolve_route(LIMIT)?;
+            }
+            _ => {
+                let answer = "it has no address for that side";
+                return Err(CmError::new(
+                    Code::Invalid,
+                    format!("an endpoint of {info:?}"),
+                    answer,
+                ));
+            }
+        }
+        Ok(id)
+    }
+}

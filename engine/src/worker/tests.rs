@@ -374,7 +374,10 @@ fn set_up_names_what_does_not_fit() {
     let short = Mapping::plain(4096).unwrap();
     let error = SharedRecv::new(&nic, short, &Config::DEFAULT).err().unwrap();
     let text = std::string::ToString::to_string(&error);
-    assert!(text.contains("4096") && text.contains(&std::format!("{}", Config::DEFAULT.recv_bytes())), "{text}");
+    assert!(
+        text.contains("4096") && text.contains(&std::format!("{}", Config::DEFAULT.recv_bytes())),
+        "{text}"
+    );
     let bad = Config { send_queue: 3, ..CONFIG };
     let memory = Mapping::plain(1 << 20).unwrap();
     assert!(SharedRecv::new(&nic, memory, &bad).is_err());

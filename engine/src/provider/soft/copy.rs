@@ -78,7 +78,7 @@ pub(super) unsafe fn from_words<'a>(
         // SAFETY: bytes i*8 .. i*8+8 lie below `length`.
         unsafe { to.add(i * 8).cast::<u64>().write_unaligned(words(i).load(Ordering::Relaxed)) };
     }
-    if length % 8 != 0 {
+    if !length.is_multiple_of(8) {
         let last = words(whole).load(Ordering::Relaxed);
         // SAFETY: the remaining `length % 8` bytes of `to`, from a local word.
         unsafe { exact(to.add(whole * 8), (&raw const last).cast(), length % 8) };

@@ -203,7 +203,10 @@ impl Drop for Domain {
 
 /// The queue pair with that number in a domain's table, if it is alive.
 #[inline(always)]
-pub(super) fn qp_in(table: &[Option<NonNull<QpContext>>; QPS], num: u32) -> Option<NonNull<QpContext>> {
+pub(super) fn qp_in(
+    table: &[Option<NonNull<QpContext>>; QPS],
+    num: u32,
+) -> Option<NonNull<QpContext>> {
     let qp = table[num as usize % QPS]?;
     // SAFETY: pointers in the table are boxes the domain owns.
     if unsafe { qp.as_ref() }.num == num { Some(qp) } else { None }

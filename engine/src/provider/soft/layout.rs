@@ -117,7 +117,7 @@ impl Header {
     /// Bytes of the whole record.
     #[inline]
     pub(super) fn record(self) -> u32 {
-        8 + self.immediate_bytes() + (self.length() + 7 & !7)
+        8 + self.immediate_bytes() + ((self.length() + 7) & !7)
     }
 }
 

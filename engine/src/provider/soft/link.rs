@@ -56,7 +56,7 @@ impl LinkShared {
     }
 
     fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
-        if memory.len() < LINK_BYTES || memory.as_ptr() as usize % 128 != 0 {
+        if memory.len() < LINK_BYTES || !memory.as_ptr().addr().is_multiple_of(128) {
             return Err(SetupError::new(
                 Code::Invalid,
                 std_alloc::format!("a link in {} bytes of memory", memory.len()),

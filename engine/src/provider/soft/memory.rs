@@ -25,12 +25,14 @@ struct Slot {
 }
 
 impl Slot {
-    const EMPTY: Slot = Slot {
-        key: AtomicU32::new(0),
-        access: AtomicU32::new(0),
-        start: AtomicU64::new(0),
-        length: AtomicU64::new(0),
-    };
+    const fn empty() -> Slot {
+        Slot {
+            key: AtomicU32::new(0),
+            access: AtomicU32::new(0),
+            start: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+        }
+    }
 }
 
 /// All regions of a device.
@@ -42,7 +44,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new() -> Memory {
-        let slots = Box::new([const { Slot::EMPTY }; REGIONS]);
+        let slots = Box::new([const { Slot::empty() }; REGIONS]);
         // Slot 0 is never given out, so that the key 0 is never good.
         slots[0].key.store(u32::MAX, Ordering::Relaxed);
         let free = (1..REGIONS as u32).rev().collect();

@@ -8,8 +8,8 @@ use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled, reached};
 use super::memory::Memory;
-use super::ring::CLAIM_MIN;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
+use super::ring::CLAIM_MIN;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendWr};
 
@@ -352,12 +352,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
 /// Posts the plain requests at the front of a list; how many. If those are all, they are
 /// published.
 #[inline(always)]
-fn post_batch(
-    link: &mut Link,
-    memory: &Memory,
-    qp: &mut QpContext,
-    list: &[SendWr<'_>],
-) -> usize {
+fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
     if let Some(first) = list.first() {
         // A guess from the first request; the list is usually of one kind.
         let bytes = list.len() as u32 * (first.sge.length.min(FRAGMENT) + 8);

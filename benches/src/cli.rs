@@ -1,0 +1,191 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use doorbell_engine::worker::{Config, SEND_BATCH};
+
+/// The port of `--listen` and `--connect` where none is named.
+const PORT: u16 = 7471;
+
+/// Core-pinned benchmarks of Doorbell: two processes of one machine, two threads of one process,
+/// or two hosts.
+#[derive(Debug, Parser)]
+#[command(name = "doorbell-bench", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Cmd,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cmd {
+    /// Half a round trip of one message that comes back in place
+    Latency(Common),
+    /// Messages a second, one way
+    Rate(RateArgs),
+    /// The usual latencies and rates, with report.html and report.json
+    Report(ReportArgs),
+    /// The serving process
+    #[command(hide = true)]
+    Serve(ServeArgs),
+}
+
+/// Options of every test.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// The device, like soft0 or mlx5_0 [default: $DOORBELL_DEVICE, else the RDMA device that
+    /// owns the address, else soft0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    /// The core of the connecting side, then one for each worker of the serving side; where the
+    /// other side is another host, those of this side alone [default: chosen]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Both sides in one process
+    #[arg(long, conflicts_with_all = ["listen", "connect"])]
+    pub(crate) threads: bool,
+    /// Serve another host there, once; it says what is measured
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address,
+        conflicts_with_all = ["connect", "json"])]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Measure with another host, which runs --listen
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address)]
+    pub(crate) connect: Option<SocketAddr>,
+    /// The local address both sides use [default: 127.0.0.1 on soft0, else the device's]
+    #[arg(long, value_name = "IP", conflicts_with_all = ["listen", "connect"])]
+    pub(crate) addr: Option<IpAddr>,
+    /// Where to write the figures as JSON; - is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Time of each figure, after a fifth of it to warm up [default: 2, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Less time for each figure
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Every how many sends one asks for a completion
+    #[arg(long, value_name = "N", default_value_t = Config::DEFAULT.signal_every,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(SIGNAL_MAX)))]
+    pub(crate) signal_every: u32,
+    /// Say on standard error what the memory lacks
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+/// At most half of the send queue may be unsignalled.
+const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
+
+/// A fifth of it is spent warming up; a day is no benchmark.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.001..=3600.0;
+
+impl Common {
+    /// Time of each figure.
+    pub(crate) fn time(&self) -> Duration {
+        let usual = if self.quick { Duration::from_millis(300) } else { Duration::from_secs(2) };
+        self.duration.unwrap_or(usual)
+    }
+
+    /// The sizes asked for, or the usual ones.
+    pub(crate) fn sizes(&self, usual: &[u32]) -> Vec<u32> {
+        if self.size.is_empty() { usual.to_vec() } else { self.size.clone() }
+    }
+}
+
+/// Options of `rate`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RateArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages to a doorbell
+    #[arg(long, value_name = "N[,N]", value_delimiter = ',', default_value = "16",
+        value_parser = clap::value_parser!(u32).range(1..=SEND_BATCH as i64))]
+    pub(crate) batch: Vec<u32>,
+    /// Connections that carry messages, in turn [default: one for each worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) qps: Option<u32>,
+    /// Connections more, which carry none
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(crate) idle_qps: u32,
+    /// Workers of the serving side, a core each, on one shared receive queue
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) workers: u32,
+}
+
+/// Options of `report`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The folder for report.html and report.json
+    #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
+    pub(crate) out: PathBuf,
+}
+
+/// Options of the serving process, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[arg(long)]
+    pub(crate) device: String,
+    #[arg(long)]
+    pub(crate) addr: IpAddr,
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// The process it must not outlive
+    #[arg(long)]
+    pub(crate) parent: u32,
+}
+
+/// An address with or without a port, by number or by name.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let found = match text.contains(':') {
+        true => text.to_socket_addrs(),
+        false => (text, PORT).to_socket_addrs(),
+    };
+    let first = found.map_err(|error| error.to_string())?.next();
+    first.ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_have_a_usual_port() {
+        assert_eq!(address("127.0.0.1").unwrap().to_string(), "127.0.0.1:7471");
+        assert_eq!(address("127.0.0.1:9").unwrap().to_string(), "127.0.0.1:9");
+        assert_eq!(address("::1").unwrap().to_string(), "[::1]:7471");
+        assert!(address("127.0.0.1:port").is_err());
+    }
+
+    #[test]
+    fn durations_are_sane() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "x", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What ends a run: one line, which says what was asked, what the answer was, and the cure.
+
+use std::io::{self, Write};
+
+use doorbell_alloc::MapError;
+use doorbell_cm::CmError;
+use doorbell_engine::error::SetupError;
+use doorbell_engine::worker::SendError;
+use doorbell_tune::{ChooseError, PinError};
+use thiserror::Error;
+
+/// Why there are no figures, in one line.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Failure(Box<str>);
+
+impl Failure {
+    pub(crate) fn new(text: impl Into<String>) -> Failure {
+        let text: String = text.into();
+        Failure(text.replace('\n', " ").into())
+    }
+
+    /// `asked`: what was wanted; the answer of the system; `cure`: what to do about it.
+    pub(crate) fn system(asked: impl AsRef<str>, answer: &io::Error, cure: &str) -> Failure {
+        Failure::new(format!("{}: {answer}; {cure}", asked.as_ref()))
+    }
+}
+
+/// Prints on standard output.
+///
+/// # Errors
+/// Nobody reads there any more, or the disk is full.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|error| Failure::system("write to standard output", &error, "let it be read"))
+}
+
+/// Prints a line on standard error. If nobody reads there, there is nobody to tell.
+pub(crate) fn complain(text: &dyn std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "doorbell-bench: {text}");
+}
+
+impl From<CmError> for Failure {
+    fn from(error: CmError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<MapError> for Failure {
+    fn from(error: MapError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<PinError> for Failure {
+    fn from(error: PinError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<ChooseError> for Failure {
+    fn from(error: ChooseError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Failure {
+        Failure::new(format!("send: {error}; the other side may have ended"))
+    }
+}

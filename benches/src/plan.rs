@@ -1,0 +1,98 @@
+//! Which figures a command asks for.
+
+use crate::cli::{Common, RateArgs, ReportArgs};
+use crate::run::Step;
+use crate::wire::{Request, Test, VERSION};
+
+/// The usual sizes, in bytes.
+const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
+const RATE_SIZES: &[u32] = &[8, 64, 200];
+
+/// The usual batches of a report.
+const REPORT_BATCHES: &[u32] = &[1, 16];
+
+/// The figures, in order.
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    /// Workers of the serving side at most.
+    pub(crate) workers: u32,
+    /// The commands that ask for the same figures, one a test.
+    pub(crate) commands: Vec<String>,
+}
+
+/// `latency`.
+pub(crate) fn latency(common: &Common) -> Plan {
+    let sizes = common.sizes(LATENCY_SIZES);
+    let steps = sizes.iter().map(|&size| step(common, Test::Latency, size, 1)).collect();
+    let commands = vec![format!("doorbell-bench latency --size {}{}", list(&sizes), rest(common))];
+    Plan { steps, workers: 1, commands }
+}
+
+/// `rate`.
+pub(crate) fn rate(args: &RateArgs) -> Plan {
+    let mut plan = rates(&args.common, &args.batch);
+    for step in &mut plan.steps {
+        step.request.qps = args.qps.unwrap_or(args.workers);
+        step.request.idle_qps = args.idle_qps;
+        step.request.workers = args.workers;
+    }
+    plan.workers = args.workers;
+    plan
+}
+
+/// `report`: both.
+pub(crate) fn report(args: &ReportArgs) -> Plan {
+    let mut plan = latency(&args.common);
+    let rates = rates(&args.common, REPORT_BATCHES);
+    plan.steps.extend(rates.steps);
+    plan.commands.extend(rates.commands);
+    plan
+}
+
+fn rates(common: &Common, batches: &[u32]) -> Plan {
+    let sizes = common.sizes(RATE_SIZES);
+    let each = |&size| batches.iter().map(move |&batch| step(common, Test::Rate, size, batch));
+    let steps = sizes.iter().flat_map(each).collect();
+    let (list, batches) = (list(&sizes), list(batches));
+    let commands =
+        vec![format!("doorbell-bench rate --size {list} --batch {batches}{}", rest(common))];
+    Plan { steps, workers: 1, commands }
+}
+
+fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
+    let request = Request {
+        version: VERSION,
+        test,
+        size,
+        qps: 1,
+        idle_qps: 0,
+        workers: 1,
+        signal_every: common.signal_every,
+        // Known when the device is.
+        soft: true,
+    };
+    Step { request, batch, time: common.time() }
+}
+
+/// The options of a command that matter for its figures.
+fn rest(common: &Common) -> String {
+    let mut text = format!(" --duration {}", common.time().as_secs_f64());
+    if let Some(device) = &common.device {
+        text.push_str(&format!(" --device {device}"));
+    }
+    if !common.cores.is_empty() {
+        let cores: Vec<String> = common.cores.iter().map(usize::to_string).collect();
+        text.push_str(&format!(" --cores {}", cores.join(",")));
+    }
+    if common.threads {
+        text.push_str(" --threads");
+    }
+    if let Some(addr) = common.connect {
+        text.push_str(&format!(" --connect {addr}"));
+    }
+    text
+}
+
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}

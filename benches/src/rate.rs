@@ -1,0 +1,93 @@
+//! `rate`: a stream of messages one way, in batches of one doorbell each, until the last has
+//! arrived.
+
+use std::time::{Duration, Instant};
+
+use doorbell_cm::Fabric;
+use doorbell_engine::worker::PeerId;
+
+use crate::error::Failure;
+use crate::side::Session;
+use crate::wire::{self, Tally};
+
+/// Messages between two polls of the sender, and between two looks at the clock.
+const POLL_EVERY: u32 = 16;
+const LOOK_EVERY: u32 = 1024;
+
+/// What came out, on this side.
+pub(crate) struct Measured {
+    pub(crate) messages: u64,
+    /// Messages that did not arrive, or not in order, or not as they were sent.
+    pub(crate) lost: u64,
+    /// From the first send to the last arrival.
+    pub(crate) passed: Duration,
+    pub(crate) tally: Tally,
+}
+
+/// Sends for `time` over the first `qps` connections in turn, `batch` messages to a doorbell.
+pub(crate) fn measure<F: Fabric>(
+    session: &mut Session<F>,
+    size: usize,
+    (qps, batch): (usize, u32),
+    time: Duration,
+) -> Result<Measured, Failure> {
+    let peers = session.worker.handler().peers[..qps].to_vec();
+    let mut streams = Streams { peers, sent: vec![0; qps], payload: wire::filled(size), batch };
+    streams.send_for(session, time / 5)?;
+    session.settle(wire::MARK)?;
+    streams.sent.fill(0);
+    let since = session.since();
+    let start = Instant::now();
+    streams.send_for(session, time)?;
+    let tally = session.tally(&since);
+    let (received, wrong) = session.settle(wire::END)?;
+    let passed = start.elapsed();
+    let messages: u64 = streams.sent.iter().sum();
+    // One too many is as wrong as one too few.
+    let lost = messages.abs_diff(received) + wrong;
+    Ok(Measured { messages, lost, passed, tally })
+}
+
+/// A stream to each peer.
+struct Streams {
+    peers: Vec<PeerId>,
+    /// Messages sent to each.
+    sent: Vec<u64>,
+    payload: Vec<u8>,
+    /// Messages to a doorbell.
+    batch: u32,
+}
+
+impl Streams {
+    fn send_for<F: Fabric>(
+        &mut self,
+        session: &mut Session<F>,
+        time: Duration,
+    ) -> Result<(), Failure> {
+        let start = Instant::now();
+        let (mut to, mut unpolled, mut unlooked) = (0, 0, 0);
+        loop {
+            let (peer, mut number) = (self.peers[to], self.sent[to]);
+            for _ in 0..self.batch {
+                wire::stamp(&mut self.payload, number);
+                session.send(peer, &self.payload)?;
+                number += 1;
+            }
+            session.worker.outbox().flush();
+            self.sent[to] = number;
+            to = if to + 1 == self.peers.len() { 0 } else { to + 1 };
+            unpolled += self.batch;
+            if unpolled >= POLL_EVERY {
+                unlooked += unpolled;
+                unpolled = 0;
+                session.turn()?;
+                if unlooked >= LOOK_EVERY {
+                    unlooked = 0;
+                    if start.elapsed() >= time {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! One side of a connection: its numbers, its memory, and the loop that waits for the other.
+
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::{Dialer, Fabric};
+use doorbell_engine::provider::Caps;
+use doorbell_engine::worker::{
+    Config, DownReason, Handler, Message, Outbox, PeerId, SendError, SharedRecv, Stats, Verdict,
+    Worker,
+};
+
+use crate::count;
+use crate::error::Failure;
+use crate::wire::{self, Request, Tally};
+
+/// Largest message, in bytes, on a device that has no smaller limit.
+const SIZE_MAX: u32 = 16 << 20;
+
+/// Memory of one kind of blocks, in bytes, as far as their least number allows.
+const BLOCKS_BYTES: u32 = 64 << 20;
+
+/// Turns without a completion after which the control plane gets a look: some milliseconds, so
+/// that no measured message ever waits for it.
+pub(crate) const COLD_TURNS: u32 = 1 << 18;
+
+/// How long a side waits for the other to say anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Largest message on a device, in bytes.
+pub(crate) fn size_max(caps: &Caps) -> u32 {
+    SIZE_MAX.min(caps.message_max)
+}
+
+/// The numbers of a run, the same on both sides: blocks that fit the message (small ones lie
+/// close together in the caches), and enough of them for every send that may be on its way.
+pub(crate) fn config(request: &Request, caps: &Caps) -> Result<Config, Failure> {
+    let (size, limit) = (request.size, size_max(caps));
+    if size == 0 || size > limit {
+        return Err(Failure::new(format!(
+            "--size {size}: a message has 1 to {limit} bytes on {}",
+            caps.device
+        )));
+    }
+    let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
+    let most = BLOCKS_BYTES / block_bytes;
+    let streams = request.qps.saturating_mul(2).saturating_mul(Config::DEFAULT.send_queue);
+    let recv_blocks = streams.min(most).min(caps.srq_wr_max).max(16);
+    Ok(Config {
+        peers: request.qps.saturating_add(request.idle_qps),
+        block_bytes,
+        recv_blocks,
+        send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
+        signal_every: request.signal_every,
+        refill: Config::DEFAULT.refill.min(recv_blocks / 4),
+        ..Config::DEFAULT
+    })
+}
+
+/// Maps memory, in huge pages if there are, and notes in `tally` what came out.
+pub(crate) fn memory(bytes: usize, tally: &mut Tally) -> Result<Mapping, Failure> {
+    let memory = Mapping::huge(bytes)?;
+    let notes = memory.got().notes().iter().map(ToString::to_string).collect();
+    tally.add(Tally { pages: memory.pages().to_string(), notes, ..Tally::default() });
+    Ok(memory)
+}
+
+/// Counters of a worker at the mark.
+pub(crate) struct Since {
+    stats: Stats,
+    allocations: u64,
+}
+
+impl Since {
+    /// Now, on the worker's thread.
+    pub(crate) fn now(stats: &Stats) -> Since {
+        Since { stats: *stats, allocations: count::allocations() }
+    }
+
+    /// What was done since, but for `excluded` allocations of the control plane.
+    pub(crate) fn tally(&self, stats: &Stats, excluded: u64) -> Tally {
+        let busy = |stats: &Stats| stats.turns - stats.idle_turns;
+        Tally {
+            completions: stats.completions - self.stats.completions,
+            busy_turns: busy(stats) - busy(&self.stats),
+            doorbells: stats.doorbells - self.stats.doorbells,
+            allocations: (count::allocations() - self.allocations).saturating_sub(excluded),
+            ..Tally::default()
+        }
+    }
+}
+
+/// The handler of the connecting side: takes echoes and acknowledgements.
+pub(crate) struct Caller {
+    size: usize,
+    pub(crate) peers: Vec<PeerId>,
+    down: Option<DownReason>,
+    /// Echoes that came; the next one has this number.
+    pub(crate) echoes: u64,
+    /// Echoes that were not what was sent.
+    pub(crate) wrong: u64,
+    acks: u32,
+    /// Sums of what the acknowledgements say: messages received, messages wrong.
+    received: u64,
+    received_wrong: u64,
+}
+
+impl<F: Fabric> Handler<F> for Caller {
+    #[inline(always)]
+    fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, F>) -> Verdict {
+        if message.imm().is_none() {
+            if !wire::is_stamped(message.bytes(), self.size, self.echoes) {
+                self.wrong += 1;
+            }
+            self.echoes += 1;
+        } else {
+            let (received, wrong) = wire::read_words(message.bytes());
+            self.acks += 1;
+            self.received += received;
+            self.received_wrong += wrong;
+        }
+        Verdict::Done
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, F>) {
+        self.peers.push(peer);
+    }
+
+    fn on_peer_down(&mut self, _peer: PeerId, why: DownReason, _out: &mut Outbox<'_, F>) {
+        self.down = Some(why);
+    }
+}
+
+/// The connecting side of a run: one worker with its connections.
+pub(crate) struct Session<F: Fabric> {
+    pub(crate) worker: Worker<F, Caller>,
+    dialer: Dialer<F>,
+    /// What is known of this side's memory.
+    pub(crate) tally: Tally,
+    idle: u32,
+    /// Allocations of the control plane, which are not the data plane's.
+    excluded: u64,
+    seen: (u64, Instant),
+}
+
+impl<F: Fabric> Session<F> {
+    /// Makes a worker on the calling thread and connects it: first the connections that carry
+    /// messages, then the idle ones.
+    pub(crate) fn connect(
+        fabric: &F,
+        request: &Request,
+        addr: std::net::SocketAddr,
+    ) -> Result<Session<F>, Failure> {
+        let config = config(request, fabric.caps())?;
+        let mut tally = Tally::default();
+        let shared = SharedRecv::new(fabric, memory(config.recv_bytes(), &mut tally)?, &config)?;
+        let caller = Caller {
+            size: request.size as usize,
+            peers: Vec::with_capacity(config.peers as usize),
+            down: None,
+            echoes: 0,
+            wrong: 0,
+            acks: 0,
+            received: 0,
+            received_wrong: 0,
+        };
+        let memory = memory(config.send_bytes(), &mut tally)?;
+        let (worker, intake) = Worker::new(fabric, &shared, memory, caller, &config)?;
+        let mut dialer = Dialer::new(fabric)?;
+        for _ in 0..config.peers {
+            dialer.dial(addr, &intake, PATIENCE)?;
+        }
+        let seen = (0, Instant::now());
+        let mut session = Session { worker, dialer, tally, idle: 0, excluded: 0, seen };
+        while session.worker.handler().peers.len() < config.peers as usize {
+            session.turn()?;
+        }
+        // The other side's workers have taken every connection in when this is answered.
+        session.settle(wire::MARK)?;
+        Ok(session)
+    }
+
+    /// One turn; now and then, while nothing comes, a look at the connections.
+    #[inline(always)]
+    pub(crate) fn turn(&mut self) -> Result<usize, Failure> {
+        let taken = self.worker.turn();
+        if taken != 0 {
+            self.idle = 0;
+            return Ok(taken);
+        }
+        self.idle += 1;
+        if self.idle >= COLD_TURNS {
+            self.look()?;
+        }
+        Ok(0)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) -> Result<(), Failure> {
+        self.idle = 0;
+        let before = count::allocations();
+        while self.dialer.step(Duration::ZERO)? {}
+        self.excluded += count::allocations() - before;
+        if let Some(why) = self.worker.handler().down {
+            return Err(Failure::new(format!(
+                "the connection broke off ({why:?}); see what the other side says"
+            )));
+        }
+        let completions = self.worker.stats().completions;
+        if completions != self.seen.0 {
+            self.seen = (completions, Instant::now());
+        } else if self.seen.1.elapsed() > PATIENCE {
+            return Err(Failure::new(format!(
+                "nothing has come back for {} s; is the other side still running?",
+                PATIENCE.as_secs()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Sends, waiting for room as long as it takes.
+    #[inline(always)]
+    pub(crate) fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
+        loop {
+            match self.worker.outbox().send(peer, bytes) {
+                Ok(()) => return Ok(()),
+                Err(SendError::Full | SendError::NoBlock) => self.turn()?,
+                Err(error) => return Err(self.refused(error)),
+            };
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, error: SendError) -> Failure {
+        match self.worker.handler().down {
+            Some(why) => Failure::new(format!(
+                "the connection broke off ({why:?}); see what the other side says"
+            )),
+            None => error.into(),
+        }
+    }
+
+    /// Says `imm` to every peer and waits until each has answered, and so has everything that
+    /// was sent before. The sums of what they say: messages received, messages wrong.
+    pub(crate) fn settle(&mut self, imm: u32) -> Result<(u64, u64), Failure> {
+        let caller = self.worker.handler();
+        (caller.acks, caller.received, caller.received_wrong) = (0, 0, 0);
+        let peers = caller.peers.len();
+        let word = wire::words(0, 0);
+        for n in 0..peers {
+            let peer = self.worker.handler().peers[n];
+            loop {
+                match self.worker.outbox().send_imm(peer, &word, imm) {
+                    Ok(()) => break,
+                    Err(SendError::Full | SendError::NoBlock) => self.turn()?,
+                    Err(error) => return Err(self.refused(error)),
+                };
+            }
+        }
+        self.worker.outbox().flush();
+        while (self.worker.handler().acks as usize) < peers {
+            self.turn()?;
+        }
+        let caller = self.worker.handler();
+        Ok((caller.received, caller.received_wrong))
+    }
+
+    /// The mark: what is counted is counted from here.
+    pub(crate) fn since(&mut self) -> Since {
+        self.excluded = 0;
+        Since::now(self.worker.stats())
+    }
+
+    /// What this side did since the mark.
+    pub(crate) fn tally(&self, since: &Since) -> Tally {
+        let mut tally = since.tally(self.worker.stats(), self.excluded);
+        tally.add(self.tally.clone());
+        tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Test, VERSION};
+
+    fn request(size: u32, qps: u32) -> Request {
+        Request {
+            version: VERSION,
+            test: Test::Rate,
+            size,
+            qps,
+            idle_qps: 0,
+            workers: 1,
+            signal_every: 64,
+            soft: true,
+        }
+    }
+
+    #[test]
+    fn every_size_and_number_of_connections_gives_numbers_that_hold() {
+        let device = doorbell_cm::soft::SoftDevice::open().unwrap();
+        let caps = doorbell_engine::provider::Provider::caps(&device);
+        for size in [1, 8, 64, 65, 200, 4096, 1 << 20, SIZE_MAX] {
+            for qps in [1, 2, 1000] {
+                let config = config(&request(size, qps), caps).unwrap();
+                assert_eq!(config.check(), Ok(()), "{size} {qps}");
+                assert!(config.block_bytes >= size);
+            }
+        }
+        for size in [0, SIZE_MAX + 1] {
+            let text = config(&request(size, 1), caps).unwrap_err().to_string();
+            assert!(text.contains("1 to 16777216 bytes"), "{text}");
+        }
+    }
+}

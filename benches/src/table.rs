@@ -1,0 +1,155 @@
+//! The figures for people: one table a test, a line of what they hold for.
+
+use std::fmt::Write;
+
+use crate::record::{Document, Record};
+use crate::wire::Test;
+
+/// The whole text.
+pub(crate) fn text(document: &Document) -> String {
+    let mut text = String::new();
+    for test in [Test::Latency, Test::Rate] {
+        let records: Vec<&Record> =
+            document.results.iter().filter(|record| record.test == test).collect();
+        if let Some(first) = records.first() {
+            let (title, head, row): (_, _, fn(&Record) -> Vec<String>) = match test {
+                Test::Latency => ("half round trip, ns", LATENCY, latency),
+                Test::Rate => ("one way", RATE, rate),
+            };
+            let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
+            // Writing to a string cannot fail, here and below.
+            let _ = writeln!(text, "{} on {}: {title}; {}", name(test), first.device, sides(first));
+            text.push_str(&table(head, &rows));
+            text.push('\n');
+        }
+    }
+    text.push_str(&footer(document));
+    text
+}
+
+const LATENCY: &[&str] = &[
+    "bytes",
+    "p50",
+    "p90",
+    "p99",
+    "p99.9",
+    "p99.99",
+    "max",
+    "mean",
+    "floor",
+    "p50/floor",
+    "mode",
+    "lost",
+];
+
+const RATE: &[&str] = &[
+    "bytes",
+    "batch",
+    "M msg/s",
+    "MB/s",
+    "doorbells/msg",
+    "completions/poll",
+    "allocations/msg",
+    "floor",
+    "mode",
+    "lost",
+];
+
+fn latency(record: &Record) -> Vec<String> {
+    let Some(half) = record.half_rtt_ns else { return vec![record.size.to_string()] };
+    let floor = record.placement.floor_ns;
+    let mut row = vec![record.size.to_string()];
+    row.extend([half.p50, half.p90, half.p99].map(|ns| format!("{ns:.0}")));
+    row.extend([half.p99_9, half.p99_99, half.max].map(|ns| format!("{ns:.0}")));
+    row.push(format!("{:.1}", half.mean));
+    row.push(floor.map_or("-".into(), |ns| format!("{ns:.0}")));
+    row.push(floor.map_or("-".into(), |ns| format!("{:.2}", half.p50 / ns)));
+    row.push(record.placement.mode.unwrap_or("-").to_owned());
+    row.push(record.lost.to_string());
+    row
+}
+
+fn rate(record: &Record) -> Vec<String> {
+    let millions = |figure: Option<f64>| figure.unwrap_or_default() / 1e6;
+    vec![
+        record.size.to_string(),
+        record.batch.map_or("-".into(), |batch| batch.to_string()),
+        figure(millions(record.messages_per_second)),
+        figure(millions(record.bytes_per_second)),
+        format!("{:.4}", record.doorbells_per_message),
+        format!("{:.2}", record.completions_per_poll),
+        format!("{}", record.allocations_per_message),
+        record.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")),
+        record.placement.mode.unwrap_or("-").to_owned(),
+        record.lost.to_string(),
+    ]
+}
+
+/// Three digits or more.
+fn figure(figure: f64) -> String {
+    let digits = match figure {
+        100.0.. => 0,
+        10.0.. => 1,
+        0.1.. => 2,
+        _ => 4,
+    };
+    format!("{figure:.digits$}")
+}
+
+fn name(test: Test) -> &'static str {
+    match test {
+        Test::Latency => "latency",
+        Test::Rate => "rate",
+    }
+}
+
+/// Who ran where.
+pub(crate) fn sides(record: &Record) -> String {
+    let cores: Vec<String> = record.placement.cores.iter().map(usize::to_string).collect();
+    let workers = match record.workers {
+        1 => String::new(),
+        workers => format!(", {workers} workers"),
+    };
+    format!("{} on cores {}{workers}", record.placement.sides, cores.join(","))
+}
+
+/// Columns as wide as they need, to the right.
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let cell = |row: &Vec<String>, n: usize| row.get(n).map_or(0, String::len);
+    let widths: Vec<usize> = (0..head.len())
+        .map(|n| rows.iter().map(|row| cell(row, n)).fold(head[n].len(), usize::max))
+        .collect();
+    let mut text = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        for (cell, width) in cells.zip(&widths) {
+            let _ = write!(text, "  {cell:>width$}");
+        }
+        text.push('\n');
+    };
+    line(&mut head.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+fn footer(document: &Document) -> String {
+    let machine = &document.machine;
+    let commit = document.commit.as_deref().unwrap_or("unknown");
+    let mut text = format!(
+        "{}, {}, kernel {}, cores {}\ncommit {commit}, {} build, {} pages, clock {} in steps of \
+         {} ns\n",
+        machine.cpu,
+        machine.system,
+        machine.kernel,
+        machine.cores,
+        machine.build,
+        machine.pages,
+        machine.clock,
+        machine.clock_step_ns
+    );
+    if machine.build == "debug" {
+        text.push_str("a debug build: these figures mean nothing; build with --release\n");
+    }
+    text
+}

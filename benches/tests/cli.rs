@@ -1,0 +1,378 @@
+//! The program as its users meet it: what it refuses and how, and that its figures are there.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(unsafe_code, reason = "limits of a child process are set between fork and exec")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use doorbell_tune::{CoreList, cores};
+use serde_json::Value;
+
+fn bench(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doorbell-bench"));
+    command.args(line.split_whitespace());
+    command.env_remove("DOORBELL_DEVICE").current_dir(std::env::temp_dir());
+    command
+}
+
+/// Needs two cores, like most of what is tested here.
+fn two_cores() -> bool {
+    cores().len() >= 2
+}
+
+/// A file or folder for one test.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("doorbell-bench-{}-{name}", std::process::id()))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The program refuses: exit code, one line on standard error that has all of `parts`, and
+/// nothing on standard output.
+fn refuses(command: &mut Command, code: i32, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {text}");
+    assert_eq!(text.lines().count(), 1, "{command:?}: {text}");
+    assert!(text.starts_with("doorbell-bench: "), "{command:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{command:?}: {part:?} is not in {text:?}");
+    }
+    assert!(output.stdout.is_empty(), "{command:?}: {:?}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn an_unknown_device_is_refused_with_those_there_are() {
+    refuses(&mut bench("latency --device mlx5_77"), 1, &["'mlx5_77'", "there is: soft0"]);
+    refuses(bench("rate").env("DOORBELL_DEVICE", "nic7"), 1, &["'nic7'", "there is: soft0"]);
+}
+
+#[test]
+fn an_address_of_another_host_is_refused_with_one_that_does() {
+    for line in ["latency --addr 192.0.2.1", "rate --listen 192.0.2.1"] {
+        refuses(bench(line).arg("--device=soft0"), 1, &["192.0.2.1", "use 127.0.0.1"]);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_refused() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    let parts = ["in use", "choose another port"];
+    refuses(&mut bench(&format!("latency --device soft0 --listen {addr}")), 1, &parts);
+}
+
+#[test]
+fn nobody_listening_is_told_with_what_to_start() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let parts = [&port.to_string(), "refused", "--listen first"];
+    refuses(&mut bench(&format!("rate --connect {port}")), 1, &parts);
+}
+
+#[test]
+fn a_size_out_of_range_is_refused_with_the_range() {
+    if two_cores() {
+        for size in ["0", "16777217"] {
+            let line = format!("latency --device soft0 --size 8,{size}");
+            refuses(&mut bench(&line), 1, &[&format!("--size {size}:"), "1 to 16777216 bytes"]);
+        }
+    }
+}
+
+#[test]
+fn cores_that_do_not_do_are_refused_with_those_that_would() {
+    let allowed = cores();
+    let list = CoreList(&allowed).to_string();
+    let first = allowed[0];
+    let missing = format!("latency --cores {first},9999");
+    refuses(&mut bench(&missing), 1, &["core 9999", &format!("choose from {list}")]);
+    for line in [format!("latency --cores {first}"), format!("latency --cores {first},{first}")] {
+        refuses(&mut bench(&line), 1, &["2 are needed", &format!("choose from {list}")]);
+    }
+    let workers = format!("rate --workers {}", allowed.len());
+    refuses(&mut bench(&workers), 1, &["cores are needed", &list, "taskset"]);
+}
+
+#[test]
+fn one_core_is_not_enough_not_even_for_threads() {
+    let core = cores()[0];
+    for line in ["latency", "latency --threads"] {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &core.to_string(), env!("CARGO_BIN_EXE_doorbell-bench")]);
+        command.args(line.split_whitespace());
+        refuses(&mut command, 1, &["2 cores are needed", &format!("({core})"), "taskset"]);
+    }
+}
+
+#[test]
+fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() {
+    // No time for an hour of measuring, so it was refused before.
+    let path = scratch("nowhere").join("figures.json");
+    let line = format!("latency --duration 3600 --json {}", path.display());
+    refuses(&mut bench(&line), 1, &["figures.json", "folder that exists"]);
+    let file = scratch("file");
+    fs::write(&file, "").unwrap();
+    let line = format!("report --duration 3600 --out {}", file.join("in").display());
+    refuses(&mut bench(&line), 1, &["make the folder", "--out"]);
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_command_line_that_says_nothing_is_refused() {
+    for (line, part) in [
+        ("", "latency, rate or report"),
+        ("latency --size x", "--size"),
+        ("latency --size 8,,9", "--size"),
+        ("latency --cores a", "--cores"),
+        ("latency --duration 0", "seconds"),
+        ("rate --batch 17", "1..=16"),
+        ("rate --signal-every 0", "--signal-every"),
+        ("latency --listen nonsense:x", "--listen"),
+        ("latency --threads --connect 127.0.0.1", "cannot be used with"),
+        ("sideways", "sideways"),
+    ] {
+        refuses(&mut bench(line), 2, &[part, "--help"]);
+    }
+}
+
+/// Runs, with success, and reads the record on standard output.
+fn figures(command: &mut Command) -> Value {
+    let output = command.args(["--device", "soft0", "--json", "-"]).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn positive(value: &Value, path: &str) {
+    let figure = value.pointer(path).and_then(Value::as_f64);
+    assert!(figure.is_some_and(|figure| figure > 0.0), "{path} in {value:#}");
+}
+
+fn check_run(document: &Value, test: &str, sizes: &[u64]) {
+    let results = document["results"].as_array().unwrap();
+    let found: Vec<u64> = results.iter().map(|record| record["size"].as_u64().unwrap()).collect();
+    assert_eq!(found, sizes);
+    for record in results {
+        assert_eq!(record["schema"], 1);
+        assert_eq!(record["test"], test);
+        assert_eq!((&record["provider"], &record["device"]), (&"soft".into(), &"soft0".into()));
+        assert_eq!(record["lost"], 0);
+        assert_eq!(record["placement"]["cores"].as_array().unwrap().len(), 2);
+        let mode = record["placement"]["mode"].as_str().unwrap();
+        assert!(["NEAR", "FAR", "MIX"].contains(&mode), "{mode}");
+        positive(record, "/placement/floor_ns");
+        positive(record, "/messages");
+        positive(record, "/doorbells_per_message");
+        positive(record, "/completions_per_poll");
+        assert_eq!(record["allocations_per_message"], 0.0, "{record:#}");
+    }
+    for path in ["/machine/cpu", "/machine/kernel", "/machine/pages", "/command"] {
+        assert!(document.pointer(path).is_some_and(Value::is_string), "{path}");
+    }
+}
+
+fn check_latency(document: &Value, sizes: &[u64]) {
+    check_run(document, "latency", sizes);
+    for record in document["results"].as_array().unwrap() {
+        for name in ["p50", "p90", "p99", "p99_9", "p99_99", "max", "mean"] {
+            positive(record, &format!("/half_rtt_ns/{name}"));
+        }
+        assert_eq!(record["doorbells_per_message"], 1.0);
+    }
+}
+
+fn check_rate(document: &Value, sizes: &[u64]) {
+    check_run(document, "rate", sizes);
+    for record in document["results"].as_array().unwrap() {
+        positive(record, "/messages_per_second");
+        positive(record, "/bytes_per_second");
+    }
+}
+
+#[test]
+fn latency_between_processes_and_between_threads() {
+    if two_cores() {
+        let document = figures(&mut bench("latency --quick --duration 0.1 --size 1,8,64,4096"));
+        check_latency(&document, &[1, 8, 64, 4096]);
+        assert_eq!(document["results"][0]["placement"]["sides"], "processes");
+        let document = figures(&mut bench("latency --quick --duration 0.1 --threads --size 200"));
+        check_latency(&document, &[200]);
+        assert_eq!(document["results"][0]["placement"]["sides"], "threads");
+    }
+}
+
+#[test]
+fn rate_between_processes_and_between_threads() {
+    if two_cores() {
+        let document = figures(&mut bench("rate --quick --duration 0.1 --size 1,16,200,5000"));
+        check_rate(&document, &[1, 16, 200, 5000]);
+        let batched = document["results"][1]["doorbells_per_message"].as_f64().unwrap();
+        assert!(batched < 0.1, "16 messages to a doorbell, and {batched} doorbells a message");
+        let document = figures(&mut bench("rate --duration 0.1 --threads --size 64 --batch 1"));
+        check_rate(&document, &[64]);
+    }
+}
+
+#[test]
+fn rate_over_several_connections_and_workers() {
+    if two_cores() {
+        let line = "rate --duration 0.1 --size 32 --qps 3 --idle-qps 5 --signal-every 1";
+        let document = figures(&mut bench(line));
+        check_rate(&document, &[32]);
+        assert_eq!(document["results"][0]["qps"], 3);
+        // Two workers on one core take turns: slow, and right all the same.
+        let cores = cores();
+        let (one, two) = (cores[0], cores[1]);
+        let line = format!("rate --duration 0.1 --size 32 --workers 2 --cores {one},{two},{two}");
+        let document = figures(&mut bench(&line));
+        assert_eq!(document["results"][0]["lost"], 0);
+        assert_eq!(document["results"][0]["workers"], 2);
+        let line = format!("rate --workers 2 --qps 1 --cores {one},{two},{two}");
+        refuses(&mut bench(&line), 1, &["--qps 1", "at least one"]);
+    }
+}
+
+#[test]
+fn two_hosts_are_two_calls_of_the_program() {
+    if two_cores() {
+        let cores = cores();
+        let listen = format!("rate --device soft0 --listen 127.0.0.1:0 --cores {}", cores[0]);
+        let mut server = bench(&listen).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let addr = first.split_whitespace().find(|word| word.contains("127.0.0.1:")).unwrap();
+        let connect = format!("--connect {addr} --cores {} --duration 0.1", cores[1]);
+        let document = figures(&mut bench(&format!("rate --size 64,128 {connect}")));
+        assert_eq!(document["results"][1]["lost"], 0);
+        positive(&document, "/results/1/messages_per_second");
+        let placement = &document["results"][1]["placement"];
+        assert_eq!(placement["sides"], "hosts");
+        assert!(placement.get("floor_ns").is_none(), "{placement}");
+        // It serves one caller, and ends with it.
+        assert!(server.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn figures_go_to_a_file_and_the_table_to_standard_output() {
+    if two_cores() {
+        let file = scratch("figures.json");
+        let line =
+            format!("latency --device soft0 --duration 0.05 --size 8 --json {}", file.display());
+        let output = bench(&line).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let table = String::from_utf8(output.stdout.clone()).unwrap();
+        for word in ["latency on soft0", "p99.9", "p50/floor", "kernel", "commit"] {
+            assert!(table.contains(word), "{word} is not in {table}");
+        }
+        assert!(output.stderr.is_empty(), "{}", stderr(&output));
+        check_latency(&serde_json::from_slice(&fs::read(&file).unwrap()).unwrap(), &[8]);
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn a_report_is_a_page_and_a_record() {
+    if two_cores() {
+        let folder = scratch("report");
+        let line = format!("report --device soft0 --duration 0.02 --out {}", folder.display());
+        let output = bench(&line).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let page = fs::read_to_string(folder.join("report.html")).unwrap();
+        for word in ["<svg", "<polyline", "Commit", "doorbell-bench rate --size 8,64,200"] {
+            assert!(page.contains(word), "{word} is not in the page");
+        }
+        // Nothing from elsewhere; the one address is the name of SVG.
+        assert_eq!(
+            page.matches("http").count(),
+            page.matches("http://www.w3.org/2000/svg").count()
+        );
+        let record: Value =
+            serde_json::from_slice(&fs::read(folder.join("report.json")).unwrap()).unwrap();
+        assert_eq!(record["results"].as_array().unwrap().len(), 12);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+#[test]
+fn small_pages_and_a_small_memlock_are_notes_with_their_cure() {
+    const CAP_IPC_LOCK: libc::c_ulong = 14;
+    if two_cores() {
+        let mut command = bench("latency --device soft0 --duration 0.02 --size 8 -v --json -");
+        // SAFETY: setrlimit and prctl are async-signal-safe and touch no memory but the limit on
+        // this stack. Without the capability the limit counts for root, too.
+        unsafe {
+            command.pre_exec(|| {
+                let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+                libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit);
+                libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
+                Ok(())
+            });
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let pages = document["machine"]["pages"].as_str().unwrap().to_owned();
+        if pages != "2 MiB" {
+            let text = stderr(&output);
+            assert!(text.lines().all(|line| line.starts_with("doorbell-bench: note: ")), "{text}");
+            assert!(text.contains("ulimit -l") && text.contains("nr_hugepages"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_panic() {
+    if two_cores() {
+        let mut command = bench("latency --device soft0 --duration 0.02 --size 8");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_serving_process_dies_with_the_one_that_started_it() {
+    if two_cores() {
+        let mut parent = bench("latency --device soft0 --duration 600 --size 8").spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", parent.id());
+        let child = wait_for(|| {
+            let text = fs::read_to_string(&children).unwrap_or_default();
+            text.split_whitespace().next().map(str::to_owned)
+        });
+        let folder = format!("/proc/{child}");
+        // It is that program by now, not the copy of its parent it began as.
+        wait_for(|| {
+            let line = fs::read(Path::new(&folder).join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains("serve").then_some(())
+        });
+        thread::sleep(Duration::from_millis(50));
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        wait_for(|| is_over(&folder).then_some(()));
+    }
+}
+
+/// Gone, or dead and not yet collected by whoever inherited it.
+fn is_over(folder: &str) -> bool {
+    let stat = fs::read_to_string(Path::new(folder).join("stat"));
+    stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..1000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("waited in vain");
+}

@@ -1,0 +1,92 @@
+//! Buffers: registered memory with one owner. Posting moves a buffer to the device, its
+//! completion brings it back, so nobody can touch or free what a device may still write to.
+#![expect(unsafe_code, reason = "bytes of a region, each in exactly one buffer")]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use doorbell_alloc::{Ask, MapRequest};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Access, Provider, Region};
+use doorbell_engine::wr::Sge;
+
+use crate::error::CmError;
+
+/// Bytes in registered memory, for sends and receives.
+pub struct Buffer<P: Provider> {
+    /// Alive as long as any piece of it.
+    region: Arc<P::Region>,
+    offset: usize,
+    len: u32,
+}
+
+impl<P: Provider> Buffer<P> {
+    /// A buffer of `len` bytes, zeroed, in a region of its own.
+    ///
+    /// # Errors
+    /// See [`Buffer::many`].
+    pub fn new(device: &P, len: usize) -> Result<Buffer<P>, CmError> {
+        let mut one = Buffer::many(device, 1, len)?;
+        one.pop().ok_or_else(|| CmError::new(Code::NoMemory, "a buffer", "none was made"))
+    }
+
+    /// `count` buffers of `len` bytes each, zeroed, all in one region.
+    ///
+    /// # Errors
+    /// `Invalid`: no bytes at all, or over 4 GiB each. What the system says to so much memory, or
+    /// the device to another region.
+    pub fn many(device: &P, count: usize, len: usize) -> Result<Vec<Buffer<P>>, CmError> {
+        let asked = || format!("{count} buffers of {len} bytes");
+        let too_much = || CmError::new(Code::Invalid, asked(), "that is more than there can be");
+        let length = u32::try_from(len).map_err(|_| too_much())?;
+        // Whole cache lines: neighbours do not disturb each other.
+        let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;
+        let bytes = stride.checked_mul(count.max(1)).ok_or_else(too_much)?;
+        let memory = MapRequest::new(bytes)
+            .pages(Ask::Plain)
+            .map()
+            .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
+        let region = Arc::new(device.register(memory, Access::LOCAL_WRITE)?);
+        let piece = |index| Buffer { region: region.clone(), offset: index * stride, len: length };
+        Ok((0..count).map(piece).collect())
+    }
+
+    /// The piece as the device sees it: its first `len` bytes.
+    pub(crate) fn sge(&self, len: u32) -> Sge {
+        debug_assert!(len <= self.len);
+        let addr = self.region.as_ptr() as u64 + self.offset as u64;
+        Sge { addr, length: len.min(self.len), lkey: self.region.lkey() }
+    }
+}
+
+impl<P: Provider> Deref for Buffer<P> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the region is valid for its whole length at one address (`Region`), the piece
+        // lies inside it and in no other buffer, the bytes were zeroed, and no device has it:
+        // while one does, the buffer is in this crate's tables and nobody can borrow it. Peers
+        // cannot reach it by themselves: it is registered for local use only.
+        unsafe {
+            let start = self.region.as_ptr().add(self.offset);
+            std::slice::from_raw_parts(start, self.len as usize)
+        }
+    }
+}
+
+impl<P: Provider> DerefMut for Buffer<P> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` is the only way to these bytes.
+        unsafe {
+            let start = self.region.as_ptr().add(self.offset);
+            std::slice::from_raw_parts_mut(start, self.len as usize)
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Buffer<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,405 @@
+//! [`Id`]: a communication identifier with its queue pair, as the man pages describe it, safe.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::QpCaps;
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use crate::attr::{ConnParam, PortSpace};
+use crate::buffer::Buffer;
+use crate::error::{CmError, PostFailed, Refused};
+use crate::fabric::{CmId, Fabric, IdKey};
+use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
+use crate::queues::{CompletionQueue, SharedReceive};
+
+/// Empty polls before a wait begins to sleep.
+const SPINS: u32 = 2000;
+/// How long it sleeps between polls then.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A communication identifier (`rdma_create_id`) with at most one queue pair and one shared
+/// receive queue of its own.
+///
+/// Without a channel it is synchronous: calls return when what they ask for has happened (ID-4).
+/// Dropping it ends the connection and gives back everything, the device first.
+pub struct Id<F: Fabric> {
+    qp: Option<QueuePair<F>>,
+    srq: Option<SharedReceive<F>>,
+    cm: F::Id,
+    fabric: F,
+    bound: bool,
+    /// This side has disconnected.
+    ended: bool,
+    context: u64,
+}
+
+impl<F: Fabric> Id<F> {
+    /// Makes an id (`rdma_create_id`). With a channel its calls return at once and raise events
+    /// there (ID-3).
+    ///
+    /// # Errors
+    /// The system's limits.
+    pub fn create(
+        fabric: &F,
+        channel: Option<&F::Channel>,
+        space: PortSpace,
+    ) -> Result<Id<F>, CmError> {
+        Ok(Id::with(fabric, fabric.create_id(channel, space)?, false))
+    }
+
+    /// The id of a connection request that a channel brought.
+    pub fn of_request(fabric: &F, request: F::Id) -> Id<F> {
+        Id::with(fabric, request, true)
+    }
+
+    pub(crate) fn with(fabric: &F, cm: F::Id, bound: bool) -> Id<F> {
+        Id { qp: None, srq: None, cm, fabric: fabric.clone(), bound, ended: false, context: 0 }
+    }
+
+    /// The number by which events name this id.
+    pub fn key(&self) -> IdKey {
+        self.cm.key()
+    }
+
+    /// User data; ids made for incoming connections start with their listener's (ID-2).
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Sets it.
+    pub fn set_context(&mut self, context: u64) {
+        self.context = context;
+    }
+
+    /// See [`CmId::bind`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {
+        self.cm.bind(addr)?;
+        self.bound = true;
+        Ok(())
+    }
+
+    /// See [`CmId::resolve_addr`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resolve_addr(
+        &mut self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        limit: Duration,
+    ) -> Result<(), CmError> {
+        self.cm.resolve_addr(from, to, limit)?;
+        self.bound = true;
+        Ok(())
+    }
+
+    /// See [`CmId::resolve_route`].
+    ///
+    /// # Errors
+    /// As there, and `Invalid` on an id that is bound to no device, or without any time (CM-3).
+    pub fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
+        let asked = "resolve the route";
+        self.check_bound(asked, "CM-3")?;
+        if limit.is_zero() {
+            return Err(CmError::new(Code::Invalid, asked, "no time is given for it (CM-3)"));
+        }
+        self.cm.resolve_route(limit)
+    }
+
+    fn check_bound(&self, asked: &str, clause: &str) -> Result<(), CmError> {
+        if self.bound {
+            return Ok(());
+        }
+        let answer = format!("the id is bound to no device ({clause})");
+        Err(CmError::new(Code::Invalid, asked, answer).cure("bind it or resolve an address first"))
+    }
+
+    /// Makes the queue pair of this id (`rdma_create_qp`). It takes receives at once (QP-3).
+    ///
+    /// # Errors
+    /// `Invalid`: bound to no device (QP-2), has one already (QP-11), a capacity of 0 without a
+    /// queue for its completions (QP-8), or capacities beyond the device's.
+    pub fn create_qp(&mut self, init: &QpInit<F>) -> Result<(), CmError> {
+        let asked = "make the queue pair of an id";
+        self.check_bound(asked, "QP-2")?;
+        if self.qp.is_some() {
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
+        }
+        let init = init.clone().or_srq(self.srq.as_ref());
+        self.qp = Some(QueuePair::new(&self.fabric, &mut self.cm, &init)?);
+        Ok(())
+    }
+
+    /// Makes the shared receive queue of this id (`rdma_create_srq`), for at least `depth`
+    /// receives; queue pairs made on the id afterwards use it (QP-13).
+    ///
+    /// # Errors
+    /// `Invalid`: bound to no device (SRQ-1), has one already (SRQ-4), or a depth out of range.
+    pub fn create_srq(&mut self, depth: u32) -> Result<&SharedReceive<F>, CmError> {
+        let asked = "make the shared receive queue of an id";
+        self.check_bound(asked, "SRQ-1")?;
+        if self.srq.is_some() {
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (SRQ-4)"));
+        }
+        Ok(self.srq.insert(SharedReceive::new(&self.fabric, depth)?))
+    }
+
+    /// The shared receive queue of this id.
+    pub fn srq(&self) -> Option<&SharedReceive<F>> {
+        self.srq.as_ref()
+    }
+
+    /// Destroys the shared receive queue of this id (`rdma_destroy_srq`).
+    ///
+    /// # Errors
+    /// `Busy` while queue pairs use it; it stays (SRQ-9). `Invalid` if there is none.
+    pub fn destroy_srq(&mut self) -> Result<(), CmError> {
+        match &self.srq {
+            Some(srq) => srq.check_idle()?,
+            None => {
+                let asked = "destroy the shared receive queue of an id";
+                return Err(CmError::new(Code::Invalid, asked, "there is none"));
+            }
+        }
+        self.srq = None;
+        Ok(())
+    }
+
+    /// Number and capacities of the queue pair (QP-10), if there is one.
+    pub fn qp(&self) -> Option<(u32, QpCaps)> {
+        self.qp.as_ref().map(|qp| (qp.num(), qp.caps()))
+    }
+
+    /// The queues in which the queue pair's sends and receives complete (QP-6).
+    pub fn queues(&self) -> Option<(&CompletionQueue<F>, &CompletionQueue<F>)> {
+        self.qp.as_ref().map(QueuePair::queues)
+    }
+
+    /// See [`CmId::listen`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen(&mut self, backlog: u32) -> Result<(), CmError> {
+        self.cm.listen(backlog)?;
+        self.bound = true;
+        Ok(())
+    }
+
+    /// See [`CmId::get_request`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_request(&mut self, limit: Option<Duration>) -> Result<Id<F>, CmError> {
+        let mut id = Id::with(&self.fabric, self.cm.get_request(limit)?, true);
+        id.context = self.context;
+        Ok(id)
+    }
+
+    /// Private data of the peer (CM-8).
+    pub fn private_data(&self) -> &[u8] {
+        self.cm.private_data()
+    }
+
+    /// See [`CmId::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
+        self.check_qp("connect")?;
+        self.cm.connect(param)
+    }
+
+    /// See [`CmId::accept`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
+        self.check_qp("accept")?;
+        self.cm.accept(param)
+    }
+
+    fn check_qp(&self, asked: &str) -> Result<(), CmError> {
+        if self.qp.is_some() {
+            return Ok(());
+        }
+        Err(CmError::new(Code::Invalid, asked, "the id has no queue pair (CM-5)")
+            .cure("make one first"))
+    }
+
+    /// See [`CmId::reject`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {
+        self.cm.reject(private_data)
+    }
+
+    /// See [`CmId::disconnect`].
+    ///
+    /// # Errors
+    /// As there; `Invalid` also the second time.
+    pub fn disconnect(&mut self) -> Result<(), CmError> {
+        if self.ended {
+            let answer = "the id has been disconnected already (CM-10)";
+            return Err(CmError::new(Code::Invalid, "disconnect", answer));
+        }
+        self.cm.disconnect()?;
+        self.ended = true;
+        Ok(())
+    }
+
+    /// See [`CmId::peer_left`].
+    pub fn peer_left(&mut self) -> bool {
+        self.cm.peer_left()
+    }
+
+    /// See [`CmId::set_rnr_timer`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_rnr_timer(&mut self, code: u8) -> Result<(), CmError> {
+        self.cm.set_rnr_timer(code)
+    }
+
+    /// The local address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.cm.local_addr()
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.cm.peer_addr()
+    }
+
+    /// Posts one receive (`rdma_post_recv`), to the shared queue where there is one (SRQ-8).
+    ///
+    /// # Errors
+    /// The queue is full, or there is no queue pair; the buffer comes back.
+    pub fn post_recv(&mut self, buffer: Buffer<F>) -> Result<(), Refused<Buffer<F>>> {
+        let mut list = vec![buffer];
+        let result = self.post_recvs(&mut list);
+        result.map_err(|failed| Refused { cause: failed.cause, back: list.pop() })
+    }
+
+    /// Posts receives in order with one doorbell. What was taken leaves `list`; on an error the
+    /// rest stays in it (PL-1).
+    ///
+    /// # Errors
+    /// The queue is full, or there is no queue pair.
+    pub fn post_recvs(&mut self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
+        match (&mut self.qp, &self.srq) {
+            (Some(qp), _) => qp.post_recvs(list),
+            (None, Some(srq)) => srq.post(list),
+            (None, None) => Err(PostFailed::state()),
+        }
+    }
+
+    /// Posts one send of the first `len` bytes of a buffer (`rdma_post_send`).
+    ///
+    /// # Errors
+    /// See [`doorbell_engine::wr::PostCause`]; the buffer comes back.
+    pub fn post_send(
+        &mut self,
+        buffer: Buffer<F>,
+        len: usize,
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        let mut list = vec![SendRequest { buffer, len, op, flags }];
+        let result = self.post_sends(&mut list);
+        result.map_err(|failed| Refused {
+            cause: failed.cause,
+            back: list.pop().map(|request| request.buffer),
+        })
+    }
+
+    /// Posts sends in order with one doorbell. What was taken leaves `list`; on an error the rest
+    /// stays in it (PL-1).
+    ///
+    /// # Errors
+    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for a length beyond a buffer.
+    pub fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
+        match &mut self.qp {
+            Some(qp) => qp.post_sends(list),
+            None => Err(PostFailed::state()),
+        }
+    }
+
+    /// Posts one inline send: `bytes` is copied during the call (SQ-4).
+    ///
+    /// # Errors
+    /// See [`doorbell_engine::wr::PostCause`].
+    pub fn post_inline(
+        &mut self,
+        bytes: &[u8],
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), PostFailed> {
+        match &mut self.qp {
+            Some(qp) => qp.post_inline(bytes, op, flags),
+            None => Err(PostFailed::state()),
+        }
+    }
+
+    /// The next completed send (`rdma_get_send_comp`), within `limit`.
+    ///
+    /// # Errors
+    /// `TimedOut`; `Reset` if the peer has left and nothing more has completed; `Invalid` without
+    /// a queue pair. How the send itself ended is in the completion.
+    pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
+        self.next("a send", limit, QueuePair::poll_send)
+    }
+
+    /// The next completed receive (`rdma_get_recv_comp`), within `limit`.
+    ///
+    /// # Errors
+    /// As for [`Id::next_send`].
+    pub fn next_recv(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
+        self.next("a receive", limit, QueuePair::poll_recv)
+    }
+
+    /// Buffers of sends that were not signalled and whose slots are free again (SQ-2).
+    pub fn take_retired(&mut self) -> Vec<Buffer<F>> {
+        self.qp.as_mut().map(QueuePair::take_retired).unwrap_or_default()
+    }
+
+    fn next(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        poll: fn(&mut QueuePair<F>) -> Option<Completion<F>>,
+    ) -> Result<Completion<F>, CmError> {
+        let asked = || format!("wait for the completion of {what}");
+        let end = Instant::now().checked_add(limit);
+        let mut spins = 0;
+        loop {
+            let Some(qp) = &mut self.qp else {
+                return Err(CmError::new(Code::Invalid, asked(), "the id has no queue pair"));
+            };
+            if let Some(completion) = poll(qp) {
+                return Ok(completion);
+            }
+            if spins < SPINS && !limit.is_zero() {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.cm.peer_left() {
+                // What the peer sent before it left is there by now.
+                return self.qp.as_mut().and_then(poll).ok_or_else(|| {
+                    CmError::new(Code::Reset, asked(), "the peer has ended the connection")
+                });
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                let answer = format!("none came within {limit:?}");
+                return Err(CmError::new(Code::TimedOut, asked(), answer));
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The queue pair of an id, with the buffers it has.
+#![expect(unsafe_code, reason = "posts buffers that it then owns")]
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Qp, QpCaps};
+use doorbell_engine::wc::{Status, Wc, WcFlags};
+use doorbell_engine::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
+
+use crate::attr::QpAttr;
+use crate::buffer::Buffer;
+use crate::error::{CmError, PostFailed};
+use crate::fabric::{CmId, Fabric};
+use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
+
+/// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
+/// along with it (QP-6).
+///
+/// ```
+/// use doorbell_cm::{QpInit, soft::SoftDevice};
+///
+/// let init = QpInit::<SoftDevice>::rc().send_wr(16).recv_wr(2).inline(16).signal_all(true);
+/// ```
+pub struct QpInit<F: Fabric> {
+    caps: QpCaps,
+    signal_all: bool,
+    send_cq: Option<CompletionQueue<F>>,
+    recv_cq: Option<CompletionQueue<F>>,
+    srq: Option<SharedReceive<F>>,
+}
+
+impl<F: Fabric> Clone for QpInit<F> {
+    fn clone(&self) -> Self {
+        QpInit {
+            caps: self.caps,
+            signal_all: self.signal_all,
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+            srq: self.srq.clone(),
+        }
+    }
+}
+
+impl<F: Fabric> QpInit<F> {
+    /// A reliable connection with one request each way, of one piece, nothing inline, and
+    /// completions for those sends that ask for one.
+    pub fn rc() -> QpInit<F> {
+        let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
+        QpInit { caps, signal_all: false, send_cq: None, recv_cq: None, srq: None }
+    }
+
+    /// Sends outstanding (`max_send_wr`).
+    #[must_use]
+    pub fn send_wr(mut self, count: u32) -> Self {
+        self.caps.send_wr = count;
+        self
+    }
+
+    /// Receives outstanding (`max_recv_wr`); on a shared receive queue only the depth of the
+    /// completion queue that is made (SRQ-11).
+    #[must_use]
+    pub fn recv_wr(mut self, count: u32) -> Self {
+        self.caps.recv_wr = count;
+        self
+    }
+
+    /// Pieces of a send (`max_send_sge`).
+    #[must_use]
+    pub fn send_sge(mut self, count: u32) -> Self {
+        self.caps.send_sge = count;
+        self
+    }
+
+    /// Pieces of a receive (`max_recv_sge`).
+    #[must_use]
+    pub fn recv_sge(mut self, count: u32) -> Self {
+        self.caps.recv_sge = count;
+        self
+    }
+
+    /// Bytes of an inline payload (`max_inline_data`).
+    #[must_use]
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.caps.inline = bytes;
+        self
+    }
+
+    /// Whether every send completes (`sq_sig_all`, QP-15).
+    #[must_use]
+    pub fn signal_all(mut self, all: bool) -> Self {
+        self.signal_all = all;
+        self
+    }
+
+    /// The queue sends complete in.
+    #[must_use]
+    pub fn send_cq(mut self, cq: &CompletionQueue<F>) -> Self {
+        self.send_cq = Some(cq.clone());
+        self
+    }
+
+    /// The queue receives complete in.
+    #[must_use]
+    pub fn recv_cq(mut self, cq: &CompletionQueue<F>) -> Self {
+        self.recv_cq = Some(cq.clone());
+        self
+    }
+
+    /// The shared receive queue to take receives from.
+    #[must_use]
+    pub fn srq(mut self, srq: &SharedReceive<F>) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+
+    /// With `srq` where none is named (QP-13).
+    pub(crate) fn or_srq(mut self, srq: Option<&SharedReceive<F>>) -> Self {
+        self.srq = self.srq.or_else(|| srq.cloned());
+        self
+    }
+}
+
+/// A send to be posted.
+pub struct SendRequest<F: Fabric> {
+    /// The payload is its beginning.
+    pub buffer: Buffer<F>,
+    /// Bytes to send.
+    pub len: usize,
+    /// What to do.
+    pub op: SendOp,
+    /// Signalling, inline, fence, solicited.
+    pub flags: SendFlags,
+}
+
+impl<F: Fabric> fmt::Debug for SendRequest<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendRequest")
+            .field("buffer", &self.buffer)
+            .field("len", &self.len)
+            .field("op", &self.op)
+            .field("flags", &self.flags)
+            .finish()
+    }
+}
+
+/// A request that has ended.
+pub struct Completion<F: Fabric> {
+    /// How it ended.
+    pub status: Status,
+    /// The device's own word on an error.
+    pub vendor_err: u32,
+    /// The buffer that was posted; none for a payload that was given inline.
+    pub buffer: Option<Buffer<F>>,
+    /// Bytes received; 0 for sends and on an error (CP-1, CP-2).
+    pub len: usize,
+    /// Immediate data of the sender.
+    pub imm: Option<u32>,
+}
+
+impl<F: Fabric> Completion<F> {
+    /// The bytes received.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.as_deref().and_then(|buffer| buffer.get(..self.len)).unwrap_or(&[])
+    }
+
+    /// Itself if it succeeded.
+    ///
+    /// # Errors
+    /// `Errno(EIO)` with the status.
+    pub fn ok(self) -> Result<Completion<F>, CmError> {
+        if self.status.is_ok() {
+            return Ok(self);
+        }
+        let answer = format!(
+            "it ended with {:?} (status {}, vendor error {})",
+            self.status, self.status as u8, self.vendor_err
+        );
+        Err(CmError::new(Code::Errno(5), "carry out a posted request", answer))
+    }
+}
+
+impl<F: Fabric> fmt::Debug for Completion<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("status", &self.status)
+            .field("vendor_err", &self.vendor_err)
+            .field("buffer", &self.buffer)
+            .field("len", &self.len)
+            .field("imm", &self.imm)
+            .finish()
+    }
+}
+
+/// A queue pair with everything it uses. Dropped in this order: the device lets go first.
+pub(crate) struct QueuePair<F: Fabric> {
+    qp: F::Qp,
+    /// Sends whose slots are not free yet, oldest first, numbered from `sent_first`.
+    sent: VecDeque<Option<Buffer<F>>>,
+    sent_first: u64,
+    /// Buffers of sends that needed no completion and whose slots are free.
+    retired: Vec<Buffer<F>>,
+    posted: Posted<F>,
+    /// Receives that may be outstanding, polled or not, so that the queue made here never
+    /// overruns.
+    posted_max: usize,
+    srq: Option<SharedReceive<F>>,
+    send_cq: CompletionQueue<F>,
+    recv_cq: CompletionQueue<F>,
+}
+
+impl<F: Fabric> QueuePair<F> {
+    pub(crate) fn new(
+        fabric: &F,
+        cm: &mut F::Id,
+        init: &QpInit<F>,
+    ) -> Result<QueuePair<F>, CmError> {
+        let own_cq = |given: &Option<CompletionQueue<F>>, depth: u32, name: &str| match given {
+            Some(cq) => Ok(cq.clone()),
+            None if depth == 0 => {
+                let answer = format!("{name} is 0 and no completion queue is given (QP-8)");
+                Err(CmError::new(Code::Invalid, "make the queue pair of an id", answer)
+                    .cure("ask for at least 1, or give a completion queue"))
+            }
+            None => CompletionQueue::new(fabric, depth),
+        };
+        let received = match &init.srq {
+            Some(srq) if init.caps.recv_wr > 0 => init.caps.recv_wr.max(srq.depth()),
+            _ => init.caps.recv_wr,
+        };
+        let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
+        let recv_cq = own_cq(&init.recv_cq, received, "max_recv_wr")?;
+        let qp = cm.create_qp(&QpAttr {
+            send_cq: send_cq.raw(),
+            recv_cq: recv_cq.raw(),
+            srq: init.srq.as_ref().map(SharedReceive::raw),
+            caps: init.caps,
+            signal_all: init.signal_all,
+        })?;
+        send_cq.serve(qp.num(), true);
+        recv_cq.serve(qp.num(), true);
+        if let Some(srq) = &init.srq {
+            srq.count_user(true);
+        }
+        let posted_max = if init.recv_cq.is_some() { u32::MAX } else { received };
+        Ok(QueuePair {
+            qp,
+            sent: VecDeque::new(),
+            sent_first: first_number(),
+            retired: Vec::new(),
+            posted: Posted::new(),
+            posted_max: posted_max as usize,
+            srq: init.srq.clone(),
+            send_cq,
+            recv_cq,
+        })
+    }
+
+    pub(crate) fn num(&self) -> u32 {
+        self.qp.num()
+    }
+
+    pub(crate) fn caps(&self) -> QpCaps {
+        self.qp.caps()
+    }
+
+    pub(crate) fn queues(&self) -> (&CompletionQueue<F>, &CompletionQueue<F>) {
+        (&self.send_cq, &self.recv_cq)
+    }
+
+    /// Posts receives, to the shared queue where there is one (SRQ-8).
+    pub(crate) fn post_recvs(&mut self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
+        if let Some(srq) = &self.srq {
+            return srq.post(list);
+        }
+        let room = self.posted_max.saturating_sub(self.posted.len());
+        let mut beyond = list.split_off(list.len().min(room));
+        let qp = &mut self.qp;
+        // SAFETY: the buffers stay in `posted`, registered and out of reach, until the device
+        // gave each back or the queue pair, which is dropped first, is gone.
+        let result = self.posted.post(list, |wrs| unsafe { qp.post_recv(wrs) });
+        let full = result.is_ok() && !beyond.is_empty();
+        list.append(&mut beyond);
+        if full { Err(PostFailed { cause: PostCause::Full }) } else { result }
+    }
+
+    /// Posts sends; what was taken leaves the list.
+    pub(crate) fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
+        let fits = |request: &SendRequest<F>| request.len <= request.buffer.len();
+        if !list.iter().all(fits) {
+            return Err(PostFailed { cause: PostCause::Device(14) });
+        }
+        let first = self.sent_first + self.sent.len() as u64;
+        let wr = |(wr_id, request): (u64, &SendRequest<F>)| SendWr {
+            wr_id,
+            op: request.op,
+            flags: request.flags,
+            sge: request.buffer.sge(request.len as u32),
+            more: &[],
+        };
+        let wrs: Vec<SendWr<'_>> = (first..).zip(list.iter()).map(wr).collect();
+        // SAFETY: the buffers stay in `sent`, registered and out of reach, until a completion of
+        // the same or a later send was polled or the queue pair, which is dropped first, is gone.
+        // Completion queues of this layer are Sharing::Shared.
+        let result = unsafe { self.qp.post(&wrs) };
+        let accepted = match &result {
+            Ok(()) => list.len(),
+            Err(error) => error.accepted.min(list.len()),
+        };
+        self.sent.extend(list.drain(..accepted).map(|request| Some(request.buffer)));
+        result.map_err(PostFailed::from)
+    }
+
+    /// Sends bytes that are copied during the call.
+    pub(crate) fn post_inline(
+        &mut self,
+        bytes: &[u8],
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), PostFailed> {
+        let length = u32::try_from(bytes.len());
+        let length = length.map_err(|_| PostFailed { cause: PostCause::InlineTooLong })?;
+        let wr = SendWr {
+            wr_id: self.sent_first + self.sent.len() as u64,
+            op,
+            flags: flags | SendFlags::INLINE,
+            sge: Sge { addr: bytes.as_ptr() as u64, length, lkey: 0 },
+            more: &[],
+        };
+        // SAFETY: an inline payload is read during the call only (SQ-4), and `bytes` is borrowed
+        // for that long.
+        unsafe { self.qp.post(&[wr]) }?;
+        self.sent.push_back(None);
+        Ok(())
+    }
+
+    /// The next completed send, if there is one.
+    pub(crate) fn poll_send(&mut self) -> Option<Completion<F>> {
+        loop {
+            let wc = self.send_cq.take(self.qp.num(), false)?;
+            // Checked against our own count: a device that names what it does not have is not
+            // believed.
+            let Some(before) = wc.wr_id.checked_sub(self.sent_first) else { continue };
+            if before >= self.sent.len() as u64 {
+                continue;
+            }
+            let earlier = self.sent.drain(..before as usize).flatten();
+            self.retired.extend(earlier);
+            self.sent_first = wc.wr_id + 1;
+            let buffer = self.sent.pop_front().flatten();
+            return Some(completion(&wc, buffer, false));
+        }
+    }
+
+    /// The next completed receive, if there is one.
+    pub(crate) fn poll_recv(&mut self) -> Option<Completion<F>> {
+        loop {
+            let wc = self.recv_cq.take(self.qp.num(), true)?;
+            let buffer = match &self.srq {
+                Some(srq) => srq.take(&wc),
+                None => self.posted.take(&wc),
+            };
+            if let Some(buffer) = buffer {
+                return Some(completion(&wc, Some(buffer), true));
+            }
+        }
+    }
+
+    pub(crate) fn take_retired(&mut self) -> Vec<Buffer<F>> {
+        std::mem::take(&mut self.retired)
+    }
+}
+
+impl<F: Fabric> Drop for QueuePair<F> {
+    fn drop(&mut self) {
+        let num = self.qp.num();
+        self.send_cq.serve(num, false);
+        self.recv_cq.serve(num, false);
+        if let Some(srq) = &self.srq {
+            srq.count_user(false);
+        }
+    }
+}
+
+fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>, receive: bool) -> Completion<F> {
+    let defined = receive && wc.status.is_ok();
+    let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
+    Completion {
+        status: wc.status,
+        vendor_err: wc.vendor_err,
+        len: if defined { (wc.byte_len as usize).min(room) } else { 0 },
+        imm: (defined && wc.flags.contains(WcFlags::WITH_IMM)).then_some(wc.imm),
+        buffer,
+    }
+}

@@ -1,0 +1,370 @@
+//! Communication identifiers of the soft device: the calls, and for synchronous ids the waiting.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit};
+
+use super::channel::Inner;
+use super::conn::{Core, End, Raised, State};
+use super::{DeviceInner, SoftDevice, place, rnr_timer_ns};
+use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, ConnParam, QpAttr, REJECT_DATA_MAX};
+use crate::error::CmError;
+use crate::fabric::{CmId, EventKind, IdKey, Rejection};
+
+/// Requests a listener keeps waiting at most (CM-4).
+const BACKLOG_MAX: u32 = 1024;
+
+/// A communication identifier of the soft device. Dropping it ends its connection.
+pub struct SoftId {
+    end: Arc<End>,
+    channel: Arc<Inner>,
+    synchronous: bool,
+}
+
+impl SoftId {
+    pub(super) fn new(
+        device: &Arc<DeviceInner>,
+        channel: Option<&Arc<Inner>>,
+    ) -> Result<SoftId, CmError> {
+        let (channel, synchronous) = match channel {
+            Some(channel) => (channel.clone(), false),
+            None => (Arc::new(Inner::new(false)?), true),
+        };
+        let end = Arc::new(End::new(device.clone()));
+        channel.join(&end)?;
+        Ok(SoftId { end, channel, synchronous })
+    }
+
+    /// An id over an end that its channel knows.
+    pub(super) fn over(end: Arc<End>, channel: Arc<Inner>, synchronous: bool) -> SoftId {
+        SoftId { end, channel, synchronous }
+    }
+
+    /// Raises an event, unless the call itself is the answer.
+    fn answer(&self, kind: EventKind) {
+        if !self.synchronous {
+            self.channel.raise(self.end.key, Raised::plain(kind));
+        }
+    }
+
+    /// Waits until this id is connected, or is known not to be.
+    fn wait_established(&self, asked: &str) -> Result<(), CmError> {
+        loop {
+            let Some((_, raised)) = self.channel.next(None)? else { continue };
+            match raised.kind {
+                EventKind::Established => return Ok(()),
+                EventKind::Disconnected => {
+                    let answer = "the peer ended the connection";
+                    return Err(CmError::new(Code::Reset, asked, answer));
+                }
+                kind => return Err(failure(asked, kind, raised.status)),
+            }
+        }
+    }
+}
+
+impl Drop for SoftId {
+    fn drop(&mut self) {
+        self.channel.leave(&self.end);
+    }
+}
+
+/// The error of a synchronous call that ended with an event of failure (ID-10).
+fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
+    const NO_LISTENER: i32 = Rejection::NoListener as i32;
+    match (kind, status) {
+        (EventKind::Rejected, NO_LISTENER) => {
+            CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
+                .cure("start the listening side first, as the same user, and compare the port")
+        }
+        (EventKind::Rejected, status) => {
+            CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
+        }
+        (EventKind::Unreachable, _) => {
+            CmError::new(Code::TimedOut, asked, "the peer did not answer within 60 s")
+        }
+        (kind, status) => CmError::new(
+            Code::from_errno(status),
+            asked,
+            format!("it failed ({kind:?}, status {status})"),
+        ),
+    }
+}
+
+fn wrong_state(asked: &str, state: State, want: &str) -> CmError {
+    CmError::new(Code::Invalid, asked, format!("the id is {state:?}, not {want}"))
+}
+
+/// Checks what connect and accept are given (CM-5, CM-8).
+fn check(asked: &str, param: &ConnParam<'_>, data_max: usize, depth: u8) -> Result<(), CmError> {
+    let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
+    check_data(asked, param.private_data, data_max)?;
+    for (name, wanted) in [
+        ("responder_resources", param.responder_resources),
+        ("initiator_depth", param.initiator_depth),
+    ] {
+        if wanted != u8::MAX && wanted > depth {
+            return invalid(format!("{name} {wanted} is over the device's {depth} (255: all)"));
+        }
+    }
+    for (name, wanted) in [("retry_count", param.retry_count), ("rnr_retry", param.rnr_retry)] {
+        if wanted > 7 {
+            return invalid(format!("{name} is {wanted}; it has three bits, 7 is the most"));
+        }
+    }
+    Ok(())
+}
+
+fn check_data(asked: &str, data: &[u8], max: usize) -> Result<(), CmError> {
+    if data.len() > max {
+        let answer = format!("{} bytes of private data; at most {max} fit", data.len());
+        return Err(CmError::new(Code::Invalid, asked, answer));
+    }
+    Ok(())
+}
+
+/// The queue pair of an id that is about to be connected.
+fn queue_pair(asked: &str, core: &Core) -> Result<Breaker, CmError> {
+    core.qp.clone().ok_or_else(|| {
+        CmError::new(Code::Invalid, asked, "the id has no queue pair").cure("make one first")
+    })
+}
+
+/// Gives an end a local address.
+fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> {
+    let device = core.device.clone();
+    place::check_local(asked, &device.name, addr.ip())?;
+    let socket = core.make_socket(asked)?;
+    let addr = place::claim(socket, &device.name, addr)?;
+    core.local = Some(addr);
+    Ok(())
+}
+
+impl CmId<SoftDevice> for SoftId {
+    fn key(&self) -> IdKey {
+        IdKey(self.end.key)
+    }
+
+    fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {
+        let asked = format!("bind to {addr}");
+        let mut core = self.end.lock();
+        if core.state != State::Idle {
+            return Err(wrong_state(&asked, core.state, "new"));
+        }
+        claim(&mut core, &asked, addr)?;
+        core.state = State::Bound;
+        Ok(())
+    }
+
+    fn resolve_addr(
+        &mut self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        _limit: Duration,
+    ) -> Result<(), CmError> {
+        let asked = format!("resolve {to}");
+        let mut core = self.end.lock();
+        let bound = core.state == State::Bound;
+        if core.state != State::Idle && !bound {
+            return Err(wrong_state(&asked, core.state, "new or bound"));
+        }
+        let to = match to.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port())
+            }
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), to.port())
+            }
+            _ => to,
+        };
+        place::check_local(&asked, &core.device.name, to.ip())?;
+        if !bound {
+            claim(&mut core, &asked, from.unwrap_or(place::source_for(to)))?;
+        }
+        core.remote = Some(to);
+        core.state = State::AddrResolved;
+        drop(core);
+        self.answer(EventKind::AddrResolved);
+        Ok(())
+    }
+
+    fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
+        let asked = "resolve the route";
+        let mut core = self.end.lock();
+        if limit.is_zero() {
+            return Err(CmError::new(Code::Invalid, asked, "no time is given for it (CM-3)"));
+        }
+        if core.state != State::AddrResolved {
+            return Err(wrong_state(asked, core.state, "AddrResolved"));
+        }
+        core.state = State::RouteResolved;
+        drop(core);
+        self.answer(EventKind::RouteResolved);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
+        let asked = "make the queue pair of an id";
+        let mut core = self.end.lock();
+        if core.state == State::Idle {
+            return Err(CmError::new(Code::Invalid, asked, "the id is bound to no device (QP-2)")
+                .cure("bind it or resolve an address first"));
+        }
+        if core.qp.is_some() {
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
+        }
+        let qp = core.device.soft.create_qp(&SoftQpInit {
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            caps: attr.caps,
+            signal_all: attr.signal_all,
+        })?;
+        core.qp = Some(qp.breaker());
+        Ok(qp)
+    }
+
+    fn listen(&mut self, backlog: u32) -> Result<(), CmError> {
+        let asked = "listen";
+        let mut core = self.end.lock();
+        if core.state == State::Idle {
+            claim(&mut core, asked, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+            core.state = State::Bound;
+        }
+        if core.state != State::Bound {
+            return Err(wrong_state(asked, core.state, "bound"));
+        }
+        let backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+        let socket = core.make_socket(asked)?;
+        socket.listen(backlog).map_err(|error| CmError::from_io(asked, &error))?;
+        core.state = State::Listening;
+        drop(core);
+        self.channel.watch(&self.end)
+    }
+
+    fn get_request(&mut self, limit: Option<Duration>) -> Result<SoftId, CmError> {
+        let asked = "get a connection request";
+        if !self.synchronous {
+            let answer = "the id has an event channel (EP-11)";
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("take ConnectRequest from the channel"));
+        }
+        let state = self.end.lock().state;
+        if state != State::Listening {
+            return Err(wrong_state(asked, state, "Listening"));
+        }
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let Some((_, raised)) = self.channel.next(rest)? else {
+                let text = format!("none came within {:?}", limit.unwrap_or_default());
+                return Err(CmError::new(Code::TimedOut, asked, text));
+            };
+            let Some(end) = raised.request else { continue };
+            // From here on it has a channel of its own (MG-5).
+            self.channel.leave(&end);
+            let channel = Arc::new(Inner::new(false)?);
+            channel.join(&end)?;
+            return Ok(SoftId::over(end, channel, true));
+        }
+    }
+
+    fn private_data(&self) -> &[u8] {
+        self.end.data.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
+        let mut core = self.end.lock();
+        let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
+        let asked = format!("connect to {to}");
+        if core.state != State::RouteResolved {
+            return Err(wrong_state(&asked, core.state, "RouteResolved (CM-7)"));
+        }
+        check(&asked, param, CONNECT_DATA_MAX, core.device.rd_atomic_max())?;
+        let qp = queue_pair(&asked, &core)?;
+        let raised = core.start(param, &qp);
+        drop(core);
+        if let Some(raised) = raised {
+            self.channel.raise(self.end.key, raised);
+        }
+        self.channel.watch(&self.end)?;
+        if self.synchronous { self.wait_established(&asked) } else { Ok(()) }
+    }
+
+    fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
+        let asked = "accept a connection request";
+        let mut core = self.end.lock();
+        if core.state != State::Asked {
+            return Err(wrong_state(asked, core.state, "Asked"));
+        }
+        check(asked, param, ACCEPT_DATA_MAX, core.device.rd_atomic_max())?;
+        let qp = queue_pair(asked, &core)?;
+        core.accept(param, &qp)?;
+        drop(core);
+        self.channel.watch(&self.end)?;
+        if self.synchronous { self.wait_established(asked) } else { Ok(()) }
+    }
+
+    fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {
+        let asked = "reject a connection request";
+        let mut core = self.end.lock();
+        if core.state != State::Asked {
+            return Err(wrong_state(asked, core.state, "Asked"));
+        }
+        check_data(asked, private_data, REJECT_DATA_MAX)?;
+        core.reject(private_data);
+        Ok(())
+    }
+
+    fn disconnect(&mut self) -> Result<(), CmError> {
+        let mut core = self.end.lock();
+        let state = core.state;
+        if !matches!(state, State::Established | State::Replied | State::HungUp) {
+            return Err(wrong_state("disconnect", state, "connected (CM-10)"));
+        }
+        if let Some(qp) = &core.qp {
+            qp.fail();
+        }
+        let raised = core.hang_up();
+        drop(core);
+        // The peer was first: its event has been raised already.
+        if state != State::HungUp && !self.synchronous {
+            self.channel.raise(self.end.key, raised);
+        }
+        Ok(())
+    }
+
+    fn peer_left(&mut self) -> bool {
+        if self.synchronous {
+            // What else is wrong shows in the state; a listener keeps its requests.
+            if self.end.lock().state != State::Established {
+                return self.end.lock().state == State::HungUp;
+            }
+            while let Ok(Some(_)) = self.channel.next(Some(Duration::ZERO)) {}
+        }
+        self.end.lock().state == State::HungUp
+    }
+
+    fn set_rnr_timer(&mut self, code: u8) -> Result<(), CmError> {
+        let asked = || format!("set min_rnr_timer to code {code}");
+        let time = rnr_timer_ns(code)
+            .ok_or_else(|| CmError::new(Code::Invalid, asked(), "codes are 0 to 31 (RC-1)"))?;
+        let core = self.end.lock();
+        match (core.state, &core.qp) {
+            (State::Established | State::Replied, Some(qp)) => qp.set_rnr_timer(time),
+            (state, _) => return Err(wrong_state(&asked(), state, "connected")),
+        }
+        Ok(())
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.end.lock().local
+    }
+
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        self.end.lock().remote
+    }
+}

@@ -1,0 +1,128 @@
+//! The links of this device instance to others: made once per pair of places, then shared by all
+//! connections between them.
+//!
+//! The memory goes along with every answer, also when the peer should have it already: answers
+//! travel on sockets of their own, so one that names a link may be read before the one that
+//! brought it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use doorbell_alloc::{Ask, MapRequest, Mapping};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::soft::{Breaker, LINK_BYTES, LinkShared, Side};
+
+use super::wire::{Place, Reply};
+use crate::error::CmError;
+
+/// Two places that a link may join; the peer's process is named by the kernel, so that no process
+/// can pass for another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Ends {
+    pub(super) peer_pid: i32,
+    pub(super) peer: Place,
+    pub(super) here: Place,
+}
+
+/// A link as the registry knows it. The domains own the links.
+struct Entry {
+    id: u64,
+    /// This side made it.
+    maker: bool,
+    link: Weak<LinkShared>,
+}
+
+/// A link with one more connection's two ends taken.
+pub(super) struct Offer {
+    pub(super) link: Arc<LinkShared>,
+    pub(super) id: u64,
+    pub(super) maker: bool,
+}
+
+/// The registry. Crossing connections may leave two links between the same places.
+#[derive(Default)]
+pub(super) struct Links {
+    made: AtomicU64,
+    table: Mutex<HashMap<Ends, Vec<Entry>>>,
+}
+
+impl Links {
+    /// A link for a connection that this side accepts: one that both have, or a new one, brought
+    /// to the domain of `qp`.
+    pub(super) fn offer(&self, ends: Ends, qp: &Breaker) -> Result<Offer, CmError> {
+        // Poisoning says that another thread panicked between two whole steps: still in order.
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in table.get(&ends).into_iter().flatten() {
+            if let Some(link) = entry.link.upgrade()
+                && link.acquire()
+            {
+                return Ok(Offer { link, id: entry.id, maker: entry.maker });
+            }
+        }
+        let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+        let memory = memory.map_err(|error| {
+            let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
+            CmError::new(Code::NoMemory, asked, error.to_string())
+        })?;
+        let link = Arc::new(LinkShared::new(memory, Side::Maker)?);
+        qp.attach(&link);
+        let id = self.made.fetch_add(1, Ordering::Relaxed);
+        add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
+        Ok(Offer { link, id, maker: true })
+    }
+
+    /// The link that the peer's answer names; `file` is its memory.
+    pub(super) fn take(
+        &self,
+        ends: Ends,
+        reply: &Reply,
+        file: Option<OwnedFd>,
+        qp: &Breaker,
+    ) -> Result<Arc<LinkShared>, CmError> {
+        let asked = "take the link of the peer that accepted";
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in table.get(&ends).into_iter().flatten() {
+            if entry.id == reply.link
+                && entry.maker != reply.maker
+                && let Some(link) = entry.link.upgrade()
+            {
+                return Ok(link);
+            }
+        }
+        let (true, Some(file)) = (reply.maker, file) else {
+            return Err(CmError::new(Code::Invalid, asked, "it names one that is not there"));
+        };
+        let memory = Mapping::from_memfd(file, LINK_BYTES)
+            .map_err(|error| CmError::new(Code::Invalid, asked, error.to_string()))?;
+        if memory.pages().is_reserved() {
+            // A hole punched there could end this process when no huge page is left to fill it.
+            return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
+        }
+        let link = Arc::new(LinkShared::new(memory, Side::Taker)?);
+        qp.attach(&link);
+        add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
+        Ok(link)
+    }
+
+    /// Links that are alive.
+    #[cfg(test)]
+    pub(super) fn alive(&self) -> usize {
+        let table = self.table.lock().unwrap();
+        table.values().flatten().filter(|entry| entry.link.strong_count() > 0).count()
+    }
+}
+
+/// Enters a link and forgets those that are gone, once there are as many as are alive.
+fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
+    if table.len() == table.capacity() {
+        table.retain(|_, entries| {
+            entries.retain(|entry| entry.link.strong_count() > 0);
+            !entries.is_empty()
+        });
+    }
+    let entries = table.entry(ends).or_default();
+    entries.retain(|entry| entry.link.strong_count() > 0);
+    entries.push(entry);
+}

@@ -1,0 +1,416 @@
+//! The system calls of the rendezvous: Unix sockets of whole messages in the abstract namespace,
+//! epoll, eventfd, random bytes. Every descriptor is closed on exec and never blocks.
+#![expect(unsafe_code, reason = "SEQPACKET sockets, SCM_RIGHTS and epoll have no safe form in std")]
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Bytes of an abstract name at most: `sun_path` without its leading zero.
+const NAME_MAX: usize = 107;
+
+fn answer(value: libc::c_int) -> io::Result<libc::c_int> {
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// Owns a descriptor that a system call just answered.
+fn own(value: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = answer(value)?;
+    // SAFETY: the call answered a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Who is at the other end of a socket, as the kernel says (`SO_PEERCRED`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+}
+
+/// The user this process acts as.
+pub(super) fn user() -> u32 {
+    // SAFETY: takes nothing, touches no memory, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Fills `bytes` with random ones.
+pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        // SAFETY: `rest` is writable for the length given.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(got) {
+            Ok(some) => filled += some,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A socket of whole messages.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+/// What a receive found.
+pub(super) enum Received {
+    /// A message of that many bytes, and the file that came with it.
+    Message(usize, Option<OwnedFd>),
+    /// Nothing there yet.
+    Nothing,
+    /// The peer has closed its end; all it sent before has been read.
+    Closed,
+}
+
+impl Socket {
+    pub(super) fn new() -> io::Result<Socket> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes numbers only.
+        own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(Socket)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Takes an abstract name; `AddrInUse` if somebody has it.
+    pub(super) fn bind(&self, name: &str) -> io::Result<()> {
+        let (address, length) = abstract_name(name)?;
+        // SAFETY: `address` is a sockaddr_un of which `length` bytes are set.
+        answer(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
+        Ok(())
+    }
+
+    pub(super) fn listen(&self, backlog: u32) -> io::Result<()> {
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // SAFETY: takes numbers only.
+        answer(unsafe { libc::listen(self.fd(), backlog) })?;
+        Ok(())
+    }
+
+    /// The next connection that waits, if any.
+    pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let none = std::ptr::null_mut();
+        // SAFETY: null pointers say that the peer's name is not wanted.
+        match own(unsafe { libc::accept4(self.fd(), none, std::ptr::null_mut(), flags) }) {
+            Ok(fd) => Ok(Some(Socket(fd))),
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Connects to an abstract name: `WouldBlock` if too many wait there, `ConnectionRefused` if
+    /// nobody listens.
+    pub(super) fn connect(&self, name: &str) -> io::Result<()> {
+        let (address, length) = abstract_name(name)?;
+        // SAFETY: as in `bind`.
+        answer(unsafe { libc::connect(self.fd(), (&raw const address).cast(), length) })?;
+        Ok(())
+    }
+
+    /// Process and user of the other end.
+    pub(super) fn peer(&self) -> io::Result<Credentials> {
+        let mut creds = MaybeUninit::<libc::ucred>::zeroed();
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes, the size of `creds`.
+        answer(unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                creds.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        })?;
+        // SAFETY: three integers, zeroed before and written by the kernel since.
+        let creds = unsafe { creds.assume_init() };
+        Ok(Credentials { pid: creds.pid, uid: creds.uid })
+    }
+
+    /// Sends one message, with a file if there is one. Whole or not at all.
+    pub(super) fn send(&self, bytes: &[u8], file: Option<RawFd>) -> io::Result<()> {
+        let mut piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+        let mut control = Control::new();
+        // SAFETY: an all-zero msghdr is a valid, empty one.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        if let Some(file) = file {
+            control.hold(&mut header, file);
+        }
+        // SAFETY: the header names `bytes` and `control`, both alive during the call, and
+        // sendmsg only reads them. MSG_NOSIGNAL: a closed peer is an error, not a signal.
+        let sent = unsafe { libc::sendmsg(self.fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Receives one message; what does not fit `bytes` shows as a length one larger.
+    pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
+        let mut reset = false;
+        loop {
+            match self.receive_once(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The peer closed with something unread. What it sent before is still there.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !reset => {
+                    reset = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Received::Nothing);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn receive_once(&self, bytes: &mut [u8]) -> io::Result<Received> {
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = Control::new();
+        // SAFETY: an all-zero msghdr is a valid, empty one.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<Control>() as _;
+        // SAFETY: the header names `bytes` and `control`, alive and writable for the lengths
+        // given.
+        let got = unsafe { libc::recvmsg(self.fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        let Ok(length) = usize::try_from(got) else { return Err(io::Error::last_os_error()) };
+        // SAFETY: the kernel filled the header and the control bytes it names.
+        let file = unsafe { Control::take(&header) };
+        if length == 0 {
+            return Ok(Received::Closed);
+        }
+        let cut = header.msg_flags & libc::MSG_TRUNC != 0;
+        Ok(Received::Message(length + usize::from(cut), file))
+    }
+}
+
+/// Room for control data that carries one file, aligned as its header wants.
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+impl Control {
+    fn new() -> Control {
+        Control([0; 32])
+    }
+
+    /// Puts a file in, and itself into `header`, which must not outlive `self`.
+    fn hold(&mut self, header: &mut libc::msghdr, file: RawFd) {
+        // SAFETY: only computes sizes.
+        let (space, length) = unsafe {
+            (libc::CMSG_SPACE(size_of::<RawFd>() as u32), libc::CMSG_LEN(size_of::<RawFd>() as u32))
+        };
+        debug_assert!(space as usize <= self.0.len());
+        header.msg_control = self.0.as_mut_ptr().cast();
+        header.msg_controllen = space as _;
+        // SAFETY: the control bytes have room for one header with one descriptor (`space`), so
+        // the first header is not null and its data lies inside them.
+        unsafe {
+            let first = libc::CMSG_FIRSTHDR(&raw const *header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = length as _;
+            libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(file);
+        }
+    }
+
+    /// The file in a received header; should there be two, neither is leaked.
+    ///
+    /// # Safety
+    /// `header` was filled by recvmsg and its control bytes are alive.
+    unsafe fn take(header: &libc::msghdr) -> Option<OwnedFd> {
+        let mut files = Vec::new();
+        // SAFETY: the kernel wrote well-formed headers within `msg_controllen`; each SCM_RIGHTS
+        // entry holds whole descriptors, new in this process and owned by nobody else.
+        unsafe {
+            let mut entry = libc::CMSG_FIRSTHDR(header);
+            while !entry.is_null() {
+                let rights = (*entry).cmsg_level == libc::SOL_SOCKET
+                    && (*entry).cmsg_type == libc::SCM_RIGHTS;
+                let head = libc::CMSG_LEN(0) as usize;
+                let bytes = ((*entry).cmsg_len as usize).saturating_sub(head);
+                let data = libc::CMSG_DATA(entry).cast::<RawFd>();
+                for index in 0..if rights { bytes / size_of::<RawFd>() } else { 0 } {
+                    files.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+                entry = libc::CMSG_NXTHDR(header, entry);
+            }
+        }
+        if files.len() == 1 { files.pop() } else { None }
+    }
+}
+
+/// Errors of accept that say something about one peer, not about the listener.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
+}
+
+fn abstract_name(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: an all-zero sockaddr_un is a valid one.
+    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if name.len() > NAME_MAX {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // The first byte stays zero: the name is in no file system and vanishes with its socket.
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let head = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+    Ok((address, (head + 1 + name.len()) as libc::socklen_t))
+}
+
+/// Watches descriptors, each under a key.
+#[derive(Debug)]
+pub(super) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(super) fn new() -> io::Result<Epoll> {
+        // SAFETY: takes numbers only.
+        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+    }
+
+    /// Watches for something to read, or the end.
+    pub(super) fn add(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: key };
+        // SAFETY: `event` is alive during the call.
+        answer(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+        Ok(())
+    }
+
+    /// Stops watching; a descriptor that was closed is gone already.
+    pub(super) fn remove(&self, fd: RawFd) {
+        let none = std::ptr::null_mut();
+        // SAFETY: a null event is allowed for EPOLL_CTL_DEL.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, none) };
+    }
+
+    /// Keys that are ready, at most 32, after at most `limit` (none: for ever).
+    pub(super) fn wait(&self, limit: Option<Duration>) -> io::Result<Vec<u64>> {
+        let millis = limit.map_or(-1, |limit| {
+            // Rounded up: a wait must not end before its time and spin.
+            let up = limit.as_nanos().div_ceil(1_000_000);
+            i32::try_from(up).unwrap_or(i32::MAX)
+        });
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        // SAFETY: the kernel writes at most 32 events, and there is room for 32.
+        let got = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), 32, millis) };
+        match answer(got) {
+            Ok(count) => Ok(events[..count as usize].iter().map(|event| event.u64).collect()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Wakes a thread that waits in [`Epoll::wait`].
+#[derive(Debug)]
+pub(super) struct Waker(OwnedFd);
+
+impl Waker {
+    pub(super) fn new() -> io::Result<Waker> {
+        // SAFETY: takes numbers only.
+        own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Waker)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(super) fn wake(&self) {
+        let one = 1_u64;
+        // SAFETY: reads eight bytes of `one`. It can fail only when the counter is full, and
+        // then the sleeper is awake anyway.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    pub(super) fn clear(&self) {
+        let mut count = 0_u64;
+        // SAFETY: writes eight bytes to `count`. It can fail only when there is nothing to clear.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn pair() -> (Socket, Socket) {
+        let mut bytes = [0; 8];
+        random(&mut bytes).unwrap();
+        let name = format!("doorbell-test/{:x}", u64::from_ne_bytes(bytes));
+        let listener = Socket::new().unwrap();
+        listener.bind(&name).unwrap();
+        listener.listen(1).unwrap();
+        let client = Socket::new().unwrap();
+        client.connect(&name).unwrap();
+        let server = listener.accept().unwrap().unwrap();
+        (client, server)
+    }
+
+    #[test]
+    fn messages_stay_whole_and_carry_a_file() {
+        let (client, server) = pair();
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        client.send(b"one", None).unwrap();
+        client.send(b"with file", Some(file.as_fd().as_raw_fd())).unwrap();
+        drop(client);
+        let mut bytes = [0; 16];
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(3, None)));
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(9, Some(_))));
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Closed));
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_seen_to_be_longer() {
+        let (client, server) = pair();
+        client.send(&[7; 20], None).unwrap();
+        let mut bytes = [0; 16];
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(17, None)));
+    }
+
+    #[test]
+    fn what_was_sent_before_a_reset_is_read_before_the_end() {
+        let (client, server) = pair();
+        server.send(b"never read", None).unwrap();
+        client.send(b"goodbye", None).unwrap();
+        drop(client);
+        let mut bytes = [0; 16];
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(7, None)));
+        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Closed));
+    }
+
+    #[test]
+    fn the_other_end_is_this_process_and_this_user() {
+        let (client, server) = pair();
+        for end in [&client, &server] {
+            let creds = end.peer().unwrap();
+            assert_eq!(creds.pid, i32::try_from(std::process::id()).unwrap());
+            assert_eq!(creds.uid, user());
+        }
+    }
+
+    #[test]
+    fn a_waker_wakes_until_cleared() {
+        let (epoll, waker) = (Epoll::new().unwrap(), Waker::new().unwrap());
+        epoll.add(waker.fd(), 9).unwrap();
+        assert!(epoll.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        waker.wake();
+        assert_eq!(epoll.wait(None).unwrap(), [9]);
+        waker.clear();
+        assert!(epoll.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,53 @@
+//! The connection manager of the verbs device: librdmacm.
+//!
+//! [`Verbs`] is a [`Fabric`] whose ids are [`VerbsId`] and whose channels are [`VerbsChannel`].
+//! Blocking ids are librdmacm's synchronous ids with their file descriptor set non-blocking:
+//! its calls then start the work and come back at once, and the waiting is done here, with a
+//! limit, holding nothing. Four things follow, and each was a hang or a crash otherwise:
+//!
+//! - each event is copied and acknowledged as it is taken, so that destroying an id never waits;
+//! - a call that looks at an id's queue pair holds the lock of the id's channel, and so does who
+//!   destroys the queue pair, on whatever thread;
+//! - an id is destroyed when it *and* its queue pair are gone; dropped before its queue pair, it
+//!   disconnects, and raises no more events;
+//! - a request for another device, which a listener on all addresses may get, is rejected and
+//!   destroyed: its queue pair could not use this device's memory.
+
+mod addr;
+mod channel;
+mod core;
+mod create;
+mod id;
+mod line;
+mod param;
+
+pub use self::channel::VerbsChannel;
+pub use self::id::VerbsId;
+
+use doorbell_engine::provider::verbs::Verbs;
+
+use crate::addr::AddrInfo;
+use crate::attr::PortSpace;
+use crate::error::CmError;
+use crate::fabric::Fabric;
+
+impl Fabric for Verbs {
+    type Id = VerbsId;
+    type Channel = VerbsChannel;
+
+    fn open_channel(&self) -> Result<VerbsChannel, CmError> {
+        VerbsChannel::new(self)
+    }
+
+    fn create_id(
+        &self,
+        channel: Option<&VerbsChannel>,
+        space: PortSpace,
+    ) -> Result<VerbsId, CmError> {
+        create::id(self, channel, space)
+    }
+
+    fn create_endpoint(&self, info: &AddrInfo) -> Result<VerbsId, CmError> {
+        create::endpoint(self, info)
+    }
+}

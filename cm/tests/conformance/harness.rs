@@ -1,0 +1,68 @@
+//! Runs a case on the device under test, within a time limit.
+
+use std::net::IpAddr;
+use std::panic;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use doorbell_cm::{Device, Program};
+
+/// What one case may take. The slowest, on a device in an emulated machine, takes a few seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The address under test.
+pub(crate) fn address() -> IpAddr {
+    let given = std::env::var("DOORBELL_ADDR").ok();
+    let usual = if on_soft() { "127.0.0.1" } else { "192.168.77.1" };
+    given.as_deref().unwrap_or(usual).parse().expect("DOORBELL_ADDR is an IP address")
+}
+
+/// True if the device under test is the soft one.
+pub(crate) fn on_soft() -> bool {
+    std::env::var("DOORBELL_DEVICE").map_or(true, |name| name.is_empty() || name == "soft0")
+}
+
+/// Runs `program` on the device under test; a hang is a failure.
+pub(crate) fn run<P: Program<Output = ()> + Send + 'static>(program: P) {
+    let (done, ended) = mpsc::channel();
+    let case = thread::spawn(move || {
+        let result = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+            Device::choose(None, None).expect("the device under test").run(program);
+        }));
+        done.send(()).expect("the test waits");
+        result
+    });
+    // A hung thread stays behind; the process ends with the last test.
+    ended.recv_timeout(LIMIT).expect("the case did not end in time");
+    if let Ok(Err(cause)) | Err(cause) = case.join() {
+        panic::resume_unwind(cause);
+    }
+}
+
+/// Says why a case does not apply.
+pub(crate) fn skip(reason: &str) {
+    println!("skipped: {reason}");
+}
+
+/// Makes a test of each function named: it is given a [`crate::bed::Bed`] on the device under
+/// test. A macro, because a function generic over the device cannot be passed as a value.
+macro_rules! cases {
+    ($($name:ident)*) => {
+        mod cases {
+            $(
+                #[test]
+                fn $name() {
+                    struct Case;
+                    impl doorbell_cm::Program for Case {
+                        type Output = ();
+                        fn run<F: doorbell_cm::Fabric>(self, fabric: F) {
+                            super::$name(&crate::bed::Bed::new(fabric));
+                        }
+                    }
+                    crate::harness::run(Case);
+                }
+            )*
+        }
+    };
+}

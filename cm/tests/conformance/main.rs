@@ -1,0 +1,19 @@
+//! What a device must do, whichever it is: one suite over any `Fabric`.
+//!
+//! It runs on `soft0`, or on the device that `DOORBELL_DEVICE` names, at the address in
+//! `DOORBELL_ADDR`. Tests are named after the clauses of the specification they check. What a
+//! device lacks, or may legally do in another way, is skipped with the reason printed.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+#[macro_use]
+mod harness;
+
+mod bed;
+mod completions;
+mod endpoints;
+mod ids;
+mod processes;
+mod queues;
+mod raw;
+mod receive_queues;
+mod sends;

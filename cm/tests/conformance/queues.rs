@@ -1,0 +1,130 @@
+//! Queue pairs: QP.
+
+use std::time::Duration;
+
+use doorbell_cm::{CompletionQueue, ConnParam, Fabric, Id, PortSpace, QpInit};
+use doorbell_engine::error::Code;
+use doorbell_engine::wc::Status;
+use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+
+use crate::bed::{Bed, SOON, number, received, send, send_inline, sent};
+
+cases! {
+    qp_02_an_id_bound_to_no_device_is_refused
+    qp_03_a_new_queue_pair_takes_receives_but_no_sends
+    qp_05_memory_of_the_device_serves_all_its_ids
+    qp_06_missing_completion_queues_are_made
+    qp_06_a_given_completion_queue_serves_both_directions_and_several_ids
+    qp_08_a_queue_of_nothing_is_refused
+    qp_10_capacities_come_back_and_are_no_less
+    qp_11_an_id_holds_one_queue_pair
+    qp_20_both_sides_may_send_once_connected
+    qp_22_disconnect_flushes_the_own_side_and_leaves_the_peers
+}
+
+fn qp_02_an_id_bound_to_no_device_is_refused<F: Fabric>(bed: &Bed<F>) {
+    let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
+    assert_eq!(id.create_qp(&bed.small()).expect_err("unbound").code(), Code::Invalid);
+    id.resolve_addr(None, bed.at(7), SOON).expect("resolve");
+    id.create_qp(&bed.small()).expect("bound now");
+}
+
+fn qp_03_a_new_queue_pair_takes_receives_but_no_sends<F: Fabric>(bed: &Bed<F>) {
+    let mut one = bed.active(bed.at(7), &bed.small());
+    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    let refused = one
+        .post_send(bed.filled(8, 1), 8, SendOp::Send, SendFlags::SIGNALED)
+        .expect_err("not connected");
+    assert_eq!(refused.cause, PostCause::State);
+    assert_eq!(refused.back.expect("the buffer comes back")[..], [1; 8]);
+}
+
+fn qp_05_memory_of_the_device_serves_all_its_ids<F: Fabric>(bed: &Bed<F>) {
+    let mut buffer = bed.filled(8, 3);
+    for _ in 0..2 {
+        let (mut one, mut two) = bed.pair(&bed.small());
+        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        send(&mut one, buffer);
+        assert_eq!(received(&mut two).bytes(), [3; 8]);
+        buffer = sent(&mut one, &mut two).ok().expect("sent").buffer.expect("it comes back");
+    }
+}
+
+fn qp_06_missing_completion_queues_are_made<F: Fabric>(bed: &Bed<F>) {
+    let one = bed.active(bed.at(7), &bed.small().send_wr(3).recv_wr(5));
+    let (send_cq, recv_cq) = one.queues().expect("they are shown");
+    assert!(send_cq.depth() >= 3 && recv_cq.depth() >= 5);
+}
+
+fn qp_06_a_given_completion_queue_serves_both_directions_and_several_ids<F: Fabric>(bed: &Bed<F>) {
+    let cq = CompletionQueue::new(&bed.fabric, 64).expect("a completion queue");
+    let init = bed.small().send_cq(&cq).recv_cq(&cq);
+    let mut pairs = [bed.pair(&init), bed.pair(&init)];
+    for (at, (one, two)) in pairs.iter_mut().enumerate() {
+        one.post_recv(bed.filled(8, 0)).expect("a receive");
+        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        send(one, bed.filled(8, at as u8));
+        send(two, bed.filled(8, 10 + at as u8));
+    }
+    // Whoever polls first meets the completions of all.
+    for (at, (one, two)) in pairs.iter_mut().enumerate().rev() {
+        assert_eq!(received(two).bytes(), [at as u8; 8]);
+        assert_eq!(received(one).bytes(), [10 + at as u8; 8]);
+        let mine = one.next_send(SOON).expect("sent").ok().expect("well");
+        assert_eq!(number(&mine), at as u8);
+        let theirs = two.next_send(SOON).expect("sent").ok().expect("well");
+        assert_eq!(number(&theirs), 10 + at as u8);
+    }
+}
+
+fn qp_08_a_queue_of_nothing_is_refused<F: Fabric>(bed: &Bed<F>) {
+    let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
+    id.resolve_addr(None, bed.at(7), SOON).expect("resolve");
+    for init in [QpInit::rc().send_wr(0), QpInit::rc().recv_wr(0)] {
+        let error = id.create_qp(&init).expect_err("no room for completions");
+        assert_eq!(error.code(), Code::Invalid, "{error}");
+    }
+    id.create_qp(&QpInit::rc()).expect("after the refusals");
+}
+
+fn qp_10_capacities_come_back_and_are_no_less<F: Fabric>(bed: &Bed<F>) {
+    let init = QpInit::rc().send_wr(5).recv_wr(6).send_sge(2).recv_sge(1).inline(40);
+    let one = bed.active(bed.at(7), &init);
+    let (number, caps) = one.qp().expect("a queue pair");
+    assert!(number != 0);
+    assert!(caps.send_wr >= 5 && caps.recv_wr >= 6, "{caps:?}");
+    assert!(caps.send_sge >= 2 && caps.recv_sge >= 1 && caps.inline >= 40, "{caps:?}");
+}
+
+fn qp_11_an_id_holds_one_queue_pair<F: Fabric>(bed: &Bed<F>) {
+    let mut one = bed.active(bed.at(7), &bed.small());
+    let first = one.qp();
+    assert_eq!(one.create_qp(&bed.small()).expect_err("has one").code(), Code::Invalid);
+    assert_eq!(one.qp(), first);
+}
+
+fn qp_20_both_sides_may_send_once_connected<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    send_inline(&mut one, &[1; 8]);
+    send_inline(&mut two, &[2; 8]);
+    assert_eq!(received(&mut two).bytes(), [1; 8]);
+    assert_eq!(received(&mut one).bytes(), [2; 8]);
+}
+
+fn qp_22_disconnect_flushes_the_own_side_and_leaves_the_peers<F: Fabric>(bed: &Bed<F>) {
+    let init = bed.small();
+    let param = ConnParam::default();
+    let (mut one, mut two) = bed.pair_with(&init, &init, &param, &param);
+    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    one.disconnect().expect("disconnect");
+    let flushed = one.next_recv(SOON).expect("its receive comes back");
+    assert_eq!(flushed.status, Status::Flushed);
+    let untouched = two.next_recv(Duration::from_millis(50));
+    assert!(untouched.is_err(), "the peer's receives stay");
+    two.disconnect().expect("the other side as well");
+    let flushed = two.next_recv(SOON).expect("now they come back");
+    assert_eq!(flushed.status, Status::Flushed);
+}

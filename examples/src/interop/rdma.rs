@@ -1,0 +1,86 @@
+//! `rdma_server` and `rdma_client` of rdmacm-utils: one message of 16 bytes each way.
+//!
+//! Both keep one receive posted before they connect; the client speaks first; each waits for its
+//! send and its receive, then disconnects.
+
+use doorbell_cm::{
+    AddrInfo, Buffer, CmError, ConnParam, Endpoint, Fabric, Hints, Id, Program, QpInit,
+};
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use super::{Plan, expect_message};
+
+/// Bytes of a message.
+const LENGTH: usize = 16;
+
+/// What both sides' queue pairs are made with: as the C programs do.
+fn queue_pair<F: Fabric>() -> QpInit<F> {
+    QpInit::rc()
+        .send_wr(1)
+        .recv_wr(1)
+        .send_sge(1)
+        .recv_sge(1)
+        .inline(LENGTH as u32)
+        .signal_all(true)
+}
+
+/// The other side of `rdma_client`.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaServer {
+    /// Where to listen.
+    pub plan: Plan,
+}
+
+impl Program for RdmaServer {
+    type Output = Result<(), CmError>;
+
+    fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+        let info = AddrInfo::of(self.plan.addr, &Hints::passive());
+        let mut listener = Endpoint::create(&fabric, &info, Some(&queue_pair()))?;
+        listener.listen(0)?;
+        if let Some(addr) = listener.local_addr() {
+            println!("listening on {addr}, device {}", fabric.caps().device);
+        }
+        let mut id = listener.get_request(Some(self.plan.rest()))?;
+        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.accept(&ConnParam::default())?;
+        expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
+        send(&fabric, &mut id)?;
+        id.next_send(self.plan.rest())?.ok()?;
+        id.disconnect()
+    }
+}
+
+/// The other side of `rdma_server`.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaClient {
+    /// Where to connect to.
+    pub plan: Plan,
+}
+
+impl Program for RdmaClient {
+    type Output = Result<(), CmError>;
+
+    fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+        let info = AddrInfo::of(self.plan.addr, &Hints::active());
+        let mut id = Endpoint::create(&fabric, &info, Some(&queue_pair()))?;
+        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.connect(&ConnParam::default())?;
+        send(&fabric, &mut id)?;
+        id.next_send(self.plan.rest())?.ok()?;
+        expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
+        id.disconnect()
+    }
+}
+
+/// Sends the message: inline where the device can.
+fn send<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
+    let inline = id.qp().map_or(0, |(_, caps)| caps.inline as usize);
+    if inline >= LENGTH {
+        id.post_inline(&[0; LENGTH], SendOp::Send, SendFlags::empty())?;
+    } else {
+        let buffer = Buffer::new(fabric, LENGTH)?;
+        id.post_send(buffer, LENGTH, SendOp::Send, SendFlags::empty())?;
+    }
+    Ok(())
+}

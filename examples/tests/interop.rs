@@ -1,0 +1,129 @@
+//! `interop` against itself on the soft device, and against peers that differ.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+use doorbell_cm::soft::SoftDevice;
+use doorbell_cm::{AddrInfo, Buffer, CmError, ConnParam, Endpoint, Hints, Program, QpInit};
+use doorbell_engine::error::Code;
+use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_examples::interop::{Plan, RdmaClient, RdmaServer};
+
+fn interop(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_interop"));
+    command.args(words).args(["--device", "soft0"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn end(child: Child) -> Output {
+    child.wait_with_output().expect("its output")
+}
+
+fn run(words: &[&str]) -> Output {
+    end(interop(words).spawn().expect("interop starts"))
+}
+
+/// One line on standard error, exit code 1.
+fn assert_fails(output: &Output, says: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(says), "{text}");
+}
+
+#[test]
+fn rdma_server_and_rdma_client_meet_in_two_processes() {
+    for _ in 0..5 {
+        let mut server = interop(&["rdma-server", "--port", "0"]).spawn().expect("a server");
+        let mut line = String::new();
+        let mut out = BufReader::new(server.stdout.take().expect("its output is piped"));
+        out.read_line(&mut line).expect("a line");
+        let addr = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next());
+        let addr: SocketAddr = addr.expect("it says where").parse().expect("an address");
+        let client = run(&["rdma-client", "--port", &addr.port().to_string()]);
+        assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+        let server = end(server);
+        assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
+    }
+}
+
+#[test]
+fn a_client_without_a_server_fails_with_one_clear_line() {
+    let output = run(&["rdma-client", "--port", "1"]);
+    assert_fails(&output, "connect to 127.0.0.1:1: nobody listens there");
+}
+
+#[test]
+fn an_address_of_another_host_fails_with_one_clear_line() {
+    let output = run(&["rdma-client", "--addr", "192.0.2.1"]);
+    assert_fails(&output, "192.0.2.1 is not an address of this host");
+}
+
+#[test]
+fn an_unknown_device_fails_with_one_clear_line() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_interop"));
+    let output = command.args(["rdma-server", "--device", "mlx5_77"]).output().expect("it runs");
+    assert_fails(&output, "there is: soft0");
+}
+
+/// Sends `bytes` to the server as a client; what the server made of it.
+fn serve(bytes: &'static [u8]) -> Result<(), CmError> {
+    let device = SoftDevice::open().expect("the soft device");
+    // A free port, found by taking it for a moment.
+    let any = AddrInfo::of(([127, 0, 0, 1], 0).into(), &Hints::passive());
+    let held = Endpoint::<SoftDevice>::create(&device, &any, None).expect("a listener");
+    let addr = held.local_addr().expect("bound");
+    drop(held);
+    let server = thread::spawn({
+        let device = device.clone();
+        move || RdmaServer { plan: Plan::at(addr) }.run(device)
+    });
+    let init = QpInit::rc().inline(64).signal_all(true);
+    let info = AddrInfo::of(addr, &Hints::active());
+    let mut tries = 0;
+    let mut id = loop {
+        let mut id = Endpoint::create(&device, &info, Some(&init)).expect("an endpoint");
+        match id.connect(&ConnParam::default()) {
+            Ok(()) => break id,
+            // It is not listening yet.
+            Err(error) if error.code() == Code::Refused && tries < 1000 => tries += 1,
+            Err(error) => panic!("{error}"),
+        }
+        thread::sleep(std::time::Duration::from_millis(5));
+    };
+    id.post_recv(Buffer::new(&device, 16).expect("a buffer")).expect("a receive");
+    id.post_inline(bytes, SendOp::Send, SendFlags::empty()).expect("a send");
+    server.join().expect("the server")
+}
+
+#[test]
+fn the_server_checks_what_it_gets() {
+    serve(&[0; 16]).expect("just right");
+    let error = serve(&[0; 15]).expect_err("one too few");
+    assert!(error.to_string().contains("16 bytes: the peer sent 15"), "{error}");
+    let error = serve(&[0; 17]).expect_err("one too many");
+    assert!(error.to_string().contains("status 1"), "{error}");
+}
+
+#[test]
+fn the_client_notices_a_server_that_leaves() {
+    let device = SoftDevice::open().expect("the soft device");
+    let any = AddrInfo::of(([127, 0, 0, 1], 0).into(), &Hints::passive());
+    let init = QpInit::rc();
+    let mut listener = Endpoint::create(&device, &any, Some(&init)).expect("a listener");
+    listener.listen(0).expect("listen");
+    let addr = listener.local_addr().expect("bound");
+    let client = thread::spawn({
+        let device = device.clone();
+        move || RdmaClient { plan: Plan::at(addr) }.run(device)
+    });
+    let mut id = listener.get_request(None).expect("a request");
+    id.accept(&ConnParam::default()).expect("accept");
+    drop(id);
+    let error = client.join().expect("the client").expect_err("it got no answer");
+    assert!(matches!(error.code(), Code::Reset | Code::Errno(5)), "{error}");
+}

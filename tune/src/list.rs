@@ -1,0 +1,60 @@
+//! Cores as people write them: `0-3,8`.
+
+use std::fmt;
+
+/// Displays cores in the kernel's list format (cpuset(7)): ascending, runs as `first-last`.
+pub struct CoreList<'a>(pub &'a [usize]);
+
+impl fmt::Display for CoreList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(&first) = rest.first() {
+            let run = (0..).zip(rest).take_while(|(n, core)| **core == first + n).count();
+            if rest.len() < self.0.len() {
+                f.write_str(",")?;
+            }
+            match run {
+                1 => write!(f, "{first}")?,
+                _ => write!(f, "{first}-{}", first + run - 1)?,
+            }
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+}
+
+/// Reads the kernel's list format; `None` for anything else.
+pub(crate) fn parse(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cores.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_shortened_and_read_back() {
+        for (cores, text) in [
+            (vec![], ""),
+            (vec![5], "5"),
+            (vec![0, 1], "0-1"),
+            (vec![0, 1, 2, 3, 8], "0-3,8"),
+            (vec![1, 3, 5, 6, 1024], "1,3,5-6,1024"),
+        ] {
+            assert_eq!(CoreList(&cores).to_string(), text);
+            assert_eq!(parse(text), Some(cores));
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        assert_eq!(parse("0-"), None);
+        assert_eq!(parse("a"), None);
+        assert_eq!(parse("1,,2"), Some(vec![1, 2]));
+    }
+}

@@ -1,0 +1,80 @@
+//! The affinity mask of the calling thread, of any length.
+#![expect(unsafe_code, reason = "sched_getaffinity and sched_setaffinity are C")]
+
+use std::io;
+
+/// Cores per word of the mask (sched_setaffinity(2): an array of `unsigned long`).
+const WORD: usize = libc::c_ulong::BITS as usize;
+
+/// Words to begin with: 1024 cores, what `cpu_set_t` holds.
+const WORDS_FIRST: usize = 1024 / WORD;
+
+/// Words to end with: no kernel has 2²⁰ cores.
+const WORDS_MAX: usize = (1 << 20) / WORD;
+
+/// The cores the calling thread may run on, ascending. Empty only if the kernel does not say.
+///
+/// Cores that were isolated from the scheduler (`isolcpus`) are not among them, unless the
+/// thread was started on them.
+#[must_use]
+pub fn cores() -> Vec<usize> {
+    let mut words = WORDS_FIRST;
+    while words <= WORDS_MAX {
+        match read(words) {
+            Ok(mask) => return to_cores(&mask),
+            // EINVAL: the kernel's own mask is longer.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => words *= 2,
+            Err(_) => break,
+        }
+    }
+    Vec::new()
+}
+
+fn read(words: usize) -> io::Result<Vec<libc::c_ulong>> {
+    let mut mask: Vec<libc::c_ulong> = vec![0; words];
+    let bytes = words * size_of::<libc::c_ulong>();
+    // SAFETY: the mask has `bytes` bytes, all zero, and lives through the call, which writes no
+    // more than that; thread 0 is the caller.
+    let answer = unsafe { libc::sched_getaffinity(0, bytes, mask.as_mut_ptr().cast()) };
+    if answer == 0 { Ok(mask) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Moves the calling thread to one core, whatever its number.
+pub(crate) fn set(core: usize) -> io::Result<()> {
+    let mask = of(core);
+    let bytes = mask.len() * size_of::<libc::c_ulong>();
+    // SAFETY: the mask has `bytes` bytes and lives through the call, which only reads it;
+    // thread 0 is the caller.
+    let answer = unsafe { libc::sched_setaffinity(0, bytes, mask.as_ptr().cast()) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn of(core: usize) -> Vec<libc::c_ulong> {
+    let mut mask: Vec<libc::c_ulong> = vec![0; (core / WORD + 1).max(WORDS_FIRST)];
+    mask[core / WORD] = 1 << (core % WORD);
+    mask
+}
+
+fn to_cores(mask: &[libc::c_ulong]) -> Vec<usize> {
+    (0..mask.len() * WORD).filter(|core| mask[core / WORD] >> (core % WORD) & 1 == 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_holds_cores_beyond_1024() {
+        for core in [0, 1, 63, 64, 1023, 1024, 5000] {
+            assert_eq!(to_cores(&of(core)), [core]);
+        }
+    }
+
+    #[test]
+    fn the_threads_own_cores_are_those_the_kernel_lists() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+        let listed = crate::list::parse(line.split_once(':').unwrap().1).unwrap();
+        assert_eq!(cores(), listed);
+    }
+}
