@@ -15,7 +15,7 @@ use crate::{setup, vm};
 
 /// A program that the suite runs, and the cargo words that build it.
 struct Program {
-    /// The name of the target, and in capitals of the suite's variable with its path.
+    /// The name of the target; in capitals, and with _ for -, the suite's variable with its path.
     name: &'static str,
     build: &'static [&'static str],
 }
@@ -25,6 +25,15 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "conformance",
         build: &["test", "--no-run", "--package", "doorbell-cm", "--test", "conformance"],
+    },
+    Program {
+        name: "verbs_rxe",
+        build: &["test", "--no-run", "--package", "doorbell-cm", "--test", "verbs_rxe"],
+    },
+    Program { name: "echo", build: &["build", "--package", "doorbell-examples", "--bin", "echo"] },
+    Program {
+        name: "doorbell-bench",
+        build: &["build", "--package", "doorbell-bench", "--bin", "doorbell-bench"],
     },
     Program {
         name: "interop",
@@ -46,7 +55,8 @@ pub(crate) fn check() -> Outcome<Report> {
         match build(program) {
             Ok(path) => {
                 let path = quoted(&path);
-                line.push_str(&format!("{}={path} ", program.name.to_uppercase()));
+                let variable = program.name.to_uppercase().replace('-', "_");
+                line.push_str(&format!("{variable}={path} "));
             }
             Err(message) => {
                 count += Count::one(false);

@@ -1,6 +1,6 @@
 # The checks of the virtual machine, run by bash with rxe0 up at 192.168.77.1. The variables
-# CONFORMANCE and INTEROP are the paths of those programs, or unset if they could not be built: that
-# has been counted as a failure, and what needs them is left out here.
+# CONFORMANCE, VERBS_RXE, ECHO, DOORBELL_BENCH and INTEROP are the paths of those programs, or unset
+# if they could not be built: that has been counted as a failure, and what needs them is left out.
 #
 # To add a check, add a line at the end: `check NAME LIMIT COMMAND…` or
 # `pairing NAME TIMES SERVER… ::: CLIENT…`. Each check, and each single run of a pairing, counts as
@@ -28,11 +28,16 @@ tell() {
     fi
 }
 
-# check NAME LIMIT COMMAND...: passes if the command ends with 0 within LIMIT seconds.
+# check NAME LIMIT COMMAND...: passes if the command ends with 0 within LIMIT seconds. A function of
+# this script limits itself.
 check() {
     local name=$1 limit=$2 ok=yes
     shift 2
-    timeout -k 5 "$limit" "$@" > "$scratch/out" 2>&1
+    if [ "$(type -t "$1")" = function ]; then
+        "$@" > "$scratch/out" 2>&1
+    else
+        timeout -k 5 "$limit" "$@" > "$scratch/out" 2>&1
+    fi
     local code=$?
     echo "exit code $code of: $*" >> "$scratch/out"
     [ "$code" = 0 ] || ok=no
@@ -99,11 +104,37 @@ pairing() {
     done
 }
 
+# Messages of a stream with batches of 16, and the write() calls of both sides together: on rxe a
+# doorbell is one of those, so there may be one for twelve messages at most.
+doorbells() {
+    local json=$scratch/rate.json calls messages
+    timeout -k 5 120 strace -f -c -e trace=write -o "$scratch/strace" "$DOORBELL_BENCH" rate --device rxe0 --addr $address \
+        --size 64 --batch 16 --duration 2 --json "$json" || return 1
+    calls=$(awk '$NF == "write" { print $4 }' "$scratch/strace")
+    messages=$(grep -o '"messages": *[0-9]*' "$json" | grep -o '[0-9]*$')
+    echo "$messages messages, $calls write() calls"
+    ((messages > 1000 && calls > 0 && calls * 12 <= messages))
+}
+
 # The peers with each other: if this fails, the machine is at fault and not what follows.
 pairing "rdma_server with rdma_client" 1 rdma_server -p $port ::: rdma_client -s $address -p $port
 
 if [ -n "${CONFORMANCE:-}" ]; then
     DOORBELL_DEVICE=rxe0 harness "conformance on rxe0" 300 "$CONFORMANCE"
+fi
+
+if [ -n "${VERBS_RXE:-}" ]; then
+    harness "verbs on rxe0" 300 "$VERBS_RXE"
+fi
+
+if [ -n "${ECHO:-}" ]; then
+    pairing "echo on rxe0" 1 \
+        "$ECHO" server --device rxe0 --addr $address --connections 1 ::: \
+        "$ECHO" client --device rxe0 --addr $address --count 2000
+fi
+
+if [ -n "${DOORBELL_BENCH:-}" ]; then
+    check "one doorbell for twelve messages" 120 doorbells
 fi
 
 if [ -n "${INTEROP:-}" ]; then

@@ -75,6 +75,7 @@ impl Drop for SoftId {
 /// The error of a synchronous call that ended with an event of failure (ID-10).
 fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
+    const DENIED: i32 = -libc::EACCES;
     match (kind, status) {
         (EventKind::Rejected, NO_LISTENER) => {
             CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
@@ -85,6 +86,10 @@ fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
         }
         (EventKind::Unreachable, _) => {
             CmError::new(Code::TimedOut, asked, "the peer did not answer within 60 s")
+        }
+        (_, DENIED) => {
+            let answer = "a process of another user listens there";
+            CmError::new(Code::Denied, asked, answer).cure("run both sides as one user")
         }
         (kind, status) => CmError::new(
             Code::from_errno(status),

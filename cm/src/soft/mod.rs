@@ -6,7 +6,7 @@
 //! link, a piece of shared memory, and the messages go through that. The socket stays open as
 //! long as the connection: its end is the end of the peer's process.
 //!
-//! What a peer writes is untrusted: [`wire`] takes whole messages only, and a peer that talks
+//! What a peer writes is untrusted: `wire` takes whole messages only, and a peer that talks
 //! nonsense loses its own connection.
 //!
 //! No thread works behind anybody's back. The connection manager works when it is called: in a
