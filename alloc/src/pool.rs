@@ -1,6 +1,7 @@
 //! [`BlockPool`]: fixed blocks of a region, by index.
 
 use std_alloc::boxed::Box;
+#[cfg(debug_assertions)]
 use std_alloc::vec;
 
 use crate::arith::{self, SizeError};

@@ -96,6 +96,8 @@ pub(super) struct Core<P: Provider> {
     refill: Vec<RecvWr>,
     pub(super) closing: Vec<u32>,
     pub(super) turn: u64,
+    /// The message being handled is the only one of its poll: its reply rings at once.
+    pub(super) lone: bool,
     inline_max: u32,
     config: Config,
     pub(super) stats: Stats,
@@ -135,6 +137,7 @@ impl<P: Provider> Core<P> {
             refill: Vec::with_capacity(blocks),
             closing: Vec::with_capacity(config.peers as usize),
             turn: 0,
+            lone: false,
             inline_max: config.inline_bytes,
             config: *config,
             stats: Stats::default(),
@@ -169,6 +172,72 @@ impl<P: Provider> Core<P> {
             self.ring_full(id.slot);
         }
         Ok(())
+    }
+
+    /// Sends at once, with a doorbell of its own, straight from `bytes` if they go inline.
+    #[inline(always)]
+    pub(super) fn send_now(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if bytes.len() <= self.inline_max as usize
+            && self.peers.at(id.slot).is_some_and(|peer| peer.generation == id.generation)
+        {
+            let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+            if self.post_now(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
+                return Ok(());
+            }
+        }
+        self.send_copy(id, op, bytes)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// Posts one message by itself, past the batches. False: nothing was done, because the peer
+    /// has messages waiting, or no room, or the device refused; the batches deal with that.
+    #[inline(always)]
+    fn post_now(
+        &mut self,
+        slot: u32,
+        (op, mut flags): (SendOp, SendFlags),
+        sge: Sge,
+        block: u32,
+    ) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        if peer.state != PeerState::Up
+            || peer.pushed != peer.posted
+            || peer.pushed.wrapping_sub(peer.retired) >= self.config.send_queue
+        {
+            return false;
+        }
+        let Some(qp) = &mut peer.qp else { return false };
+        let inline = flags.contains(SendFlags::INLINE);
+        let signals = !inline || peer.until_signal == 1;
+        if signals {
+            flags |= SendFlags::SIGNALED;
+        }
+        let wr_id = number::send(slot, peer.generation, peer.pushed);
+        // SAFETY: the piece lies in a block of ours that is released when this send is retired,
+        // or is inline. The worker's thread is the one that polls.
+        if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_err() {
+            return false;
+        }
+        peer.until_signal = if signals { self.config.signal_every } else { peer.until_signal - 1 };
+        peer.pushed = peer.pushed.wrapping_add(1);
+        if inline {
+            if block != NO_BLOCK {
+                // The payload is out of the block already.
+                self.refill.push(self.shared.request(block));
+            }
+        } else {
+            peer.hold(peer.posted, block);
+        }
+        peer.posted = peer.pushed;
+        self.stats.doorbells += 1;
+        self.stats.sent += 1;
+        true
     }
 
     /// Sends a copy in a block of the worker.
@@ -253,6 +322,9 @@ impl<P: Provider> Core<P> {
         let inline = length <= self.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let sge = self.shared.sge(block, length);
+        if self.lone && self.post_now(slot, (SendOp::Send, flags), sge, block) {
+            return true;
+        }
         match self.lane(slot) {
             Lane::Open(peer, batch) => {
                 if add(peer, batch, (SendOp::Send, flags), sge, block) {

@@ -96,6 +96,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if self.core.mailbox.has_mail() {
             self.admit();
         }
+        self.core.lone = taken == 1;
         for n in 0..taken.min(POLL_BATCH) {
             let wc = self.wcs[n];
             self.dispatch(&wc);

@@ -47,6 +47,16 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.send_copy(peer, SendOp::SendWithImm(imm), bytes)
     }
 
+    /// Sends a copy of `bytes` now, with a doorbell of its own, after what waits for that peer: for
+    /// a message whose latency counts. An inline one is read from `bytes` and copied once.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    #[inline(always)]
+    pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
+        self.core.send_now(peer, SendOp::Send, bytes)
+    }
+
     /// Messages that peer's send queue has room for now; 0 for one that is gone.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.room(peer)

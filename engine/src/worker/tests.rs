@@ -166,6 +166,33 @@ fn a_batch_rings_once() {
     assert_in_order(two.worker.handler(), 64, 16);
 }
 
+/// A message sent now goes out alone and at once, but not past those that wait; many of them
+/// strand nothing.
+#[test]
+fn a_message_sent_now_rings_at_once_and_keeps_its_place() {
+    for length in [16, 300] {
+        let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        one.worker.outbox().send(peer, &payload(0, length)).unwrap();
+        one.worker.outbox().send_now(peer, &payload(1, length)).unwrap();
+        let before = one.worker.stats().doorbells;
+        one.worker.outbox().send_now(peer, &payload(2, length)).unwrap();
+        assert_eq!(one.worker.stats().doorbells - before, 1);
+        let mut sent = 3;
+        for _ in 0..200 {
+            settle(&mut [&mut one, &mut two]);
+            while one.worker.outbox().send_now(peer, &payload(sent, length)).is_ok() {
+                sent += 1;
+            }
+        }
+        settle(&mut [&mut one, &mut two]);
+        assert!(sent > 1000);
+        assert_in_order(two.worker.handler(), sent, length);
+        assert_blocks_home(&one, &CONFIG);
+    }
+}
+
 /// A full send queue is back-pressure; selective signalling frees it again, whatever the
 /// pattern: no number of messages can strand it.
 #[test]

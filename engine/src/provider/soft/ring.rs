@@ -137,8 +137,12 @@ impl Tx {
                 // SAFETY: a prefetch has no effect on memory, and one that the processor does
                 // not know is a no-operation; the address is inside the ring.
                 unsafe {
-                    core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags))
-                };
+                    core::arch::asm!(
+                        "prefetchw [{}]",
+                        in(reg) at,
+                        options(nostack, preserves_flags)
+                    );
+                }
                 ahead += 64;
             }
         }
@@ -361,8 +365,8 @@ impl Rx {
         core::mem::replace(&mut self.in_bell, false)
     }
 
-    /// Copies the payload of the record whose header was read to `to`. False: the bell changed meanwhile;
-    /// nothing was consumed, read the header again.
+    /// Copies the payload of the record whose header was read to `to`. False: the bell changed
+    /// meanwhile; nothing was consumed, read the header again.
     ///
     /// # Safety
     /// `to` is writable for `header.length()` bytes, and nobody else uses them.
