@@ -68,8 +68,7 @@ pub(crate) fn measure<F: Fabric>(
 #[inline(always)]
 fn round<F: Fabric>(session: &mut Session<F>, payload: &[u8], number: u64) -> Result<(), Failure> {
     let peer = session.worker.handler().peers[0];
-    session.send(peer, payload)?;
-    session.worker.outbox().flush();
+    session.send_now(peer, payload)?;
     while session.worker.handler().echoes == number {
         session.turn()?;
     }

@@ -219,7 +219,17 @@ impl<F: Fabric> Session<F> {
         Ok(())
     }
 
-    /// Sends, waiting for room as long as it takes.
+    /// Sends at once, with a doorbell of its own; turns while there is no room.
+    #[inline(always)]
+    pub(crate) fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
+        match self.worker.outbox().send_now(peer, bytes) {
+            Ok(()) => Ok(()),
+            Err(SendError::Full | SendError::NoBlock) => self.send(peer, bytes),
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
+    /// Sends with the next flush; turns while there is no room.
     #[inline(always)]
     pub(crate) fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
         loop {

@@ -18,7 +18,7 @@ use std_alloc::vec::Vec;
 use super::cq::CompletionQueue;
 use super::link::{Link, LinkShared};
 use super::nic::{Nic, QPS};
-use super::qp::{QpContext, State};
+use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
 use crate::provider::Sharing;
 use crate::wc::{Status, Wc};
@@ -330,8 +330,11 @@ impl Inside {
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
         qp.state = State::Rts;
-        qp.open_on = index;
         if let Some(link) = &mut self.links[index] {
+            if link.users == 0 {
+                link.rq = qp.rq;
+            }
+            qp.open_on = if link.rq == qp.rq { index } else { CLOSED };
             link.users += 1;
             // Room for every queue pair at once: the data plane never grows it.
             let want = link.users as usize;

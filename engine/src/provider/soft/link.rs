@@ -13,6 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 
 use super::layout::{LINK_BYTES, LinkHeader, Side, split};
+use super::qp::CLOSED;
 use super::ring::{Refusal, Rx, Tx};
 use crate::error::{Code, SetupError};
 use crate::wc::Status;
@@ -153,11 +154,15 @@ impl SignaledQueue {
 pub(super) struct Link {
     /// Its slot there.
     pub(super) index: usize,
+    /// The receive queue, as a slot there, of its queue pairs; one on another takes the slow way.
+    pub(super) rq: usize,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here.
     pub(super) safe: u32,
+    /// Polls since something last came in.
+    pub(super) quiet: u32,
     /// The peer waits to hear how far this side has read.
     pub(super) asked: bool,
     /// Queue pairs with requests that did not fit, in order.
@@ -182,6 +187,8 @@ impl Link {
         let (out, input, _) = unsafe { split(base, shared.side) };
         Link {
             index: 0,
+            rq: CLOSED,
+            quiet: 0,
             tx: Tx::new(out),
             rx: Rx::new(input),
             signaled: SignaledQueue {
@@ -220,12 +227,13 @@ impl Link {
         self.taken_until()
     }
 
-    /// Takes over what the peer says it has taken: forward, and not past what was published.
+    /// Takes over what the peer says it has taken: a step forward, and not past what was
+    /// published. The space up to there is free as well.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, upto: u32) {
-        self.tx.note_freed(upto);
         if upto.wrapping_sub(self.safe) <= self.tx.at.wrapping_sub(self.safe) {
             self.safe = upto;
+            self.tx.note_freed(upto);
         }
     }
 

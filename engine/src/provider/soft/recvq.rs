@@ -147,14 +147,14 @@ impl RecvQueue {
 
 /// Receives fetched ahead by one domain, oldest first from `next`.
 pub(super) struct Stash {
-    wrs: Box<[RecvWr; STASH]>,
     next: u32,
     end: u32,
+    wrs: [RecvWr; STASH],
 }
 
 impl Default for Stash {
     fn default() -> Stash {
-        Stash { wrs: Box::new([RecvWr::default(); STASH]), next: 0, end: 0 }
+        Stash { wrs: [RecvWr::default(); STASH], next: 0, end: 0 }
     }
 }
 

@@ -19,6 +19,10 @@ use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
 
+/// Of polls in which nothing came in, the first and every such-and-such after it look at the
+/// peer's own line for acknowledgements: usually they come with its records.
+const LOOK_EVERY: u32 = 4;
+
 impl Inside {
     /// One pass over everything there is to do, until the sink is full. Links are served in
     /// turn, so that a busy one cannot starve the others.
@@ -69,13 +73,16 @@ impl Inside {
     fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         // An acknowledgement waits one poll, so that a reply can carry it.
         let asked_before = link.asked;
-        if link.tx.waits(link.safe)
+        self.complete(link, sink);
+        let room = sink.room();
+        self.receive_all(link, sink);
+        link.quiet = if sink.room() == room { link.quiet.wrapping_add(1) } else { 0 };
+        if link.quiet % LOOK_EVERY == 1
+            && link.tx.waits(link.safe)
             && let Some(refusal) = link.look_at_taken()
         {
             self.take_refusal(link, refusal);
         }
-        self.complete(link, sink);
-        self.receive_all(link, sink);
         if link.asked && (asked_before || self.sharing == Sharing::Shared) || link.rx.owes() {
             link.tell_now();
         }
@@ -111,6 +118,10 @@ impl Inside {
     /// The fast path. False: nothing was done, look closer.
     #[inline(always)]
     fn receive<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> bool {
+        // What does not depend on the header comes first: it is ready when the header arrives.
+        let Some(rq) = self.rqs.get_mut(link.rq) else { return false };
+        let Some(wr) = rq.stash.first() else { return false };
+        let (sge, wr_id) = (wr.sge, wr.wr_id);
         if !header.is_whole_send() {
             return false;
         }
@@ -120,9 +131,7 @@ impl Inside {
         if qp.num != header.qp() || qp.open_on != link.index {
             return false;
         }
-        let Some(rq) = self.rqs.get_mut(qp.rq) else { return false };
-        let Some(wr) = rq.stash.first() else { return false };
-        let (length, sge, wr_id) = (header.length(), wr.sge, wr.wr_id);
+        let length = header.length();
         let allows = || self.nic.memory.allows(sge.lkey, sge.addr, length, Access::LOCAL_WRITE);
         if length > sge.length || (length > 0 && !allows()) {
             return false;
@@ -226,7 +235,7 @@ impl Inside {
             return true;
         }
         qp.assembly = None;
-        qp.open_on = link.index;
+        qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         true

@@ -241,7 +241,7 @@ fn sq_2_slots_come_back_with_a_polled_completion_only() {
     while two.poll().len() < 8 {}
     two.poll();
     assert_eq!(one.send(9, 0, 8, SendFlags::empty()).unwrap_err().cause, PostCause::Full);
-    let sent = one.poll();
+    let (sent, _) = settle(&mut one, &mut two);
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [5]);
     for _ in 0..6 {
         one.send(9, 0, 8, SendFlags::empty()).unwrap();
