@@ -3,151 +3,208 @@
 //! stream in batches.
 //!
 //! * **System calls.** Both workers are warmed up, then their threads are sealed: a filter
-//!   (`man 2 seccomp`) lets the kernel kill the process at any system call but the thread's own
-//!   exit. Strict mode would let `read` and `write` pass; this lets nothing pass. Since a sealed
-//!   thread can tell nothing but through memory, it happens in child processes: this program
-//!   again, with the task in an environment variable.
+//!   (`man 2 seccomp`) has the kernel kill the process at any system call but the thread's own
+//!   exit. The strict mode would let `read` and `write` pass; this lets nothing pass. A sealed
+//!   thread can leave word in memory only, so it lives in a child process: this program again,
+//!   with its task in an environment variable.
 //! * **Allocations.** The benchmarks' counting allocator counts them for each thread.
 //!
-//! A check that cannot fail shows nothing, so both are also run with a call or an allocation
-//! planted in a handler, and have to find it.
+//! A check that cannot fail shows nothing: both are also run with a call or an allocation planted
+//! in a handler, and have to find it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(unsafe_code, reason = "prctl, and the exit system call of one thread")]
+#![expect(unsafe_code, reason = "the counting allocator, and sealing a thread")]
 
+#[path = "hotpath/child.rs"]
+mod child;
 #[path = "../src/count.rs"]
 mod count;
+#[path = "hotpath/seal.rs"]
+mod seal;
+#[path = "hotpath/task.rs"]
+mod task;
 
-use std::fs::File;
-use std::hint::black_box;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use doorbell_alloc::{Ask, MapRequest};
-use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{Dialer, Listener};
-use doorbell_engine::worker::{
-    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
-};
-use doorbell_tune as tune;
+use task::{MARK, Path, Plant, Role, SIZES, STREAM_BATCH, Side, Task, VARIABLE};
 
-/// Bytes of the messages: in the doorbell line, in one line more, the longest that go inline, and
-/// ones that lie in a block.
-const SIZES: [usize; 4] = [8, 64, 200, 1024];
-
-/// Messages to a doorbell in a stream.
-const BATCH: u64 = 16;
-
-/// Messages of each size before the threads are sealed: several times round every queue.
-const WARM: u64 = 160 * BATCH;
-
-/// Few receives, so that they are refilled all the time.
-const CONFIG: Config = Config {
-    peers: 1,
-    block_bytes: 1024,
-    recv_blocks: 128,
-    refill: 16,
-    inline_bytes: 220,
-    ..Config::DEFAULT
-};
-
-/// The child's task, and how long it may take before it is called stuck.
-const VARIABLE: &str = "DOORBELL_HOTPATH";
-const LIMIT: Duration = Duration::from_secs(300);
-
-/// Which way the messages go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
-    /// Each comes back in its block; one in flight.
-    Echo,
-    /// One way, in batches; the last one comes back.
-    Stream,
+/// Two spinning threads at a time: more would only wait for each other's cores.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is planted in a handler, to be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plant {
-    Nothing,
-    Yield,
-    Write,
-    Allocation,
-}
-
-/// What a child is to do, as words in the environment.
-#[derive(Clone, Copy, Debug)]
-struct Task {
-    path: Path,
-    /// Messages of each size while sealed.
-    count: u64,
-    plant: Plant,
-    /// The side it is planted in.
-    at: &'static str,
-}
-
-impl Task {
-    fn new(path: Path) -> Task {
-        // On one core every message costs a turn of the scheduler.
-        let count = if tune::cores().len() < 2 { 20 * BATCH } else { 50_000 };
-        Task { path, count, plant: Plant::Nothing, at: "caller" }
-    }
-
-    fn planted(path: Path, plant: Plant, at: &'static str) -> Task {
-        Task { path, count: 20 * BATCH, plant, at }
-    }
-
-    fn words(&self) -> String {
-        format!("{:?} {} {:?} {}", self.path, self.count, self.plant, self.at)
-    }
-
-    fn read(words: &[&str]) -> Task {
-        let path = if words[0] == "Echo" { Path::Echo } else { Path::Stream };
-        let all = [Plant::Nothing, Plant::Yield, Plant::Write, Plant::Allocation];
-        let plant = all.into_iter().find(|plant| format!("{plant:?}") == words[2]).unwrap();
-        let at = if words[3] == "server" { "server" } else { "caller" };
-        Task { path, count: words[1].parse().unwrap(), plant, at }
-    }
-
-    fn warm(&self) -> u64 {
-        WARM * SIZES.len() as u64
-    }
-
-    fn all(&self) -> u64 {
-        self.warm() + self.measured()
-    }
-
-    fn measured(&self) -> u64 {
-        self.count * SIZES.len() as u64
+/// Not a test by itself: what the child processes of the others run. Without a task it is done.
+#[test]
+fn child_process() {
+    if let Some(task) = Task::from_environment() {
+        child::run(task);
     }
 }
 
-/// What a sealed thread leaves behind.
-#[derive(Default)]
-struct Left {
-    done: AtomicBool,
-    messages: AtomicU64,
-    wrong: AtomicU64,
-    doorbells: AtomicU64,
-    allocations: AtomicU64,
+/// Starts this program with a task.
+fn start(task: Task) -> Running {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_process", "--exact", "--nocapture", "--test-threads=1"])
+        .env(VARIABLE, task.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    Running { child, out }
 }
 
-static SERVER: Left = Left::new();
-static CALLER: Left = Left::new();
+/// A child at work.
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
 
-impl Left {
-    const fn new() -> Left {
-        let zero = || AtomicU64::new(0);
-        let _ = zero;
-        Left {
-            done: AtomicBool::new(false),
-            messages: AtomicU64::new(0),
-            wrong: AtomicU64::new(0),
-            doorbells: AtomicU64::new(0),
-            allocations: AtomicU64::new(0),
+impl Running {
+    /// The next line that is meant for us; empty at the end.
+    fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            if self.out.read_line(&mut line).unwrap() == 0 {
+                return line;
+            }
+            // The test harness prints on the same line, without an end.
+            if let Some((_, words)) = line.split_once(MARK) {
+                return words.trim().to_owned();
+            }
         }
     }
+
+    /// Lets the child end, and waits until it has.
+    fn end(mut self) -> ExitStatus {
+        drop(self.child.stdin.take());
+        let mut rest = Vec::new();
+        self.out.read_to_end(&mut rest).unwrap();
+        self.child.wait().unwrap()
+    }
+}
+
+/// What a side left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Figures {
+    messages: u64,
+    wrong: u64,
+    doorbells: u64,
+    allocations: u64,
+}
+
+fn figures(line: &str, side: Side) -> Figures {
+    let words: Vec<&str> = line.split(' ').collect();
+    assert_eq!(words[0], side.to_string(), "{line:?}");
+    let number = |n: usize| words[n].parse().unwrap();
+    Figures { messages: number(1), wrong: number(2), doorbells: number(3), allocations: number(4) }
+}
+
+/// Both sides in one process: their figures, or how it was ended.
+fn threads(task: Task) -> Result<[Figures; 2], ExitStatus> {
+    let mut both = start(task);
+    let (server, caller) = (both.line(), both.line());
+    let ended = both.end();
+    if !ended.success() {
+        return Err(ended);
+    }
+    Ok([figures(&server, Side::Server), figures(&caller, Side::Caller)])
+}
+
+/// Each side in a process of its own.
+fn processes(task: Task) -> [Figures; 2] {
+    let mut server = start(task.of(Role::Server));
+    let addr = server.line().parse().unwrap();
+    let mut caller = start(task.of(Role::Caller(addr)));
+    let called = caller.line();
+    // A caller that was killed has said nothing, and the server would wait for it.
+    let ended = caller.end();
+    if !ended.success() {
+        server.child.kill().unwrap();
+    }
+    assert!(ended.success(), "the calling process: {ended}");
+    let served = server.line();
+    let ended = server.end();
+    assert!(ended.success(), "the serving process: {ended}");
+    [figures(&served, Side::Server), figures(&called, Side::Caller)]
+}
+
+/// Every message there and right, each doorbell accounted for, nothing allocated. That nothing
+/// was called either is that the processes lived to say this.
+fn check(task: &Task, [server, caller]: [Figures; 2]) {
+    let messages = task.sealed_messages();
+    assert!(messages > 2 * u64::from(child::CONFIG.recv_blocks), "receives go round");
+    let (served, called) = match task.path {
+        Path::Echo => (messages, messages),
+        Path::Stream => (1, messages / STREAM_BATCH),
+    };
+    let clean = Figures { messages, wrong: 0, doorbells: served, allocations: 0 };
+    assert_eq!(server, clean, "the server of {task}");
+    assert_eq!(caller, Figures { doorbells: called, ..clean }, "the caller of {task}");
+}
+
+#[test]
+fn echoes_between_threads_call_and_allocate_nothing() {
+    let (_alone, task) = (alone(), Task::new(Path::Echo));
+    check(&task, threads(task).unwrap());
+}
+
+#[test]
+fn a_stream_between_threads_calls_and_allocates_nothing() {
+    let (_alone, task) = (alone(), Task::new(Path::Stream));
+    check(&task, threads(task).unwrap());
+}
+
+#[test]
+fn echoes_between_processes_call_and_allocate_nothing() {
+    let (_alone, task) = (alone(), Task::new(Path::Echo));
+    check(&task, processes(task));
+}
+
+#[test]
+fn a_stream_between_processes_calls_and_allocates_nothing() {
+    let (_alone, task) = (alone(), Task::new(Path::Stream));
+    check(&task, processes(task));
+}
+
+#[test]
+fn a_planted_system_call_is_found_on_either_side() {
+    let _alone = alone();
+    for (path, side) in [
+        (Path::Echo, Side::Server),
+        (Path::Echo, Side::Caller),
+        (Path::Stream, Side::Server),
+        (Path::Stream, Side::Caller),
+    ] {
+        for plant in [Plant::Yield, Plant::Write] {
+            let task = Task::planted(path, plant, side);
+            let ended = threads(task).unwrap_err();
+            assert_eq!(ended.signal(), Some(libc::SIGSYS), "{task}: {ended}");
+        }
+    }
+}
+
+#[test]
+fn a_planted_allocation_is_counted_on_either_side() {
+    let _alone = alone();
+    for path in [Path::Echo, Path::Stream] {
+        for side in [Side::Server, Side::Caller] {
+            let task = Task::planted(path, Plant::Allocation, side);
+            let [server, caller] = threads(task).unwrap();
+            let found = (server.allocations, caller.allocations);
+            let planted = if side == Side::Server { (1, 0) } else { (0, 1) };
+            assert_eq!(found, planted, "{task}");
+            assert_eq!((server.wrong, caller.wrong), (0, 0), "{task}");
+        }
+    }
+}
+
+#[test]
+fn all_sizes_have_a_way_of_their_own() {
+    // In the doorbell line, in the lines after it, the longest inline, and in a block.
+    let inline = child::CONFIG.inline_bytes as usize;
+    assert!(SIZES[..3].iter().all(|size| *size <= inline) && SIZES[3] > inline);
 }

@@ -109,6 +109,13 @@ impl Header {
         const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
         self.0 >> 16 & (WHOLE << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
     }
+    /// True for a SEND in one record without immediate data.
+    #[inline(always)]
+    pub(super) fn is_plain_send(self) -> bool {
+        const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
+        const LOOK: u64 = WHOLE | RecordFlags::IMM.bits() as u64;
+        self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+    }
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {

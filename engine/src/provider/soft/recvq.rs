@@ -78,12 +78,11 @@ impl RecvQueue {
         let mut ring = self.ring.lock();
         let room = self.depth - ring.len();
         let take = list.len().min(room as usize);
-        let mask = ring.slots.len() - 1;
-        for wr in &list[..take] {
-            let at = ring.tail as usize & mask;
-            ring.slots[at] = *wr;
-            ring.tail = ring.tail.wrapping_add(1);
-        }
+        let at = ring.tail as usize & (ring.slots.len() - 1);
+        let straight = take.min(ring.slots.len() - at);
+        ring.slots[at..at + straight].copy_from_slice(&list[..straight]);
+        ring.slots[..take - straight].copy_from_slice(&list[straight..take]);
+        ring.tail = ring.tail.wrapping_add(take as u32);
         if take < list.len() {
             return Err(PostError { accepted: take, cause: PostCause::Full });
         }
@@ -100,12 +99,13 @@ impl RecvQueue {
         let share = ring.len() / (4 * shared);
         let ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
         let take = ahead.min(ring.len());
-        let mask = ring.slots.len() - 1;
+        let at = ring.head as usize & (ring.slots.len() - 1);
+        let count = take as usize;
+        let straight = count.min(ring.slots.len() - at);
+        stash.wrs[..straight].copy_from_slice(&ring.slots[at..at + straight]);
+        stash.wrs[straight..count].copy_from_slice(&ring.slots[..count - straight]);
+        ring.head = ring.head.wrapping_add(take);
         (stash.next, stash.end) = (0, take);
-        for place in &mut stash.wrs[..take as usize] {
-            *place = ring.slots[ring.head as usize & mask];
-            ring.head = ring.head.wrapping_add(1);
-        }
         if take == 0 && shared > 1 {
             self.wanted.store(true, Ordering::Relaxed);
         }

@@ -359,6 +359,19 @@ impl Rx {
         if record > RECORD_MAX || record > published { None } else { Some(header) }
     }
 
+    /// A cursor over the records in the ring, for reading several with few looks at `self`; `None`
+    /// while the next record is in the bell.
+    #[inline(always)]
+    pub(super) fn burst(&self) -> Option<Burst> {
+        if self.in_bell { None } else { Some(Burst { way: self.way, at: self.at, tail: self.tail }) }
+    }
+
+    /// Takes over how far a burst has read.
+    #[inline(always)]
+    pub(super) fn end_burst(&mut self, burst: &Burst) {
+        self.at = burst.at;
+    }
+
     /// Gives up the copy in the bell: the next look reads the ring. True if there was one.
     #[inline(always)]
     pub(super) fn leave_bell(&mut self) -> bool {
@@ -490,6 +503,46 @@ impl Rx {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = published;
+    }
+}
+
+/// Reads whole records from the ring, one after the other.
+pub(super) struct Burst {
+    way: Direction,
+    at: u32,
+    tail: u32,
+}
+
+impl Burst {
+    /// The next record's header and size, if there is a next one that lies inside what was
+    /// published. The word is loaded once.
+    #[inline(always)]
+    pub(super) fn next(&self) -> Option<(Header, u32)> {
+        let published = self.tail.wrapping_sub(self.at);
+        if published == 0 {
+            return None;
+        }
+        // SAFETY: `data` is valid for a whole record and aligned.
+        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
+        let record = header.record();
+        if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
+    }
+
+    /// Copies the payload of the record just looked at.
+    ///
+    /// # Safety
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
+    /// [`Burst::next`] gave, without an immediate word.
+    #[inline(always)]
+    pub(super) unsafe fn fetch(&self, header: Header, to: *mut u8) {
+        // SAFETY: as in `Rx::fetch`.
+        unsafe { copy::exact(to, self.way.data(self.at).add(8), header.length() as usize) };
+    }
+
+    /// Moves past a record of that size.
+    #[inline(always)]
+    pub(super) fn consume(&mut self, record: u32) {
+        self.at = self.at.wrapping_add(record);
     }
 }
 

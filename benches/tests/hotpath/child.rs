@@ -1,0 +1,308 @@
+//! A child: one worker or two, connected, warmed up, sealed, counted.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::soft::SoftDevice;
+use doorbell_cm::{Dialer, Listener};
+use doorbell_engine::worker::{
+    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+};
+use doorbell_tune as tune;
+
+use crate::count::allocations;
+use crate::seal::{leave, seal};
+use crate::task::{MARK, Path, Plant, Role, SIZES, STREAM_BATCH, Side, Task};
+
+/// Few receives, so that they are refilled all the time.
+pub(crate) const CONFIG: Config = Config {
+    peers: 1,
+    block_bytes: 1024,
+    recv_blocks: 128,
+    refill: 16,
+    inline_bytes: 220,
+    ..Config::DEFAULT
+};
+
+/// How long one side waits to be connected, and the process for its workers.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// What a sealed thread leaves behind.
+struct Left {
+    done: AtomicBool,
+    messages: AtomicU64,
+    wrong: AtomicU64,
+    doorbells: AtomicU64,
+    allocations: AtomicU64,
+}
+
+impl Left {
+    const fn new() -> Left {
+        Left {
+            done: AtomicBool::new(false),
+            messages: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            doorbells: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until the thread has left, and tells what it left.
+    fn tell(&self, side: Side, thread: &JoinHandle<()>) {
+        let start = Instant::now();
+        // Pairs with the release in `Hands::leave`: the figures were written before.
+        while !self.done.load(Ordering::Acquire) {
+            // A thread that has left by the bare call never looks finished; one that panicked does.
+            assert!(!thread.is_finished(), "the {side} broke off");
+            assert!(start.elapsed() < LIMIT, "the {side} is stuck");
+            thread::sleep(Duration::from_millis(2));
+        }
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let (messages, wrong) = (read(&self.messages), read(&self.wrong));
+        let (doorbells, allocations) = (read(&self.doorbells), read(&self.allocations));
+        println!("{MARK}{side} {messages} {wrong} {doorbells} {allocations}");
+    }
+}
+
+static SERVER: Left = Left::new();
+static CALLER: Left = Left::new();
+
+/// Does the task and ends the process.
+pub(crate) fn run(task: Task) -> ! {
+    let (to, from) = mpsc::channel();
+    let server = (!matches!(task.role, Role::Caller(_)))
+        .then(|| thread::spawn(move || serve(task, |addr| to.send(addr).unwrap())));
+    let addr = match task.role {
+        Role::Caller(addr) => addr,
+        Role::Server | Role::Both => from.recv().unwrap(),
+    };
+    if task.role == Role::Server {
+        println!("{MARK}{addr}");
+    }
+    let caller = (task.role != Role::Server).then(|| thread::spawn(move || call(task, addr)));
+    if let Some(server) = &server {
+        SERVER.tell(Side::Server, server);
+    }
+    if let Some(caller) = &caller {
+        CALLER.tell(Side::Caller, caller);
+    }
+    // The connection lives as long as the process: until the other side has all, too.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    std::process::exit(0);
+}
+
+/// The serving side, on a thread of its own.
+fn serve(task: Task, tell: impl FnOnce(SocketAddr)) {
+    let device = SoftDevice::open().unwrap();
+    let mut listener = Listener::bind(&device, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let (mut worker, intake) = worker(&device, &task, Side::Server);
+    listener.feed(intake);
+    tell(listener.local_addr().unwrap());
+    let start = Instant::now();
+    while worker.handler().messages == 0 {
+        assert!(start.elapsed() < PATIENCE, "nobody has come");
+        listener.step(Duration::ZERO).unwrap();
+        worker.turn();
+    }
+    turn_until(&mut worker, task.warm_messages());
+    sealed(&SERVER, worker, |worker| {
+        turn_until(worker, task.warm_messages() + task.sealed_messages());
+    });
+}
+
+fn turn_until(worker: &mut Worker<SoftDevice, Hands>, messages: u64) {
+    while worker.handler().messages < messages {
+        worker.turn();
+    }
+}
+
+/// The calling side, on a thread of its own.
+fn call(task: Task, addr: SocketAddr) {
+    let device = SoftDevice::open().unwrap();
+    let (mut worker, intake) = worker(&device, &task, Side::Caller);
+    let mut dialer = Dialer::new(&device).unwrap();
+    dialer.dial(addr, &intake, PATIENCE).unwrap();
+    while worker.handler().peer.is_none() {
+        worker.turn();
+    }
+    let mut caller = Caller { peer: worker.handler().peer.unwrap(), payload: [0; SIZES[3]] };
+    let [warm, count] = task.counts();
+    caller.call(&mut worker, task.path, warm);
+    sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
+}
+
+/// A worker on a core of its side's, if there are two.
+fn worker(
+    device: &SoftDevice,
+    task: &Task,
+    side: Side,
+) -> (Worker<SoftDevice, Hands>, Intake<SoftDevice>) {
+    if let Ok(cores) = tune::choose(2) {
+        tune::pin(cores[side as usize]).unwrap();
+    }
+    let memory = Mapping::plain(CONFIG.recv_bytes()).unwrap();
+    let shared = SharedRecv::new(device, memory, &CONFIG).unwrap();
+    let memory = Mapping::plain(CONFIG.send_bytes()).unwrap();
+    Worker::new(device, &shared, memory, Hands::new(task, side), &CONFIG).unwrap()
+}
+
+/// Does the work sealed, and leaves the figures of it behind.
+fn sealed(
+    left: &Left,
+    mut worker: Worker<SoftDevice, Hands>,
+    work: impl FnOnce(&mut Worker<SoftDevice, Hands>),
+) -> ! {
+    seal();
+    worker.handler().sealed = true;
+    let messages = worker.handler().messages;
+    let doorbells = worker.stats().doorbells;
+    let before = allocations();
+    work(&mut worker);
+    left.allocations.store(allocations() - before, Ordering::Relaxed);
+    left.doorbells.store(worker.stats().doorbells - doorbells, Ordering::Relaxed);
+    left.messages.store(worker.handler().messages - messages, Ordering::Relaxed);
+    left.wrong.store(worker.handler().wrong, Ordering::Relaxed);
+    left.done.store(true, Ordering::Release);
+    leave()
+}
+
+/// What the caller sends with.
+struct Caller {
+    peer: PeerId,
+    payload: [u8; SIZES[3]],
+}
+
+impl Caller {
+    /// `count` messages of each size.
+    fn call(&mut self, worker: &mut Worker<SoftDevice, Hands>, path: Path, count: u64) {
+        for size in SIZES {
+            match path {
+                Path::Echo => self.echoes(worker, size, count),
+                Path::Stream => self.stream(worker, size, count),
+            }
+        }
+        let hands = worker.handler();
+        if path == Path::Stream {
+            let echoes = hands.echoes;
+            while worker.handler().echoes == echoes {
+                worker.turn();
+            }
+        }
+    }
+
+    fn echoes(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize, count: u64) {
+        for _ in 0..count {
+            let echoes = worker.handler().echoes;
+            self.send(worker, size);
+            worker.outbox().flush();
+            while worker.handler().echoes == echoes {
+                worker.turn();
+            }
+        }
+    }
+
+    fn stream(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize, count: u64) {
+        for _ in 0..count / STREAM_BATCH {
+            while u64::from(worker.outbox().room(self.peer)) < STREAM_BATCH {
+                worker.turn();
+            }
+            for _ in 0..STREAM_BATCH {
+                self.send(worker, size);
+            }
+            worker.outbox().flush();
+        }
+    }
+
+    fn send(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize) {
+        let hands = worker.handler();
+        self.payload[..8].copy_from_slice(&hands.messages.to_le_bytes());
+        hands.messages += 1;
+        hands.spring();
+        worker.outbox().send(self.peer, &self.payload[..size]).unwrap();
+    }
+}
+
+/// The handler of both sides.
+struct Hands {
+    side: Side,
+    path: Path,
+    peer: Option<PeerId>,
+    /// Messages sent by the caller, or received by the server.
+    messages: u64,
+    /// Messages that came to the caller.
+    echoes: u64,
+    /// Messages that were not the one expected.
+    wrong: u64,
+    /// The server's last messages of a stream, which it sends back: before sealing, and of all.
+    last: [u64; 2],
+    sealed: bool,
+    plant: Plant,
+    null: File,
+}
+
+impl Hands {
+    fn new(task: &Task, side: Side) -> Hands {
+        let warm = task.warm_messages();
+        Hands {
+            side,
+            path: task.path,
+            peer: None,
+            messages: 0,
+            echoes: 0,
+            wrong: 0,
+            last: [warm, warm + task.sealed_messages()],
+            sealed: false,
+            plant: task.plant(side),
+            null: File::create("/dev/null").unwrap(),
+        }
+    }
+
+    /// Does what is planted, once, when sealed.
+    fn spring(&mut self) {
+        if self.sealed && self.plant != Plant::Nothing {
+            match std::mem::replace(&mut self.plant, Plant::Nothing) {
+                Plant::Nothing => {}
+                Plant::Yield => thread::yield_now(),
+                Plant::Write => drop(self.null.write(&[0])),
+                Plant::Allocation => drop(black_box(Box::new(7_u64))),
+            }
+        }
+    }
+}
+
+impl Handler<SoftDevice> for Hands {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, SoftDevice>) -> Verdict {
+        let mut number = [0; 8];
+        number.copy_from_slice(&message.bytes()[..8]);
+        let number = u64::from_le_bytes(number);
+        match self.side {
+            Side::Caller => {
+                self.echoes += 1;
+                self.wrong += u64::from(number + 1 != self.messages);
+                Verdict::Done
+            }
+            Side::Server => {
+                self.wrong += u64::from(number != self.messages);
+                self.messages += 1;
+                self.spring();
+                if self.path == Path::Echo || self.last.contains(&self.messages) {
+                    Verdict::Reply { len: message.len() }
+                } else {
+                    Verdict::Done
+                }
+            }
+        }
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, SoftDevice>) {
+        self.peer = Some(peer);
+    }
+}

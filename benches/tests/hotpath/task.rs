@@ -1,0 +1,143 @@
+//! What a child is to do, as words in its environment.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use doorbell_tune as tune;
+
+/// The environment variable with the task, and what stands before each line of the answer.
+pub(crate) const VARIABLE: &str = "DOORBELL_HOTPATH";
+pub(crate) const MARK: &str = "hotpath: ";
+
+/// Bytes of the messages.
+pub(crate) const SIZES: [usize; 4] = [8, 64, 200, 1024];
+
+/// Messages to a doorbell in a stream.
+pub(crate) const STREAM_BATCH: u64 = 16;
+
+/// Messages of each size before the threads are sealed: several times round every queue.
+const WARM: u64 = 160 * STREAM_BATCH;
+
+/// Messages of each size while they are sealed. On one core each would cost a turn of the
+/// scheduler.
+const SEALED: u64 = 12_500 * STREAM_BATCH;
+const SEALED_FEW: u64 = 20 * STREAM_BATCH;
+
+/// Which way the messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Each comes back in its block; one in flight.
+    Echo,
+    /// One way, in batches; the last one comes back.
+    Stream,
+}
+
+/// One of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Caller,
+}
+
+/// What the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Both sides, a thread each.
+    Both,
+    Server,
+    /// The caller of a server that listens there.
+    Caller(SocketAddr),
+}
+
+/// What is planted, once, while the threads are sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plant {
+    Nothing,
+    /// A system call that strict mode would have found.
+    Yield,
+    /// One that it would have let pass.
+    Write,
+    Allocation,
+}
+
+/// A task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) path: Path,
+    pub(crate) role: Role,
+    /// Messages of each size while sealed.
+    count: u64,
+    plant: Plant,
+    at: Side,
+}
+
+impl Task {
+    /// Both sides, nothing planted.
+    pub(crate) fn new(path: Path) -> Task {
+        let count = if tune::cores().len() < 2 { SEALED_FEW } else { SEALED };
+        Task { path, role: Role::Both, count, plant: Plant::Nothing, at: Side::Server }
+    }
+
+    /// Both sides, with something planted in one of them.
+    pub(crate) fn planted(path: Path, plant: Plant, at: Side) -> Task {
+        Task { path, role: Role::Both, count: SEALED_FEW, plant, at }
+    }
+
+    /// The same for a process that has another role.
+    pub(crate) fn of(self, role: Role) -> Task {
+        Task { role, ..self }
+    }
+
+    /// What is planted in a side.
+    pub(crate) fn plant(&self, side: Side) -> Plant {
+        if side == self.at { self.plant } else { Plant::Nothing }
+    }
+
+    /// Messages of each size, before and after sealing.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [WARM, self.count]
+    }
+
+    /// Messages of all sizes before sealing.
+    pub(crate) fn warm_messages(&self) -> u64 {
+        WARM * SIZES.len() as u64
+    }
+
+    /// Messages of all sizes while sealed.
+    pub(crate) fn sealed_messages(&self) -> u64 {
+        self.count * SIZES.len() as u64
+    }
+
+    /// The task of this process, if it has one.
+    pub(crate) fn from_environment() -> Option<Task> {
+        let text = std::env::var(VARIABLE).ok()?;
+        let words: Vec<&str> = text.split(' ').collect();
+        let path = if words[0] == "Echo" { Path::Echo } else { Path::Stream };
+        let role = match words[1] {
+            "Both" => Role::Both,
+            "Server" => Role::Server,
+            addr => Role::Caller(addr.parse().unwrap()),
+        };
+        let plants = [Plant::Nothing, Plant::Yield, Plant::Write, Plant::Allocation];
+        let plant = plants.into_iter().find(|plant| format!("{plant:?}") == words[3]).unwrap();
+        let at = if words[4] == "Server" { Side::Server } else { Side::Caller };
+        Some(Task { path, role, count: words[2].parse().unwrap(), plant, at })
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ", self.path)?;
+        match self.role {
+            Role::Caller(addr) => write!(f, "{addr}")?,
+            role => write!(f, "{role:?}")?,
+        }
+        write!(f, " {} {:?} {}", self.count, self.plant, self.at)
+    }
+}
