@@ -16,6 +16,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::cq::CompletionQueue;
+use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
@@ -327,6 +328,9 @@ impl Inside {
         }
         qp.link = index;
         qp.peer = connect.peer;
+        let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
+        flags.set(RecordFlags::ASK, qp.signal_all);
+        qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
         qp.state = State::Rts;

@@ -17,6 +17,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use bitflags::bitflags;
 
+use crate::wr::SendFlags;
+
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 /// Bytes of ring data; 8 KiB stays in L1 of both cores, 64 KiB would not.
@@ -42,6 +44,7 @@ const DIRECTION: usize = DATA + RING as usize + RECORD_MAX as usize;
 pub const LINK_BYTES: usize = HEADER + 2 * DIRECTION;
 
 const _: () = assert!(RING.is_power_of_two() && DIRECTION.is_multiple_of(2 * LINE));
+const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
 /// Which end of a link this is.
@@ -57,12 +60,12 @@ bitflags! {
     /// Flags in a record header.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct RecordFlags: u8 {
-        /// The sender wants to hear soon that this was taken.
-        const ASK = 1;
         /// An immediate word follows the header.
-        const IMM = 2;
-        /// Solicited event.
-        const SOLICITED = 4;
+        const IMM = 1;
+        /// The sender wants to hear soon that this was taken: the bit of SIGNALED.
+        const ASK = SendFlags::SIGNALED.bits();
+        /// Solicited event: the bit it has in a send request.
+        const SOLICITED = SendFlags::SOLICITED.bits();
         /// First fragment of a message.
         const FIRST = 8;
         /// Last fragment of a message.
@@ -86,6 +89,13 @@ impl Header {
                 | u64::from(flags.bits()) << 24
                 | u64::from(qp) << 32,
         )
+    }
+    /// The header of a whole message: what all of a queue pair's have in common, and what this
+    /// request adds.
+    #[inline(always)]
+    pub(super) fn of_request(common: u64, flags: SendFlags, imm: bool, length: u32) -> Header {
+        let bits = (SendFlags::SIGNALED.bits() | SendFlags::SOLICITED.bits()) & flags.bits();
+        Header(common | u64::from(bits | u8::from(imm)) << 24 | u64::from(length))
     }
     #[inline]
     pub(super) fn length(self) -> u32 {
@@ -119,7 +129,7 @@ impl Header {
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {
-        ((self.0 >> 24) as u32 & u32::from(RecordFlags::IMM.bits())) * 4
+        ((self.0 >> 24) as u32 & u32::from(RecordFlags::IMM.bits())) * 8
     }
     /// Bytes of the whole record.
     #[inline]

@@ -70,6 +70,8 @@ pub(super) struct QpContext {
     pub(super) num: u32,
     pub(super) state: State,
     pub(super) signal_all: bool,
+    /// What the headers of all its whole messages have in common; set when connected.
+    pub(super) common: u64,
     /// The link from which a whole message may be taken without another look: the link slot in
     /// RTS with no message half received, `CLOSED` otherwise.
     pub(super) open_on: usize,
@@ -134,6 +136,7 @@ impl QpContext {
             num: parts.num,
             state: State::Init,
             signal_all: parts.signal_all,
+            common: 0,
             open_on: CLOSED,
             link: CLOSED,
             peer: 0,

@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostCause, PostError, SendFlags, SendWr};
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
 impl Inside {
     /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
@@ -55,7 +55,7 @@ impl Inside {
                 result = Err(PostError { accepted, cause });
                 break;
             }
-            if !write_whole(link, memory, qp, wr) {
+            if !calm(link, qp) || !write_whole(link, memory, qp, wr) {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
@@ -321,6 +321,9 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u32, on_wire: Sent)
 /// Posts one request alone, with the bell where it helps. False: nothing was done.
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    if !calm(link, qp) {
+        return false;
+    }
     let Some((header, _)) = plain(link, memory, qp, wr) else { return false };
     if header.immediate_bytes() != 0 {
         return false;
@@ -353,6 +356,9 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
 /// published.
 #[inline(always)]
 fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
+    if !calm(link, qp) {
+        return 0;
+    }
     if let Some(first) = list.first() {
         // A guess from the first request; the list is usually of one kind.
         let bytes = list.len() as u32 * (first.sge.length.min(FRAGMENT) + 8);
@@ -376,8 +382,14 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
     list.len()
 }
 
-/// The header of a request that can go to the ring now: one piece, one record, space for it,
-/// nothing before it waiting. Everything else is slow.
+/// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
+#[inline(always)]
+fn calm(link: &Link, qp: &QpContext) -> bool {
+    qp.sent == qp.posted && link.backlog.is_empty() && !link.broken
+}
+
+/// The header of a request that can go to the ring now: one piece, one record, a slot and space
+/// for it, on a calm link. Everything else is slow.
 #[inline(always)]
 fn plain(
     link: &mut Link,
@@ -388,29 +400,25 @@ fn plain(
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
     let limit = if inline { qp.inline_max() } else { FRAGMENT };
-    if qp.room() == 0
-        || qp.sent != qp.posted
-        || length > limit
-        || !wr.more.is_empty()
-        || !link.backlog.is_empty()
-        || link.broken
-    {
+    if length > limit || !wr.more.is_empty() || qp.room() == 0 {
         return None;
     }
     if !inline && !backlog::readable(memory, wr.sge) {
         return None;
     }
-    let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-    if signaled && !link.signaled.has_room() {
+    let imm = match wr.op {
+        SendOp::Send => None,
+        SendOp::SendWithImm(imm) => Some(imm),
+    };
+    let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
+    if header.flags().contains(RecordFlags::ASK) && !link.signaled.has_room() {
         return None;
     }
-    let flags = backlog::record_flags(wr.flags.contains(SendFlags::SOLICITED), signaled);
-    let flags = flags | RecordFlags::FIRST | RecordFlags::LAST;
-    let (header, imm) = backlog::header(wr.op, flags, length, qp.peer);
-    if link.has_space(header.record()) { Some((header, imm)) } else { None }
+    if link.has_space(header.record()) { Some((header, imm.unwrap_or(0))) } else { None }
 }
 
-/// Writes a plain request to the ring, unpublished. False: it is not plain, nothing was done.
+/// Writes a plain request to the ring of a calm link, unpublished. False: it is not plain, nothing
+/// was done.
 #[inline(always)]
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
     let Some((header, imm)) = plain(link, memory, qp, wr) else { return false };

@@ -321,6 +321,8 @@ impl Inside {
         if qp.rnr_retry == 7 {
             return false;
         }
+        // The fast path is closed meanwhile, so that the wait is forgotten with the next message.
+        qp.open_on = CLOSED;
         let now = (self.nic.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
         let patience = qp.rnr_timer_ns * (u64::from(qp.rnr_retry) + 1);

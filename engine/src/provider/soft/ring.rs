@@ -292,11 +292,13 @@ pub(super) struct Rx {
     pub(super) told: u32,
     /// The bell holds the record at `at`.
     in_bell: bool,
+    /// Index of the last line's first word that the last record in the bell filled, or 0.
+    lines: usize,
 }
 
 impl Rx {
     pub(super) fn new(way: Direction) -> Rx {
-        Rx { way, at: 0, tail: 0, word: 0, told: 0, in_bell: false }
+        Rx { way, at: 0, tail: 0, word: 0, told: 0, in_bell: false, lines: 0 }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
@@ -317,10 +319,27 @@ impl Rx {
     pub(super) fn look(&mut self) -> Option<u64> {
         let word = self.way.bell(0).load(Ordering::Acquire);
         if word == self.word {
+            self.expect_lines();
             return None;
         }
         self.word = word;
         Some(word)
+    }
+
+    /// If the last record filled further lines of the bell, the next may too: they are asked for
+    /// along with the first, so that the misses overlap.
+    #[inline(always)]
+    fn expect_lines(&self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let mut line = 8;
+            while line <= self.lines {
+                // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.way.bell(line).as_ptr().cast()) };
+                line += 8;
+            }
+        }
     }
 
     /// Takes over a tail just read. False: no honest sender writes it.
@@ -398,6 +417,7 @@ impl Rx {
         }
         // SAFETY: the caller vouches for `to`.
         let whole = unsafe { self.fetch_bell(length, to) };
+        self.lines = length.saturating_sub(BELL_FIRST as usize - 8).div_ceil(56) * 8;
         if !whole {
             self.in_bell = false;
         }

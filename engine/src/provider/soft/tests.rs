@@ -331,6 +331,24 @@ fn rc_1_rnr_retries_run_out() {
     assert_eq!((got[0].wr_id, got[0].status), (3, Status::Flushed));
 }
 
+/// RC-1: retries count per sequence and begin anew with progress.
+#[test]
+fn rc_1_patience_is_fresh_for_each_message() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    join(&mut one.qp, &mut two.qp, 2);
+    for n in 0..6 {
+        one.send(n, 0, 8, SendFlags::SIGNALED).unwrap();
+        settle(&mut one, &mut two);
+        NOW.fetch_add(2500, Ordering::Relaxed);
+        let (sent, _) = settle(&mut one, &mut two);
+        assert!(sent.is_empty(), "message {n} has not waited 3000 ns");
+        two.recv(n, 0, 8);
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!((sent.len(), got.len()), (1, 1));
+        assert_eq!(sent[0].status, Status::Success);
+    }
+}
+
 /// Section 2.5: a message longer than the receive is 1 here and 9 there; what succeeded before
 /// it stays a success, what came after is flushed, in order (SM-2, SQ-3).
 #[test]

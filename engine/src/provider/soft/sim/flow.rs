@@ -1,0 +1,323 @@
+//! One direction of one connection, as a NIC runs it: packets are numbered, kept until they are
+//! known to be taken, and sent again from the first one missing (go-back-N).
+//!
+//! There are two acknowledgements in one. *Received* stops the resending; *taken* says that the
+//! far domain has put the message into a receive, and only that completes a send.
+
+use std_alloc::collections::VecDeque;
+use std_alloc::sync::Arc;
+
+use super::super::layout::Header;
+
+/// A packet sequence number: 24 bits, wrapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Psn(u32);
+
+impl Psn {
+    pub(super) fn new(number: u32) -> Psn {
+        Psn(number & 0x00ff_ffff)
+    }
+    pub(super) fn plus(self, count: u32) -> Psn {
+        Psn::new(self.0.wrapping_add(count))
+    }
+    /// How far this is past `from`, modulo 2^24.
+    pub(super) fn past(self, from: Psn) -> u32 {
+        Psn::new(self.0.wrapping_sub(from.0)).0
+    }
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// One record of a ring on its way to another ring.
+#[derive(Clone)]
+pub(super) struct Record {
+    pub(super) header: Header,
+    pub(super) imm: u32,
+    pub(super) payload: Arc<[u8]>,
+}
+
+/// What a receiver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ack {
+    /// The packet it waits for.
+    pub(super) received: Psn,
+    /// The first packet its domain has not taken.
+    pub(super) taken: Psn,
+    /// A packet came too early: those from `received` on are missing.
+    pub(super) gap: bool,
+    /// Its domain refused packet `taken`, with that status.
+    pub(super) refused: Option<u8>,
+}
+
+/// How long, and how often: of every connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Time without a word from the peer before packets are sent again, in nanoseconds.
+    pub timeout_ns: u64,
+    /// How often they are, before the queue pair fails with `RETRY_EXC` (`retry_cnt`).
+    pub retry_cnt: u8,
+    /// Packets on the way that the peer has not received.
+    pub window: usize,
+    /// Packets a receiver keeps that its domain's ring has no space for.
+    pub kept: usize,
+}
+
+/// What an acknowledgement brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// That many more packets are taken.
+    pub(super) taken: u32,
+    /// The one after them is refused.
+    pub(super) refused: Option<u8>,
+    /// The rest must be sent again.
+    pub(super) resend: bool,
+}
+
+/// The sending half.
+pub(super) struct Sender {
+    /// Number of the first packet in `kept`.
+    oldest: Psn,
+    /// All that is not known to be taken.
+    kept: VecDeque<Record>,
+    /// How many of them the peer has.
+    received: usize,
+    /// When they are sent again.
+    deadline: Option<u64>,
+    tries: u8,
+    /// The connection has failed in this direction: nothing more is sent.
+    pub(super) dead: bool,
+}
+
+impl Sender {
+    pub(super) fn new(first: Psn) -> Sender {
+        let kept = VecDeque::new();
+        Sender { oldest: first, kept, received: 0, deadline: None, tries: 0, dead: false }
+    }
+
+    /// Takes a packet in and numbers it.
+    pub(super) fn push(&mut self, record: Record, now: u64, patience: &Patience) -> Psn {
+        let psn = self.oldest.plus(self.kept.len() as u32);
+        self.kept.push_back(record);
+        self.deadline.get_or_insert(now + patience.timeout_ns);
+        psn
+    }
+
+    /// Packets on the way that the peer has not received.
+    pub(super) fn flying(&self) -> usize {
+        self.kept.len() - self.received
+    }
+
+    pub(super) fn deadline(&self) -> Option<u64> {
+        if self.dead { None } else { self.deadline }
+    }
+
+    /// The oldest packet not taken.
+    pub(super) fn oldest(&self) -> Psn {
+        self.oldest
+    }
+
+    /// Hears the peer. What is not from now is passed over: an old word that was overtaken.
+    pub(super) fn hear(&mut self, ack: &Ack, now: u64, patience: &Patience) -> Heard {
+        let taken = ack.taken.past(self.oldest) as usize;
+        let received = ack.received.past(self.oldest) as usize;
+        if self.dead || taken > received || received > self.kept.len() {
+            return Heard::default();
+        }
+        self.kept.drain(..taken);
+        self.oldest = ack.taken;
+        self.received = self.received.saturating_sub(taken).max(received - taken);
+        self.tries = 0;
+        self.deadline = (!self.kept.is_empty()).then_some(now + patience.timeout_ns);
+        let refused = ack.refused.filter(|_| !self.kept.is_empty());
+        self.dead |= refused.is_some();
+        Heard { taken: taken as u32, refused, resend: ack.gap && self.flying() > 0 && !self.dead }
+    }
+
+    /// The deadline has passed. False: that was the last try.
+    pub(super) fn time_out(&mut self, now: u64, patience: &Patience) -> bool {
+        if self.tries >= patience.retry_cnt {
+            self.dead = true;
+            return false;
+        }
+        self.tries += 1;
+        self.deadline = Some(now + patience.timeout_ns);
+        true
+    }
+
+    /// What is sent again: all that the peer lacks, or the oldest, to make it speak.
+    pub(super) fn again(&self) -> impl Iterator<Item = (Psn, &Record)> {
+        let (from, count) = match self.flying() {
+            0 => (0, 1),
+            flying => (self.received, flying),
+        };
+        let first = self.oldest.plus(from as u32);
+        let rest = self.kept.iter().skip(from).take(count);
+        rest.enumerate().map(move |(n, record)| (first.plus(n as u32), record))
+    }
+}
+
+/// What a receiver did with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// Next in order.
+    New,
+    /// Known already, or of a direction that has failed.
+    Old,
+    /// One before it is missing.
+    Early,
+    /// No room now; the sender will try again.
+    NoRoom,
+}
+
+/// The receiving half.
+pub(super) struct Receiver {
+    expected: Psn,
+    taken: Psn,
+    /// Received, in order, and not yet in the domain's ring.
+    pub(super) ready: VecDeque<(Psn, Record)>,
+    /// The gap was reported; once is enough until it closes.
+    gap_told: bool,
+    refused: Option<u8>,
+}
+
+impl Receiver {
+    pub(super) fn new(first: Psn) -> Receiver {
+        let ready = VecDeque::new();
+        Receiver { expected: first, taken: first, ready, gap_told: false, refused: None }
+    }
+
+    /// A packet has come; what to answer goes with it.
+    pub(super) fn data(&mut self, psn: Psn, record: Record, patience: &Patience) -> (Got, Ack) {
+        let ahead = psn.past(self.expected);
+        let got = if self.refused.is_some() || ahead > u32::MAX >> 9 {
+            Got::Old
+        } else if ahead > 0 {
+            Got::Early
+        } else if self.ready.len() >= patience.kept {
+            Got::NoRoom
+        } else {
+            self.ready.push_back((psn, record));
+            self.expected = psn.plus(1);
+            self.gap_told = false;
+            Got::New
+        };
+        let gap = got == Got::Early && !self.gap_told;
+        self.gap_told |= gap;
+        (got, self.ack(gap))
+    }
+
+    /// What there is to say now.
+    pub(super) fn ack(&self, gap: bool) -> Ack {
+        Ack { received: self.expected, taken: self.taken, gap, refused: self.refused }
+    }
+
+    /// The domain has taken that packet, and so all before it. True if that is news.
+    pub(super) fn take(&mut self, psn: Psn) -> bool {
+        if self.refused.is_some() {
+            return false;
+        }
+        self.taken = psn.plus(1);
+        true
+    }
+
+    /// The domain has refused that packet; it took all before it.
+    pub(super) fn refuse(&mut self, psn: Psn, status: u8) {
+        if self.refused.is_none() {
+            self.taken = psn;
+            self.refused = Some(status);
+            self.ready.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::{KIND_SEND, RecordFlags};
+    use super::*;
+    use std::vec::Vec;
+
+    const PATIENCE: Patience = Patience { timeout_ns: 100, retry_cnt: 2, window: 8, kept: 4 };
+
+    fn record(n: u8) -> Record {
+        let header = Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, 1, 9);
+        Record { header, imm: 0, payload: Arc::from([n]) }
+    }
+
+    /// Numbers cross 2^24 like any other.
+    #[test]
+    fn numbers_wrap() {
+        let first = Psn::new(0x00ff_fffe);
+        assert_eq!(first.plus(3), Psn::new(1));
+        assert_eq!(Psn::new(1).past(first), 3);
+        let (mut sender, mut receiver) = (Sender::new(first), Receiver::new(first));
+        for n in 0..6u8 {
+            let psn = sender.push(record(n), 0, &PATIENCE);
+            let (got, ack) = receiver.data(psn, record(n), &PATIENCE);
+            assert_eq!(got, Got::New);
+            assert!(receiver.take(psn));
+            assert_eq!(sender.hear(&ack, 0, &PATIENCE).taken, 0);
+            assert_eq!(sender.hear(&receiver.ack(false), 0, &PATIENCE).taken, 1);
+            receiver.ready.clear();
+        }
+        assert_eq!(sender.oldest(), Psn::new(4));
+        assert_eq!(sender.deadline(), None);
+    }
+
+    #[test]
+    fn doubles_gaps_and_lack_of_room_are_told_apart() {
+        let first = Psn::new(0);
+        let mut receiver = Receiver::new(first);
+        let (got, ack) = receiver.data(first.plus(1), record(1), &PATIENCE);
+        assert!(got == Got::Early && ack.gap && ack.received == first);
+        let (_, ack) = receiver.data(first.plus(2), record(2), &PATIENCE);
+        assert!(!ack.gap, "told once");
+        for n in 0..4u8 {
+            assert_eq!(receiver.data(first.plus(n.into()), record(n), &PATIENCE).0, Got::New);
+        }
+        assert_eq!(receiver.data(first.plus(4), record(4), &PATIENCE).0, Got::NoRoom);
+        assert_eq!(receiver.data(first.plus(3), record(3), &PATIENCE).0, Got::Old);
+        assert_eq!(receiver.ack(false).received, first.plus(4));
+        receiver.refuse(first.plus(2), 13);
+        assert!(!receiver.take(first.plus(3)));
+        let ack = receiver.ack(false);
+        assert!(ack.taken == first.plus(2) && ack.refused == Some(13));
+    }
+
+    #[test]
+    fn what_the_peer_lacks_is_sent_again_until_patience_ends() {
+        let first = Psn::new(0);
+        let mut sender = Sender::new(first);
+        for n in 0..3 {
+            sender.push(record(n), 0, &PATIENCE);
+        }
+        let again = |sender: &Sender| sender.again().map(|(psn, _)| psn.0).collect::<Vec<_>>();
+        assert_eq!(again(&sender), [0, 1, 2]);
+        let mut ack = Ack { received: Psn::new(2), taken: first, gap: false, refused: None };
+        assert_eq!(sender.hear(&ack, 50, &PATIENCE), Heard::default());
+        assert_eq!((again(&sender), sender.deadline()), (std::vec![2], Some(150)));
+        ack.received = Psn::new(3);
+        sender.hear(&ack, 60, &PATIENCE);
+        assert_eq!(again(&sender), [0], "one, to make the peer speak");
+        // Overtaken, or nonsense: no effect.
+        let old = Ack { received: Psn::new(9), taken: Psn::new(8), gap: true, refused: Some(1) };
+        assert_eq!(sender.hear(&old, 70, &PATIENCE), Heard::default());
+        assert!(sender.time_out(160, &PATIENCE) && sender.time_out(260, &PATIENCE));
+        assert!(!sender.time_out(360, &PATIENCE) && sender.dead);
+        assert_eq!(sender.deadline(), None);
+    }
+
+    #[test]
+    fn a_refusal_ends_the_direction() {
+        let first = Psn::new(0);
+        let mut sender = Sender::new(first);
+        for n in 0..3 {
+            sender.push(record(n), 0, &PATIENCE);
+        }
+        let ack = Ack { received: Psn::new(3), taken: Psn::new(1), gap: false, refused: Some(13) };
+        let heard = sender.hear(&ack, 1, &PATIENCE);
+        assert_eq!(heard, Heard { taken: 1, refused: Some(13), resend: false });
+        assert!(sender.dead);
+        assert_eq!(sender.hear(&ack, 2, &PATIENCE), Heard::default());
+    }
+}
