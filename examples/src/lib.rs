@@ -1,3 +1,4 @@
 //! Echo, and programs that talk to real RDMA peers.
-
-pub mod interop;
+//!
+//! The README's example is compiled here, so that it stays true.
+#![doc = include_str!("../../README.md")]
