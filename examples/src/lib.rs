@@ -2,3 +2,5 @@
 //!
 //! The README's example is compiled here, so that it stays true.
 #![doc = include_str!("../../README.md")]
+
+pub mod interop;

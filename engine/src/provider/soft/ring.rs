@@ -382,7 +382,11 @@ impl Rx {
     /// while the next record is in the bell.
     #[inline(always)]
     pub(super) fn burst(&self) -> Option<Burst> {
-        if self.in_bell { None } else { Some(Burst { way: self.way, at: self.at, tail: self.tail }) }
+        if self.in_bell {
+            None
+        } else {
+            Some(Burst { way: self.way, at: self.at, tail: self.tail })
+        }
     }
 
     /// Takes over how far a burst has read.
