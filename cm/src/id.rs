@@ -14,6 +14,10 @@ use crate::fabric::{CmId, Fabric, IdKey};
 use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
 use crate::queues::{CompletionQueue, SharedReceive};
 
+/// How long completions are still waited for once the peer has left: its last messages and
+/// acknowledgements come another way than the news that it has gone.
+const GRACE: Duration = Duration::from_millis(200);
+
 /// Empty polls before a wait begins to sleep.
 const SPINS: u32 = 2000;
 /// How long it sleeps between polls then.
@@ -377,6 +381,7 @@ impl<F: Fabric> Id<F> {
         let asked = || format!("wait for the completion of {what}");
         let end = Instant::now().checked_add(limit);
         let mut spins = 0;
+        let mut left = None;
         loop {
             let Some(qp) = &mut self.qp else {
                 return Err(CmError::new(Code::Invalid, asked(), "the id has no queue pair"));
@@ -389,11 +394,12 @@ impl<F: Fabric> Id<F> {
                 std::hint::spin_loop();
                 continue;
             }
-            if self.cm.peer_left() {
-                // What the peer sent before it left is there by now.
-                return self.qp.as_mut().and_then(poll).ok_or_else(|| {
-                    CmError::new(Code::Reset, asked(), "the peer has ended the connection")
-                });
+            if left.is_none() && self.cm.peer_left() {
+                left = Some(Instant::now());
+            }
+            if left.is_some_and(|left| left.elapsed() >= GRACE) {
+                let answer = "the peer has ended the connection";
+                return Err(CmError::new(Code::Reset, asked(), answer));
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 let answer = format!("none came within {limit:?}");

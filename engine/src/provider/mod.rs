@@ -4,6 +4,8 @@
 //! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
 //! doorbell. An empty poll is 0, not an error.
 
+#[cfg(feature = "sim")]
+pub mod fault;
 pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;

@@ -22,6 +22,8 @@ mod recvq;
 mod requester;
 mod responder;
 mod ring;
+#[cfg(feature = "sim")]
+pub mod sim;
 #[cfg(test)]
 mod tests;
 

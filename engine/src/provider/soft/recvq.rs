@@ -143,6 +143,12 @@ impl RecvQueue {
         ring.head = ring.head.wrapping_add(1);
         Some(ring.slots[at])
     }
+
+    /// Receives in the queue, without those fetched ahead.
+    #[cfg(feature = "sim")]
+    pub(super) fn posted(&self) -> u32 {
+        self.ring.lock().len()
+    }
 }
 
 /// Receives fetched ahead by one domain, oldest first from `next`.

@@ -20,7 +20,8 @@ use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
 
 /// Of polls in which nothing came in, the first and every such-and-such after it look at the
-/// peer's own line for acknowledgements: usually they come with its records.
+/// peer's own line for acknowledgements: usually they come with its records. In the shared domain
+/// every poll looks.
 const LOOK_EVERY: u32 = 4;
 
 impl Inside {
@@ -77,7 +78,7 @@ impl Inside {
         let room = sink.room();
         self.receive_all(link, sink);
         link.quiet = if sink.room() == room { link.quiet.wrapping_add(1) } else { 0 };
-        if link.quiet % LOOK_EVERY == 1
+        if (link.quiet % LOOK_EVERY == 1 || self.sharing == Sharing::Shared)
             && link.tx.waits(link.safe)
             && let Some(refusal) = link.look_at_taken()
         {

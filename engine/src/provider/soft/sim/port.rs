@@ -1,0 +1,245 @@
+//! A port: the far side of a domain's link memory. It reads what the domain sends and writes what
+//! the domain receives, as the peer's domain would; what lies between two ports is no memory.
+#![expect(unsafe_code, reason = "reads and writes the ring of a link")]
+
+use std_alloc::collections::VecDeque;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+
+use super::super::layout::{BELL_FIRST, Header, RecordFlags};
+use super::super::link::{Link, LinkShared, reached};
+use super::super::ring::Refusal;
+use super::flow::{Psn, Record};
+use crate::wc::Status;
+
+/// Where a record read from the domain stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    /// The far domain has not taken it.
+    Waiting,
+    /// It was refused, and the domain has not yet heard of that.
+    Refused,
+    /// It may be acknowledged.
+    Done,
+}
+
+/// A record read from the domain, by its place in the ring.
+struct Read {
+    at: u32,
+    end: u32,
+    conn: usize,
+    psn: Psn,
+    /// The far queue pair it names.
+    qp: u32,
+    stand: Stand,
+}
+
+/// A record written to the domain.
+struct Written {
+    at: u32,
+    end: u32,
+    conn: usize,
+    psn: Psn,
+}
+
+/// What the domain did with a record written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    Taken { conn: usize, psn: Psn },
+    Refused { conn: usize, psn: Psn, status: Status },
+}
+
+/// See the module.
+pub(super) struct Port {
+    link: Link,
+    /// The port's end.
+    pub(super) near: Arc<LinkShared>,
+    /// The end that the domain is given.
+    pub(super) far: Arc<LinkShared>,
+    /// Ring order; the front is the oldest that is not acknowledged.
+    read: VecDeque<Read>,
+    written: VecDeque<Written>,
+    /// The first is in the line, under that number.
+    refusals: VecDeque<Refusal>,
+    refusal_number: u32,
+    /// Every record before it is done.
+    safe: u32,
+    /// The rule the domain broke, if it did.
+    pub(super) broken: Option<&'static str>,
+}
+
+impl Port {
+    /// `far` goes to the domain, `near` stays here.
+    pub(super) fn new(far: LinkShared, near: LinkShared) -> Port {
+        let (far, near) = (Arc::new(far), Arc::new(near));
+        Port {
+            link: Link::new(near.clone()),
+            near,
+            far,
+            read: VecDeque::new(),
+            written: VecDeque::new(),
+            refusals: VecDeque::new(),
+            refusal_number: 0,
+            safe: 0,
+            broken: None,
+        }
+    }
+
+    /// Reads the next record the domain has published: its place, its end, itself.
+    pub(super) fn next_record(&mut self) -> Option<(u32, u32, Record)> {
+        while self.broken.is_none() {
+            if self.link.rx.caught_up() {
+                let word = self.link.rx.look()?;
+                if !self.link.rx.advance(word as u32) {
+                    self.broken = Some("a tail that no sender writes");
+                }
+                if self.link.rx.caught_up() {
+                    return None;
+                }
+            }
+            let Some(header) = self.link.rx.header() else {
+                self.broken = Some("a header that no sender writes");
+                return None;
+            };
+            let mut payload = vec![0u8; header.length() as usize];
+            // SAFETY: the vector has the length asked for.
+            if !unsafe { self.link.rx.fetch(header, payload.as_mut_ptr()) } {
+                continue;
+            }
+            let imm = self.link.rx.immediate(header);
+            let at = self.link.rx.at;
+            self.link.rx.consume(header);
+            return Some((at, self.link.rx.at, Record { header, imm, payload: payload.into() }));
+        }
+        None
+    }
+
+    /// Notes a record that was just read; one that goes nowhere is done at once.
+    pub(super) fn note_read(&mut self, (at, end): (u32, u32), qp: u32, way: Option<(usize, Psn)>) {
+        let stand = if way.is_some() { Stand::Waiting } else { Stand::Done };
+        let (conn, psn) = way.unwrap_or((usize::MAX, Psn::new(0)));
+        self.read.push_back(Read { at, end, conn, psn, qp, stand });
+    }
+
+    /// The far domain has taken the oldest `count` waiting records of a connection.
+    pub(super) fn done(&mut self, conn: usize, count: u32) {
+        let waiting = self.read.iter_mut().filter(|r| r.conn == conn && r.stand == Stand::Waiting);
+        for read in waiting.take(count as usize) {
+            read.stand = Stand::Done;
+        }
+    }
+
+    /// Record `psn` of a connection is refused: the domain hears it, and the rest of that
+    /// connection goes nowhere.
+    pub(super) fn refuse(&mut self, conn: usize, psn: Psn, status: Status) {
+        let mut refusal = None;
+        for read in &mut self.read {
+            if read.conn != conn || read.stand != Stand::Waiting {
+                continue;
+            }
+            if refusal.is_none() && read.psn == psn {
+                read.stand = Stand::Refused;
+                refusal = Some(Refusal { at: read.at, qp: read.qp, status });
+            } else {
+                read.stand = Stand::Done;
+            }
+        }
+        if let Some(refusal) = refusal {
+            self.refusals.push_back(refusal);
+            if self.refusals.len() == 1 {
+                self.show_refusal();
+            }
+        }
+    }
+
+    /// Both queue pairs of a connection are gone: nobody waits for its records any more.
+    pub(super) fn forget(&mut self, conn: usize) {
+        for read in self.read.iter_mut().filter(|read| read.conn == conn) {
+            if read.stand == Stand::Waiting {
+                read.stand = Stand::Done;
+            }
+        }
+    }
+
+    fn show_refusal(&mut self) {
+        if let Some(refusal) = self.refusals.front() {
+            self.refusal_number = self.refusal_number.wrapping_add(1);
+            self.link.rx.write_refusal(self.refusal_number, *refusal);
+        }
+    }
+
+    /// Tells the domain how far its records were read, and how far they were taken.
+    pub(super) fn tell(&mut self) {
+        if let Some(refusal) = self.refusals.front()
+            && self.link.tx.settled_refusal() == self.refusal_number
+        {
+            let at = refusal.at;
+            if let Some(read) = self.read.iter_mut().find(|read| read.at == at) {
+                read.stand = Stand::Done;
+            }
+            self.refusals.pop_front();
+            self.show_refusal();
+        }
+        while let Some(read) = self.read.front()
+            && read.stand == Stand::Done
+        {
+            self.safe = read.end;
+            self.read.pop_front();
+        }
+        self.link.rx.tell(self.safe);
+    }
+
+    /// Writes a record to the domain's ring, not yet visible. False: there is no space.
+    pub(super) fn write(&mut self, record: &Record, (conn, psn): (usize, Psn), ask: bool) -> bool {
+        let Header(mut word) = record.header;
+        if ask {
+            word |= u64::from(RecordFlags::ASK.bits()) << 24;
+        }
+        let header = Header(word);
+        if !self.link.has_space(header.record()) {
+            return false;
+        }
+        let at = self.link.tx.at;
+        let lone = self.link.tx.unpublished() == 0 && header.immediate_bytes() == 0;
+        if ask && lone && header.record() <= BELL_FIRST {
+            // SAFETY: the payload has the header's length, which fits the first line.
+            unsafe { self.link.tx.publish_line(header, record.payload.as_ptr(), self.safe) };
+        } else {
+            let to = self.link.tx.begin(header, record.imm);
+            // SAFETY: `begin` gives space for the record.
+            unsafe { to.copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len()) };
+            self.link.tx.end(header);
+        }
+        self.written.push_back(Written { at, end: self.link.tx.at, conn, psn });
+        true
+    }
+
+    /// Makes what was written visible.
+    pub(super) fn publish(&mut self) {
+        if self.link.tx.unpublished() > 0 {
+            self.link.tx.publish(self.safe);
+        }
+    }
+
+    /// The next thing the domain says of what was written to it.
+    pub(super) fn next_taking(&mut self) -> Option<Taking> {
+        if self.written.is_empty() {
+            return None;
+        }
+        self.link.note_ack(self.link.rx.peer_ack());
+        if let Some(refusal) = self.link.look_at_taken() {
+            self.link.settle_refusal();
+            let found = self.written.iter().find(|written| written.at == refusal.at);
+            let Some(&Written { conn, psn, .. }) = found else {
+                self.broken = Some("a refusal of a record that is not outstanding");
+                return None;
+            };
+            return Some(Taking::Refused { conn, psn, status: refusal.status });
+        }
+        let first = self.written.front()?;
+        if !reached(self.link.safe, first.end) {
+            return None;
+        }
+        self.written.pop_front().map(|Written { conn, psn, .. }| Taking::Taken { conn, psn })
+    }
+}

@@ -1,0 +1,433 @@
+//! The wire: ports, connections, and the network between them, driven by a clock of the caller.
+
+use std_alloc::vec::Vec;
+
+use doorbell_alloc::Mapping;
+
+use super::super::layout::LINK_BYTES;
+use super::super::{Breaker, LinkShared, Wiring};
+use super::flow::{Ack, Got, Patience, Psn, Receiver, Record, Sender};
+use super::net::{Fate, Net, Weather};
+use super::port::{Port, Taking};
+use super::prng::Prng;
+use crate::error::SetupError;
+use crate::wc::Status;
+
+/// What happens on the wire. Sides are 0 and 1; a packet is named by its connection, the side
+/// that sends, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A packet set out, for the first time or again.
+    Sent {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+        /// Packet sequence number.
+        psn: u32,
+        /// Copies that will arrive.
+        copies: u8,
+    },
+    /// A packet arrived.
+    Arrived {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+        /// Packet sequence number.
+        psn: u32,
+        /// It was the next in order, and was kept.
+        new: bool,
+    },
+    /// The receiving domain took a packet.
+    Taken {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+        /// Packet sequence number.
+        psn: u32,
+    },
+    /// The receiving domain refused a packet with that status (`enum ibv_wc_status`).
+    Refused {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+        /// Packet sequence number.
+        psn: u32,
+        /// Status the sender will see.
+        status: u8,
+    },
+    /// No word from the peer for so long that packets go out again.
+    TimedOut {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+    },
+    /// All retries were in vain: the sending queue pair fails.
+    Exhausted {
+        /// Connection.
+        conn: usize,
+        /// Sending side.
+        from: usize,
+    },
+}
+
+/// A packet, or the answer to one.
+#[derive(Clone)]
+enum Word {
+    Data { psn: Psn, record: Record },
+    Ack(Ack),
+}
+
+#[derive(Clone)]
+struct Packet {
+    conn: usize,
+    /// The side it goes to.
+    to: usize,
+    word: Word,
+}
+
+/// One connection: two queue pairs and a flow each way, by sending side.
+struct Conn {
+    line: usize,
+    nums: [u32; 2],
+    senders: [Sender; 2],
+    /// By the side that sends to them.
+    receivers: [Receiver; 2],
+    /// The network is cut for it until then.
+    cut_until: u64,
+    open: bool,
+}
+
+/// Two ports that belong together: what the soft device's link is without a network.
+struct Line {
+    places: [(u32, u32); 2],
+    ports: [Port; 2],
+}
+
+/// See the module.
+pub struct Wire {
+    now: u64,
+    prng: Prng,
+    patience: Patience,
+    net: Net<Packet>,
+    lines: Vec<Line>,
+    conns: Vec<Conn>,
+    events: Vec<(u64, Event)>,
+    memory: Memory,
+}
+
+/// Where a wire gets memory of that many bytes, for a link: from the caller, who has a system.
+pub type Memory = fn(usize) -> Result<Mapping, SetupError>;
+
+impl Wire {
+    /// A wire at time 0. All that is random comes from `prng`.
+    pub fn new(mut prng: Prng, weather: Weather, patience: Patience, memory: Memory) -> Wire {
+        let net = Net::new(weather, prng.fork());
+        let (lines, conns, events) = (Vec::new(), Vec::new(), Vec::new());
+        Wire { now: 0, prng, patience, net, lines, conns, events, memory }
+    }
+
+    /// The weather, to change it.
+    pub fn weather(&mut self) -> &mut Weather {
+        self.net.weather()
+    }
+
+    /// Makes a connection between two queue pairs in INIT, of different devices, and says its
+    /// number. `wirings[n].peer` is filled in. The queue pair of side 0 is in RTS with
+    /// [`Wire::start`], that of side 1 at once.
+    ///
+    /// # Errors
+    /// No memory for a link.
+    pub fn connect(
+        &mut self,
+        ends: [&Breaker; 2],
+        wirings: [Wiring; 2],
+    ) -> Result<usize, SetupError> {
+        let line = self.line(ends)?;
+        let nums = [ends[0].num(), ends[1].num()];
+        let mut first = || match self.prng.below(2) {
+            0 => Psn::new(self.prng.word() as u32),
+            // Soon past 2^24.
+            _ => Psn::new(0x0100_0000 - self.prng.range(1, 100) as u32),
+        };
+        let firsts = [first(), first()];
+        self.conns.push(Conn {
+            line,
+            nums,
+            senders: firsts.map(Sender::new),
+            receivers: firsts.map(Receiver::new),
+            cut_until: 0,
+            open: true,
+        });
+        let wiring = Wiring { peer: nums[0], ..wirings[1] };
+        ends[1].connect(&self.lines[line].ports[1].far, wiring);
+        Ok(self.conns.len() - 1)
+    }
+
+    /// Brings the queue pair of side 0 to RTS: the passive side was first.
+    pub fn start(&mut self, conn: usize, end: &Breaker, wiring: Wiring) {
+        let Some(Conn { line, nums, .. }) = self.conns.get(conn) else { return };
+        end.connect(&self.lines[*line].ports[0].far, Wiring { peer: nums[1], ..wiring });
+    }
+
+    /// Both queue pairs are gone, or will be without another word: their ends of the line go back.
+    pub fn close(&mut self, conn: usize) {
+        let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
+        known.open = false;
+        for side in 0..2 {
+            known.senders[side].dead = true;
+            let port = &mut self.lines[known.line].ports[side];
+            port.forget(conn);
+            port.near.release_end();
+        }
+    }
+
+    /// Nothing of a connection arrives before that time, in either direction.
+    pub fn cut(&mut self, conn: usize, until: u64) {
+        if let Some(conn) = self.conns.get_mut(conn) {
+            conn.cut_until = until;
+        }
+    }
+
+    /// When something happens next by itself.
+    pub fn next_at(&self) -> Option<u64> {
+        let timers = self.timers().map(|(at, _, _)| at).min();
+        [timers, self.net.next_at()].into_iter().flatten().min()
+    }
+
+    /// Goes on to that time: what the domains wrote is read, packets travel, timers run, and what
+    /// arrived is written to the domains.
+    pub fn advance(&mut self, now: u64) {
+        self.exchange();
+        while let Some(at) = self.next_at().filter(|at| *at <= now) {
+            self.now = at.max(self.now);
+            if self.net.next_at() == Some(at) {
+                if let Some(packet) = self.net.take() {
+                    self.arrive(packet);
+                }
+                continue;
+            }
+            let due = self.timers().find(|timer| timer.0 == at);
+            if let Some((_, conn, from)) = due {
+                self.time_out(conn, from);
+            }
+        }
+        self.now = now.max(self.now);
+        self.exchange();
+    }
+
+    /// What happened since the last call, with its time.
+    pub fn events(&mut self) -> Vec<(u64, Event)> {
+        core::mem::take(&mut self.events)
+    }
+
+    /// The rule that a domain broke, if one did.
+    pub fn broken(&self) -> Option<&'static str> {
+        self.lines.iter().flat_map(|line| &line.ports).find_map(|port| port.broken)
+    }
+
+    fn timers(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+        self.conns.iter().enumerate().filter(|(_, conn)| conn.open).flat_map(|(number, conn)| {
+            let at = |side: usize| Some((conn.senders[side].deadline()?, number, side));
+            [at(0), at(1)].into_iter().flatten()
+        })
+    }
+
+    /// The line between two domains' receive queues: one in use, or a new one.
+    fn line(&mut self, ends: [&Breaker; 2]) -> Result<usize, SetupError> {
+        let places = [ends[0].place(), ends[1].place()];
+        for (index, line) in self.lines.iter().enumerate() {
+            if line.places != places {
+                continue;
+            }
+            let [one, two] = &line.ports;
+            if one.near.acquire() {
+                if two.near.acquire() {
+                    return Ok(index);
+                }
+                one.near.release_end();
+                one.near.release_end();
+            }
+        }
+        let ports = [self.port()?, self.port()?];
+        for (end, port) in ends.into_iter().zip(&ports) {
+            end.attach(&port.far);
+        }
+        self.lines.push(Line { places, ports });
+        Ok(self.lines.len() - 1)
+    }
+
+    fn port(&self) -> Result<Port, SetupError> {
+        let (far, near) = LinkShared::pair((self.memory)(LINK_BYTES)?)?;
+        Ok(Port::new(far, near))
+    }
+
+    /// Everything between ports and domains that needs no time.
+    fn exchange(&mut self) {
+        for line in 0..self.lines.len() {
+            for side in 0..2 {
+                self.hear_domain(line, side);
+                self.read_domain(line, side);
+            }
+        }
+        for conn in 0..self.conns.len() {
+            for from in 0..2 {
+                self.write_domain(conn, from);
+            }
+        }
+        for line in 0..self.lines.len() {
+            for side in 0..2 {
+                self.lines[line].ports[side].publish();
+                self.lines[line].ports[side].tell();
+            }
+        }
+    }
+
+    /// What the domain on that side says of the records written to it goes back to their sender.
+    fn hear_domain(&mut self, line: usize, side: usize) {
+        let from = 1 - side;
+        while let Some(taking) = self.lines[line].ports[side].next_taking() {
+            let (Taking::Taken { conn, .. } | Taking::Refused { conn, .. }) = taking;
+            let receiver = &mut self.conns[conn].receivers[from];
+            match taking {
+                Taking::Taken { psn, .. } => {
+                    if !receiver.take(psn) {
+                        continue;
+                    }
+                    self.events.push((self.now, Event::Taken { conn, from, psn: psn.number() }));
+                }
+                Taking::Refused { psn, status, .. } => {
+                    let status = status as u8;
+                    receiver.refuse(psn, status);
+                    let psn = psn.number();
+                    self.events.push((self.now, Event::Refused { conn, from, psn, status }));
+                }
+            }
+            let ack = self.conns[conn].receivers[from].ack(false);
+            self.send(conn, from, Word::Ack(ack));
+        }
+    }
+
+    /// Reads what the domain on that side wrote, as far as the window allows, and sends it.
+    fn read_domain(&mut self, line: usize, side: usize) {
+        while self.flying(line, side) < self.patience.window {
+            let port = &mut self.lines[line].ports[side];
+            let Some((at, end, record)) = port.next_record() else { return };
+            let qp = record.header.qp();
+            let conn = self
+                .conns
+                .iter()
+                .rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open);
+            let sender = conn.map(|conn| &mut self.conns[conn].senders[side]);
+            let (Some(conn), Some(sender)) = (conn, sender.filter(|sender| !sender.dead)) else {
+                port.note_read((at, end), qp, None);
+                continue;
+            };
+            let psn = sender.push(record.clone(), self.now, &self.patience);
+            port.note_read((at, end), qp, Some((conn, psn)));
+            self.send(conn, 1 - side, Word::Data { psn, record });
+        }
+    }
+
+    /// Packets on the way from that side of a line.
+    fn flying(&self, line: usize, side: usize) -> usize {
+        let conns = self.conns.iter().filter(|conn| conn.line == line && conn.open);
+        conns.filter(|c| !c.senders[side].dead).map(|conn| conn.senders[side].flying()).sum()
+    }
+
+    /// Writes what has arrived to the domain it is for, as far as its ring has space.
+    fn write_domain(&mut self, number: usize, from: usize) {
+        let conn = &mut self.conns[number];
+        let port = &mut self.lines[conn.line].ports[1 - from];
+        let ready = &mut conn.receivers[from].ready;
+        while conn.open
+            && let Some((psn, record)) = ready.front()
+        {
+            // The last asks, so that the domain never keeps what it has taken to itself.
+            let ask = ready.len() == 1;
+            if !port.write(record, (number, *psn), ask) {
+                return;
+            }
+            ready.pop_front();
+        }
+    }
+
+    /// Sends a word to a side, if the network lets it.
+    fn send(&mut self, conn: usize, to: usize, word: Word) {
+        let cut = self.now < self.conns[conn].cut_until;
+        let data = match &word {
+            Word::Data { psn, .. } => Some(psn.number()),
+            Word::Ack(_) => None,
+        };
+        let fate =
+            if cut { Fate::Lost } else { self.net.send(self.now, Packet { conn, to, word }) };
+        if let Some(psn) = data {
+            let copies = match fate {
+                Fate::Lost => 0,
+                Fate::Once => 1,
+                Fate::Twice => 2,
+            };
+            self.events.push((self.now, Event::Sent { conn, from: 1 - to, psn, copies }));
+        }
+    }
+
+    fn arrive(&mut self, Packet { conn, to, word }: Packet) {
+        if !self.conns[conn].open || self.now < self.conns[conn].cut_until {
+            return;
+        }
+        match word {
+            Word::Data { psn, record } => {
+                let from = 1 - to;
+                let receiver = &mut self.conns[conn].receivers[from];
+                let (got, ack) = receiver.data(psn, record, &self.patience);
+                let new = got == Got::New;
+                let psn = psn.number();
+                self.events.push((self.now, Event::Arrived { conn, from, psn, new }));
+                self.send(conn, from, Word::Ack(ack));
+            }
+            Word::Ack(ack) => self.hear_peer(conn, to, &ack),
+        }
+    }
+
+    /// An acknowledgement has come for what `side` sent.
+    fn hear_peer(&mut self, number: usize, side: usize, ack: &Ack) {
+        let conn = &mut self.conns[number];
+        let sender = &mut conn.senders[side];
+        let heard = sender.hear(ack, self.now, &self.patience);
+        let oldest = sender.oldest();
+        let port = &mut self.lines[conn.line].ports[side];
+        port.done(number, heard.taken);
+        if let Some(status) = heard.refused {
+            port.refuse(number, oldest, Status::from_raw(status.into()));
+        }
+        if heard.resend {
+            self.send_again(number, side);
+        }
+    }
+
+    fn send_again(&mut self, conn: usize, side: usize) {
+        let again: Vec<_> = self.conns[conn].senders[side]
+            .again()
+            .map(|(psn, record)| Word::Data { psn, record: record.clone() })
+            .collect();
+        for word in again {
+            self.send(conn, 1 - side, word);
+        }
+    }
+
+    fn time_out(&mut self, number: usize, from: usize) {
+        let conn = &mut self.conns[number];
+        let sender = &mut conn.senders[from];
+        if sender.time_out(self.now, &self.patience) {
+            self.events.push((self.now, Event::TimedOut { conn: number, from }));
+            return self.send_again(number, from);
+        }
+        let oldest = sender.oldest();
+        self.events.push((self.now, Event::Exhausted { conn: number, from }));
+        self.lines[conn.line].ports[from].refuse(number, oldest, Status::RetryExceeded);
+    }
+}
