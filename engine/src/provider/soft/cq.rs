@@ -24,8 +24,17 @@ pub(super) struct CompletionQueue {
     depth: u32,
     head: u32,
     tail: u32,
-    /// An entry came when it was full: it is dead (CP-5).
-    pub(super) overrun: bool,
+    health: Health,
+}
+
+/// Whether a completion queue still takes entries (CP-5).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// An entry came when it was full; its queue pairs do not know yet.
+    Overrun,
+    /// They do. It takes nothing any more.
+    Dead,
 }
 
 impl CompletionQueue {
@@ -36,19 +45,31 @@ impl CompletionQueue {
             depth,
             head: 0,
             tail: 0,
-            overrun: false,
+            health: Health::Good,
         }
     }
 
     /// Adds a completion; a full queue overruns, and the new entry is lost.
     pub(super) fn push(&mut self, wc: Wc, retire: Retire) {
+        if self.health != Health::Good {
+            return;
+        }
         if self.tail.wrapping_sub(self.head) >= self.depth {
-            self.overrun = true;
+            self.health = Health::Overrun;
             return;
         }
         let at = self.tail as usize & (self.ring.len() - 1);
         self.ring[at] = (wc, retire);
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// True once after an overrun: its queue pairs are to fail.
+    pub(super) fn take_overrun(&mut self) -> bool {
+        let overrun = self.health == Health::Overrun;
+        if overrun {
+            self.health = Health::Dead;
+        }
+        overrun
     }
 
     /// Takes the oldest completion.

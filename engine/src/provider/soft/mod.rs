@@ -268,6 +268,7 @@ impl SoftPoller {
         unsafe {
             self.cq.domain.enter(|inside| {
                 inside.progress(&mut Queued { budget: SHARED_BUDGET });
+                inside.attend_overruns();
                 inside.take_completions(index, out)
             })
         }

@@ -184,6 +184,24 @@ impl Inside {
         self.worry(qp);
     }
 
+    /// Queue pairs of a completion queue that was overrun go to ERR (CP-5).
+    pub(super) fn attend_overruns(&mut self) {
+        for cq in 0..self.cqs.len() {
+            if !self.cqs[cq].take_overrun() {
+                continue;
+            }
+            for slot in 0..self.qps.len() {
+                let Some(qp) = self.qps[slot] else { continue };
+                // SAFETY: as in `complete`.
+                let qp = unsafe { &mut *qp.as_ptr() };
+                if qp.send_cq == cq || qp.recv_cq == cq {
+                    let safe = self.safe_position(qp);
+                    self.fail_qp(qp, safe, None);
+                }
+            }
+        }
+    }
+
     /// Work on queue pairs that fail or flush, as far as there is room for completions.
     #[cold]
     #[inline(never)]

@@ -349,6 +349,44 @@ fn rc_1_patience_is_fresh_for_each_message() {
     }
 }
 
+/// CP-5: an entry too many ends a completion queue, and its queue pairs with it; what was in it
+/// can still be read.
+#[test]
+fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
+    let nic = Soft::new("soft0", clock);
+    let (cq, mut poller) = nic.create_cq(4, Sharing::Shared).unwrap();
+    let (other, mut other_poller) = nic.create_cq(64, Sharing::Shared).unwrap();
+    let init = |recv_cq, send_cq| SoftQpInit {
+        send_cq,
+        recv_cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: false,
+    };
+    let mut to = nic.create_qp(&init(&cq, &other)).unwrap();
+    let mut one = end(CAPS, true);
+    join(&mut one.qp, &mut to, 7);
+    let region = nic.register(mapping(4096), Access::LOCAL_WRITE).unwrap();
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    for wr_id in 0..6 {
+        unsafe { to.post_recv(&[RecvWr { wr_id, sge }]) }.unwrap();
+        one.send(wr_id, 0, 8, SendFlags::empty()).unwrap();
+    }
+    // Another queue's poll does the work; nobody reads the small one meanwhile.
+    let mut out = [Wc::default(); 16];
+    for _ in 0..10 {
+        assert_eq!(other_poller.poll(&mut out), 0);
+    }
+    let taken = poller.poll(&mut out);
+    assert_eq!(out[..taken].iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(poller.poll(&mut out), 0);
+    let sge = Sge { length: 8, ..sge };
+    let wr = SendWr { wr_id: 9, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+    unsafe { to.post(&[wr]) }.unwrap();
+    let taken = other_poller.poll(&mut out);
+    assert_eq!((taken, out[0].status), (1, Status::Flushed));
+}
+
 /// Section 2.5: a message longer than the receive is 1 here and 9 there; what succeeded before
 /// it stays a success, what came after is flushed, in order (SM-2, SQ-3).
 #[test]
