@@ -116,6 +116,19 @@ doorbells() {
     ((messages > 1000 && calls > 0 && calls * 12 <= messages))
 }
 
+# With 64 KiB of lockable memory: one line, which names the cure, and an exit code that is not 0.
+little_memlock() {
+    (
+        ulimit -l 64
+        timeout -k 5 60 setpriv --bounding-set -ipc_lock \
+            "$DOORBELL_BENCH" latency --device rxe0 --addr $address --size 64 --duration 1
+    ) > "$scratch/memlock" 2>&1
+    local code=$?
+    cat "$scratch/memlock"
+    [ "$code" != 0 ] && [ "$code" -lt 100 ] && [ "$(wc -l < "$scratch/memlock")" = 1 ] &&
+        grep -q "ulimit -l" "$scratch/memlock"
+}
+
 # The peers with each other: if this fails, the machine is at fault and not what follows.
 pairing "rdma_server with rdma_client" 1 rdma_server -p $port ::: rdma_client -s $address -p $port
 
@@ -135,6 +148,7 @@ fi
 
 if [ -n "${DOORBELL_BENCH:-}" ]; then
     check "one doorbell for twelve messages" 120 doorbells
+    check "too little lockable memory" 70 little_memlock
 fi
 
 if [ -n "${INTEROP:-}" ]; then
