@@ -63,7 +63,9 @@ impl<F: Fabric> Dialer<F> {
         self.wait_for(key, addr, EventKind::RouteResolved, until)?;
         let connect = |id: &mut F::Id| id.connect(&worker_param());
         self.connections.hand_over(id, intake, connect).map_err(|(_, error)| error)?;
-        self.intakes.push(intake.clone());
+        if !self.intakes.iter().any(|known| known.is_same(intake)) {
+            self.intakes.push(intake.clone());
+        }
         self.wait_for(key, addr, EventKind::Established, until)
     }
 

@@ -160,6 +160,11 @@ pub trait Poller {
     /// Takes up to `out.len()` completions, oldest first, and says how many (CP-4). 0 is an
     /// empty queue.
     fn poll(&mut self, out: &mut [Wc]) -> usize;
+
+    /// True if the queue was overrun or failed, and gives nothing more for good (CP-4, CP-5).
+    fn is_broken(&self) -> bool {
+        false
+    }
 }
 
 /// A shared receive queue.
@@ -205,7 +210,8 @@ pub trait Qp {
     /// See [`PostError`]; on a shared receive queue always [`crate::wr::PostCause::State`].
     ///
     /// # Safety
-    /// As for [`Srq::post`], until the queue pair is gone.
+    /// As for [`Srq::post`], until the queue pair is gone; and with [`Sharing::Exclusive`] the
+    /// caller is the thread that polls the completion queue.
     #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError>;
 

@@ -83,9 +83,9 @@ impl Config {
     }
 
     /// Entries of the completion queue: every receive of the shared queue may complete here, and
-    /// for each peer its signalled sends, capped where a device's limit would end it anyway.
+    /// every send of every peer when all fail at once; capped at the device's limit.
     pub fn cq_depth(&self, device_max: u32) -> u32 {
-        let per_peer = u64::from(self.send_queue / self.signal_every) + 2;
+        let per_peer = u64::from(self.send_queue) + 1;
         let want = u64::from(self.recv_blocks) + u64::from(self.peers) * per_peer;
         u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
     }

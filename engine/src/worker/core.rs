@@ -34,6 +34,8 @@ struct Batch {
     signal_every: u32,
     /// Some message lies in a block.
     holds: bool,
+    /// Some message is read from its block after the post: not inline.
+    reads: bool,
     list: ArrayVec<SendWr<'static>, SEND_BATCH>,
     /// The block each message lies in.
     blocks: ArrayVec<u32, SEND_BATCH>,
@@ -69,6 +71,7 @@ fn add<P: Provider>(
     let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
     peer.pushed = peer.pushed.wrapping_add(1);
     batch.holds |= block != NO_BLOCK;
+    batch.reads |= !flags.contains(SendFlags::INLINE);
     batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
     batch.blocks.push(block);
     batch.list.is_full()
@@ -117,6 +120,7 @@ impl<P: Provider> Core<P> {
                 slot: 0,
                 signal_every: config.signal_every,
                 holds: false,
+                reads: false,
                 list: ArrayVec::new(),
                 blocks: ArrayVec::new(),
                 stage: vec![0; stage].into_boxed_slice(),
@@ -152,10 +156,16 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
+        match self.peers.get(id) {
+            None => return Err(SendError::NotConnected),
+            // Replies wait for room: this would overtake them.
+            Some(peer) if peer.deferred > 0 => return Err(SendError::Full),
+            Some(_) => {}
+        }
         let (peer, batch) = match self.lane(id.slot) {
-            Lane::Open(peer, batch) if peer.generation == id.generation => (peer, batch),
+            Lane::Open(peer, batch) => (peer, batch),
             Lane::Full => return Err(SendError::Full),
-            _ => return Err(SendError::NotConnected),
+            Lane::Closed => return Err(SendError::NotConnected),
         };
         let inline_max = batch.stage_bytes;
         if bytes.len() > inline_max {
@@ -183,7 +193,7 @@ impl<P: Provider> Core<P> {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         if bytes.len() <= self.inline_max as usize
-            && self.peers.at(id.slot).is_some_and(|peer| peer.generation == id.generation)
+            && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
             let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
             if self.post_now(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
@@ -288,7 +298,8 @@ impl<P: Provider> Core<P> {
     /// Gives a peer a batch. False: all belong to peers whose device queues are full.
     fn start_batch(&mut self, slot: u32) -> bool {
         if self.idle_batches.is_empty() {
-            self.flush();
+            // Not `flush`: a deferred reply may be to this very peer.
+            self.ring_all();
         }
         let Some(batch) = self.idle_batches.pop() else { return false };
         self.dirty.push(batch);
@@ -378,8 +389,9 @@ impl<P: Provider> Core<P> {
         let batch = &mut self.batches[index];
         let Some(peer) = self.peers.at(batch.slot) else { return };
         let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };
-        if batch.holds && !last.flags.contains(SendFlags::INLINE) {
-            // Blocks in flight come home with the next completion, so there is one.
+        if batch.reads {
+            // Blocks in flight come home with the next completion, so there is one, also behind
+            // a last message that is inline.
             last.flags |= SendFlags::SIGNALED;
             peer.until_signal = batch.signal_every;
         }
@@ -409,7 +421,7 @@ impl<P: Provider> Core<P> {
             None => {
                 batch.list.clear();
                 batch.blocks.clear();
-                batch.holds = false;
+                (batch.holds, batch.reads) = (false, false);
             }
             Some(cause) => self.post_stopped(index, accepted, cause),
         }
@@ -422,6 +434,14 @@ impl<P: Provider> Core<P> {
         let batch = &mut self.batches[index];
         batch.list.drain(..accepted);
         batch.blocks.drain(..accepted);
+        // The place of a staged payload is that of its message in the list: both move up.
+        for (n, (wr, block)) in batch.list.iter_mut().zip(&batch.blocks).enumerate() {
+            if *block == NO_BLOCK {
+                let (from, to) = ((n + accepted) * batch.stage_bytes, n * batch.stage_bytes);
+                batch.stage.copy_within(from..from + wr.sge.length as usize, to);
+                wr.sge.addr = batch.stage.as_ptr().wrapping_add(to) as u64;
+            }
+        }
         let slot = batch.slot;
         if cause == PostCause::Full {
             self.stats.post_full += 1;
@@ -444,6 +464,15 @@ impl<P: Provider> Core<P> {
     /// Rings the bell of every batch.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
+        self.ring_all();
+        if !self.deferred.is_empty() {
+            self.retry_deferred();
+            self.ring_all();
+        }
+    }
+
+    #[inline(always)]
+    fn ring_all(&mut self) {
         let dirty = self.dirty.len();
         for n in 0..dirty {
             self.ring(self.dirty[n] as usize);
@@ -459,9 +488,6 @@ impl<P: Provider> Core<P> {
             }
         }
         self.dirty.truncate(kept);
-        if !self.deferred.is_empty() {
-            self.retry_deferred();
-        }
     }
 
     /// Drops what a peer has not yet posted.
@@ -469,7 +495,7 @@ impl<P: Provider> Core<P> {
         let batch = &mut self.batches[index as usize];
         let blocks = core::mem::take(&mut batch.blocks);
         batch.list.clear();
-        batch.holds = false;
+        (batch.holds, batch.reads) = (false, false);
         let slot = batch.slot;
         if let Some(peer) = self.peers.at(slot) {
             peer.batch = NO_BATCH;
@@ -539,7 +565,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn room(&mut self, id: PeerId) -> u32 {
         let send_queue = self.config.send_queue;
         match self.peers.get(id) {
-            Some(peer) if peer.state == PeerState::Up => {
+            Some(peer) if peer.state == PeerState::Up && peer.deferred == 0 => {
                 send_queue - peer.pushed.wrapping_sub(peer.retired).min(send_queue)
             }
             _ => 0,
@@ -573,6 +599,15 @@ impl<P: Provider> Core<P> {
         self.closing.push(slot);
         if why != DownReason::Disconnected && !self.mailbox.close(num) {
             self.stats.close_lost += 1;
+        }
+    }
+
+    /// Every peer fails: the completion queue is broken.
+    #[cold]
+    pub(super) fn fail_all(&mut self, why: DownReason) {
+        for slot in 0..self.config.peers {
+            self.fail(slot, why);
+            self.retire_all(slot);
         }
     }
 

@@ -89,6 +89,11 @@ impl<P: Provider> Clone for Intake<P> {
 }
 
 impl<P: Provider> Intake<P> {
+    /// True if both belong to the same worker.
+    pub fn is_same(&self, other: &Intake<P>) -> bool {
+        Arc::ptr_eq(&self.mailbox, &other.mailbox)
+    }
+
     /// The worker's completion queue, for sends and receives.
     pub fn cq(&self) -> &P::Cq {
         &self.cq

@@ -34,11 +34,14 @@ use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
 use self::peers::PeerState;
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Poller, Provider, Qp, Sharing};
-use crate::wc::Wc;
+use crate::provider::{Access, Caps, Poller, Provider, Qp, Sharing};
+use crate::wc::{Status, Wc};
 
-/// Idle turns after which even a few released blocks go back to the shared queue.
+/// Every so many idle turns even a few released blocks go back to the shared queue.
 const REFILL_IDLE_TURNS: u64 = 64;
+
+/// Every so many idle turns the completion queue is asked whether it still works.
+const HEALTH_IDLE_TURNS: u64 = 1 << 16;
 
 /// One core's datapath. Not shared: it moves to its thread and stays there.
 pub struct Worker<P: Provider, H: Handler<P>> {
@@ -48,6 +51,22 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     wcs: [Wc; POLL_BATCH],
     idle: u64,
     handler: H,
+}
+
+/// What every queue pair of this worker will ask for must be within the device's limits, so that it
+/// is said here and not connection by connection.
+fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
+    let want = config.qp_caps();
+    let over = if want.inline > caps.inline_max {
+        ("inline_bytes", config.inline_bytes, caps.inline_max)
+    } else if want.send_wr > caps.qp_wr_max {
+        ("send_queue", config.send_queue, caps.qp_wr_max - 1)
+    } else {
+        return Ok(());
+    };
+    let (name, value, max) = over;
+    let asked = format!("a worker with {name} = {value} on {}", caps.device);
+    Err(SetupError::new(Code::Invalid, asked, format!("the device allows {max}")))
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
@@ -73,6 +92,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             ));
         }
         shared::check_length("send", memory.len(), config.send_bytes())?;
+        check_caps(nic.caps(), config)?;
         let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
@@ -113,7 +133,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.finish_closing();
         }
         self.core.flush();
-        self.core.refill(self.idle == REFILL_IDLE_TURNS);
+        self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
         taken
     }
 
@@ -154,6 +174,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn rest(&mut self) {
         self.idle += 1;
         self.core.stats.idle_turns += 1;
+        if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) && self.poller.is_broken() {
+            self.core.fail_all(DownReason::Failed(Status::Fatal));
+        }
         self.handler.on_idle(&mut Outbox { core: &mut self.core });
     }
 
@@ -183,6 +206,21 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                     }
                 }
             }
+        }
+    }
+
+    /// True if the handler knows the peer, which may be from now on. One that failed before it
+    /// was up is never heard of.
+    #[inline(always)]
+    fn knows(&mut self, slot: u32) -> bool {
+        match self.core.peers.at(slot).map(|peer| peer.state) {
+            Some(PeerState::Up) => true,
+            Some(PeerState::Admitted) => {
+                self.bring_up(slot);
+                true
+            }
+            Some(PeerState::Closing { known, .. }) => known,
+            Some(PeerState::Free) | None => false,
         }
     }
 
@@ -217,15 +255,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.core.stats.strays += 1;
             return;
         }
-        let Some(slot) = self.core.peers.find(wc.qp_num) else {
+        let slot = self.core.peers.find(wc.qp_num);
+        let Some(slot) = slot.filter(|slot| self.knows(*slot)) else {
             // Its peer went while the message was on its way.
             self.core.stats.strays += 1;
             self.core.release(block);
             return;
         };
-        if self.core.peers.at(slot).is_some_and(|peer| peer.state == PeerState::Admitted) {
-            self.bring_up(slot);
-        }
         self.core.stats.received += 1;
         let message = self.core.message(slot, block, wc);
         match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {

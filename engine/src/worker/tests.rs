@@ -193,6 +193,77 @@ fn a_message_sent_now_rings_at_once_and_keeps_its_place() {
     }
 }
 
+/// A message in a block that is followed by an inline one in the same batch: the block comes home.
+#[test]
+fn a_block_before_an_inline_message_comes_home() {
+    let config = Config { send_queue: 256, signal_every: 128, send_blocks: 4, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for round in 0..40 {
+        let sent = one.worker.outbox().send(peer, &payload(round, 300));
+        assert_eq!(sent, Ok(()), "round {round}");
+        one.worker.outbox().send(peer, &payload(round, 8)).unwrap();
+        settle(&mut [&mut one, &mut two]);
+    }
+}
+
+/// Deferred replies and many dirty peers at once: a peer never gets a second batch, its messages
+/// stay in order.
+#[test]
+fn a_peer_has_one_batch_also_with_deferred_replies() {
+    let config = Config {
+        peers: 80,
+        send_queue: 64,
+        signal_every: 32,
+        recv_blocks: 1024,
+        refill: 8,
+        ..CONFIG
+    };
+    let (mut one, mut two) = (side(&config, false), side(&config, true));
+    for _ in 0..70 {
+        connect(&mut one, &mut two);
+    }
+    let (ones, twos) = (one.worker.handler().up.clone(), two.worker.handler().up.clone());
+    // The server's queue to the first peer is full, and twenty replies wait behind it.
+    while two.worker.outbox().send(twos[0], b"fill").is_ok() {}
+    two.worker.turn();
+    for n in 0..20u8 {
+        one.worker.outbox().send(ones[0], &[100 + n; 5]).unwrap();
+    }
+    one.worker.outbox().flush();
+    for _ in 0..3 {
+        two.worker.turn();
+    }
+    for _ in 0..6 {
+        one.worker.turn();
+    }
+    // A completion, and before the turn ends more dirty peers than there are batches.
+    two.worker.core.retire(0, 0, 63);
+    for peer in &twos[1..=DIRTY_PEERS] {
+        two.worker.outbox().send(*peer, b"to all").unwrap();
+    }
+    let mut late = Vec::new();
+    for n in 0..16u8 {
+        if two.worker.outbox().send(twos[0], &[n; 9]).is_ok() {
+            late.push(n);
+        }
+    }
+    settle(&mut [&mut one, &mut two]);
+    let got: Vec<u8> = one
+        .worker
+        .handler()
+        .got
+        .iter()
+        .filter(|(from, bytes, _)| *from == ones[0] && bytes != b"fill")
+        .map(|(_, bytes, _)| bytes[0])
+        .collect();
+    let replies: Vec<u8> = got.iter().copied().filter(|n| *n >= 100).collect();
+    assert_eq!(replies, (100..120).collect::<Vec<_>>());
+    let others: Vec<u8> = got.iter().copied().filter(|n| *n < 100).collect();
+    assert_eq!(others, late);
+}
+
 /// A full send queue is back-pressure; selective signalling frees it again, whatever the
 /// pattern: no number of messages can strand it.
 #[test]

@@ -27,7 +27,7 @@ use crate::wc::{Status, Wc};
 /// What the control plane wants of a domain.
 pub(super) enum Command {
     /// A new queue pair with its receive queue.
-    Add(Box<QpContext>, Arc<RecvQueue>),
+    Add(Owned, Arc<RecvQueue>),
     /// A new link, not yet used.
     AddLink(Box<Link>),
     /// The queue pair is connected over that link.
@@ -39,6 +39,13 @@ pub(super) enum Command {
     /// The queue pair goes away without completions (QX-17).
     Destroy { num: u32 },
 }
+
+/// A queue pair on its way into the domain: a leaked box, which the domain frees.
+pub(super) struct Owned(pub(super) NonNull<QpContext>);
+
+// SAFETY: until the command is carried out nobody uses the pointer; afterwards only who is inside
+// the domain does.
+unsafe impl Send for Owned {}
 
 /// The figures of a connection.
 pub(super) struct Connect {
@@ -282,19 +289,21 @@ impl Inside {
         }
     }
 
-    fn add(&mut self, mut qp: Box<QpContext>, queue: Arc<RecvQueue>) {
+    fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>) {
+        // SAFETY: a box that was leaked for this command; nobody else uses it before it is in the
+        // table.
+        let qp = unsafe { pointer.as_mut() };
         let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
         let free = self.rqs.iter().position(|rq| rq.users == 0);
         qp.rq = match (found, free) {
             (Some(index), _) => {
                 if self.rqs[index].users == 0 {
-                    queue.attach();
+                    self.rqs[index].stash = queue.attach();
                 }
                 index
             }
             (None, slot) => {
-                queue.attach();
-                let rq = RqUse { queue, stash: Stash::default(), users: 0 };
+                let rq = RqUse { stash: queue.attach(), queue, users: 0 };
                 match slot {
                     Some(index) => {
                         self.rqs[index] = rq;
@@ -309,7 +318,6 @@ impl Inside {
         };
         self.rqs[qp.rq].users += 1;
         let slot = qp.num as usize % QPS;
-        let pointer = NonNull::from(Box::leak(qp));
         debug_assert!(self.qps[slot].is_none());
         self.qps[slot] = Some(pointer);
     }
@@ -340,6 +348,10 @@ impl Inside {
             }
             qp.open_on = if link.rq == qp.rq { index } else { CLOSED };
             link.users += 1;
+            if link.broken {
+                self.fail_qp(qp, 0, Some(Status::RetryExceeded));
+                return;
+            }
             // Room for every queue pair at once: the data plane never grows it.
             let want = link.users as usize;
             link.backlog.reserve(want.saturating_sub(link.backlog.len()));
@@ -359,10 +371,14 @@ impl Inside {
         let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
         self.todo.retain(|num| *num != qp.num);
         let rq = &mut self.rqs[qp.rq];
+        if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly) {
+            // A message had begun to fill it, and nobody would hear of it any more. There is
+            // room: it was taken from there.
+            let _ = rq.queue.post(&[assembly.wr]);
+        }
         rq.users -= 1;
         if rq.users == 0 {
-            rq.queue.give_back(&mut rq.stash);
-            rq.queue.detach();
+            rq.queue.detach(&mut rq.stash);
         }
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.backlog.retain(|num| *num != qp.num);

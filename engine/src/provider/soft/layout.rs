@@ -187,8 +187,8 @@ impl Direction {
         unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Word `n` of the bell lines: 0 is tail and acknowledgement, 1 the sequence of the lone
-    /// record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a line.
+    /// Word `n` of the bell lines: 0 is tail and acknowledgement (low halves), 1 the sequence of
+    /// the lone record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a line.
     #[inline]
     pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
         debug_assert!(n < 32);
@@ -207,8 +207,8 @@ impl Direction {
 
     /// The bytes of ring position `at`; valid for `RECORD_MAX` bytes.
     #[inline]
-    pub(super) fn data(&self, at: u32) -> *mut u8 {
+    pub(super) fn data(&self, at: u64) -> *mut u8 {
         // SAFETY: the masked offset plus RECORD_MAX stays inside data and slack.
-        unsafe { self.base.add(DATA + (at & (RING - 1)) as usize).as_ptr() }
+        unsafe { self.base.add(DATA + (at & u64::from(RING - 1)) as usize).as_ptr() }
     }
 }

@@ -21,7 +21,7 @@ use crate::wc::Status;
 /// Signalled requests on the wire of one link at most; more wait in the backlog.
 const SIGNALED_MAX: u32 = 512;
 
-/// Refusals that may wait for ring space; a peer that earns more is cut off.
+/// Refusals that may wait for the peer to deal with them.
 const REFUSALS_MAX: usize = 64;
 
 /// The part of a link that the control plane holds too: memory, and who still uses it.
@@ -112,7 +112,7 @@ impl LinkShared {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Signaled {
     /// Ring position behind it.
-    pub(super) end: u32,
+    pub(super) end: u64,
     /// Its queue pair.
     pub(super) qp: u32,
     /// Its index in that queue pair's send queue.
@@ -160,7 +160,7 @@ pub(super) struct Link {
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here.
-    pub(super) safe: u32,
+    pub(super) safe: u64,
     /// Polls since something last came in.
     pub(super) quiet: u32,
     /// The peer waits to hear how far this side has read.
@@ -210,7 +210,7 @@ impl Link {
 
     /// How far this side has taken every record.
     #[inline(always)]
-    fn taken_until(&self) -> u32 {
+    fn taken_until(&self) -> u64 {
         match self.refusals.first() {
             None => self.rx.at,
             Some(refusal) => refusal.at,
@@ -219,7 +219,7 @@ impl Link {
 
     /// The acknowledgement to send along with a publication.
     #[inline(always)]
-    pub(super) fn ack(&mut self) -> u32 {
+    pub(super) fn ack(&mut self) -> u64 {
         if self.refusals.is_empty() {
             self.rx.told = self.rx.at;
             self.asked = false;
@@ -231,8 +231,9 @@ impl Link {
     /// published. The space up to there is free as well.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, upto: u32) {
-        if upto.wrapping_sub(self.safe) <= self.tx.at.wrapping_sub(self.safe) {
-            self.safe = upto;
+        let step = u64::from(upto.wrapping_sub(self.safe as u32));
+        if step <= self.tx.published() - self.safe {
+            self.safe += step;
             self.tx.note_freed(upto);
         }
     }
@@ -246,7 +247,7 @@ impl Link {
         }
         let safe = self.tx.read_taken();
         self.note_ack(safe);
-        self.tx.read_refusal()
+        self.tx.read_refusal(self.safe)
     }
 
     /// Space for `bytes`, looking at shared memory only if needed.
@@ -264,21 +265,25 @@ impl Link {
         self.tx.fits(bytes)
     }
 
-    /// Notes that a record was refused; a queue pair is refused once.
+    /// Notes that the record in front is refused; a queue pair is refused once. False: as many wait
+    /// as may, and the record has to stay until the peer has dealt with one.
     #[cold]
-    pub(super) fn refuse(&mut self, qp: u32, status: Status) {
+    pub(super) fn refuse(&mut self, qp: u32, status: Status) -> bool {
         if self.refused.contains(&qp) {
-            return;
+            return true;
+        }
+        if self.refusals.is_full() {
+            return false;
         }
         if self.refused.is_full() {
             self.refused.remove(0);
         }
         self.refused.push(qp);
-        if self.refusals.try_push(Refusal { at: self.rx.at, qp, status }).is_err() {
-            self.broken = true;
-        } else if self.refusals.len() == 1 {
+        self.refusals.push(Refusal { at: self.rx.at, qp, status });
+        if self.refusals.len() == 1 {
             self.show_refusal();
         }
+        true
     }
 
     fn show_refusal(&mut self) {
@@ -312,10 +317,4 @@ impl Link {
             self.asked = false;
         }
     }
-}
-
-/// True if ring position `at` is `target` or behind it.
-#[inline(always)]
-pub(super) fn reached(at: u32, target: u32) -> bool {
-    at.wrapping_sub(target) as i32 >= 0
 }

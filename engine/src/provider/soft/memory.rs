@@ -70,7 +70,8 @@ impl Memory {
         let index = key >> 8;
         let slot = &self.slots[index as usize];
         slot.key.store(0, Ordering::Relaxed);
-        // A reader that meets the next owner's bounds must not still see the old key.
+        // An access that has checked its key already may still be under way: who deregisters memory
+        // in use breaks the contract of the post that named it.
         fence(Ordering::Release);
         let mut free = self.free.lock();
         let generation = &mut free.1[index as usize];

@@ -39,7 +39,7 @@ pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 
 use self::cq::{Direct, Queued};
-use self::domain::{Command, Connect, Domain};
+use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
 use self::nic::Nic;
 use self::qp::{QpContext, QpParts, State};
@@ -118,19 +118,11 @@ impl Soft {
             rq_shared: init.srq.is_some(),
             signal_all: init.signal_all,
         };
-        let mut context = Box::new(QpContext::new(&parts, caps));
-        let pointer = NonNull::from(&mut *context);
+        let context = NonNull::from(Box::leak(Box::new(QpContext::new(&parts, caps))));
         let domain = init.send_cq.domain.clone();
         let queue_of = queue.clone();
-        domain.command(Command::Add(context, queue));
-        Ok(SoftQp {
-            domain,
-            context: pointer,
-            queue: queue_of,
-            num,
-            caps,
-            shared_queue: init.srq.is_some(),
-        })
+        domain.command(Command::Add(Owned(context), queue));
+        Ok(SoftQp { domain, context, queue: queue_of, num, caps, shared_queue: init.srq.is_some() })
     }
 }
 
@@ -182,7 +174,8 @@ impl Provider for Soft {
             Sharing::Shared => self.shared.clone(),
             Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
         };
-        let index = domain.add_cq(depth);
+        // A worker's completions go straight to its poller: its queue needs no ring.
+        let index = domain.add_cq(if sharing == Sharing::Shared { depth } else { 0 });
         let cq = SoftCq { domain, index };
         Ok((cq.clone(), SoftPoller { cq }))
     }

@@ -44,7 +44,7 @@ bitflags! {
 pub(super) struct SqEntry {
     pub(super) wr_id: u64,
     /// Ring position behind its last byte.
-    pub(super) end: u32,
+    pub(super) end: u64,
     pub(super) sent: Sent,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct QpContext {
     /// all before it are done.
     pub(super) poison: Option<(u32, Status)>,
     /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
-    pub(super) good_until: u32,
+    pub(super) good_until: u64,
     pub(super) cause: Option<Status>,
     pub(super) in_todo: bool,
 

@@ -9,7 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spin::Mutex;
 use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
 use std_alloc::vec;
+use std_alloc::vec::Vec;
 
 use crate::wr::{PostCause, PostError, RecvWr};
 
@@ -21,11 +23,23 @@ struct Ring {
     slots: Box<[RecvWr]>,
     head: u32,
     tail: u32,
+    /// What each domain has fetched ahead, by its number here: how many, and its own count of
+    /// those it has used.
+    claims: Vec<Option<(u32, Arc<AtomicU32>)>>,
 }
 
 impl Ring {
     fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
+    }
+
+    /// Receives that are fetched ahead and not used.
+    fn ahead(&self) -> u32 {
+        let unused = |(claimed, used): &(u32, Arc<AtomicU32>)| {
+            // Relaxed: a count that is a little old only makes the queue look fuller.
+            claimed.saturating_sub(used.load(Ordering::Relaxed))
+        };
+        self.claims.iter().flatten().map(unused).sum()
     }
 }
 
@@ -48,7 +62,7 @@ impl RecvQueue {
         let slots = vec![RecvWr::default(); size].into_boxed_slice();
         RecvQueue {
             id,
-            ring: Mutex::new(Ring { slots, head: 0, tail: 0 }),
+            ring: Mutex::new(Ring { slots, head: 0, tail: 0, claims: Vec::new() }),
             depth,
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
@@ -63,20 +77,34 @@ impl RecvQueue {
         self.depth
     }
 
-    /// One more domain consumes from here.
-    pub(super) fn attach(&self) {
+    /// One more domain consumes from here; its stash.
+    pub(super) fn attach(&self) -> Stash {
         self.users.fetch_add(1, Ordering::Relaxed);
+        let mut ring = self.ring.lock();
+        let used = Arc::new(AtomicU32::new(0));
+        let free = ring.claims.iter().position(Option::is_none);
+        let number = free.unwrap_or(ring.claims.len());
+        match free {
+            Some(number) => ring.claims[number] = Some((0, used.clone())),
+            None => ring.claims.push(Some((0, used.clone()))),
+        }
+        Stash { number, used, next: 0, end: 0, wrs: [RecvWr::default(); STASH] }
     }
 
-    /// One domain less.
-    pub(super) fn detach(&self) {
+    /// One domain less: what it has fetched ahead comes back.
+    pub(super) fn detach(&self, stash: &mut Stash) {
+        self.give_back(stash);
         self.users.fetch_sub(1, Ordering::Relaxed);
+        self.ring.lock().claims[stash.number] = None;
     }
 
     /// Adds receives at the end: all, or those before the first that has no room (PL-5).
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
-        let room = self.depth - ring.len();
+        let mut room = self.depth.saturating_sub(ring.len());
+        if room < self.depth / 2 || list.len() > room as usize {
+            room = room.saturating_sub(ring.ahead());
+        }
         let take = list.len().min(room as usize);
         let at = ring.tail as usize & (ring.slots.len() - 1);
         let straight = take.min(ring.slots.len() - at);
@@ -106,6 +134,8 @@ impl RecvQueue {
         stash.wrs[straight..count].copy_from_slice(&ring.slots[..count - straight]);
         ring.head = ring.head.wrapping_add(take);
         (stash.next, stash.end) = (0, take);
+        stash.used.store(0, Ordering::Relaxed);
+        ring.claims[stash.number] = Some((take, stash.used.clone()));
         if take == 0 && shared > 1 {
             self.wanted.store(true, Ordering::Relaxed);
         }
@@ -117,20 +147,20 @@ impl RecvQueue {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Puts a stash back at the front, in order. There is always room: `post` counts what is in
-    /// the ring only, so a full ring keeps the stash where it is.
+    /// Puts a stash back at the front, in order. There is always room: `post` leaves it.
     #[cold]
     #[inline(never)]
     pub(super) fn give_back(&self, stash: &mut Stash) {
         let mut ring = self.ring.lock();
         self.wanted.store(false, Ordering::Relaxed);
         let mask = ring.slots.len() - 1;
-        while stash.len() > 0 && ring.len() < ring.slots.len() as u32 {
+        while stash.len() > 0 {
             stash.end -= 1;
             ring.head = ring.head.wrapping_sub(1);
             let at = ring.head as usize & mask;
             ring.slots[at] = stash.wrs[stash.end as usize];
         }
+        ring.claims[stash.number] = Some((stash.end, stash.used.clone()));
     }
 
     /// Takes the oldest receive, for flushing a queue of one owner (SM-2).
@@ -153,15 +183,13 @@ impl RecvQueue {
 
 /// Receives fetched ahead by one domain, oldest first from `next`.
 pub(super) struct Stash {
+    /// The domain's number at the queue.
+    number: usize,
+    /// How many of those fetched last are used: `next`, for the queue to see.
+    used: Arc<AtomicU32>,
     next: u32,
     end: u32,
     wrs: [RecvWr; STASH],
-}
-
-impl Default for Stash {
-    fn default() -> Stash {
-        Stash { wrs: [RecvWr::default(); STASH], next: 0, end: 0 }
-    }
 }
 
 impl Stash {
@@ -176,6 +204,7 @@ impl Stash {
     pub(super) fn advance(&mut self) {
         debug_assert!(self.next < self.end);
         self.next += 1;
+        self.used.store(self.next, Ordering::Relaxed);
     }
 
     /// How many are left.
@@ -188,7 +217,6 @@ impl Stash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std_alloc::vec::Vec;
 
     fn wr(n: u64) -> RecvWr {
         RecvWr { wr_id: n, ..RecvWr::default() }
@@ -213,22 +241,37 @@ mod tests {
         let list: Vec<_> = (0..5).map(wr).collect();
         let error = queue.post(&list).unwrap_err();
         assert_eq!((error.accepted, error.cause), (3, PostCause::Full));
-        assert_eq!(drain(&queue, &mut Stash::default()), [0, 1, 2]);
+        assert_eq!(drain(&queue, &mut queue.attach()), [0, 1, 2]);
+    }
+
+    /// PL-5: the depth counts what a domain has fetched ahead and not used, and nothing else.
+    #[test]
+    fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
+        let queue = RecvQueue::new(0, 64);
+        let mut stash = queue.attach();
+        let list: Vec<_> = (0..64).map(wr).collect();
+        queue.post(&list).unwrap();
+        queue.fetch(&mut stash, false);
+        assert_eq!(stash.len(), 16);
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
+        for used in 1..=16 {
+            stash.advance();
+            queue.post(&list[..1]).unwrap();
+            assert_eq!(queue.post(&list[..1]).unwrap_err().cause, PostCause::Full, "{used}");
+        }
     }
 
     /// Section 2.7: first in, first out, over stash and give-back.
     #[test]
     fn receives_leave_in_order_also_after_a_give_back() {
         let queue = RecvQueue::new(0, 256);
-        queue.attach();
-        queue.attach();
+        let mut one = queue.attach();
+        let mut two = queue.attach();
         let list: Vec<_> = (0..256).map(wr).collect();
         queue.post(&list).unwrap();
-        let mut one = Stash::default();
         queue.fetch(&mut one, false);
         assert_eq!(one.len(), 32);
         one.advance();
-        let mut two = Stash::default();
         let rest = drain(&queue, &mut two);
         assert_eq!(rest.first(), Some(&32));
         assert!(queue.is_wanted());

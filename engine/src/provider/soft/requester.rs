@@ -6,7 +6,7 @@ use super::copy;
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
-use super::link::{Link, Signaled, reached};
+use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
@@ -93,7 +93,7 @@ impl Inside {
     #[inline(always)]
     pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         while let Some(first) = link.signaled.first() {
-            if !reached(link.safe, first.end) || sink.room() == 0 {
+            if link.safe < first.end || sink.room() == 0 {
                 return;
             }
             link.signaled.pop();
@@ -161,7 +161,7 @@ impl Inside {
     }
 
     /// Ring position up to which the requests of a queue pair are known to have succeeded.
-    pub(super) fn safe_position(&self, qp: &QpContext) -> u32 {
+    pub(super) fn safe_position(&self, qp: &QpContext) -> u64 {
         match self.links.get(qp.link) {
             Some(Some(link)) => link.safe,
             _ => 0,
@@ -170,7 +170,7 @@ impl Inside {
 
     /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until`
     /// succeeded; the next one gets `cause` if there is one, the others are flushed.
-    pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u32, cause: Option<Status>) {
+    pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u64, cause: Option<Status>) {
         if qp.state == State::Err {
             return;
         }
@@ -216,6 +216,7 @@ impl Inside {
             let qp = unsafe { &mut *qp.as_ptr() };
             self.fail_poisoned(qp);
             let done = qp.state == State::Err
+                && self.flush_assembly(qp, sink)
                 && self.flush_sends(qp, sink)
                 && self.flush_receives(qp, sink);
             if done {
@@ -227,14 +228,22 @@ impl Inside {
         }
     }
 
-    /// A request that could not run fails its queue pair once all before it are done.
+    /// A request that could not run fails its queue pair once all before it are done: those that
+    /// were to complete have to be taken first, of the others nobody would hear.
     fn fail_poisoned(&mut self, qp: &mut QpContext) {
         let Some((index, status)) = qp.poison else { return };
-        let before = index.wrapping_sub(1);
-        let end = if index == qp.completed { None } else { Some(qp.entry(before).end) };
-        let safe = self.safe_position(qp);
-        if end.is_none_or(|end| reached(safe, end)) {
-            self.fail_qp(qp, safe, Some(status));
+        let (mut good_until, mut awaited) = (0, 0);
+        let mut before = qp.completed;
+        while before != index {
+            let entry = *qp.entry(before);
+            good_until = entry.end;
+            if entry.sent.contains(Sent::SIGNALED) {
+                awaited = entry.end;
+            }
+            before = before.wrapping_add(1);
+        }
+        if self.safe_position(qp) >= awaited {
+            self.fail_qp(qp, good_until, Some(status));
         }
     }
 
@@ -246,7 +255,7 @@ impl Inside {
             let entry = *qp.entry(index);
             if entry.sent.contains(Sent::ON_WIRE)
                 && qp.cause != Some(Status::Flushed)
-                && reached(good_until, entry.end)
+                && good_until >= entry.end
             {
                 if !entry.sent.contains(Sent::SIGNALED) {
                     qp.completed = index.wrapping_add(1);
@@ -269,16 +278,27 @@ impl Inside {
         true
     }
 
+    /// True when the receive that a broken message had taken has its completion. Before the sends:
+    /// who has heard of all of those may let the queue pair go.
+    fn flush_assembly<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if qp.assembly.is_some() && sink.room() == 0 {
+            return false;
+        }
+        if let Some(assembly) = qp.assembly.take() {
+            let wc = error_wc(assembly.wr.wr_id, qp.num, Status::Flushed);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+        true
+    }
+
     /// True when every receive of a queue pair's own queue has its completion. Those of a shared
-    /// queue stay for others, but for one that a broken message had taken.
+    /// queue stay for others.
     fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         loop {
             if sink.room() == 0 {
                 return false;
             }
-            let wr_id = if let Some(assembly) = qp.assembly.take() {
-                assembly.wr.wr_id
-            } else if qp.rq_shared {
+            let wr_id = if qp.rq_shared {
                 return true;
             } else {
                 let rq = &mut self.rqs[qp.rq];
@@ -330,7 +350,7 @@ fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
 }
 
 #[inline(always)]
-pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u32, on_wire: Sent) {
+pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent) {
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
     let sent = if signaled { on_wire | Sent::SIGNALED } else { on_wire };
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent });
@@ -379,7 +399,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
     }
     if let Some(first) = list.first() {
         // A guess from the first request; the list is usually of one kind.
-        let bytes = list.len() as u32 * (first.sge.length.min(FRAGMENT) + 8);
+        let bytes = (list.len() as u32).saturating_mul(first.sge.length.min(FRAGMENT) + 8);
         if bytes >= CLAIM_MIN {
             link.tx.claim(bytes);
         }

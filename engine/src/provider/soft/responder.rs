@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{Header, KIND_SEND, RecordFlags};
-use super::link::{Link, reached};
+use super::link::Link;
 use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
@@ -23,6 +23,10 @@ use crate::wr::RecvWr;
 /// peer's own line for acknowledgements: usually they come with its records. In the shared domain
 /// every poll looks.
 const LOOK_EVERY: u32 = 4;
+
+/// Records of one link and poll that take the slow way at most: fragments and refusals give no
+/// completion, and a poll is one bounded step.
+const SLOW_MAX: u32 = 64;
 
 impl Inside {
     /// One pass over everything there is to do, until the sink is full. Links are served in
@@ -98,7 +102,8 @@ impl Inside {
     /// Takes records until there are none, the sink is full, or one must wait.
     #[inline(always)]
     fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        while sink.room() > 0 && !link.broken {
+        let mut slow = 0;
+        while sink.room() > 0 && !link.broken && slow < SLOW_MAX {
             if link.rx.caught_up() {
                 let Some(word) = link.rx.look() else { return };
                 link.note_ack((word >> 32) as u32);
@@ -116,7 +121,11 @@ impl Inside {
                 }
             }
             let Some(header) = link.rx.header() else { return self.cut_off(link) };
-            if !self.receive(link, header, sink) && !self.receive_slow(link, header, sink) {
+            if self.receive(link, header, sink) {
+                continue;
+            }
+            slow += 1;
+            if !self.receive_slow(link, header, sink) {
                 return;
             }
         }
@@ -224,8 +233,7 @@ impl Inside {
         }
         if header.flags().contains(RecordFlags::FIRST) != qp.assembly.is_none() {
             let status = Status::RemoteInvalidRequest;
-            self.refuse(link, header, qp, (status, status), sink);
-            return true;
+            return self.refuse(link, header, qp, (status, status), sink);
         }
         if qp.assembly.is_none() {
             let exact = self.sharing == Sharing::Shared;
@@ -261,14 +269,12 @@ impl Inside {
         let length = header.length();
         if length > wr.sge.length - received {
             let statuses = (Status::LocalLength, Status::RemoteInvalidRequest);
-            self.refuse(link, header, qp, statuses, sink);
-            return true;
+            return self.refuse(link, header, qp, statuses, sink);
         }
         let to = wr.sge.addr + u64::from(received);
         if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
             let statuses = (Status::LocalProtection, Status::RemoteOperation);
-            self.refuse(link, header, qp, statuses, sink);
-            return true;
+            return self.refuse(link, header, qp, statuses, sink);
         }
         // SAFETY: as in `receive`.
         if !unsafe { link.rx.fetch(header, to as *mut u8) } {
@@ -303,12 +309,11 @@ impl Inside {
             // Being connected, or the command that does it is still to be read: it stays.
             return false;
         }
-        link.refuse(header.qp(), Status::RetryExceeded);
-        link.rx.consume(header);
-        if link.broken {
-            self.cut_off(link);
+        let noted = link.refuse(header.qp(), Status::RetryExceeded);
+        if noted {
+            link.rx.consume(header);
         }
-        true
+        noted
     }
 
     /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
@@ -326,17 +331,16 @@ impl Inside {
         qp.open_on = CLOSED;
         let now = (self.nic.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
-        let patience = qp.rnr_timer_ns * (u64::from(qp.rnr_retry) + 1);
+        let patience = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
         if now.saturating_sub(since) < patience {
             return false;
         }
         let statuses = (Status::Flushed, Status::RnrRetryExceeded);
-        self.refuse(link, header, qp, statuses, sink);
-        true
+        self.refuse(link, header, qp, statuses, sink)
     }
 
     /// Refuses a record: the receive it would have used completes with the first status, the peer
-    /// hears the second, and this queue pair is in error (SM-3).
+    /// hears the second, and this queue pair is in error (SM-3). False: it has to wait.
     fn refuse<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -344,7 +348,10 @@ impl Inside {
         qp: &mut QpContext,
         (here, there): (Status, Status),
         sink: &mut S,
-    ) {
+    ) -> bool {
+        if !link.refuse(header.qp(), there) {
+            return false;
+        }
         let taken = match qp.assembly.take() {
             Some(assembly) => Some(assembly.wr),
             None => self.take_receive(qp),
@@ -353,12 +360,9 @@ impl Inside {
             let wc = error_wc(wr_id, qp.num, here);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
-        link.refuse(header.qp(), there);
         link.rx.consume(header);
         self.fail_qp(qp, link.safe, None);
-        if link.broken {
-            self.cut_off(link);
-        }
+        true
     }
 
     fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
@@ -387,11 +391,12 @@ impl Inside {
         link.settle_refusal();
     }
 
-    /// The peer wrote what no honest peer writes, or earned too many refusals: its connections
-    /// end, nothing else does.
+    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
     #[cold]
     fn cut_off(&mut self, link: &mut Link) {
         link.broken = true;
+        // No new connection over it.
+        link.shared.peer_gone();
         for slot in 0..self.qps.len() {
             let Some(qp) = self.qps[slot] else { continue };
             // SAFETY: as in `receive`.
@@ -404,7 +409,7 @@ impl Inside {
 }
 
 /// True if the position is where a request of this queue pair that is not yet done begins.
-fn names_our_request(qp: &mut QpContext, position: u32) -> bool {
+fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
     let mut index = qp.completed;
     while index != qp.posted {
         let entry = *qp.entry(index);
@@ -412,7 +417,7 @@ fn names_our_request(qp: &mut QpContext, position: u32) -> bool {
             // Cut in fragments, the first of them on the wire already.
             return qp.sent_bytes > 0 && index == qp.sent;
         }
-        if !reached(position, entry.end) {
+        if position < entry.end {
             return true;
         }
         index = index.wrapping_add(1);

@@ -1,8 +1,8 @@
 //! The two ends of a direction: `Tx` writes records and rings the bell, `Rx` reads them.
 //!
-//! Positions are byte counts, 32 bit, wrapping; the ring is a power of two, so differences stay
-//! right. Neither end believes a position the other wrote before it has been compared with what
-//! is possible.
+//! Positions are byte counts of 64 bits, which never wrap; their low halves travel, and are widened
+//! against what this side knows. Neither end believes a position the other wrote before it has been
+//! compared with what is possible.
 #![expect(unsafe_code, reason = "reads and writes the shared ring")]
 
 use core::sync::atomic::{Ordering, fence};
@@ -15,11 +15,11 @@ use crate::wc::Status;
 pub(super) struct Tx {
     way: Direction,
     /// Where the next record goes.
-    pub(super) at: u32,
+    pub(super) at: u64,
     /// What the receiver can see.
-    published: u32,
+    published: u64,
     /// Ring space the receiver has given back, as last seen.
-    freed: u32,
+    freed: u64,
     /// Number of the last refusal read.
     refusal_seen: u32,
 }
@@ -28,7 +28,7 @@ pub(super) struct Tx {
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
     /// Ring position of the record.
-    pub(super) at: u32,
+    pub(super) at: u64,
     /// The number of the queue pair it was for.
     pub(super) qp: u32,
     /// What the sender's completion says.
@@ -43,13 +43,19 @@ impl Tx {
     /// True if `bytes` more fit without looking at shared memory.
     #[inline(always)]
     pub(super) fn fits(&self, bytes: u32) -> bool {
-        self.at.wrapping_sub(self.freed) + bytes <= RING
+        self.at - self.freed + u64::from(bytes) <= u64::from(RING)
     }
 
     /// Bytes written that nobody published yet.
     #[inline(always)]
     pub(super) fn unpublished(&self) -> u32 {
-        self.at.wrapping_sub(self.published)
+        (self.at - self.published) as u32
+    }
+
+    /// What the receiver can see.
+    #[inline(always)]
+    pub(super) fn published(&self) -> u64 {
+        self.published
     }
 
     /// True if the receiver had read everything, as far as this side has heard.
@@ -62,8 +68,9 @@ impl Tx {
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
         // A peer may write anything here: only a step forward, and not past what was published.
-        if upto.wrapping_sub(self.freed) <= self.published.wrapping_sub(self.freed) {
-            self.freed = upto;
+        let step = u64::from(upto.wrapping_sub(self.freed as u32));
+        if step <= self.published - self.freed {
+            self.freed += step;
         }
     }
 
@@ -77,10 +84,11 @@ impl Tx {
         (word >> 32) as u32
     }
 
-    /// The refusal in the receiver's line, if it is a new one. Acquire pairs with
+    /// The refusal in the receiver's line, if it is a new one, behind what is known to be taken,
+    /// `safe`. Acquire pairs with
     /// [`Rx::write_refusal`]; the line keeps it until [`Rx::settle_refusal`].
     #[inline(always)]
-    pub(super) fn read_refusal(&mut self) -> Option<Refusal> {
+    pub(super) fn read_refusal(&mut self, safe: u64) -> Option<Refusal> {
         let word = self.way.taken(1).load(Ordering::Acquire);
         if word as u32 == self.refusal_seen {
             return None;
@@ -88,7 +96,9 @@ impl Tx {
         self.refusal_seen = word as u32;
         let rest = self.way.taken(2).load(Ordering::Relaxed);
         let status = Status::from_raw((rest >> 32) as u32);
-        Some(Refusal { at: (word >> 32) as u32, qp: rest as u32, status })
+        // Nothing before `safe` is refused any more.
+        let at = safe + u64::from(((word >> 32) as u32).wrapping_sub(safe as u32));
+        Some(Refusal { at, qp: rest as u32, status })
     }
 
     /// Number of the refusal last read.
@@ -103,7 +113,7 @@ impl Tx {
 
     /// True if something on the wire is not known to be taken, `safe` being what is known.
     #[inline(always)]
-    pub(super) fn waits(&self, safe: u32) -> bool {
+    pub(super) fn waits(&self, safe: u64) -> bool {
         safe != self.published
     }
 
@@ -133,7 +143,7 @@ impl Tx {
         {
             let mut ahead = 0;
             while ahead < bytes.min(CLAIM_MAX) {
-                let at = self.way.data(self.at.wrapping_add(ahead));
+                let at = self.way.data(self.at + u64::from(ahead));
                 // SAFETY: a prefetch has no effect on memory, and one that the processor does
                 // not know is a no-operation; the address is inside the ring.
                 unsafe {
@@ -154,27 +164,27 @@ impl Tx {
     #[inline(always)]
     pub(super) fn end(&mut self, header: Header) {
         debug_assert!(header.record() <= RECORD_MAX);
-        self.at = self.at.wrapping_add(header.record());
+        self.at += u64::from(header.record());
     }
 
     /// Makes everything written visible, and with it `ack`, how far this side has read the
     /// other direction. Release: the records' bytes are written before the tail that names them.
     #[inline(always)]
-    pub(super) fn publish(&mut self, ack: u32) {
+    pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
         self.ring(ack);
     }
 
     #[inline(always)]
-    fn ring(&mut self, ack: u32) {
-        let word = u64::from(self.published) | u64::from(ack) << 32;
+    fn ring(&mut self, ack: u64) {
+        let word = u64::from(self.published as u32) | ack << 32;
         self.way.bell(0).store(word, Ordering::Release);
     }
 
     /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
     /// bell: the receiver then needs only the line it is reading anyway.
     ///
-    /// The bell is a sequence lock. Writer: sequence (the new tail), Release fence, contents,
+    /// The bell is a sequence lock. Writer: sequence (the new tail, in full), Release fence, contents,
     /// tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence, sequence. If a
     /// reader sees one word of a newer record, its last look at the sequence sees the newer
     /// number too, and it reads the ring instead, which always holds the record. Without the
@@ -184,7 +194,7 @@ impl Tx {
     /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
     /// immediate word; nothing is unpublished, and there is space.
     #[inline(always)]
-    pub(super) unsafe fn publish_line(&mut self, header: Header, payload: *const u8, ack: u32) {
+    pub(super) unsafe fn publish_line(&mut self, header: Header, payload: *const u8, ack: u64) {
         debug_assert!(header.record() <= BELL_FIRST && self.unpublished() == 0);
         // SAFETY: as the caller vouches; N words cover the length.
         unsafe {
@@ -202,7 +212,7 @@ impl Tx {
     /// # Safety
     /// As for `publish_line`; the length takes N words.
     #[inline(always)]
-    unsafe fn line<const N: usize>(&mut self, header: Header, payload: *const u8, ack: u32) {
+    unsafe fn line<const N: usize>(&mut self, header: Header, payload: *const u8, ack: u64) {
         let length = header.length() as usize;
         let mut words = [0u64; N];
         for (n, word) in words.iter_mut().enumerate() {
@@ -216,7 +226,7 @@ impl Tx {
         }
         self.end(header);
         self.published = self.at;
-        self.way.bell(1).store(u64::from(self.published), Ordering::Relaxed);
+        self.way.bell(1).store(self.published, Ordering::Relaxed);
         fence(Ordering::Release);
         self.way.bell(2).store(header.0, Ordering::Relaxed);
         for (n, word) in words.iter().enumerate() {
@@ -232,11 +242,11 @@ impl Tx {
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
     /// record is the only unpublished one and at most `BELL_MAX` bytes.
     #[inline(always)]
-    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u32) {
+    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
         let length = header.length() as usize;
         debug_assert!(header.record() <= BELL_MAX && self.unpublished() == header.record());
         self.published = self.at;
-        let sequence = u64::from(self.published);
+        let sequence = self.published;
         self.way.bell(1).store(sequence, Ordering::Relaxed);
         fence(Ordering::Release);
         self.way.bell(2).store(header.0, Ordering::Relaxed);
@@ -261,7 +271,7 @@ impl Tx {
                 at += 8;
                 n += 1;
             }
-            self.way.bell(line).store(sequence | STAMPED, Ordering::Release);
+            self.way.bell(line).store(sequence, Ordering::Release);
             line += 8;
         }
     }
@@ -273,9 +283,6 @@ const CLAIM_MAX: u32 = 16 * 64;
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
 
-/// Set in a line's stamp, so that memory never written is no valid stamp.
-const STAMPED: u64 = 1 << 32;
-
 /// How often a reader looks for the stamp of a further bell line before it turns to the ring.
 const STAMP_LOOKS: u32 = 64;
 
@@ -283,13 +290,13 @@ const STAMP_LOOKS: u32 = 64;
 pub(super) struct Rx {
     way: Direction,
     /// The next record to read.
-    pub(super) at: u32,
+    pub(super) at: u64,
     /// The tail, as last read.
-    tail: u32,
+    tail: u64,
     /// The bell's first word, as last read.
     word: u64,
     /// What the sender has been told this side has read.
-    pub(super) told: u32,
+    pub(super) told: u64,
     /// The bell holds the record at `at`.
     in_bell: bool,
     /// Index of the last line's first word that the last record in the bell filled, or 0.
@@ -345,15 +352,15 @@ impl Rx {
     /// Takes over a tail just read. False: no honest sender writes it.
     #[inline(always)]
     pub(super) fn advance(&mut self, tail: u32) -> bool {
-        let published = tail.wrapping_sub(self.at);
+        let published = tail.wrapping_sub(self.at as u32);
         if published == 0 {
             return true;
         }
         if published > RING || !published.is_multiple_of(8) {
             return false;
         }
-        self.tail = tail;
-        self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == u64::from(tail);
+        self.tail = self.at + u64::from(published);
+        self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == self.tail;
         if !self.in_bell {
             self.prefetch(published);
         }
@@ -364,7 +371,7 @@ impl Rx {
     /// it. It is loaded once: what is checked is what is used.
     #[inline(always)]
     pub(super) fn header(&mut self) -> Option<Header> {
-        let published = self.tail.wrapping_sub(self.at);
+        let published = (self.tail - self.at) as u32;
         if self.in_bell {
             let header = Header(self.way.bell(2).load(Ordering::Relaxed));
             if header.record() == published && published <= BELL_MAX {
@@ -447,16 +454,15 @@ impl Rx {
             at += some;
             line += 8;
         }
-        // See `publish_lone`: with this the contents read above belong to `tail`.
+        // See `publish_line`: with this the contents read above belong to `tail`.
         fence(Ordering::Acquire);
-        self.way.bell(1).load(Ordering::Relaxed) == u64::from(self.tail)
+        self.way.bell(1).load(Ordering::Relaxed) == self.tail
     }
 
     #[inline(always)]
     fn stamped(&self, line: usize) -> bool {
-        let want = u64::from(self.tail) | STAMPED;
         for _ in 0..STAMP_LOOKS {
-            if self.way.bell(line).load(Ordering::Acquire) == want {
+            if self.way.bell(line).load(Ordering::Acquire) == self.tail {
                 return true;
             }
             core::hint::spin_loop();
@@ -478,14 +484,14 @@ impl Rx {
     /// Moves past the record whose header was read.
     #[inline(always)]
     pub(super) fn consume(&mut self, header: Header) {
-        self.at = self.at.wrapping_add(header.record());
+        self.at += u64::from(header.record());
         self.in_bell = false;
     }
 
     /// True if so much was read since the sender was told that it should be told now.
     #[inline(always)]
     pub(super) fn owes(&self) -> bool {
-        self.at.wrapping_sub(self.told) >= RING / 4
+        self.at - self.told >= u64::from(RING / 4)
     }
 
     /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
@@ -493,7 +499,7 @@ impl Rx {
     pub(super) fn write_refusal(&self, number: u32, refusal: Refusal) {
         let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
         self.way.taken(2).store(rest, Ordering::Relaxed);
-        let word = u64::from(number) | u64::from(refusal.at) << 32;
+        let word = u64::from(number) | refusal.at << 32;
         self.way.taken(1).store(word, Ordering::Release);
     }
 
@@ -505,9 +511,9 @@ impl Rx {
     /// Tells the sender, in this side's own line: everything read, and `safe`, up to where every
     /// record was taken. Release: our reads come before the space is given back.
     #[inline(always)]
-    pub(super) fn tell(&mut self, safe: u32) {
+    pub(super) fn tell(&mut self, safe: u64) {
         self.told = self.at;
-        let word = u64::from(self.at) | u64::from(safe) << 32;
+        let word = u64::from(self.at as u32) | safe << 32;
         self.way.taken(0).store(word, Ordering::Release);
     }
 
@@ -520,7 +526,7 @@ impl Rx {
             while ahead < published && ahead <= 1024 {
                 // SAFETY: a prefetch has no effect on memory; the address is inside the ring.
                 unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at.wrapping_add(ahead)).cast())
+                    _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at + u64::from(ahead)).cast())
                 };
                 ahead += 64;
             }
@@ -533,8 +539,8 @@ impl Rx {
 /// Reads whole records from the ring, one after the other.
 pub(super) struct Burst {
     way: Direction,
-    at: u32,
-    tail: u32,
+    at: u64,
+    tail: u64,
 }
 
 impl Burst {
@@ -542,7 +548,7 @@ impl Burst {
     /// published. The word is loaded once.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<(Header, u32)> {
-        let published = self.tail.wrapping_sub(self.at);
+        let published = (self.tail - self.at) as u32;
         if published == 0 {
             return None;
         }
@@ -566,7 +572,7 @@ impl Burst {
     /// Moves past a record of that size.
     #[inline(always)]
     pub(super) fn consume(&mut self, record: u32) {
-        self.at = self.at.wrapping_add(record);
+        self.at += u64::from(record);
     }
 }
 

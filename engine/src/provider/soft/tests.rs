@@ -349,6 +349,73 @@ fn rc_1_patience_is_fresh_for_each_message() {
     }
 }
 
+/// A bad send fails also behind one that is not signalled, of which nobody would ever hear.
+#[test]
+fn mr_2_a_bad_send_key_fails_behind_an_unsignalled_send() {
+    let (mut one, mut two) = pair(CAPS, true);
+    two.recv(1, 0, 64);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    let sge = Sge { addr: 64, length: 8, lkey: 12345 };
+    let flags = SendFlags::SIGNALED;
+    unsafe { one.qp.post(&[SendWr { wr_id: 2, op: SendOp::Send, flags, sge, more: &[] }]) }
+        .unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!(got.len(), 1);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(2, Status::LocalProtection)]);
+}
+
+/// More queue pairs than refusals may wait for fail at once: each hears it, and one that is well
+/// stays so.
+#[test]
+fn many_refusals_touch_no_healthy_queue_pair() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let mut pairs: Vec<_> = (0..200)
+        .map(|_| {
+            let mut a = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+            let mut b = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+            assert!(maker.acquire());
+            wire(&mut a, &mut b, &maker, &taker, 7);
+            (a, b)
+        })
+        .collect();
+    two.recv(1, 0, 64);
+    settle(&mut one, &mut two);
+    for (_, b) in &mut pairs {
+        b.fail();
+    }
+    two.poll();
+    let sge = Sge::default();
+    for (a, _) in &mut pairs {
+        let flags = SendFlags::empty();
+        unsafe { a.post(&[SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] }]) }.unwrap();
+    }
+    one.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    let lost = sent.iter().filter(|wc| wc.status == Status::RetryExceeded).count();
+    assert_eq!((lost, sent.len()), (200, 201));
+    assert_eq!((got.len(), got[0].status), (1, Status::Success));
+}
+
+/// A poll is one bounded step: records that give no completion are taken a few at a time.
+#[test]
+fn a_poll_takes_a_bounded_number_of_records() {
+    let (mut one, mut two) = pair(QpCaps { send_wr: 256, ..CAPS }, true);
+    for _ in 0..250 {
+        one.send(1, 0, 0, SendFlags::empty()).unwrap();
+    }
+    let read = |end: &End| unsafe {
+        end.qp.domain.enter(|inside| inside.links[0].as_ref().map_or(0, |link| link.rx.at))
+    };
+    two.qp.fail();
+    let before = read(&two);
+    two.poll();
+    assert!(read(&two) - before <= 64 * 8, "one poll read {} bytes", read(&two) - before);
+    let (sent, _) = settle(&mut one, &mut two);
+    assert_eq!(sent.len(), 250);
+}
+
 /// CP-5: an entry too many ends a completion queue, and its queue pairs with it; what was in it
 /// can still be read.
 #[test]

@@ -71,11 +71,6 @@ impl VerbsPoller {
         VerbsPoller { cq, poll_cq, broken: false }
     }
 
-    /// True once the device has declared the queue broken (CP-4, CP-5): it gives nothing more.
-    pub fn is_broken(&self) -> bool {
-        self.broken
-    }
-
     #[inline]
     fn take(&mut self, out: &mut [MaybeUninit<ibv_wc>]) -> usize {
         // SAFETY: the queue lives while its handle does, and the driver writes at most `len`
@@ -113,6 +108,10 @@ impl Poller for VerbsPoller {
             }
         }
         filled
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken
     }
 }
 

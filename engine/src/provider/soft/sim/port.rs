@@ -7,7 +7,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 
 use super::super::layout::{BELL_FIRST, Header, RecordFlags};
-use super::super::link::{Link, LinkShared, reached};
+use super::super::link::{Link, LinkShared};
 use super::super::ring::Refusal;
 use super::flow::{Psn, Record};
 use crate::wc::Status;
@@ -25,8 +25,8 @@ enum Stand {
 
 /// A record read from the domain, by its place in the ring.
 struct Read {
-    at: u32,
-    end: u32,
+    at: u64,
+    end: u64,
     conn: usize,
     psn: Psn,
     /// The far queue pair it names.
@@ -36,8 +36,8 @@ struct Read {
 
 /// A record written to the domain.
 struct Written {
-    at: u32,
-    end: u32,
+    at: u64,
+    end: u64,
     conn: usize,
     psn: Psn,
 }
@@ -63,7 +63,7 @@ pub(super) struct Port {
     refusals: VecDeque<Refusal>,
     refusal_number: u32,
     /// Every record before it is done.
-    safe: u32,
+    safe: u64,
     /// The rule the domain broke, if it did.
     pub(super) broken: Option<&'static str>,
 }
@@ -86,7 +86,7 @@ impl Port {
     }
 
     /// Reads the next record the domain has published: its place, its end, itself.
-    pub(super) fn next_record(&mut self) -> Option<(u32, u32, Record)> {
+    pub(super) fn next_record(&mut self) -> Option<(u64, u64, Record)> {
         while self.broken.is_none() {
             if self.link.rx.caught_up() {
                 let word = self.link.rx.look()?;
@@ -115,7 +115,7 @@ impl Port {
     }
 
     /// Notes a record that was just read; one that goes nowhere is done at once.
-    pub(super) fn note_read(&mut self, (at, end): (u32, u32), qp: u32, way: Option<(usize, Psn)>) {
+    pub(super) fn note_read(&mut self, (at, end): (u64, u64), qp: u32, way: Option<(usize, Psn)>) {
         let stand = if way.is_some() { Stand::Waiting } else { Stand::Done };
         let (conn, psn) = way.unwrap_or((usize::MAX, Psn::new(0)));
         self.read.push_back(Read { at, end, conn, psn, qp, stand });
@@ -237,7 +237,7 @@ impl Port {
             return Some(Taking::Refused { conn, psn, status: refusal.status });
         }
         let first = self.written.front()?;
-        if !reached(self.link.safe, first.end) {
+        if self.link.safe < first.end {
             return None;
         }
         self.written.pop_front().map(|Written { conn, psn, .. }| Taking::Taken { conn, psn })
