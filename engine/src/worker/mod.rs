@@ -12,6 +12,7 @@ mod mailbox;
 mod number;
 mod outbox;
 mod peers;
+mod send;
 mod shared;
 mod stats;
 #[cfg(test)]

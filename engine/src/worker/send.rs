@@ -1,0 +1,452 @@
+//! The way out: a peer's unsent messages gather in a batch, and a batch goes out with one doorbell.
+//! A lone reply, or a message that is to go now, skips the batch.
+#![expect(unsafe_code, reason = "posts buffers it owns")]
+
+use arrayvec::ArrayVec;
+use std_alloc::boxed::Box;
+use std_alloc::vec;
+
+use super::config::SEND_BATCH;
+use super::core::Core;
+use super::handler::{DownReason, PeerId};
+use super::number;
+use super::outbox::SendError;
+use super::peers::{NO_BLOCK, Peer, PeerState, SEND_BLOCK};
+use crate::provider::{Provider, Qp, Region};
+use crate::wc::Status;
+use crate::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
+
+/// No batch.
+pub(super) const NO_BATCH: u32 = u32::MAX;
+
+/// Unsent messages of one peer.
+pub(super) struct Batch {
+    slot: u32,
+    signal_every: u32,
+    /// Some message lies in a block.
+    holds: bool,
+    /// Some message is read from its block after the post: not inline.
+    reads: bool,
+    list: ArrayVec<SendWr<'static>, SEND_BATCH>,
+    /// The block each message lies in.
+    blocks: ArrayVec<u32, SEND_BATCH>,
+    /// Copies of inline payloads, one place of `stage_bytes` a message.
+    stage: Box<[u8]>,
+    stage_bytes: usize,
+}
+
+impl Batch {
+    /// An empty batch for messages of up to `inline_bytes` inline.
+    pub(super) fn new(inline_bytes: usize, signal_every: u32) -> Batch {
+        Batch {
+            slot: 0,
+            signal_every,
+            holds: false,
+            reads: false,
+            list: ArrayVec::new(),
+            blocks: ArrayVec::new(),
+            stage: vec![0; SEND_BATCH * inline_bytes].into_boxed_slice(),
+            stage_bytes: inline_bytes,
+        }
+    }
+}
+
+/// Whether a peer takes a message more.
+enum Lane<'a, P: Provider> {
+    /// It does, into this batch.
+    Open(&'a mut Peer<P>, &'a mut Batch),
+    /// Not now.
+    Full,
+    /// It is not up.
+    Closed,
+}
+
+/// Adds a message to its peer's batch; true if that filled it.
+#[inline(always)]
+fn add<P: Provider>(
+    peer: &mut Peer<P>,
+    batch: &mut Batch,
+    (op, mut flags): (SendOp, SendFlags),
+    sge: Sge,
+    block: u32,
+) -> bool {
+    peer.until_signal -= 1;
+    if peer.until_signal == 0 {
+        peer.until_signal = batch.signal_every;
+        flags |= SendFlags::SIGNALED;
+    }
+    let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
+    peer.pushed = peer.pushed.wrapping_add(1);
+    batch.holds |= block != NO_BLOCK;
+    batch.reads |= !flags.contains(SendFlags::INLINE);
+    batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
+    batch.blocks.push(block);
+    batch.list.is_full()
+}
+
+/// A reply that found the send queue full.
+pub(super) struct Deferred {
+    peer: PeerId,
+    block: u32,
+    length: u32,
+}
+
+impl<P: Provider> Core<P> {
+    /// Sends a copy: staged with the batch if it goes inline, else in a block of the worker.
+    #[inline(always)]
+    pub(super) fn send_copy(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        match self.peers.get(id) {
+            None => return Err(SendError::NotConnected),
+            // Replies wait for room: this would overtake them.
+            Some(peer) if peer.deferred > 0 => return Err(SendError::Full),
+            Some(_) => {}
+        }
+        let (peer, batch) = match self.lane(id.slot) {
+            Lane::Open(peer, batch) => (peer, batch),
+            Lane::Full => return Err(SendError::Full),
+            Lane::Closed => return Err(SendError::NotConnected),
+        };
+        let inline_max = batch.stage_bytes;
+        if bytes.len() > inline_max {
+            return self.send_block(id.slot, op, bytes);
+        }
+        let place = batch.list.len() * inline_max;
+        let Some(stage) = batch.stage.get_mut(place..place + bytes.len()) else {
+            return Err(SendError::TooLong);
+        };
+        stage.copy_from_slice(bytes);
+        let sge = Sge { addr: stage.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let full = add(peer, batch, (op, SendFlags::INLINE), sge, NO_BLOCK);
+        if full {
+            self.ring_full(id.slot);
+        }
+        Ok(())
+    }
+
+    /// Sends at once, with a doorbell of its own, straight from `bytes` if they go inline.
+    #[inline(always)]
+    pub(super) fn send_now(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if bytes.len() <= self.inline_max as usize
+            && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
+        {
+            let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+            if self.post_now(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
+                return Ok(());
+            }
+        }
+        self.send_copy(id, op, bytes)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// Posts one message by itself, past the batches. False: nothing was done, because the peer
+    /// has messages waiting, or no room, or the device refused; the batches deal with that.
+    #[inline(always)]
+    fn post_now(
+        &mut self,
+        slot: u32,
+        (op, mut flags): (SendOp, SendFlags),
+        sge: Sge,
+        block: u32,
+    ) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        if peer.state != PeerState::Up
+            || peer.pushed != peer.posted
+            || peer.pushed.wrapping_sub(peer.retired) >= self.config.send_queue
+        {
+            return false;
+        }
+        let Some(qp) = &mut peer.qp else { return false };
+        let inline = flags.contains(SendFlags::INLINE);
+        let signals = !inline || peer.until_signal == 1;
+        if signals {
+            flags |= SendFlags::SIGNALED;
+        }
+        let wr_id = number::send(slot, peer.generation, peer.pushed);
+        // SAFETY: the piece lies in a block of ours that is released when this send is retired,
+        // or is inline. The worker's thread is the one that polls.
+        if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_err() {
+            return false;
+        }
+        peer.until_signal = if signals { self.config.signal_every } else { peer.until_signal - 1 };
+        peer.pushed = peer.pushed.wrapping_add(1);
+        if inline {
+            if block != NO_BLOCK {
+                // The payload is out of the block already.
+                self.refill.push(self.shared.request(block));
+            }
+        } else {
+            peer.hold(peer.posted, block);
+        }
+        peer.posted = peer.pushed;
+        self.stats.doorbells += 1;
+        self.stats.sent += 1;
+        true
+    }
+
+    /// Sends a copy in a block of the worker.
+    fn send_block(&mut self, slot: u32, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
+        if bytes.len() > self.config.block_bytes as usize {
+            return Err(SendError::TooLong);
+        }
+        let block = self.pool.take().ok_or(SendError::NoBlock)?;
+        // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
+        let to = unsafe {
+            let to = self.region.as_ptr().add(self.pool.offset(block));
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            to
+        };
+        let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
+        let Lane::Open(peer, batch) = self.lane(slot) else {
+            self.pool.put(block);
+            return Err(SendError::Full);
+        };
+        if add(peer, batch, (op, SendFlags::empty()), sge, block | SEND_BLOCK) {
+            self.ring_full(slot);
+        }
+        Ok(())
+    }
+
+    /// The peer in a slot and its batch, if it takes a message more.
+    #[inline(always)]
+    fn lane(&mut self, slot: u32) -> Lane<'_, P> {
+        let send_queue = self.config.send_queue;
+        let batch = match self.peers.at(slot) {
+            Some(peer) if peer.state == PeerState::Up => {
+                if peer.pushed.wrapping_sub(peer.retired) >= send_queue {
+                    return Lane::Full;
+                }
+                peer.batch
+            }
+            _ => return Lane::Closed,
+        };
+        if batch == NO_BATCH && !self.start_batch(slot) {
+            return Lane::Full;
+        }
+        let Some(peer) = self.peers.at(slot) else { return Lane::Closed };
+        let Some(batch) = self.batches.get_mut(peer.batch as usize) else { return Lane::Full };
+        // A batch is full only when the device took less than the queue has room for.
+        if batch.list.is_full() { Lane::Full } else { Lane::Open(peer, batch) }
+    }
+
+    /// Gives a peer a batch. False: all belong to peers whose device queues are full.
+    fn start_batch(&mut self, slot: u32) -> bool {
+        if self.idle_batches.is_empty() {
+            // Not `flush`: a deferred reply may be to this very peer.
+            self.ring_all();
+        }
+        let Some(batch) = self.idle_batches.pop() else { return false };
+        self.dirty.push(batch);
+        self.batches[batch as usize].slot = slot;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.batch = batch;
+        }
+        true
+    }
+
+    /// Rings for a batch that has just become full.
+    fn ring_full(&mut self, slot: u32) {
+        let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) else { return };
+        self.ring(batch as usize);
+        // It stays the peer's: more is likely to follow.
+    }
+
+    /// Sends the first `length` bytes of a received block back; the block follows its message.
+    #[inline(always)]
+    pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
+        let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
+        let behind = self.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
+        if behind || !self.try_reply(slot, block, length) {
+            self.defer(slot, block, length);
+        }
+    }
+
+    /// False: there is no room now. A reply to a peer that is gone is over at once.
+    #[inline(always)]
+    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        let inline = length <= self.inline_max;
+        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let sge = self.shared.sge(block, length);
+        if self.lone && self.post_now(slot, (SendOp::Send, flags), sge, block) {
+            return true;
+        }
+        match self.lane(slot) {
+            Lane::Open(peer, batch) => {
+                if add(peer, batch, (SendOp::Send, flags), sge, block) {
+                    self.ring_full(slot);
+                }
+                true
+            }
+            Lane::Full => false,
+            Lane::Closed => {
+                self.release(block);
+                true
+            }
+        }
+    }
+
+    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
+    /// outgrows the capacity it was made with.
+    #[cold]
+    fn defer(&mut self, slot: u32, block: u32, length: u32) {
+        let peer = self.peers.id(slot);
+        self.deferred.push_back(Deferred { peer, block, length });
+        self.stats.deferred += 1;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.deferred += 1;
+        }
+    }
+
+    /// Sends deferred replies whose peers have room again, in order for each peer.
+    #[cold]
+    #[inline(never)]
+    fn retry_deferred(&mut self) {
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { return };
+            let slot = reply.peer.slot;
+            let alive = self.peers.get(reply.peer).is_some_and(|p| p.state == PeerState::Up);
+            if !alive {
+                self.release(reply.block);
+            } else if self.try_reply(slot, reply.block, reply.length) {
+                if let Some(peer) = self.peers.at(slot) {
+                    peer.deferred -= 1;
+                }
+            } else {
+                self.deferred.push_back(reply);
+            }
+        }
+    }
+
+    /// Posts a batch with one doorbell.
+    #[inline(always)]
+    fn ring(&mut self, index: usize) {
+        let batch = &mut self.batches[index];
+        let Some(peer) = self.peers.at(batch.slot) else { return };
+        let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };
+        if batch.reads {
+            // Blocks in flight come home with the next completion, so there is one, also behind
+            // a last message that is inline.
+            last.flags |= SendFlags::SIGNALED;
+            peer.until_signal = batch.signal_every;
+        }
+        // SAFETY: every piece lies in a block of ours, or in the stage and inline; a block is
+        // released only when its send is retired. The worker's thread is the one that polls.
+        let result = unsafe { qp.post(&batch.list) };
+        self.stats.doorbells += 1;
+        let (accepted, cause) = match result {
+            Ok(()) => (batch.list.len(), None),
+            Err(error) => (error.accepted, Some(error.cause)),
+        };
+        self.stats.sent += accepted as u64;
+        if batch.holds {
+            for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {
+                if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
+                    // The payload is out of the block already.
+                    self.refill.push(self.shared.request(*block));
+                } else {
+                    peer.hold(peer.posted, *block);
+                }
+                peer.posted = peer.posted.wrapping_add(1);
+            }
+        } else {
+            peer.posted = peer.posted.wrapping_add(accepted as u32);
+        }
+        match cause {
+            None => {
+                batch.list.clear();
+                batch.blocks.clear();
+                (batch.holds, batch.reads) = (false, false);
+            }
+            Some(cause) => self.post_stopped(index, accepted, cause),
+        }
+    }
+
+    /// A post that took only part of a batch: the rest stays for the next turn if the queue was
+    /// full, and fails with its peer otherwise.
+    #[cold]
+    fn post_stopped(&mut self, index: usize, accepted: usize, cause: PostCause) {
+        let batch = &mut self.batches[index];
+        batch.list.drain(..accepted);
+        batch.blocks.drain(..accepted);
+        // The place of a staged payload is that of its message in the list: both move up.
+        for (n, (wr, block)) in batch.list.iter_mut().zip(&batch.blocks).enumerate() {
+            if *block == NO_BLOCK {
+                let (from, to) = ((n + accepted) * batch.stage_bytes, n * batch.stage_bytes);
+                batch.stage.copy_within(from..from + wr.sge.length as usize, to);
+                wr.sge.addr = batch.stage.as_ptr().wrapping_add(to) as u64;
+            }
+        }
+        let slot = batch.slot;
+        if cause == PostCause::Full {
+            self.stats.post_full += 1;
+            return;
+        }
+        self.fail(slot, DownReason::Failed(Status::LocalQpOperation));
+    }
+
+    /// An empty batch leaves its peer.
+    #[inline(always)]
+    fn free_batch(&mut self, index: u32) {
+        if let Some(peer) = self.peers.at(self.batches[index as usize].slot)
+            && peer.batch == index
+        {
+            peer.batch = NO_BATCH;
+        }
+        self.idle_batches.push(index);
+    }
+
+    /// Rings the bell of every batch.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
+        self.ring_all();
+        if !self.deferred.is_empty() {
+            self.retry_deferred();
+            self.ring_all();
+        }
+    }
+
+    #[inline(always)]
+    fn ring_all(&mut self) {
+        let dirty = self.dirty.len();
+        for n in 0..dirty {
+            self.ring(self.dirty[n] as usize);
+        }
+        let mut kept = 0;
+        for n in 0..dirty {
+            let index = self.dirty[n];
+            if self.batches[index as usize].list.is_empty() {
+                self.free_batch(index);
+            } else {
+                self.dirty[kept] = index;
+                kept += 1;
+            }
+        }
+        self.dirty.truncate(kept);
+    }
+
+    /// Drops what a peer has not yet posted.
+    pub(super) fn abandon_batch(&mut self, index: u32) {
+        let batch = &mut self.batches[index as usize];
+        let blocks = core::mem::take(&mut batch.blocks);
+        batch.list.clear();
+        (batch.holds, batch.reads) = (false, false);
+        let slot = batch.slot;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.batch = NO_BATCH;
+            peer.pushed = peer.posted;
+        }
+        for block in blocks {
+            self.release(block);
+        }
+    }
+}
