@@ -235,6 +235,19 @@ impl Tx {
         self.ring(ack);
     }
 
+    /// Copies whole words of a payload into the bell, from word `from` on.
+    ///
+    /// # Safety
+    /// `payload` is readable for `(from + count) * 8` bytes; `n + count` words are in the bell.
+    #[inline(always)]
+    unsafe fn put_words(&self, n: usize, payload: *const u8, from: usize, count: usize) {
+        for i in 0..count {
+            // SAFETY: as the caller vouches.
+            let word = unsafe { payload.add((from + i) * 8).cast::<u64>().read_unaligned() };
+            self.way.bell(n + i).store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Publishes one record of more than 40 bytes, already in the ring, with a copy of it in the
     /// lines of the bell. See [`Tx::publish_line`].
     ///
@@ -250,26 +263,23 @@ impl Tx {
         self.way.bell(1).store(sequence, Ordering::Relaxed);
         fence(Ordering::Release);
         self.way.bell(2).store(header.0, Ordering::Relaxed);
-        let mut at = 0;
-        while at < BELL_FIRST as usize - 8 {
-            // SAFETY: the first 40 bytes are below `length`; the caller vouches for the payload.
-            let word = unsafe { copy::word(payload, at, length) };
-            self.way.bell(3 + at / 8).store(word, Ordering::Relaxed);
-            at += 8;
-        }
+        let whole = length / 8;
+        // SAFETY: five words are below `length`, which is over 40.
+        unsafe { self.put_words(3, payload, 0, 5) };
         self.ring(ack);
         // The rest follows behind the tail, each line under a stamp of its own: the receiver is
         // already at work on the first line. Release: words before their stamp.
-        let mut line = 8;
-        while at < length {
-            let end = length.min(at + 56);
-            let mut n = line + 1;
-            while at < end {
-                // SAFETY: `at < length`; the caller vouches for the payload.
-                let word = unsafe { copy::word(payload, at, length) };
-                self.way.bell(n).store(word, Ordering::Relaxed);
-                at += 8;
-                n += 1;
+        let (mut word, mut line) = (5, 8);
+        while word * 8 < length {
+            let count = (whole - word).min(7);
+            // SAFETY: words up to `whole` are below `length`.
+            unsafe { self.put_words(line + 1, payload, word, count) };
+            word += count;
+            if count < 7 && word * 8 < length {
+                // SAFETY: the last, partial word starts below `length`.
+                let last = unsafe { copy::word(payload, word * 8, length) };
+                self.way.bell(line + 1 + count).store(last, Ordering::Relaxed);
+                word += 1;
             }
             self.way.bell(line).store(sequence, Ordering::Release);
             line += 8;
