@@ -7,6 +7,7 @@
 mod args;
 mod bare;
 mod bench;
+mod compare;
 mod count;
 mod exec;
 mod ladder;
@@ -14,6 +15,7 @@ mod machine;
 mod packages;
 mod place;
 mod setup;
+mod sim;
 mod steps;
 mod suite;
 mod tidy;
@@ -30,6 +32,8 @@ cargo xtask COMMAND
 
   test [--only STEP,..] [--skip STEP,..]   all checks, in order; ends with `N passed, N failed`
   bench [ARGS]                             build and run the benchmark report; ARGS go to it
+  compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn
+  sim [--seeds N [--first S]] [--seed S]   simulate the engine from seeds, or one again
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
   vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
   setup                                    fetch all that the commands above need, and no more
@@ -56,6 +60,8 @@ fn main() -> ExitCode {
     let outcome = match command {
         "test" => ladder::run(rest),
         "bench" => bench::run(rest),
+        "compare" => compare::run(rest),
+        "sim" => sim::run(rest),
         "vm" => vm::run(rest),
         "setup" => setup::all().map(|()| 0),
         "help" | "--help" | "-h" => {

@@ -16,6 +16,8 @@ pub(crate) enum Need {
     Numa,
     /// To boot the virtual machine, and to use its device.
     Machine,
+    /// To measure beside peers on this machine.
+    Peers,
 }
 
 /// How to see that a package is there where Debian's own list of packages is not.
@@ -36,6 +38,8 @@ const VERBS: &[Need] = &[Need::Verbs];
 const NUMA: &[Need] = &[Need::Numa];
 const BUILD: &[Need] = &[Need::Verbs, Need::Numa];
 const MACHINE: &[Need] = &[Need::Machine];
+const PEERS: &[Need] = &[Need::Peers];
+const HEADERS: &[Need] = &[Need::Verbs, Need::Peers];
 
 const fn package(
     needs: &'static [Need],
@@ -60,7 +64,7 @@ const PACKAGES: &[Package] = &[
         Sign::File("/usr/include/rdma/rdma_cma.h"),
         "headers of librdmacm",
     ),
-    package(VERBS, "libclang-dev", Sign::Program("clang"), "reads those headers"),
+    package(HEADERS, "libclang-dev", Sign::Program("clang"), "reads C headers"),
     package(BUILD, "pkg-config", Sign::Program("pkg-config"), "finds the libraries"),
     package(NUMA, "libhwloc-dev", Sign::File("/usr/include/hwloc.h"), "topology"),
     package(NUMA, "libudev-dev", Sign::File("/usr/include/libudev.h"), "hwloc links it"),
@@ -81,6 +85,8 @@ const PACKAGES: &[Package] = &[
     package(MACHINE, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
     package(MACHINE, "strace", Sign::Program("strace"), "counts doorbells"),
     package(MACHINE, "numactl", Sign::Program("numactl"), "shows the nodes"),
+    package(PEERS, "ucx-utils", Sign::Program("ucx_perftest"), "a peer to measure beside"),
+    package(PEERS, "libfabric-bin", Sign::Program("fi_pingpong"), "a peer to measure beside"),
 ];
 
 /// Installs what is missing of `needs`. Says nothing if nothing is.

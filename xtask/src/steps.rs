@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::count::Count;
-use crate::{bare, suite, tidy};
+use crate::{bare, sim, suite, tidy};
 
 /// One rung.
 #[derive(Debug)]
@@ -79,6 +79,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "bare",
         shows: "engine and alloc build without an operating system",
         work: Work::Own(bare::check),
+    },
+    Step {
+        name: "sim",
+        shows: "2000 simulations hold, and find what is planted",
+        work: Work::Own(sim::check),
     },
     Step {
         name: "vm",

@@ -2,13 +2,16 @@
 //! processes. Both sides spin; a message is written into a loaned sample and checked when it
 //! arrives, as Doorbell's benchmark does.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::prelude::*;
+use iceoryx2::service::port_factory::publish_subscribe::PortFactory as Factory;
 
+use crate::clock::{self, Clock};
 use crate::error::Failure;
 use crate::peer::Figure;
 
@@ -23,6 +26,9 @@ const ACK_EVERY: u64 = 64;
 /// Messages between two looks at the clock, and the number that ends it.
 const LOOK_EVERY: u64 = 256;
 const END: u64 = u64::MAX;
+
+/// Round trips timed one by one, at most.
+const TIMES_MAX: usize = 1 << 22;
 
 /// How long the sides wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,6 +75,8 @@ pub(crate) fn run(args: &SideArgs) -> Result<(), Failure> {
 
 /// Both ways.
 struct Link {
+    /// The service of `out`.
+    to: Factory<ipc::Service, [u8], ()>,
     out: Publisher<ipc::Service, [u8], ()>,
     inn: Subscriber<ipc::Service, [u8], ()>,
     payload: Vec<u8>,
@@ -108,9 +116,9 @@ impl Link {
             if start.elapsed() > PATIENCE {
                 return Err(Failure::new("the other side of iceoryx2 did not come"));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
-        Ok(Link { out, inn, payload: vec![0xa5; size] })
+        Ok(Link { to, out, inn, payload: vec![0xa5; size] })
     }
 
     #[inline(always)]
@@ -166,10 +174,12 @@ impl Link {
         }
     }
 
-    /// The last message is lost with its publisher: the client's end is waited for, which ends
-    /// this process.
+    /// The last message would be lost with its publisher: waits until the client has gone.
     fn linger(&self) -> Result<(), Failure> {
-        std::thread::sleep(PATIENCE);
+        let start = Instant::now();
+        while self.to.dynamic_config().number_of_subscribers() != 0 && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 
@@ -190,15 +200,21 @@ impl Link {
     fn ping(&mut self, time: Duration) -> Result<Figure, Failure> {
         let mut number = 0;
         self.rounds(&mut number, time / 5)?;
-        let (start, mut times) = (Instant::now(), Vec::with_capacity(1 << 24));
-        while start.elapsed() < time / 2 && times.len() < times.capacity() {
-            let sent = Instant::now();
+        let clock = Clock::new();
+        let (first, limit) = (clock::ticks(), clock.ticks_in(time / 2));
+        let mut times = Vec::with_capacity(TIMES_MAX);
+        while times.len() < TIMES_MAX {
+            let sent = clock::ticks();
             self.round(number)?;
-            times.push(sent.elapsed().as_nanos() as u32);
+            let back = clock::ticks();
+            times.push(back.saturating_sub(sent));
             number += 1;
+            if back.saturating_sub(first) >= limit {
+                break;
+            }
         }
         times.sort_unstable();
-        let p50_ns = times.get(times.len() / 2).map(|time| f64::from(*time) / 2.0);
+        let p50_ns = times.get(times.len() / 2).map(|ticks| *ticks as f64 * clock.tick_ns / 2.0);
         let mean_ns = Some(self.rounds(&mut number, time / 2)?);
         self.round(END)?;
         Ok(Figure { p50_ns, mean_ns, ..Figure::default() })
@@ -242,12 +258,7 @@ impl Link {
     }
 
     /// Sends for that long, as far as the other side's buffer has room.
-    fn send_for(
-        &mut self,
-        sent: &mut u64,
-        acked: &mut u64,
-        time: Duration,
-    ) -> Result<(), Failure> {
+    fn send_for(&mut self, sent: &mut u64, acked: &mut u64, time: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         loop {
             for _ in 0..LOOK_EVERY {

@@ -1,11 +1,15 @@
 //! Doorbell's soft device beside its peers: UCX over shared memory, iceoryx2, libfabric's shm.
 //!
 //! Each figure is taken in rounds, all peers in turn, each between two probes of the physical
-//! floor; a round in which the cores moved is dropped and repeated. In data order: the command
-//! line (here), what is compared ([`contest`]), one round after the other ([`round`], with
-//! [`floor`]), who is asked ([`peer`], with [`process`] and [`ice`]), and what comes out
-//! ([`report`]).
+//! floor; a round in which the cores moved, or others used them, is dropped and repeated. In data
+//! order: the command line (here), what is compared ([`contest`]), one round after the other
+//! ([`round`], with [`floor`] and [`busy`]), who is asked ([`peer`], with [`process`] and
+//! [`ice`]), and what comes out ([`report`]).
 
+mod busy;
+#[path = "../../src/clock.rs"]
+#[expect(dead_code, reason = "the benchmarks use more of it")]
+mod clock;
 mod contest;
 mod error;
 #[path = "../../src/floor.rs"]

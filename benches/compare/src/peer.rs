@@ -19,7 +19,7 @@ const UCX_SHORT_MAX: u32 = 92;
 const ROUND_TRIP_NS: f64 = 300.0;
 const MESSAGE_NS: f64 = 50.0;
 
-/// Warm-up round trips of libfabric's program, which has none of its own.
+/// Least round trips of libfabric's program, which counts its warm-up in.
 const LIBFABRIC_COUNT_MIN: u64 = 100_000;
 
 /// One figure. What does not apply, or is not told by the peer's program, is left out.
@@ -131,7 +131,7 @@ fn libfabric(contest: &Contest, set: &Setting) -> Result<Figure, Failure> {
 }
 
 /// The last line: bytes, sent, acknowledged, total, time, MB/sec, usec/xfer, Mxfers/sec. A
-/// transfer is half a round trip. From the time and the count, since usec/xfer has two digits.
+/// transfer is half a round trip.
 fn libfabric_figure(text: &str) -> Result<Figure, Failure> {
     let line = text.lines().rev().find(|line| line.starts_with(|c: char| c.is_ascii_digit()));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
@@ -158,7 +158,7 @@ fn iceoryx2(contest: &Contest, set: &Setting) -> Result<Figure, Failure> {
     words(&mut client, "client");
     let server = Program::start(&mut server, Some(set.cores[1]))?;
     let text = Program::start(&mut client, Some(set.cores[0]))?.finish()?;
-    drop(server);
+    server.part();
     serde_json::from_str(&text).map_err(Failure::at("read the figures of iceoryx2"))
 }
 
@@ -177,8 +177,7 @@ fn pair(
     let mut server = Program::start(&mut server, Some(set.cores[1]))?;
     server.listens(port)?;
     let text = Program::start(&mut client, Some(set.cores[0]))?.finish()?;
-    // The server ends by itself; if it does not, it is ended here.
-    drop(server);
+    server.part();
     Ok(text)
 }
 

@@ -12,9 +12,10 @@ use doorbell_tune as tune;
 
 use crate::error::Failure;
 
-/// How long a server may take to listen, and a client to be done.
+/// How long a server may take to listen, a client to be done, and a server to end after it.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(120);
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A program that does not outlive this value.
 pub(crate) struct Program {
@@ -59,20 +60,31 @@ impl Program {
         }
     }
 
-    /// Waits for its end, which must be a good one; what it printed. Blocks all the time: a
-    /// process that looks again and again would disturb what is measured.
-    pub(crate) fn finish(mut self) -> Result<String, Failure> {
+    /// Waits for its end, which must be a good one; what it printed.
+    pub(crate) fn finish(self) -> Result<String, Failure> {
+        self.within(LIMIT)
+    }
+
+    /// Lets a server end by itself when its client is done, so that it takes its shared memory
+    /// along; one that does not is ended. What it answers is its client's business.
+    pub(crate) fn part(self) {
+        let _ = self.within(END_LIMIT);
+    }
+
+    /// Blocks all the time: a process that looked again and again would disturb what is measured.
+    fn within(mut self, limit: Duration) -> Result<String, Failure> {
         let mut text = String::new();
         let mut out = self.child.stdout.take();
         let (done, is_done) = mpsc::channel::<()>();
         let child = &mut self.child;
         let read = thread::scope(|scope| {
             scope.spawn(move || {
-                if is_done.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if is_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
                     // Gone already is as well.
                     let _ = child.kill();
                 }
             });
+            // The end of its output is the end of the program, or this goes wrong below.
             let read = out.as_mut().map_or(Ok(0), |out| out.read_to_string(&mut text));
             drop(done);
             read
@@ -100,10 +112,10 @@ pub(crate) fn heard(name: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// A program that talks to nobody.
+/// The same; what it complains of is not shown. For servers: their clients complain, too.
 pub(crate) fn mute(name: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new(name);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut command = heard(name);
+    command.stderr(Stdio::null());
     command
 }
 

@@ -2,21 +2,26 @@
 //!
 //! A hypervisor moves cores nearer and farther unseen, and other programs take their share: what
 //! was measured at different times is not comparable. So a round counts only if all of its probes
-//! found the cores in one mode, and about as far from each other before a figure as after it; and
-//! the medians are of rounds of one mode.
+//! found the cores in one mode, and about as far from each other before a figure as after it, and
+//! if nobody else used them; and the medians are of rounds of one mode. On a machine that is
+//! never quiet, disturbed rounds are better than none, and are called so.
 
 use serde::Serialize;
 
+use crate::busy::Busy;
 use crate::contest::{Contest, Entry, Peer, Setting, Test};
 use crate::error::Failure;
 use crate::floor::{self, Floor};
 use crate::peer::{self, Figure};
 
 /// Rounds tried for one that is wanted.
-const TRIES: u32 = 4;
+const TRIES: u32 = 3;
 
 /// How far apart the probes before and after a figure may be.
 const SPREAD: f64 = 1.3;
+
+/// The share of the two cores' time that others may have while a figure is taken.
+const OTHERS: f64 = 0.05;
 
 /// Everybody's figures, in the order of the contest's entries.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +30,8 @@ pub(crate) struct Round {
     pub(crate) mode: &'static str,
     /// The entry that was first; the others followed in turn.
     pub(crate) first: usize,
+    /// The largest share of the cores that others had during one of the figures.
+    pub(crate) others: f64,
     pub(crate) figures: Vec<Measured>,
 }
 
@@ -47,6 +54,8 @@ pub(crate) struct Outcome {
     /// The mode of the rounds that count.
     pub(crate) mode: &'static str,
     pub(crate) rounds: Vec<Round>,
+    /// No round was quiet: these were disturbed by other programs, and are only a hint.
+    pub(crate) disturbed: bool,
     /// Why each of the others does not.
     pub(crate) dropped: Vec<String>,
     /// Who could not be asked, and why.
@@ -63,15 +72,31 @@ impl Outcome {
 /// Runs rounds until enough of one mode are there, or too many were tried.
 pub(crate) fn run(contest: &Contest, set: &Setting, wanted: u32) -> Result<Outcome, Failure> {
     let mut contest = contest.clone();
-    let (mut rounds, mut dropped, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rounds, mut noisy) = (Vec::<Round>::new(), Vec::<Round>::new());
+    let (mut dropped, mut absent) = (Vec::new(), Vec::new());
     for number in 0..wanted * TRIES {
-        match round(&mut contest, set, number as usize, &mut absent)? {
-            Ok(round) => rounds.push(round),
-            Err(why) => dropped.push(why),
+        match round(&contest, set, number as usize) {
+            Ok(round) if round.others <= OTHERS => rounds.push(round),
+            Ok(round) => noisy.push(round),
+            Err(Miss::Moved(why)) => dropped.push(why),
+            Err(Miss::Failed(Peer::Doorbell, failure)) => return Err(failure),
+            // Who never answered is not there; who did before may have had a bad moment.
+            Err(Miss::Failed(peer, failure)) if rounds.is_empty() && noisy.is_empty() => {
+                contest.entries.retain(|entry| entry.peer != peer);
+                absent.push((peer, failure.to_string()));
+            }
+            Err(Miss::Failed(_, failure)) => dropped.push(failure.to_string()),
         }
         if most(&rounds).1 >= wanted as usize {
             break;
         }
+    }
+    let disturbed = rounds.is_empty();
+    if disturbed {
+        rounds = noisy;
+    } else {
+        let percent = |round: Round| format!("others had {:.0} % of it", round.others * 100.0);
+        dropped.extend(noisy.into_iter().map(percent));
     }
     let (mode, kept) = most(&rounds);
     if kept == 0 {
@@ -84,12 +109,9 @@ pub(crate) fn run(contest: &Contest, set: &Setting, wanted: u32) -> Result<Outco
     let others = rounds.iter().filter(|round| round.mode != mode);
     dropped.extend(others.map(|round| format!("{}, the others {mode}", round.mode)));
     rounds.retain(|round| round.mode == mode);
-    // A peer that went missing later leaves its early figures behind: not enough to compare.
-    for round in &mut rounds {
-        round.figures.truncate(contest.entries.len());
-    }
+    rounds.truncate(wanted as usize);
     let Contest { test, size, entries } = contest;
-    Ok(Outcome { test, size, entries, mode, rounds, dropped, absent })
+    Ok(Outcome { test, size, entries, mode, rounds, disturbed, dropped, absent })
 }
 
 /// The mode with most rounds, and how many. Of equals the near one.
@@ -99,47 +121,45 @@ fn most(rounds: &[Round]) -> (&'static str, usize) {
     if far > near { ("FAR", far) } else { ("NEAR", near) }
 }
 
-/// One round, or why it does not count. A peer that cannot be asked leaves the contest.
-fn round(
-    contest: &mut Contest,
-    set: &Setting,
-    number: usize,
-    absent: &mut Vec<(Peer, String)>,
-) -> Result<Result<Round, String>, Failure> {
-    let first = number % contest.entries.len();
-    let mut figures = vec![None; contest.entries.len()];
-    let mut probes = vec![floor::probe(set.cores)?];
-    for step in 0..contest.entries.len() {
-        let at = (first + step) % contest.entries.len();
-        let entry = contest.entries[at];
-        let figure = match peer::ask(contest, &entry, set) {
-            Ok(figure) => figure,
-            Err(failure) if entry.peer == Peer::Doorbell => return Err(failure),
-            Err(failure) => {
-                absent.push((entry.peer, failure.to_string()));
-                contest.entries.retain(|entry| entry.peer != absent[absent.len() - 1].0);
-                return Ok(Err(format!("{:?}: {failure}", entry.peer)));
-            }
-        };
-        let before_ns = probes[probes.len() - 1];
-        let after_ns = floor::probe(set.cores)?;
-        probes.push(after_ns);
-        let floor = Floor { before_ns, after_ns };
-        if let Some(why) = moved(&floor, &probes) {
-            return Ok(Err(why));
-        }
-        figures[at] = Some(Measured { floor_ns: floor.ns(), figure });
-    }
-    let mode = Floor { before_ns: probes[0], after_ns: probes[0] }.mode();
-    Ok(Ok(Round { mode, first, figures: figures.into_iter().flatten().collect() }))
+/// Why there is no round.
+enum Miss {
+    /// The cores moved.
+    Moved(String),
+    /// One could not be asked.
+    Failed(Peer, Failure),
 }
 
-/// Why a figure does not count, if so.
-fn moved(floor: &Floor, probes: &[f64]) -> Option<String> {
+/// One round.
+fn round(contest: &Contest, set: &Setting, number: usize) -> Result<Round, Miss> {
+    // Without the floor nothing of ours can be told either.
+    let probe = || floor::probe(set.cores).map_err(|failure| Miss::Failed(Peer::Doorbell, failure));
+    let entries = contest.entries.len();
+    let first = number % entries;
+    let mut figures = vec![None; entries];
+    let start_ns = probe()?;
+    let (mut before_ns, mut others) = (start_ns, 0.0);
+    for at in (first..entries).chain(0..first) {
+        let peer = contest.entries[at].peer;
+        let before = Busy::now(set.cores);
+        let figure = peer::ask(contest, &contest.entries[at], set);
+        let figure = figure.map_err(|failure| Miss::Failed(peer, failure))?;
+        others = Busy::now(set.cores).others_since(&before).max(others);
+        let floor = Floor { before_ns, after_ns: probe()? };
+        if let Some(why) = moved(start_ns, &floor) {
+            return Err(Miss::Moved(format!("{peer:?}: {why}")));
+        }
+        figures[at] = Some(Measured { floor_ns: floor.ns(), figure });
+        before_ns = floor.after_ns;
+    }
+    let mode = Floor { before_ns: start_ns, after_ns: before_ns }.mode();
+    Ok(Round { mode, first, others, figures: figures.into_iter().flatten().collect() })
+}
+
+/// Why a figure does not count, if so: `start_ns` was the floor when its round began.
+fn moved(start_ns: f64, floor: &Floor) -> Option<String> {
     let Floor { before_ns, after_ns } = *floor;
-    let round = Floor { before_ns: probes[0], after_ns };
-    if floor.mode() == "MIX" || round.mode() == "MIX" {
-        return Some(format!("the floor went from {:.0} to {after_ns:.0} ns", probes[0]));
+    if (Floor { before_ns: start_ns, after_ns }).mode() == "MIX" {
+        return Some(format!("the floor went from {start_ns:.0} to {after_ns:.0} ns"));
     }
     let spread = before_ns.max(after_ns) / before_ns.min(after_ns);
     (spread > SPREAD)
@@ -150,22 +170,21 @@ fn moved(floor: &Floor, probes: &[f64]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn kept(probes: &[f64]) -> bool {
-        let last = probes.len() - 1;
-        moved(&Floor { before_ns: probes[last - 1], after_ns: probes[last] }, probes).is_none()
+    fn kept(start_ns: f64, before_ns: f64, after_ns: f64) -> bool {
+        moved(start_ns, &Floor { before_ns, after_ns }).is_none()
     }
 
     #[test]
     fn a_round_in_which_the_cores_moved_is_dropped() {
-        assert!(kept(&[50.0, 52.0]) && kept(&[240.0, 200.0]));
-        assert!(!kept(&[50.0, 240.0]), "another mode");
-        assert!(!kept(&[50.0, 70.0]), "too far apart");
-        assert!(!kept(&[95.0, 105.0]), "near and far, however close");
+        assert!(kept(50.0, 50.0, 52.0) && kept(240.0, 240.0, 200.0));
+        assert!(!kept(50.0, 50.0, 240.0) && !kept(240.0, 240.0, 50.0), "another mode");
+        assert!(!kept(50.0, 50.0, 70.0), "too far apart");
+        assert!(!kept(95.0, 95.0, 105.0), "near and far, however close");
     }
 
     #[test]
     fn the_mode_with_most_rounds_counts() {
-        let round = |mode| Round { mode, first: 0, figures: Vec::new() };
+        let round = |mode| Round { mode, first: 0, others: 0.0, figures: Vec::new() };
         assert_eq!(most(&[]).1, 0);
         assert_eq!(most(&[round("FAR"), round("NEAR")]), ("NEAR", 1));
         assert_eq!(most(&[round("FAR"), round("NEAR"), round("FAR")]), ("FAR", 2));

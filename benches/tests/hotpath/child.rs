@@ -139,15 +139,13 @@ fn call(task: Task, addr: SocketAddr) {
     sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
 }
 
-/// A worker on a core of its side's, if there are two.
+/// A worker on a core of its side's.
 fn worker(
     device: &SoftDevice,
     task: &Task,
     side: Side,
 ) -> (Worker<SoftDevice, Hands>, Intake<SoftDevice>) {
-    if let Ok(cores) = tune::choose(2) {
-        tune::pin(cores[side as usize]).unwrap();
-    }
+    tune::pin(tune::choose(2).unwrap()[side as usize]).unwrap();
     let memory = Mapping::plain(CONFIG.recv_bytes()).unwrap();
     let shared = SharedRecv::new(device, memory, &CONFIG).unwrap();
     let memory = Mapping::plain(CONFIG.send_bytes()).unwrap();

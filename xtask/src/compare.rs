@@ -1,0 +1,41 @@
+//! `cargo xtask compare`: the soft device beside its peers, in turn, on this machine.
+
+use std::process::Command;
+
+use crate::Outcome;
+use crate::exec;
+use crate::packages::{self, Need};
+use crate::place::{cargo, program, state, target};
+
+/// The program that measures. It has a workspace of its own, so that the peer's crates are none
+/// of ours.
+const MANIFEST: &str = "benches/compare/Cargo.toml";
+const PROGRAM: &str = "doorbell-compare";
+
+/// Fetches the peers, builds both programs, measures. The arguments go to the measuring program as
+/// they are, and its exit code comes back.
+pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    packages::ensure(&[Need::Peers])?;
+    let mut bench = cargo();
+    bench.args(["build", "--release", "--quiet", "--package", "doorbell-bench"]);
+    let mut compare = cargo();
+    compare.args(["build", "--release", "--quiet", "--locked", "--manifest-path", MANIFEST]);
+    compare.arg("--target-dir").arg(target());
+    for build in [&mut bench, &mut compare] {
+        let code = status(build)?;
+        if code != 0 {
+            return Ok(code);
+        }
+    }
+    let release = target().join("release");
+    let mut compare = program(release.join(PROGRAM));
+    compare.arg("--bench").arg(release.join("doorbell-bench"));
+    compare.arg("--out").arg(state().join("compare.json"));
+    status(compare.args(words))
+}
+
+/// Runs a program to its end, its output to ours.
+fn status(command: &mut Command) -> Outcome<u8> {
+    let ended = command.status();
+    ended.map(exec::code).map_err(|cause| format!("cannot start {}: {cause}", exec::line(command)))
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask sim`: builds the simulation and runs it; and the step that must find what is
+//! planted.
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::exec::{self, capture};
+use crate::place::{cargo, program, target};
+use crate::steps::Report;
+
+/// The packages with the feature `sim`, and that feature.
+const SIM: &[&str] =
+    &["--package", "doorbell-engine", "--package", "doorbell-examples", "--features", "sim"];
+
+/// Seeds of the step, and how many a planted mistake has to be found in.
+const SEEDS: &str = "2000";
+
+/// Mistakes that the simulation must find.
+const PLANTS: &[&str] = &["early-slot", "lost-tail", "double-repost"];
+
+/// Cargo's words to build the program.
+const BUILD: &[&str] = &[
+    "build",
+    "--release",
+    "--quiet",
+    "--package",
+    "doorbell-examples",
+    "--features",
+    "sim",
+    "--bin",
+    "sim",
+];
+
+/// Builds the program; the arguments go to it as they are, and its exit code comes back.
+pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    let built = cargo().args(BUILD).status();
+    let built = built.map_err(|cause| format!("cannot start cargo: {cause}"))?;
+    if !built.success() {
+        return Ok(exec::code(built));
+    }
+    let ended = program(target().join("release").join("sim")).args(words).status();
+    ended.map(exec::code).map_err(|cause| format!("cannot start the simulation: {cause}"))
+}
+
+/// Lints and tests of the feature; then all seeds must hold, and each planted mistake be found.
+pub(crate) fn check() -> Outcome<Report> {
+    let mut text = String::new();
+    let mut count = Count::default();
+    let lints =
+        capture(cargo().arg("clippy").args(SIM).args(["--all-targets", "--", "-D", "warnings"]))?;
+    count += Count::one(lints.ok);
+    text.push_str(&lints.text);
+    let filter = ["--lib", "--no-fail-fast", "--", "sim::", "fault::"];
+    let tests = capture(cargo().arg("test").args(SIM).args(filter))?;
+    count += Count::of_program(&tests.text, tests.ok);
+    text.push_str(&tests.text);
+    exec::must(cargo().args(BUILD))?;
+    let seeds = simulate(&[])?;
+    count += Count::one(seeds.ok);
+    text.push_str(&seeds.text);
+    for plant in PLANTS {
+        let done = simulate(&["--plant", plant])?;
+        count += Count::one(is_found(plant, &done));
+        text.push_str(&format!("planted {plant}: {}", done.text));
+    }
+    Ok(Report { count, text })
+}
+
+fn simulate(words: &[&str]) -> Outcome<exec::Captured> {
+    let mut sim = program(target().join("release").join("sim"));
+    capture(sim.args(["--seeds", SEEDS]).args(words))
+}
+
+/// True if the simulation ended at a seed that shows the planted mistake, and says how to see it
+/// again.
+fn is_found(plant: &str, done: &exec::Captured) -> bool {
+    !done.ok && done.text.contains("cargo xtask sim --seed ") && done.text.contains(plant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::Captured;
+
+    #[test]
+    fn a_mistake_is_found_only_by_a_seed_that_fails() {
+        let text = "sim: seed 3 fails: …; again with: cargo xtask sim --seed 3 --plant lost-tail";
+        let done = |text: &str, ok| Captured { text: text.to_owned(), ok };
+        assert!(is_found("lost-tail", &done(text, false)));
+        assert!(!is_found("early-slot", &done(text, false)));
+        assert!(!is_found("lost-tail", &done("2000 seeds held", true)));
+        assert!(!is_found("lost-tail", &done("error: no such option", false)));
+    }
+}
