@@ -68,12 +68,18 @@ impl Streams {
         let (mut to, mut unpolled, mut unlooked) = (0, 0, 0);
         loop {
             let (peer, mut number) = (self.peers[to], self.sent[to]);
-            for _ in 0..self.batch {
+            if self.batch == 1 {
                 wire::stamp(&mut self.payload, number);
-                session.send(peer, &self.payload)?;
+                session.send_now(peer, &self.payload)?;
                 number += 1;
+            } else {
+                for _ in 0..self.batch {
+                    wire::stamp(&mut self.payload, number);
+                    session.send(peer, &self.payload)?;
+                    number += 1;
+                }
+                session.worker.outbox().flush();
             }
-            session.worker.outbox().flush();
             self.sent[to] = number;
             to = if to + 1 == self.peers.len() { 0 } else { to + 1 };
             unpolled += self.batch;
