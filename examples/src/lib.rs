@@ -4,3 +4,5 @@
 #![doc = include_str!("../../README.md")]
 
 pub mod interop;
+#[cfg(feature = "sim")]
+pub mod sim;

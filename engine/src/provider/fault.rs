@@ -17,6 +17,9 @@ use crate::error::SetupError;
 use crate::wc::{Status, Wc, WcOpcode};
 use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
 
+/// Polls that find nothing in a row at most, besides those that do by chance.
+pub const DOZE_MAX: u64 = 200;
+
 /// Completions held back in one queue at most.
 const HELD_MAX: usize = 64;
 
@@ -29,6 +32,8 @@ pub struct Odds {
     pub empty_poll: u32,
     /// A poll hands out fewer completions than there are; the others are seen later.
     pub short_poll: u32,
+    /// A poll finds nothing, and so do up to [`DOZE_MAX`] after it.
+    pub doze: u32,
 }
 
 /// A mistake to be found.
@@ -111,7 +116,7 @@ impl<P: Provider> Provider for Fault<P> {
         let early = Arc::default();
         let cq = FaultCq { inner: cq, early };
         let (dice, early) = (self.dice.clone(), cq.early.clone());
-        Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), dice, early }))
+        Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), doze: 0, dice, early }))
     }
 
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
@@ -153,6 +158,8 @@ pub struct FaultPoller<P: Provider> {
     inner: P::Poller,
     /// Polled inside, not yet seen outside, in order.
     held: VecDeque<Wc>,
+    /// Polls that will find nothing.
+    doze: u64,
     dice: Arc<Mutex<Dice>>,
     early: Arc<Mutex<Early>>,
 }
@@ -161,12 +168,18 @@ impl<P: Provider> Poller for FaultPoller<P> {
     fn poll(&mut self, out: &mut [Wc]) -> usize {
         let (empty, short, part) = {
             let mut dice = self.dice.lock();
-            let Odds { empty_poll, short_poll, .. } = dice.odds;
+            let Odds { empty_poll, short_poll, doze, .. } = dice.odds;
+            if dice.prng.chance(doze) {
+                self.doze = dice.prng.range(1, DOZE_MAX);
+            }
             (dice.prng.chance(empty_poll), dice.prng.chance(short_poll), dice.prng.word())
         };
         if empty {
             return 0;
         }
+        // The device works on meanwhile; only what it has done is not seen.
+        let dozes = self.doze > 0;
+        self.doze = self.doze.saturating_sub(1);
         let mut fresh = [Wc::default(); HELD_MAX];
         let room = HELD_MAX - self.held.len().min(HELD_MAX);
         let count = self.inner.poll(&mut fresh[..room.min(out.len())]);
@@ -185,7 +198,7 @@ impl<P: Provider> Poller for FaultPoller<P> {
                 self.held.push_back(*wc);
             }
         }
-        let all = self.held.len().min(out.len());
+        let all = if dozes { 0 } else { self.held.len().min(out.len()) };
         let seen = if short { part as usize % (all + 1) } else { all };
         for (place, wc) in out.iter_mut().zip(self.held.drain(..seen)) {
             *place = wc;
@@ -295,5 +308,107 @@ impl<P: Provider> Qp for FaultQp<P> {
 
     fn fail(&mut self) {
         self.inner.fail();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::provider::soft::{LINK_BYTES, LinkShared, Soft, SoftQpInit, Wiring};
+    use crate::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
+    use crate::worker::{Verdict, Worker};
+
+    #[derive(Default)]
+    struct Log {
+        up: Option<PeerId>,
+        got: Vec<Vec<u8>>,
+    }
+
+    impl<P: Provider> Handler<P> for Log {
+        fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
+            self.got.push(message.bytes().to_vec());
+            Verdict::Done
+        }
+        fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {
+            self.up = Some(peer);
+        }
+    }
+
+    struct Side {
+        nic: Fault<Soft>,
+        worker: Worker<Fault<Soft>, Log>,
+        intake: Intake<Fault<Soft>>,
+    }
+
+    fn side(odds: Odds, plant: Option<Plant>) -> Side {
+        let config = Config { peers: 2, recv_blocks: 64, refill: 8, ..Config::DEFAULT };
+        let nic = Fault::new(Soft::new("soft0", || 0), Prng::new(5), odds, plant);
+        let memory = Mapping::plain(config.recv_bytes()).unwrap();
+        let shared = SharedRecv::new(&nic, memory, &config).unwrap();
+        let memory = Mapping::plain(config.send_bytes()).unwrap();
+        let (worker, intake) = Worker::new(&nic, &shared, memory, Log::default(), &config).unwrap();
+        Side { nic, worker, intake }
+    }
+
+    fn queue_pair(side: &Side) -> FaultQp<Soft> {
+        let cq = side.intake.cq();
+        let qp = side.nic.inner().create_qp(&SoftQpInit {
+            send_cq: cq.inner(),
+            recv_cq: cq.inner(),
+            srq: Some(side.intake.srq().inner()),
+            caps: side.intake.qp_caps(),
+            signal_all: false,
+        });
+        side.nic.wrap(qp.unwrap(), cq)
+    }
+
+    /// Sends 200 messages, in batches, over a device with these faults; what arrives.
+    fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
+        let mut sides = [side(odds, plant), side(odds, plant)];
+        let qps = [queue_pair(&sides[0]), queue_pair(&sides[1])];
+        let nums = [qps[0].num(), qps[1].num()];
+        let (one, two) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
+        for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
+            let breaker = qp.inner().breaker();
+            breaker.attach(&link);
+            let wiring = Wiring { peer: nums[1 - n], peer_rnr_retry: 7, rnr_timer_ns: 0 };
+            breaker.connect(&link, wiring);
+            assert!(sides[n].intake.admit(qp).is_ok() && sides[n].intake.up(nums[n]));
+            sides[n].worker.turn();
+        }
+        let mut sent = 0u8;
+        for round in 0..3000 {
+            let peer = sides[0].worker.handler().up.unwrap();
+            for _ in 0..round % 4 {
+                let message = vec![sent; usize::from(sent) % 50];
+                if sent < 200 && sides[0].worker.outbox().send(peer, &message).is_ok() {
+                    sent += 1;
+                }
+            }
+            sides.iter_mut().for_each(|side| {
+                side.worker.turn();
+            });
+        }
+        core::mem::take(&mut sides[1].worker.handler().got)
+    }
+
+    fn all() -> Vec<Vec<u8>> {
+        (0..200u8).map(|n| vec![n; usize::from(n) % 50]).collect()
+    }
+
+    /// What is legal does not show: what a post left over is sent later, unaltered.
+    #[test]
+    fn legal_faults_are_borne() {
+        assert_eq!(cross(Odds::default(), None), all());
+        let odds = Odds { partial_post: 600, empty_poll: 300, short_poll: 300, doze: 3 };
+        assert_eq!(cross(odds, None), all());
+    }
+
+    #[test]
+    fn a_lost_tail_is_lost() {
+        let got = cross(Odds::default(), Some(Plant::LostTail));
+        assert!(got.len() < 200 && got != all());
     }
 }

@@ -484,3 +484,30 @@ fn set_up_names_what_does_not_fit() {
     let result = Worker::new(&nic, &shared(&nic, &CONFIG), memory, Log::default(), &odd);
     assert!(result.is_err());
 }
+
+/// A peer that ends before the handler knew of it is never heard of, whatever it had sent.
+#[test]
+fn a_peer_that_never_came_up_is_not_heard_of() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (mut a, mut b) = (one.qp(), two.qp());
+    let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
+    a.attach(&maker);
+    b.attach(&taker);
+    let wiring = |peer| Wiring { peer, peer_rnr_retry: 7, rnr_timer_ns: 0 };
+    let nums = (a.num(), b.num());
+    a.connect(&maker, wiring(nums.1));
+    b.connect(&taker, wiring(nums.0));
+    assert!(one.intake.admit(a).is_ok() && two.intake.admit(b).is_ok());
+    assert!(one.intake.up(nums.0));
+    one.worker.turn();
+    let peer = one.only_peer();
+    one.worker.outbox().send(peer, b"early").unwrap();
+    one.worker.turn();
+    // The message and the end are found in the same turn.
+    assert!(two.intake.gone(nums.1));
+    settle(&mut [&mut one, &mut two]);
+    let log = two.worker.handler();
+    assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));
+    assert_eq!(two.worker.peers(), 0);
+}

@@ -188,7 +188,8 @@ impl Direction {
     }
 
     /// Word `n` of the bell lines: 0 is tail and acknowledgement (low halves), 1 the sequence of
-    /// the lone record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a line.
+    /// the lone record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a
+    /// line.
     #[inline]
     pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
         debug_assert!(n < 32);

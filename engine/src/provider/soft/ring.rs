@@ -184,8 +184,9 @@ impl Tx {
     /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
     /// bell: the receiver then needs only the line it is reading anyway.
     ///
-    /// The bell is a sequence lock. Writer: sequence (the new tail, in full), Release fence, contents,
-    /// tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence, sequence. If a
+    /// The bell is a sequence lock. Writer: sequence (the new tail, in full), Release fence,
+    /// contents, tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence,
+    /// sequence. If a
     /// reader sees one word of a newer record, its last look at the sequence sees the newer
     /// number too, and it reads the ring instead, which always holds the record. Without the
     /// writer's fence the contents could be seen before the sequence changed.

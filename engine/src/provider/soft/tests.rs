@@ -760,3 +760,23 @@ fn a_shared_receive_queue_serves_two_workers() {
     }
     assert_eq!(got, 255);
 }
+
+/// A queue pair destroyed in the middle of a message: the receive that it had begun to fill goes
+/// back to the shared queue.
+#[test]
+fn a_receive_half_filled_goes_back_to_its_shared_queue() {
+    let (mut one, mut two) = (end(QpCaps { send_wr: 64, ..CAPS }, true), end(CAPS, true));
+    join(&mut one.qp, &mut two.qp, 7);
+    two.recv(77, 0, 1 << 20);
+    // More than the ring holds: only its first part is on the way.
+    one.send(1, 0, 100_000, SendFlags::empty()).unwrap();
+    assert!(two.poll().is_empty());
+    let cq = two.cq.clone();
+    two.qp = make_qp(&two.nic, &cq, two.srq.as_ref(), CAPS);
+    one.qp = make_qp(&one.nic, &one.cq.clone(), one.srq.as_ref(), CAPS);
+    join(&mut one.qp, &mut two.qp, 7);
+    one.send(2, 0, 8, SendFlags::empty()).unwrap();
+    let (_, got) = settle(&mut one, &mut two);
+    assert_eq!(got.len(), 1);
+    assert_eq!((got[0].wr_id, got[0].status), (77, Status::Success));
+}

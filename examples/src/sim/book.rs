@@ -1,0 +1,275 @@
+//! The book: what was sent, what came, who was told. It knows what is allowed, and speaks up.
+
+use std::hash::Hash;
+
+use doorbell_engine::provider::soft::sim::{Prng, mix};
+use doorbell_engine::worker::{DownReason, PeerId};
+
+use super::plan::Plan;
+use super::text::{Stream, Text};
+use super::trace::{Trace, now};
+
+/// What happens, besides what happens on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it; they are printed as they are")]
+pub enum Happening {
+    Dial { conn: usize, desks: [usize; 2] },
+    Reject { conn: usize },
+    Turn { desk: usize, taken: usize },
+    Up { conn: usize, side: usize },
+    Down { conn: usize, side: usize, why: &'static str },
+    Send { conn: usize, from: usize, number: u32, length: usize },
+    Reply { conn: usize, from: usize, number: u32, length: usize },
+    Back { conn: usize, from: usize },
+    Got { conn: usize, from: usize, stream: Stream, number: u32 },
+    Close { conn: usize, side: usize },
+    Gone { conn: usize, side: usize },
+    Fail { conn: usize, side: usize, lost: bool },
+    Cut { conn: usize, until: u64 },
+    Stall { desk: usize, until: u64 },
+    Jump { to: u64 },
+    Change { side: usize, times: u32 },
+    Phase(&'static str),
+}
+
+/// What a handler knows of one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It was never told of it.
+    Never,
+    /// Told that it is up.
+    Up,
+    /// Told that it is down.
+    Down,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Whose it is.
+    pub desk: usize,
+    /// What its handler knows.
+    pub state: State,
+    /// Its name there, while it is up.
+    pub peer: Option<PeerId>,
+    /// Messages handed to the worker, by stream.
+    pub sent: [u32; 2],
+    /// Messages received here.
+    pub got: [u32; 2],
+    /// Does not reply for the time being.
+    pub quiet: bool,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Conn {
+    /// Both ends, by side.
+    pub ends: [End; 2],
+    /// Something has happened that may end it.
+    pub excused: bool,
+}
+
+/// Counts for the last line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Messages received and checked.
+    pub messages: u64,
+    /// Connections.
+    pub conns: u64,
+    /// Ends of connections told that they are down before the end of the run.
+    pub downs: u64,
+    /// Packets sent again for want of an answer.
+    pub timeouts: u64,
+    /// Connections that failed for the same reason.
+    pub exhausted: u64,
+    /// Messages refused by the receiving device.
+    pub refused: u64,
+    /// Posts the device cut short.
+    pub partial: u64,
+    /// Replies that had to wait.
+    pub deferred: u64,
+}
+
+/// See the module.
+pub struct Book {
+    /// The only source of chance of handlers and schedule.
+    pub prng: Prng,
+    /// The history.
+    pub trace: Trace,
+    /// What the seed decided.
+    pub plan: Plan,
+    /// By number.
+    pub conns: Vec<Conn>,
+    /// By desk: the connection that waits to be up.
+    pub pending: Vec<Option<usize>>,
+    /// Nothing new is sent any more.
+    pub still: bool,
+    /// What went wrong first.
+    pub failure: Option<String>,
+    /// Counts.
+    pub counts: Counts,
+    seed: u64,
+}
+
+impl Book {
+    /// An empty book.
+    pub fn new(seed: u64, prng: Prng, plan: Plan, trace: Trace) -> Book {
+        let desks = plan.sides.iter().map(|side| side.workers).sum();
+        Book {
+            prng,
+            trace,
+            plan,
+            conns: Vec::new(),
+            pending: vec![None; desks],
+            still: false,
+            failure: None,
+            counts: Counts::default(),
+            seed,
+        }
+    }
+
+    /// Notes what happens now.
+    pub fn note(&mut self, happening: Happening) {
+        self.trace.note(now(), &happening);
+    }
+
+    /// A promise was broken.
+    pub fn fail(&mut self, what: impl Into<String>) {
+        if self.failure.is_none() {
+            self.failure = Some(what.into());
+        }
+    }
+
+    /// Message `number` that a side sends.
+    pub fn text(&self, conn: usize, from: usize, stream: Stream, number: u32) -> Text {
+        let way = mix(self.seed ^ mix((conn as u64) << 1 | from as u64));
+        let config = &self.plan.sides[from].config;
+        Text::of(way, stream, number, (config.block_bytes, config.inline_bytes))
+    }
+
+    /// The connection that a desk calls by that name.
+    pub fn known(&self, side: usize, desk: usize, peer: PeerId) -> Option<usize> {
+        self.conns.iter().position(|conn| {
+            let end = &conn.ends[side];
+            end.desk == desk && end.state == State::Up && end.peer == Some(peer)
+        })
+    }
+
+    /// Connections that are up at a desk.
+    pub fn up_at(&self, side: usize, desk: usize) -> Vec<usize> {
+        let up = |conn: &Conn| conn.ends[side].desk == desk && conn.ends[side].state == State::Up;
+        (0..self.conns.len()).filter(|conn| up(&self.conns[*conn])).collect()
+    }
+
+    /// A handler is told of a peer.
+    pub fn up(&mut self, side: usize, desk: usize, peer: PeerId) -> Option<usize> {
+        if self.known(side, desk, peer).is_some() {
+            self.fail(format!("desk {desk} is told twice that {peer:?} is up"));
+            return None;
+        }
+        let Some(conn) = self.pending[desk].take() else {
+            self.fail(format!("desk {desk} is told of {peer:?}, but no connection waits for it"));
+            return None;
+        };
+        let end = &mut self.conns[conn].ends[side];
+        end.state = State::Up;
+        end.peer = Some(peer);
+        self.note(Happening::Up { conn, side });
+        Some(conn)
+    }
+
+    /// A handler is told that a peer is gone.
+    pub fn down(&mut self, side: usize, desk: usize, peer: PeerId, why: DownReason) {
+        let Some(conn) = self.known(side, desk, peer) else {
+            return self.fail(format!("desk {desk} is told that {peer:?} is down; it was not up"));
+        };
+        self.conns[conn].ends[side].state = State::Down;
+        self.counts.downs += u64::from(!self.still);
+        if !self.conns[conn].excused {
+            self.fail(format!("connection {conn} goes down at side {side} without cause: {why:?}"));
+        }
+        let why = match why {
+            DownReason::Closed => "closed",
+            DownReason::Disconnected => "disconnected",
+            DownReason::Failed(_) => "failed",
+        };
+        self.note(Happening::Down { conn, side, why });
+    }
+
+    /// A message has come: it must be the next of its stream, unaltered.
+    pub fn got(
+        &mut self,
+        (side, desk): (usize, usize),
+        peer: PeerId,
+        bytes: &[u8],
+        imm: Option<u32>,
+    ) -> Option<(usize, Stream)> {
+        let Some(conn) = self.known(side, desk, peer) else {
+            self.fail(format!("desk {desk} gets a message of {peer:?}, which is not up there"));
+            return None;
+        };
+        let from = 1 - side;
+        let Some(stream) = Stream::of(bytes) else {
+            self.fail(format!("connection {conn}: side {side} gets bytes that nobody sent"));
+            return None;
+        };
+        let number = self.conns[conn].ends[side].got[stream as usize];
+        let sent = self.conns[conn].ends[from].sent[stream as usize];
+        let text = self.text(conn, from, stream, number);
+        if number >= sent {
+            self.fail(format!(
+                "connection {conn}: side {side} gets {stream:?} {number} of only {sent}"
+            ));
+            return None;
+        }
+        if !text.is(bytes, imm) {
+            self.fail(format!(
+                "connection {conn}: side {side} waits for {stream:?} {number} of {} bytes, and \
+                 gets {} bytes that say {:?}",
+                text.length,
+                bytes.len(),
+                Text::number_in(bytes),
+            ));
+            return None;
+        }
+        self.conns[conn].ends[side].got[stream as usize] += 1;
+        self.counts.messages += 1;
+        self.note(Happening::Got { conn, from, stream, number });
+        Some((conn, stream))
+    }
+
+    /// True if replies that have not arrived hold too many of the side's receive blocks. Two sides
+    /// whose receives are all in replies to each other wait for ever: it is for those who reply
+    /// on both sides to keep some back, as these do.
+    pub fn replies_out(&self, side: usize) -> bool {
+        let reply = Stream::Reply as usize;
+        let up = self.conns.iter().filter(|conn| conn.ends[side].state == State::Up);
+        let out = up.map(|conn| conn.ends[side].sent[reply] - conn.ends[1 - side].got[reply]);
+        out.sum::<u32>() >= self.plan.sides[side].config.recv_blocks / 4
+    }
+
+    /// What is not yet as it must be before the end: `None` if every connection is either up and
+    /// all of it arrived, or down at both ends.
+    pub fn unsettled(&self) -> Option<String> {
+        if let Some(desk) = self.pending.iter().position(Option::is_some) {
+            return Some(format!("desk {desk} still waits for a connection to come up"));
+        }
+        for (number, Conn { ends, .. }) in self.conns.iter().enumerate() {
+            let up = [0, 1].map(|side| ends[side].state == State::Up);
+            if up[0] != up[1] {
+                let side = usize::from(up[1]);
+                return Some(format!("connection {number} is gone, side {side} was not told"));
+            }
+            for side in 0..2 {
+                let (sent, got) = (ends[1 - side].sent, ends[side].got);
+                if up[0] && sent != got {
+                    return Some(format!(
+                        "connection {number}: side {side} got {got:?} of {sent:?} messages and \
+                         replies, and its sender was told of no failure"
+                    ));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,125 @@
+//! The handler at each worker: it does as the dice say, and writes everything into the book.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use doorbell_engine::provider::Provider;
+use doorbell_engine::worker::{DownReason, Handler, Message, Outbox, PeerId, SendError, Verdict};
+
+use super::book::{Book, Happening, State};
+use super::text::Stream;
+
+/// See the module.
+pub struct Clerk {
+    /// The book all share.
+    pub book: Rc<RefCell<Book>>,
+    /// Which worker this is, over both sides.
+    pub desk: usize,
+    /// Which side.
+    pub side: usize,
+}
+
+/// Sends the next message of a side. `Some(length)` if the worker took it.
+pub fn send<P: Provider>(
+    book: &mut Book,
+    out: &mut Outbox<'_, P>,
+    (conn, side): (usize, usize),
+) -> Option<usize> {
+    let end = &book.conns[conn].ends[side];
+    let (Some(peer), State::Up) = (end.peer, end.state) else { return None };
+    let number = end.sent[Stream::Send as usize];
+    let text = book.text(conn, side, Stream::Send, number);
+    let mut bytes = vec![0; text.length];
+    text.write(&mut bytes);
+    let result = match text.imm {
+        Some(imm) => out.send_imm(peer, &bytes, imm),
+        None if book.prng.chance(128) => out.send_now(peer, &bytes),
+        None => out.send(peer, &bytes),
+    };
+    match result {
+        Ok(()) => {
+            book.conns[conn].ends[side].sent[Stream::Send as usize] += 1;
+            book.note(Happening::Send { conn, from: side, number, length: text.length });
+            return Some(text.length);
+        }
+        Err(SendError::Full | SendError::NoBlock | SendError::NotConnected) => {
+            book.note(Happening::Back { conn, from: side });
+        }
+        Err(SendError::TooLong) => {
+            book.fail(format!("connection {conn}: {} bytes are said to be too long", text.length));
+        }
+    }
+    None
+}
+
+impl Clerk {
+    fn burst<P: Provider>(&self, book: &mut Book, out: &mut Outbox<'_, P>) {
+        let up = book.up_at(self.side, self.desk);
+        if up.is_empty() {
+            return;
+        }
+        let conn = book.prng.pick(&up);
+        for _ in 0..book.prng.range(1, book.plan.habits.burst) {
+            if send(book, out, (conn, self.side)).is_none() {
+                break;
+            }
+        }
+        if book.prng.chance(100) {
+            out.flush();
+        }
+    }
+}
+
+impl<P: Provider> Handler<P> for Clerk {
+    fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        let mut book = self.book.borrow_mut();
+        let (peer, imm) = (message.peer(), message.imm());
+        let at = (self.side, self.desk);
+        let Some((conn, stream)) = book.got(at, peer, message.bytes(), imm) else {
+            return Verdict::Done;
+        };
+        if book.still {
+            return Verdict::Done;
+        }
+        let habits = book.plan.habits;
+        if book.prng.chance(habits.send_more) {
+            self.burst(&mut book, out);
+        }
+        let odds = if stream == Stream::Send { habits.reply } else { habits.reply_again };
+        let end = &book.conns[conn].ends[self.side];
+        if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side) {
+            return Verdict::Done;
+        }
+        let end = &mut book.conns[conn].ends[self.side];
+        let number = end.sent[Stream::Reply as usize];
+        end.sent[Stream::Reply as usize] += 1;
+        let text = book.text(conn, self.side, Stream::Reply, number);
+        text.write(message.block());
+        book.note(Happening::Reply { conn, from: self.side, number, length: text.length });
+        Verdict::Reply { len: text.length }
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        let mut book = self.book.borrow_mut();
+        let Some(conn) = book.up(self.side, self.desk, peer) else { return };
+        if !book.still && book.prng.chance(512) {
+            send(&mut book, out, (conn, self.side));
+        }
+    }
+
+    fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
+        let mut book = self.book.borrow_mut();
+        book.down(self.side, self.desk, peer, why);
+        if out.send(peer, &[]) != Err(SendError::NotConnected) || out.room(peer) != 0 {
+            book.fail(format!("desk {}: {peer:?} is down and takes messages", self.desk));
+        }
+    }
+
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        let mut book = self.book.borrow_mut();
+        let odds = book.plan.habits.send;
+        if !book.still && book.prng.chance(odds) {
+            self.burst(&mut book, out);
+        }
+    }
+}

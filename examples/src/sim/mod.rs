@@ -1,0 +1,22 @@
+//! Simulation: whole days of trouble between two groups of workers, from one number.
+//!
+//! Everything that is random comes from the seed: how many workers and queues, every limit in
+//! their configuration, what the network and the devices do, who runs when, who sends, replies,
+//! closes, stalls, dies. Time is virtual and there is one thread, so a seed that fails today fails
+//! tomorrow, in the same event.
+//!
+//! [`plan`] draws the numbers, [`world`] builds what they describe, [`mod@run`] drives it,
+//! [`clerk`] is the handler at each worker, [`text`] says what each message must contain, [`book`]
+//! keeps the account and speaks up, and [`trace`] is the clock and the history.
+
+pub mod book;
+pub mod clerk;
+pub mod plan;
+pub mod run;
+#[cfg(test)]
+mod tests;
+pub mod text;
+pub mod trace;
+pub mod world;
+
+pub use self::run::{Report, run};

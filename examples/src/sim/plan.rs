@@ -1,0 +1,135 @@
+//! What a seed decides before anything runs.
+
+use doorbell_engine::provider::fault::Odds;
+use doorbell_engine::provider::soft::sim::{Patience, Prng, Weather};
+use doorbell_engine::worker::Config;
+
+/// One side of the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct SidePlan {
+    /// Workers.
+    pub workers: usize,
+    /// Shared receive queues they are spread over.
+    pub queues: usize,
+    /// Limits of each worker.
+    pub config: Config,
+}
+
+/// What the handlers do, in 1024.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// An idle turn sends something.
+    pub send: u32,
+    /// Messages in one go at most.
+    pub burst: u64,
+    /// A message is replied to.
+    pub reply: u32,
+    /// A reply is replied to.
+    pub reply_again: u32,
+    /// A message makes its handler send something more.
+    pub send_more: u32,
+    /// A step brings trouble: a close, a death, a stall, a cut, a jump of the clock.
+    pub trouble: u32,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Both sides.
+    pub sides: [SidePlan; 2],
+    /// Connections begin soon and end late, so that there are many.
+    pub crowd: bool,
+    /// Connections at a time.
+    pub conns: usize,
+    /// Connections over the whole run.
+    pub conns_max: usize,
+    /// Steps before everything is brought to its end.
+    pub steps: u64,
+    /// What the network does.
+    pub weather: Weather,
+    /// How long senders wait.
+    pub patience: Patience,
+    /// What the devices do.
+    pub odds: Odds,
+    /// Retries without a receive; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Time between them, in nanoseconds.
+    pub rnr_timer_ns: u64,
+    /// What the handlers do.
+    pub habits: Habits,
+}
+
+impl Plan {
+    /// Draws everything.
+    pub fn draw(prng: &mut Prng) -> Plan {
+        let block_bytes = prng.pick(&[64, 200, 1024, 2048, 4096, 6000]);
+        // Now and then more peers than a worker has batches.
+        let crowd = prng.chance(24);
+        let conns = if crowd { prng.range(70, 100) } else { prng.range(1, 6) } as usize;
+        let sides = [side(prng, block_bytes, conns), side(prng, block_bytes, conns)];
+        let fair = prng.chance(256);
+        let delay_ns_min = prng.range(50, 500);
+        let weather = Weather {
+            loss: if fair { 0 } else { prng.pick(&[0, 10, 100, 250]) },
+            double: if fair { 0 } else { prng.pick(&[0, 50, 300]) },
+            reorder: if fair { 0 } else { prng.pick(&[0, 20, 300]) },
+            delay_ns_min,
+            delay_ns_max: delay_ns_min + prng.pick(&[0, 300, 3000]),
+        };
+        let patience = Patience {
+            timeout_ns: prng.range(30_000, 120_000),
+            retry_cnt: prng.range(1, 7) as u8,
+            window: prng.range(1, 32) as usize,
+            kept: prng.range(1, 32) as usize,
+        };
+        let steady = prng.chance(256);
+        let odds = Odds {
+            partial_post: if steady { 0 } else { prng.pick(&[0, 20, 200]) },
+            empty_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
+            short_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
+            doze: if steady { 0 } else { prng.pick(&[0, 0, 2, 20]) },
+        };
+        let habits = Habits {
+            send: prng.pick(&[40, 200, 600]),
+            burst: prng.pick(&[1, 4, 24]),
+            reply: prng.pick(&[0, 300, 900]),
+            reply_again: prng.pick(&[0, 100, 600]),
+            send_more: prng.pick(&[0, 50, 300]),
+            trouble: prng.pick(&[0, 2, 10, 40]),
+        };
+        Plan {
+            sides,
+            crowd,
+            conns,
+            conns_max: conns + prng.below(12) as usize,
+            steps: if crowd { 6000 } else { prng.range(300, 3000) },
+            weather,
+            patience,
+            odds,
+            rnr_retry: if prng.chance(700) { 7 } else { prng.range(0, 6) as u8 },
+            rnr_timer_ns: prng.range(1000, 30_000),
+            habits,
+        }
+    }
+}
+
+fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
+    let crowd = conns > 6;
+    let workers = if crowd { 1 } else { prng.range(1, 3) as usize };
+    let send_queue = prng.pick(&[4, 8, 16, 32]);
+    let recv_blocks = prng.range(8, if crowd { 256 } else { 64 }) as u32;
+    let few = !crowd && prng.chance(100);
+    let config = Config {
+        // Sometimes too few, so that peers are turned away.
+        peers: if few { 1 } else { conns as u32 + 2 },
+        send_queue,
+        block_bytes,
+        recv_blocks,
+        send_blocks: prng.range(1, 16) as u32,
+        inline_bytes: prng.pick(&[0, 16, 64, 220]),
+        signal_every: prng.range(1, u64::from(send_queue / 2)) as u32,
+        refill: prng.range(1, u64::from(recv_blocks / 4)) as u32,
+        drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
+    };
+    SidePlan { workers, queues: prng.range(1, workers.min(2) as u64) as usize, config }
+}

@@ -1,0 +1,343 @@
+//! One simulation from its first step to its last account.
+
+use doorbell_engine::error::SetupError;
+use doorbell_engine::provider::fault::{DOZE_MAX, Odds, Plant};
+use doorbell_engine::provider::soft::sim;
+
+use super::book::{Counts, Happening, State};
+use super::clerk;
+use super::trace::now;
+use super::world::World;
+
+/// Rounds after which something that must come has not come.
+const ROUNDS_MAX: u32 = 60_000;
+
+/// Rounds at the end: enough for every device to wake, and for every worker to give its last
+/// receives back.
+const ROUNDS_LAST: u64 = DOZE_MAX + 400;
+
+/// How a seed ended.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What went wrong, if something did.
+    pub failure: Option<String>,
+    /// The history, as one number, and how many events it has.
+    pub history: (u64, u64),
+    /// Counts.
+    pub counts: Counts,
+}
+
+/// Runs one seed; `tell` prints every event.
+///
+/// # Errors
+/// What the seed asks for could not be made.
+pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupError> {
+    let mut world = World::new(seed, plant, tell)?;
+    if tell {
+        println!("{:#?}", world.plan);
+    }
+    world.phase("busy");
+    world.busy()?;
+    world.book.borrow_mut().still = true;
+    world.phase("settle");
+    world.settle();
+    world.phase("probe");
+    world.probe();
+    world.settle();
+    world.phase("close");
+    world.close_all();
+    world.account();
+    let mut book = world.book.borrow_mut();
+    for desk in &world.desks {
+        book.counts.partial += desk.worker.stats().post_full;
+        book.counts.deferred += desk.worker.stats().deferred;
+    }
+    let (failure, history, counts) = (book.failure.take(), book.trace.sum(), book.counts);
+    Ok(Report { seed, failure, history, counts })
+}
+
+impl World {
+    fn phase(&self, name: &'static str) {
+        self.note(Happening::Phase(name));
+    }
+
+    fn failed(&self) -> bool {
+        self.book.borrow().failure.is_some()
+    }
+
+    fn fail(&self, what: String) {
+        self.book.borrow_mut().fail(what);
+    }
+
+    fn conns(&self) -> usize {
+        self.book.borrow().conns.len()
+    }
+
+    /// A number below `bound`.
+    fn below(&self, bound: usize) -> usize {
+        self.book.borrow_mut().prng.below(bound as u64) as usize
+    }
+
+    fn chance(&self, odds: u32) -> bool {
+        self.book.borrow_mut().prng.chance(odds)
+    }
+
+    /// The part where anything goes.
+    fn busy(&mut self) -> Result<(), SetupError> {
+        self.dial()?;
+        for _ in 0..self.plan.steps {
+            if self.chance(if self.plan.crowd { 512 } else { 30 }) {
+                self.dial()?;
+            }
+            if self.chance(self.plan.habits.trouble) {
+                self.trouble();
+            }
+            let desk = self.below(self.desks.len());
+            if self.desks[desk].stalled_until <= now() {
+                if self.plan.crowd && self.chance(100) {
+                    self.shout(desk);
+                }
+                self.turn(desk);
+            }
+            let step = self.book.borrow_mut().prng.range(50, 1500);
+            self.advance(now() + step);
+            if self.failed() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker sends to all its peers at once: more than it has batches.
+    fn shout(&mut self, desk: usize) {
+        let side = self.desks[desk].side;
+        let mut book = self.book.borrow_mut();
+        let mut out = self.desks[desk].worker.outbox();
+        for conn in book.up_at(side, desk) {
+            clerk::send(&mut book, &mut out, (conn, side));
+        }
+    }
+
+    /// One of the things that go wrong in the world.
+    fn trouble(&mut self) {
+        let until = now() + 1000 + self.below(600_000) as u64;
+        match self.below(8) {
+            0 => {
+                let desk = self.below(self.desks.len());
+                self.desks[desk].stalled_until = until;
+                self.note(Happening::Stall { desk, until });
+                return;
+            }
+            1 => {
+                self.note(Happening::Jump { to: until });
+                return self.advance(until);
+            }
+            2 => return self.change(),
+            _ => {}
+        }
+        let alive = self.alive();
+        if alive.is_empty() {
+            return;
+        }
+        let conn = alive[self.below(alive.len())];
+        let side = self.below(2);
+        match self.below(6) {
+            0 => self.close(conn, side),
+            1 => {
+                self.excuse(conn);
+                self.end(conn, Some(side));
+            }
+            2 => {
+                let lost = self.chance(512);
+                self.break_end(conn, side, lost);
+            }
+            3 => {
+                self.note(Happening::Cut { conn, until });
+                self.wire.cut(conn, until);
+            }
+            _ => {
+                let mut book = self.book.borrow_mut();
+                let end = &mut book.conns[conn].ends[side];
+                end.quiet = !end.quiet;
+            }
+        }
+    }
+
+    /// The network and a device become worse, or better, or as they were; what never failed
+    /// goes on like that.
+    fn change(&mut self) {
+        let (times, side) = (self.below(3) as u32, self.below(2));
+        self.wire.weather().loss = self.plan.weather.loss * times;
+        let mut odds = self.plan.odds;
+        odds.partial_post *= times;
+        odds.empty_poll *= times;
+        odds.short_poll *= times;
+        odds.doze *= times;
+        self.devices[side].set_odds(odds);
+        self.note(Happening::Change { side, times });
+    }
+
+    /// The handler's side closes a connection.
+    fn close(&mut self, conn: usize, side: usize) {
+        let (desk, peer) = {
+            let book = self.book.borrow();
+            let end = &book.conns[conn].ends[side];
+            (end.desk, end.peer.filter(|_| end.state == State::Up))
+        };
+        let Some(peer) = peer else { return };
+        self.excuse(conn);
+        self.note(Happening::Close { conn, side });
+        self.desks[desk].worker.outbox().close(peer);
+    }
+
+    /// Every worker turns, and time goes on.
+    fn round(&mut self) {
+        let mut taken = 0;
+        for desk in 0..self.desks.len() {
+            taken += self.turn(desk);
+        }
+        let soon = now() + 500;
+        // Nothing to do: on to the next thing that happens by itself, but not past patience.
+        let next = self.next_at().filter(|_| taken == 0).unwrap_or(soon);
+        self.advance(next.clamp(soon, soon + 20_000));
+    }
+
+    /// Turns until nothing is missing, or too long.
+    fn settle(&mut self) {
+        for round in 0..ROUNDS_MAX {
+            if self.failed() {
+                return;
+            }
+            // Now and then is enough: the question costs more than a round.
+            if round % 8 == 0 && self.letters_done() && self.book.borrow().unsettled().is_none() {
+                return;
+            }
+            self.round();
+        }
+        let missing = self.book.borrow().unsettled();
+        let missing = missing.unwrap_or_else(|| String::from("the control plane does not rest"));
+        self.fail(format!("no progress: {missing}; {}", self.places()));
+    }
+
+    /// Where the receive blocks are.
+    fn places(&self) -> String {
+        let mut text = String::from("receives posted and at home, by worker:");
+        for desk in &self.desks {
+            let posted = sim::posted(desk.intake.srq().inner());
+            let (home, _) = desk.worker.blocks_home();
+            text.push_str(&format!(" {posted}+{home}"));
+        }
+        text
+    }
+
+    /// Every connection that is up still takes messages, one that needs a block among them.
+    fn probe(&mut self) {
+        for conn in 0..self.conns() {
+            for side in 0..2 {
+                self.probe_end(conn, side);
+            }
+        }
+    }
+
+    fn probe_end(&mut self, conn: usize, side: usize) {
+        let config = self.plan.sides[side].config;
+        let inline = config.inline_bytes as usize;
+        // Not every stream has a message that does not go inline within reach.
+        let mut left = 4 * config.send_queue;
+        for _ in 0..ROUNDS_MAX {
+            if self.failed() || left == 0 || !self.is_up(conn, side) {
+                return;
+            }
+            let book = self.book.clone();
+            let desk = book.borrow().conns[conn].ends[side].desk;
+            let mut out = self.desks[desk].worker.outbox();
+            let sent = clerk::send(&mut book.borrow_mut(), &mut out, (conn, side));
+            match sent {
+                Some(length) if length > inline => return,
+                Some(_) => left -= 1,
+                None => self.round(),
+            }
+        }
+        self.fail(format!("no progress: connection {conn} takes no more at side {side}"));
+    }
+
+    /// Ends every connection, from either side, and waits for the workers to let go.
+    fn close_all(&mut self) {
+        for conn in 0..self.conns() {
+            let side = self.below(2);
+            self.close(conn, side);
+        }
+        for _ in 0..ROUNDS_MAX {
+            if self.failed() {
+                return;
+            }
+            let empty = self.desks.iter().all(|desk| desk.worker.peers() == 0);
+            if empty && self.letters_done() {
+                break;
+            }
+            self.round();
+        }
+        // Nothing is held back any more, so that the account is whole.
+        for device in &self.devices {
+            device.set_odds(Odds::default());
+        }
+        for _ in 0..ROUNDS_LAST {
+            self.round();
+        }
+    }
+
+    /// Everybody was told, and every block is home.
+    fn account(&mut self) {
+        if self.failed() {
+            return;
+        }
+        let conns = self.book.borrow().conns.clone();
+        for (number, conn) in conns.iter().enumerate() {
+            if conn.ends.iter().any(|end| end.state == State::Up) {
+                self.fail(format!("connection {number} has ended, and a side was not told"));
+            }
+        }
+        for side in 0..2 {
+            let config = self.plan.sides[side].config;
+            for queue in 0..self.plan.sides[side].queues {
+                let desks = || {
+                    let here = move |d: &&super::world::Desk| d.side == side && d.queue == queue;
+                    self.desks.iter().filter(here)
+                };
+                let Some(first) = desks().next() else { continue };
+                let posted = sim::posted(first.intake.srq().inner()) as usize;
+                let held: usize = desks().map(|desk| desk.worker.blocks_home().0).sum();
+                if posted + held != config.recv_blocks as usize {
+                    self.fail(format!(
+                        "queue {queue} of side {side} had {} blocks, now {posted} are posted and \
+                         {held} with its workers",
+                        config.recv_blocks
+                    ));
+                }
+            }
+        }
+        for (number, desk) in self.desks.iter().enumerate() {
+            let (have, home) =
+                (self.plan.sides[desk.side].config.send_blocks, desk.worker.blocks_home().1);
+            if home != have as usize {
+                self.fail(format!("desk {number} has {home} of its {have} send blocks"));
+            }
+            if desk.worker.peers() != 0 {
+                self.fail(format!("desk {number} still has {} peers", desk.worker.peers()));
+            }
+            let held = desk.worker.blocks_home().0;
+            if held != 0 {
+                self.fail(format!("desk {number} is idle and keeps {held} receive blocks"));
+            }
+            let full = desk.worker.stats().post_full;
+            if full != 0 && self.plan.odds.partial_post == 0 {
+                self.fail(format!("desk {number} overran its send queues {full} times"));
+            }
+            if desk.worker.stats().close_lost != 0 {
+                self.fail(format!("desk {number} could not report a connection as closing"));
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The world of one seed: two devices, their workers, the wire between them, and a control plane.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use doorbell_alloc::Mapping;
+use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::provider::Qp;
+use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
+use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
+use doorbell_engine::provider::soft::{Breaker, Soft, SoftQpInit, Wiring};
+use doorbell_engine::wc::Status;
+use doorbell_engine::worker::{Intake, SharedRecv, Worker};
+
+use super::book::{Book, Conn, End, Happening, State};
+use super::clerk::Clerk;
+use super::plan::Plan;
+use super::trace::{Trace, now, set_now};
+
+/// The device under the workers.
+type Device = Fault<Soft>;
+
+/// A worker with its place in the world.
+pub(super) struct Desk {
+    pub(super) worker: Worker<Device, Clerk>,
+    pub(super) intake: Intake<Device>,
+    pub(super) side: usize,
+    /// Which of its side's shared receive queues it is on.
+    pub(super) queue: usize,
+    /// It does not turn before that time.
+    pub(super) stalled_until: u64,
+}
+
+/// What the control plane knows of a connection.
+struct Call {
+    desks: [usize; 2],
+    breakers: [Breaker; 2],
+    /// The active side's queue pair, until the passive side is ready.
+    active: Option<FaultQp<Soft>>,
+    /// Each side was told, or will be, that it has ended.
+    ending: bool,
+    /// That side has the word in its mailbox.
+    told: [bool; 2],
+    /// The wire has let go of it.
+    closed: bool,
+}
+
+/// A word of the control plane, on its way.
+#[derive(Clone, Copy)]
+enum Letter {
+    /// The passive side is ready: the active one begins.
+    Begin(usize),
+    /// That side is connected.
+    Up(usize, usize),
+    /// That side's connection has ended.
+    Gone(usize, usize),
+}
+
+/// See the module.
+pub struct World {
+    // Desks first: queue pairs are gone before the memory of the links.
+    pub(super) desks: Vec<Desk>,
+    pub(super) devices: [Device; 2],
+    pub(super) wire: Wire,
+    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) plan: Plan,
+    calls: Vec<Call>,
+    letters: BTreeMap<(u64, u64), Letter>,
+    posted: u64,
+}
+
+fn memory(bytes: usize) -> Result<Mapping, SetupError> {
+    Mapping::plain(bytes).map_err(|error| {
+        SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))
+    })
+}
+
+impl World {
+    /// Makes everything a seed asks for.
+    ///
+    /// # Errors
+    /// No memory, or a configuration that the engine refuses.
+    pub fn new(seed: u64, plant: Option<Plant>, tell: bool) -> Result<World, SetupError> {
+        set_now(0);
+        let mut prng = Prng::new(seed);
+        let plan = Plan::draw(&mut prng);
+        let wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
+        let book = Book::new(seed, prng.fork(), plan, Trace::new(tell));
+        let book = Rc::new(RefCell::new(book));
+        let devices =
+            [(); 2].map(|()| Fault::new(Soft::new("sim0", now), prng.fork(), plan.odds, plant));
+        let mut desks = Vec::new();
+        for (side, nic) in devices.iter().enumerate() {
+            let plan = plan.sides[side];
+            let queues = (0..plan.queues)
+                .map(|_| SharedRecv::new(nic, memory(plan.config.recv_bytes())?, &plan.config))
+                .collect::<Result<Vec<_>, _>>()?;
+            for number in 0..plan.workers {
+                let clerk = Clerk { book: book.clone(), desk: desks.len(), side };
+                let queue = number % plan.queues;
+                let memory = memory(plan.config.send_bytes())?;
+                let (worker, intake) =
+                    Worker::new(nic, &queues[queue], memory, clerk, &plan.config)?;
+                desks.push(Desk { worker, intake, side, queue, stalled_until: 0 });
+            }
+        }
+        let (calls, letters) = (Vec::new(), BTreeMap::new());
+        Ok(World { desks, devices, wire, book, plan, calls, letters, posted: 0 })
+    }
+
+    /// Notes what happens.
+    pub(super) fn note(&self, happening: Happening) {
+        self.book.borrow_mut().note(happening);
+    }
+
+    fn post(&mut self, delay: u64, letter: Letter) {
+        self.posted += 1;
+        self.letters.insert((now() + delay, self.posted), letter);
+    }
+
+    /// A time the control plane takes for something.
+    fn delay(&mut self) -> u64 {
+        let mut book = self.book.borrow_mut();
+        let most = if self.plan.crowd { 500 } else { book.prng.pick(&[1000, 10_000, 100_000]) };
+        book.prng.range(100, most)
+    }
+
+    /// Begins a connection, if two workers are free for one.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub(super) fn dial(&mut self) -> Result<(), SetupError> {
+        let alive = self.calls.iter().filter(|call| !call.ending).count();
+        if alive >= self.plan.conns || self.calls.len() >= self.plan.conns_max {
+            return Ok(());
+        }
+        let desks = [0, 1].map(|side| {
+            let mut book = self.book.borrow_mut();
+            let all = (0..self.desks.len()).filter(|desk| self.desks[*desk].side == side);
+            let free: Vec<usize> = all.filter(|desk| book.pending[*desk].is_none()).collect();
+            (!free.is_empty()).then(|| book.prng.pick(&free))
+        });
+        let [Some(one), Some(two)] = desks else { return Ok(()) };
+        let desks = [one, two];
+        let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
+        let breakers = [active.inner().breaker(), passive.inner().breaker()];
+        let wiring = self.wiring();
+        let conn = self.wire.connect([&breakers[0], &breakers[1]], [wiring; 2])?;
+        let end = |desk| End {
+            desk,
+            state: State::Never,
+            peer: None,
+            sent: [0; 2],
+            got: [0; 2],
+            quiet: false,
+        };
+        {
+            let mut book = self.book.borrow_mut();
+            book.conns.push(Conn { ends: desks.map(end), excused: false });
+            book.counts.conns += 1;
+            for desk in desks {
+                book.pending[desk] = Some(conn);
+            }
+            book.note(Happening::Dial { conn, desks });
+        }
+        if self.desks[two].intake.admit(passive).is_err() {
+            self.book.borrow_mut().fail("a mailbox is full at a first letter");
+        }
+        let (active, told) = (Some(active), [false; 2]);
+        self.calls.push(Call { desks, breakers, active, ending: false, told, closed: false });
+        let delay = self.delay();
+        self.post(delay, Letter::Begin(conn));
+        Ok(())
+    }
+
+    fn wiring(&self) -> Wiring {
+        let Plan { rnr_retry, rnr_timer_ns, .. } = self.plan;
+        Wiring { peer: 0, peer_rnr_retry: rnr_retry, rnr_timer_ns }
+    }
+
+    fn queue_pair(&self, desk: usize) -> Result<FaultQp<Soft>, SetupError> {
+        let Desk { intake, side, .. } = &self.desks[desk];
+        let device = &self.devices[*side];
+        let cq = intake.cq();
+        let qp = device.inner().create_qp(&SoftQpInit {
+            send_cq: cq.inner(),
+            recv_cq: cq.inner(),
+            srq: Some(intake.srq().inner()),
+            caps: intake.qp_caps(),
+            signal_all: false,
+        })?;
+        Ok(device.wrap(qp, cq))
+    }
+
+    /// Something is done to a connection that may end it.
+    pub(super) fn excuse(&self, conn: usize) {
+        self.book.borrow_mut().conns[conn].excused = true;
+    }
+
+    /// The control plane ends a connection: each side hears of it in its own time, `first` soon.
+    pub(super) fn end(&mut self, conn: usize, first: Option<usize>) {
+        if self.calls[conn].ending {
+            return;
+        }
+        self.calls[conn].ending = true;
+        for side in 0..2 {
+            let delay = if first == Some(side) { 0 } else { self.delay() };
+            self.post(delay, Letter::Gone(conn, side));
+        }
+    }
+
+    /// One end of a connection fails by itself.
+    pub(super) fn break_end(&mut self, conn: usize, side: usize, lost: bool) {
+        self.excuse(conn);
+        self.note(Happening::Fail { conn, side, lost });
+        let breaker = &self.calls[conn].breakers[side];
+        if lost {
+            breaker.fail_lost()
+        } else {
+            breaker.fail()
+        }
+        // A queue pair with nothing outstanding says nothing; its control plane does.
+        self.end(conn, None);
+    }
+
+    /// Connections that the control plane has not begun to end.
+    pub(super) fn alive(&self) -> Vec<usize> {
+        (0..self.calls.len()).filter(|conn| !self.calls[*conn].ending).collect()
+    }
+
+    /// True if nothing of the control plane is on its way.
+    pub(super) fn letters_done(&self) -> bool {
+        self.letters.is_empty()
+    }
+
+    fn deliver(&mut self, letter: Letter) {
+        let (conn, done) = match letter {
+            Letter::Begin(conn) => return self.begin(conn),
+            Letter::Up(conn, side) => {
+                let Call { desks, breakers, .. } = &self.calls[conn];
+                (conn, self.desks[desks[side]].intake.up(breakers[side].num()))
+            }
+            Letter::Gone(conn, side) => {
+                self.excuse(conn);
+                let call = &mut self.calls[conn];
+                drop(call.active.take().filter(|_| side == 0));
+                let num = call.breakers[side].num();
+                let done = self.desks[call.desks[side]].intake.gone(num);
+                call.told[side] |= done;
+                self.note(Happening::Gone { conn, side });
+                (conn, done)
+            }
+        };
+        if !done {
+            self.book.borrow_mut().fail(format!("a mailbox is full at connection {conn}"));
+        }
+    }
+
+    /// The passive side is ready. Now and then it says no.
+    fn begin(&mut self, conn: usize) {
+        let reject = self.book.borrow_mut().prng.chance(60);
+        if reject {
+            self.note(Happening::Reject { conn });
+            self.excuse(conn);
+            return self.end(conn, None);
+        }
+        let wiring = self.wiring();
+        let call = &mut self.calls[conn];
+        let Some(qp) = call.active.take() else { return };
+        self.wire.start(conn, &call.breakers[0], wiring);
+        let intake = &self.desks[call.desks[0]].intake;
+        let num = qp.num();
+        if intake.admit(qp).is_err() || !intake.up(num) {
+            self.book.borrow_mut().fail("a mailbox is full at a first letter");
+        }
+        let delay = self.delay();
+        self.post(delay, Letter::Up(conn, 1));
+    }
+
+    /// One turn of a worker, and what follows from it at once.
+    pub(super) fn turn(&mut self, desk: usize) -> usize {
+        let place = &mut self.desks[desk];
+        let full = place.worker.peers() == self.plan.sides[place.side].config.peers as usize;
+        let (side, waits) = (place.side, self.book.borrow().pending[desk]);
+        let told = waits.is_some_and(|conn| self.calls[conn].told[side]);
+        let taken = place.worker.turn();
+        self.note(Happening::Turn { desk, taken });
+        while let Some(num) = self.desks[desk].intake.next_closing() {
+            let call = |call: &Call| call.desks[side] == desk && call.breakers[side].num() == num;
+            let Some(conn) = self.calls.iter().rposition(call) else {
+                self.book.borrow_mut().fail(format!("desk {desk} closes an unknown number"));
+                continue;
+            };
+            if full && waits == Some(conn) {
+                // Turned away: the table had no place for it.
+                self.excuse(conn);
+            }
+            self.end(conn, None);
+        }
+        // What was told of the end before the turn, and is not up after it, never will be.
+        let mut book = self.book.borrow_mut();
+        if told && book.pending[desk] == waits {
+            book.pending[desk] = None;
+        }
+        taken
+    }
+
+    /// Time goes on to `to`: the wire, the control plane.
+    pub(super) fn advance(&mut self, to: u64) {
+        set_now(to.max(now()));
+        self.wire.advance(now());
+        for (at, event) in self.wire.events() {
+            self.hear(at, &event);
+        }
+        while let Some(entry) = self.letters.first_entry() {
+            if entry.key().0 > now() {
+                break;
+            }
+            let letter = entry.remove();
+            self.deliver(letter);
+        }
+        for conn in 0..self.calls.len() {
+            self.let_go(conn);
+        }
+        if let Some(rule) = self.wire.broken() {
+            self.book.borrow_mut().fail(format!("a device breaks its own rules: {rule}"));
+        }
+    }
+
+    /// Gives a connection's part of the wire back once both its queue pairs are gone.
+    fn let_go(&mut self, conn: usize) {
+        let call = &mut self.calls[conn];
+        let ends = &self.book.borrow().conns[conn].ends;
+        if !call.closed && ends.iter().all(|end| end.state == State::Down) {
+            call.closed = true;
+            self.wire.close(conn);
+        }
+    }
+
+    fn hear(&mut self, at: u64, event: &Event) {
+        let mut book = self.book.borrow_mut();
+        book.trace.note(at, event);
+        match *event {
+            Event::TimedOut { .. } => book.counts.timeouts += 1,
+            Event::Exhausted { conn, .. } => {
+                book.counts.exhausted += 1;
+                book.conns[conn].excused = true;
+            }
+            Event::Refused { conn, from, status, .. } => {
+                book.counts.refused += 1;
+                let status = Status::from_raw(status.into());
+                let patience_over = status == Status::RnrRetryExceeded && self.plan.rnr_retry < 7;
+                if patience_over {
+                    book.conns[conn].excused = true;
+                } else if status != Status::RetryExceeded || !book.conns[conn].excused {
+                    book.fail(format!(
+                        "connection {conn}: what side {from} sent is refused with {status:?}"
+                    ));
+                }
+            }
+            Event::Sent { .. } | Event::Arrived { .. } | Event::Taken { .. } => {}
+        }
+    }
+
+    /// When something happens by itself next.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        let letter = self.letters.first_key_value().map(|((at, _), _)| *at);
+        [letter, self.wire.next_at()].into_iter().flatten().min()
+    }
+
+    /// The connection at that end is up.
+    pub(super) fn is_up(&self, conn: usize, side: usize) -> bool {
+        self.book.borrow().conns[conn].ends[side].state == State::Up
+    }
+}
