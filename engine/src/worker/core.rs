@@ -185,7 +185,8 @@ impl<P: Provider> Core<P> {
     }
 
     /// Posts the request that marks the end: when it is flushed, everything before it is over,
-    /// signalled or not. A queue pair that takes none has nothing in flight.
+    /// signalled or not. A queue pair that was never connected takes none, and has nothing in
+    /// flight; where one with sends in flight takes none, those have `Config::drain_turns` to come.
     fn mark_end(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         let wr_id = number::send(slot, peer.generation, peer.posted);
@@ -199,8 +200,6 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, NO_BLOCK);
             peer.posted = peer.posted.wrapping_add(1);
             peer.pushed = peer.posted;
-        } else {
-            self.retire_all(slot);
         }
     }
 
