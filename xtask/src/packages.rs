@@ -70,6 +70,7 @@ const PACKAGES: &[Package] = &[
     package(NUMA, "libudev-dev", Sign::File("/usr/include/libudev.h"), "hwloc links it"),
     package(MACHINE, "qemu-system-x86", Sign::Program("qemu-system-x86_64"), "the virtual machine"),
     package(MACHINE, "busybox-static", Sign::Program("busybox"), "its first program"),
+    package(MACHINE, "file", Sign::Program("file"), "virtme-ng asks it about the kernel"),
     package(MACHINE, "kmod", Sign::Program("depmod"), "kernel modules"),
     package(MACHINE, "python3", Sign::Program("python3"), "runs virtme-ng"),
     package(MACHINE, "python3-venv", Sign::Program("python3"), "a place for virtme-ng of its own"),
