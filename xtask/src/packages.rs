@@ -72,6 +72,12 @@ const PACKAGES: &[Package] = &[
     package(MACHINE, "busybox-static", Sign::Program("busybox"), "its first program"),
     package(MACHINE, "file", Sign::Program("file"), "virtme-ng asks it about the kernel"),
     package(MACHINE, "kmod", Sign::Program("depmod"), "kernel modules"),
+    package(
+        MACHINE,
+        "udev",
+        Sign::File("/lib/systemd/systemd-udevd"),
+        "names the ports that its output takes",
+    ),
     package(MACHINE, "python3", Sign::Program("python3"), "runs virtme-ng"),
     package(MACHINE, "python3-venv", Sign::Program("python3"), "a place for virtme-ng of its own"),
     package(MACHINE, "iproute2", Sign::Program("rdma"), "makes the device, loses packets"),
