@@ -2,6 +2,7 @@
 //! plane owes the worker for each. Shared by [`crate::Listener`] and [`crate::Dialer`].
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
@@ -172,4 +173,18 @@ impl<F: Fabric> Connections<F> {
 /// the other side has no receive posted, since its blocks come back.
 pub(crate) fn worker_param() -> ConnParam<'static> {
     ConnParam::default()
+}
+
+/// How long one wait of [`run`] lasts, and so how late it notices `stop`.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Steps until `stop` is true.
+pub(crate) fn run(
+    stop: &AtomicBool,
+    mut step: impl FnMut(Duration) -> Result<bool, CmError>,
+) -> Result<(), CmError> {
+    while !stop.load(Ordering::Relaxed) {
+        step(STEP)?;
+    }
+    Ok(())
 }

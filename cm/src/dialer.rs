@@ -1,19 +1,16 @@
 //! The connecting side: dials peers for workers.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
 
 use crate::attr::PortSpace;
-use crate::connections::{Connections, Outcome, worker_param};
+use crate::connections::{Connections, Outcome, run, worker_param};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric, IdKey, Rejection};
-
-/// How long one wait of [`Dialer::run`] lasts, and so how late it notices `stop`.
-const STEP: Duration = Duration::from_millis(5);
 
 /// Connects workers to listeners, and looks after the connections.
 pub struct Dialer<F: Fabric> {
@@ -115,10 +112,7 @@ impl<F: Fabric> Dialer<F> {
     /// # Errors
     /// As for [`Dialer::step`].
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), CmError> {
-        while !stop.load(Ordering::Relaxed) {
-            self.step(STEP)?;
-        }
-        Ok(())
+        run(stop, |limit| self.step(limit))
     }
 }
 

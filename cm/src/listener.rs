@@ -1,19 +1,16 @@
 //! A listener that gives its connections to workers.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
 
 use crate::attr::PortSpace;
-use crate::connections::{Connections, worker_param};
+use crate::connections::{Connections, run, worker_param};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric};
-
-/// How long one wait of [`Listener::run`] lasts, and so how late it notices `stop`.
-const STEP: Duration = Duration::from_millis(5);
 
 /// Accepts connections and deals them out to workers in turn.
 pub struct Listener<F: Fabric> {
@@ -97,10 +94,7 @@ impl<F: Fabric> Listener<F> {
     /// # Errors
     /// As for [`Listener::step`].
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), CmError> {
-        while !stop.load(Ordering::Relaxed) {
-            self.step(STEP)?;
-        }
-        Ok(())
+        run(stop, |limit| self.step(limit))
     }
 
     fn take_in(&mut self, request: F::Id) -> Result<(), CmError> {

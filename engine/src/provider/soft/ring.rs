@@ -186,10 +186,9 @@ impl Tx {
     ///
     /// The bell is a sequence lock. Writer: sequence (the new tail, in full), Release fence,
     /// contents, tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence,
-    /// sequence. If a
-    /// reader sees one word of a newer record, its last look at the sequence sees the newer
-    /// number too, and it reads the ring instead, which always holds the record. Without the
-    /// writer's fence the contents could be seen before the sequence changed.
+    /// sequence. If a reader sees one word of a newer record, its last look at the sequence sees
+    /// the newer number too, and it reads the ring instead, which always holds the record. Without
+    /// the writer's fence the contents could be seen before the sequence changed.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
