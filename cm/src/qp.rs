@@ -6,7 +6,7 @@ use std::fmt;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Qp, QpCaps};
-use doorbell_engine::wc::{Status, Wc, WcFlags};
+use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_engine::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
 
 use crate::attr::QpAttr;
@@ -124,9 +124,9 @@ impl<F: Fabric> QpInit<F> {
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {
-    /// The payload is its beginning.
+    /// The payload is its beginning, or that is where what is read goes.
     pub buffer: Buffer<F>,
-    /// Bytes to send.
+    /// Bytes to send, to write or to read; 8 for an atomic.
     pub len: usize,
     /// What to do.
     pub op: SendOp,
@@ -149,19 +149,25 @@ impl<F: Fabric> fmt::Debug for SendRequest<F> {
 pub struct Completion<F: Fabric> {
     /// How it ended.
     pub status: Status,
+    /// What it was; undefined on an error (CP-1).
+    pub opcode: WcOpcode,
     /// The device's own word on an error.
     pub vendor_err: u32,
     /// The buffer that was posted; none for a payload that was given inline.
     pub buffer: Option<Buffer<F>>,
-    /// Bytes received; 0 for sends and on an error (CP-1, CP-2).
+    /// Bytes received or read, or written by the peer's WRITE with immediate data; 0 for sends
+    /// and WRITEs and on an error (CP-1, CP-2).
     pub len: usize,
     /// Immediate data of the sender.
     pub imm: Option<u32>,
 }
 
 impl<F: Fabric> Completion<F> {
-    /// The bytes received.
+    /// The bytes received or read; none of a WRITE, which leaves the buffer as it is (RC-4).
     pub fn bytes(&self) -> &[u8] {
+        if self.opcode == WcOpcode::RecvWriteWithImm {
+            return &[];
+        }
         self.buffer.as_deref().and_then(|buffer| buffer.get(..self.len)).unwrap_or(&[])
     }
 
@@ -185,6 +191,7 @@ impl<F: Fabric> fmt::Debug for Completion<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion")
             .field("status", &self.status)
+            .field("opcode", &self.opcode)
             .field("vendor_err", &self.vendor_err)
             .field("buffer", &self.buffer)
             .field("len", &self.len)
@@ -349,7 +356,7 @@ impl<F: Fabric> QueuePair<F> {
             self.retired.extend(earlier);
             self.sent_first = wc.wr_id + 1;
             let buffer = self.sent.pop_front().flatten();
-            return Some(completion(&wc, buffer, false));
+            return Some(completion(&wc, buffer));
         }
     }
 
@@ -362,7 +369,7 @@ impl<F: Fabric> QueuePair<F> {
                 None => self.posted.take(&wc),
             };
             if let Some(buffer) = buffer {
-                return Some(completion(&wc, Some(buffer), true));
+                return Some(completion(&wc, Some(buffer)));
             }
         }
     }
@@ -383,14 +390,24 @@ impl<F: Fabric> Drop for QueuePair<F> {
     }
 }
 
-fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>, receive: bool) -> Completion<F> {
-    let defined = receive && wc.status.is_ok();
+fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>) -> Completion<F> {
     let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
+    let len = match wc.opcode {
+        _ if !wc.status.is_ok() => 0,
+        // The length says what the peer wrote elsewhere.
+        WcOpcode::RecvWriteWithImm => wc.byte_len as usize,
+        // A device is not believed past the buffer it was given.
+        WcOpcode::Recv | WcOpcode::Read => (wc.byte_len as usize).min(room),
+        WcOpcode::CompareSwap | WcOpcode::FetchAdd => room.min(8),
+        _ => 0,
+    };
+    let with_imm = wc.status.is_ok() && wc.flags.contains(WcFlags::WITH_IMM);
     Completion {
         status: wc.status,
+        opcode: wc.opcode,
         vendor_err: wc.vendor_err,
-        len: if defined { (wc.byte_len as usize).min(room) } else { 0 },
-        imm: (defined && wc.flags.contains(WcFlags::WITH_IMM)).then_some(wc.imm),
+        len,
+        imm: with_imm.then_some(wc.imm),
         buffer,
     }
 }

@@ -83,8 +83,18 @@ pub enum WcOpcode {
     /// A SEND of ours.
     #[default]
     Send = 0,
+    /// A WRITE of ours.
+    Write = 1,
+    /// A READ of ours; its bytes are there.
+    Read = 2,
+    /// A compare-and-swap of ours; what was there before has come.
+    CompareSwap = 3,
+    /// A fetch-and-add of ours; what was there before has come.
+    FetchAdd = 4,
     /// A receive that a SEND filled.
     Recv = 128,
+    /// A receive that a WRITE with immediate data consumed; its buffer is untouched.
+    RecvWriteWithImm = 129,
     /// An opcode this engine does not post.
     Other = 255,
 }
@@ -94,7 +104,12 @@ impl WcOpcode {
     pub fn from_raw(raw: u32) -> WcOpcode {
         match raw {
             0 => WcOpcode::Send,
+            1 => WcOpcode::Write,
+            2 => WcOpcode::Read,
+            3 => WcOpcode::CompareSwap,
+            4 => WcOpcode::FetchAdd,
             128 => WcOpcode::Recv,
+            129 => WcOpcode::RecvWriteWithImm,
             _ => WcOpcode::Other,
         }
     }
@@ -120,7 +135,8 @@ pub struct Wc {
     pub wr_id: u64,
     /// The queue pair the request ran on.
     pub qp_num: u32,
-    /// Bytes received (CP-2); undefined for sends.
+    /// Bytes received, read, or written by a WRITE with immediate data (CP-2); undefined for sends
+    /// and WRITEs.
     pub byte_len: u32,
     /// Immediate data, as the sender gave it, if the flag says so.
     pub imm: u32,

@@ -4,6 +4,8 @@ use core::fmt;
 
 use bitflags::bitflags;
 
+use crate::wc::WcOpcode;
+
 /// One piece of registered memory (`struct ibv_sge`): 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -16,6 +18,23 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+/// Memory at the peer, for one-sided requests: what the owner of a region tells its peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// Address of the first byte, in the owner's terms.
+    pub addr: u64,
+    /// The key that opens it: the region's [`crate::provider::Region::rkey`].
+    pub rkey: u32,
+}
+
+impl Remote {
+    /// The memory `bytes` further on, under the same key.
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> Remote {
+        Remote { addr: self.addr.wrapping_add(bytes), ..self }
+    }
+}
+
 /// What a send request does (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,6 +44,55 @@ pub enum SendOp {
     /// SEND with four bytes of immediate data; the value arrives as it was given, whatever the
     /// byte order of either side (CP-3).
     SendWithImm(u32),
+    /// RDMA WRITE: the pieces go to the peer's memory, which hears nothing of it.
+    Write(Remote),
+    /// RDMA WRITE, then four bytes of immediate data that consume one receive at the peer, whose
+    /// buffer stays as it is (RC-4).
+    WriteWithImm(Remote, u32),
+    /// RDMA READ: the peer's memory goes to the pieces, in order.
+    Read(Remote),
+    /// Eight bytes at the peer, aligned to eight, become `swap` if they are `compare`; what they
+    /// were goes to the piece, which has eight bytes (RC-6). In the peer's byte order.
+    CompareSwap {
+        /// The eight bytes.
+        at: Remote,
+        /// What they must be.
+        compare: u64,
+        /// What they become.
+        swap: u64,
+    },
+    /// `add` is added to eight bytes at the peer, aligned to eight, wrapping; what they were goes
+    /// to the piece, which has eight bytes (RC-6).
+    FetchAdd {
+        /// The eight bytes.
+        at: Remote,
+        /// What is added.
+        add: u64,
+    },
+}
+
+impl SendOp {
+    /// True if the payload goes to the peer; false if bytes of the peer come to the pieces.
+    #[inline(always)]
+    pub fn is_outward(self) -> bool {
+        match self {
+            SendOp::Send | SendOp::SendWithImm(_) => true,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
+        }
+    }
+
+    /// What its completion says it was.
+    #[inline(always)]
+    pub fn completes_as(self) -> WcOpcode {
+        match self {
+            SendOp::Send | SendOp::SendWithImm(_) => WcOpcode::Send,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
 }
 
 bitflags! {
@@ -51,9 +119,9 @@ pub struct SendWr<'a> {
     pub op: SendOp,
     /// Signalling, inline, fence, solicited.
     pub flags: SendFlags,
-    /// First piece of the payload; length 0 for an empty message.
+    /// First piece: of the payload, or of where what is read goes; length 0 for none.
     pub sge: Sge,
-    /// Further pieces, gathered in order.
+    /// Further pieces, gathered or scattered in order.
     pub more: &'a [Sge],
 }
 
@@ -72,6 +140,19 @@ impl SendWr<'_> {
     #[inline]
     pub fn pieces(&self) -> usize {
         1 + self.more.len()
+    }
+
+    /// True if operation, flags and pieces go together (see [`PostCause::Malformed`]).
+    #[inline(always)]
+    pub fn is_well_formed(&self) -> bool {
+        match self.op {
+            SendOp::Send | SendOp::SendWithImm(_) => true,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
+            SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                !self.flags.contains(SendFlags::INLINE) && self.length() == 8
+            }
+        }
     }
 }
 
@@ -109,6 +190,9 @@ pub enum PostCause {
     InlineTooLong,
     /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
     TooManyPieces,
+    /// The operation and what it came with do not go together: READs and atomics are never inline
+    /// (SQ-4), the result of an atomic has eight bytes. EINVAL.
+    Malformed,
     /// Another answer of the device, as a positive errno.
     Device(i32),
 }
@@ -118,7 +202,8 @@ impl PostCause {
     pub fn errno(self) -> i32 {
         match self {
             PostCause::Full => 12,
-            PostCause::State | PostCause::InlineTooLong | PostCause::TooManyPieces => 22,
+            PostCause::State | PostCause::InlineTooLong => 22,
+            PostCause::TooManyPieces | PostCause::Malformed => 22,
             PostCause::Device(errno) => errno,
         }
     }
@@ -131,6 +216,9 @@ impl fmt::Display for PostCause {
             PostCause::State => f.write_str("the queue pair is not in a state that takes it"),
             PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
             PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
+            PostCause::Malformed => f.write_str(
+                "the operation cannot be inline, or its result does not have eight bytes",
+            ),
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }
     }

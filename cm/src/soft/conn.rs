@@ -12,7 +12,7 @@ use doorbell_engine::provider::soft::{Breaker, LinkShared, Wiring};
 use super::DeviceInner;
 use super::links::Ends;
 use super::sys::{Credentials, Received, Socket};
-use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::wire::{Depths, MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::{RNR_TIMER_DEFAULT, rnr_timer_ns};
 use crate::attr::ConnParam;
 use crate::error::CmError;
@@ -92,6 +92,7 @@ pub(super) struct Core {
     /// What this side asks for, until the listener has room.
     knock: Option<Message>,
     rnr_retry: u8,
+    depths: Depths,
     peer: Option<Credentials>,
     link: Option<Arc<LinkShared>>,
 }
@@ -131,6 +132,7 @@ impl End {
             request: None,
             knock: None,
             rnr_retry: 7,
+            depths: Depths::default(),
             peer: None,
             link: None,
         };
@@ -254,10 +256,14 @@ impl Core {
     pub(super) fn start(&mut self, param: &ConnParam<'_>, qp: &Breaker) -> Option<Raised> {
         let (Some(local), Some(_)) = (self.local, self.remote) else { return None };
         self.rnr_retry = param.rnr_retry;
+        let asked =
+            Depths { responder: param.responder_resources, initiator: param.initiator_depth };
+        self.depths = asked.within(self.depths_max());
         self.knock = Some(Message::Request(Box::new(Request {
             place: self.place(qp),
             qp: qp.num(),
             from: local,
+            depths: self.depths,
             data: padded(param.private_data),
         })));
         self.state = State::Knocking { until: Instant::now() + ANSWER_LIMIT };
@@ -321,12 +327,22 @@ impl Core {
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
         let offer = self.device.links.offer(ends, qp)?;
-        qp.connect(&offer.link, self.wiring(request.qp, param.rnr_retry));
+        let wanted = request.depths.swapped();
+        let most = self.depths_max();
+        self.depths =
+            Depths { responder: param.responder_resources, initiator: param.initiator_depth }
+                .within(Depths {
+                    responder: wanted.responder.min(most.responder),
+                    initiator: wanted.initiator.min(most.initiator),
+                });
+        self.rnr_retry = param.rnr_retry;
+        qp.connect(&offer.link, self.wiring(request.qp));
         let reply = Message::Reply(Box::new(Reply {
             place: here,
             qp: qp.num(),
             link: offer.id,
             maker: offer.maker,
+            depths: self.depths,
             data: padded(param.private_data),
         }));
         if let Some(socket) = &self.socket {
@@ -364,9 +380,20 @@ impl Core {
         Place { instance: self.device.instance, domain, queue }
     }
 
-    fn wiring(&self, peer: u32, rnr_retry: u8) -> Wiring {
-        let rnr_timer_ns = rnr_timer_ns(RNR_TIMER_DEFAULT).unwrap_or_default();
-        Wiring { peer, peer_rnr_retry: rnr_retry, rnr_timer_ns }
+    /// The most this device serves and has in flight.
+    fn depths_max(&self) -> Depths {
+        let most = self.device.rd_atomic_max();
+        Depths { responder: most, initiator: most }
+    }
+
+    fn wiring(&self, peer: u32) -> Wiring {
+        Wiring {
+            peer,
+            peer_rnr_retry: self.rnr_retry,
+            rnr_timer_ns: rnr_timer_ns(RNR_TIMER_DEFAULT).unwrap_or_default(),
+            initiator_depth: self.depths.initiator,
+            responder_depth: self.depths.responder,
+        }
     }
 
     /// A message has come.
@@ -424,7 +451,8 @@ impl Core {
                 return self.give_up(EventKind::ConnectError, -error.code().errno());
             }
         };
-        qp.connect(&link, self.wiring(reply.qp, self.rnr_retry));
+        self.depths = reply.depths.swapped().within(self.depths_max());
+        qp.connect(&link, self.wiring(reply.qp));
         self.link = Some(link);
         if let Some(socket) = &self.socket {
             // If this fails the peer is gone, and the next read says so.

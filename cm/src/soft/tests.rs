@@ -9,7 +9,7 @@ use doorbell_engine::provider::{Poller, Provider, QpCaps, Sharing};
 use doorbell_engine::wc::{Status, Wc};
 
 use super::sys::{Received, Socket};
-use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::wire::{Depths, MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
 use crate::attr::{ConnParam, QpAttr};
 use crate::fabric::{Channel, Event, EventKind};
@@ -71,7 +71,13 @@ impl Liar {
 fn request() -> Message {
     let place = Place { instance: [3; 16], domain: 1, queue: 2 };
     let from = loopback(9);
-    Message::Request(Box::new(Request { place, qp: 77, from, data: padded(b"hi") }))
+    Message::Request(Box::new(Request {
+        place,
+        qp: 77,
+        from,
+        depths: Depths::default(),
+        data: padded(b"hi"),
+    }))
 }
 
 #[test]
@@ -178,7 +184,8 @@ fn a_reply_with_a_false_link_is_refused() {
         let liar = Liar(socket.accept().unwrap().expect("it has connected"));
         assert!(matches!(liar.hear(), Some(Message::Request(_))));
         let place = Place { instance: [3; 16], domain: 1, queue: 2 };
-        let reply = Reply { place, qp: 77, link: 5, maker, data: padded(&[]) };
+        let depths = Depths::default();
+        let reply = Reply { place, qp: 77, link: 5, maker, depths, data: padded(&[]) };
         let reply = Message::Reply(Box::new(reply)).encode();
         liar.0.send(&reply, file).unwrap();
         let event = next(&channel);

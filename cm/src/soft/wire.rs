@@ -17,7 +17,7 @@ use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes whenever a message or the layout of a link does.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
@@ -33,6 +33,29 @@ pub(super) struct Place {
     pub(super) queue: u32,
 }
 
+/// READs and atomics that a side serves and has in flight at a time (SQ-7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Depths {
+    pub(super) responder: u8,
+    pub(super) initiator: u8,
+}
+
+impl Depths {
+    /// What a side gets that asks for this, 255 being all it can have (CM-5, CM-6).
+    pub(super) fn within(self, most: Depths) -> Depths {
+        let limit = |asked, most| if asked == u8::MAX { most } else { asked };
+        Depths {
+            responder: limit(self.responder, most.responder),
+            initiator: limit(self.initiator, most.initiator),
+        }
+    }
+
+    /// The same connection, seen from the other side (CM-9).
+    pub(super) fn swapped(self) -> Depths {
+        Depths { responder: self.initiator, initiator: self.responder }
+    }
+}
+
 /// The request of an active side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -40,6 +63,7 @@ pub(super) struct Request {
     pub(super) qp: u32,
     /// The address the active side gives as its own.
     pub(super) from: SocketAddr,
+    pub(super) depths: Depths,
     pub(super) data: [u8; CONNECT_DATA_MAX],
 }
 
@@ -52,6 +76,7 @@ pub(super) struct Reply {
     pub(super) link: u64,
     /// The passive side is the link's maker.
     pub(super) maker: bool,
+    pub(super) depths: Depths,
     pub(super) data: [u8; ACCEPT_DATA_MAX],
 }
 
@@ -95,6 +120,7 @@ impl Message {
                 put_place(&mut out, &request.place);
                 out.extend(request.qp.to_le_bytes());
                 put_addr(&mut out, request.from);
+                out.extend([request.depths.responder, request.depths.initiator]);
                 out.extend(request.data);
             }
             Message::Reply(reply) => {
@@ -102,6 +128,7 @@ impl Message {
                 out.extend(reply.qp.to_le_bytes());
                 out.extend(reply.link.to_le_bytes());
                 out.push(u8::from(reply.maker));
+                out.extend([reply.depths.responder, reply.depths.initiator]);
                 out.extend(reply.data);
             }
             Message::Reject { status, data } => {
@@ -125,6 +152,7 @@ impl Message {
                 place: rest.place()?,
                 qp: rest.u32()?,
                 from: rest.addr()?,
+                depths: rest.depths()?,
                 data: rest.array()?,
             })),
             2 => Message::Reply(Box::new(Reply {
@@ -132,6 +160,7 @@ impl Message {
                 qp: rest.u32()?,
                 link: rest.u64()?,
                 maker: rest.array::<1>()? != [0],
+                depths: rest.depths()?,
                 data: rest.array()?,
             })),
             3 => Message::Ready,
@@ -184,6 +213,11 @@ impl Bytes<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
+    fn depths(&mut self) -> Option<Depths> {
+        let [responder, initiator] = self.array()?;
+        Some(Depths { responder, initiator })
+    }
+
     fn place(&mut self) -> Option<Place> {
         Some(Place { instance: self.array()?, domain: self.u32()?, queue: self.u32()? })
     }
@@ -208,9 +242,11 @@ mod tests {
         let place = Place { instance: [7; 16], domain: 3, queue: 9 };
         let from = "[::1]:70".parse().unwrap();
         let data = padded(b"hello");
-        let reply = Reply { place, qp: 5, link: 1 << 40, maker: true, data: padded(b"welcome") };
+        let depths = Depths { responder: 3, initiator: 16 };
+        let welcome = padded(b"welcome");
+        let reply = Reply { place, qp: 5, link: 1 << 40, maker: true, depths, data: welcome };
         vec![
-            Message::Request(Box::new(Request { place, qp: 4, from, data })),
+            Message::Request(Box::new(Request { place, qp: 4, from, depths, data })),
             Message::Reply(Box::new(reply)),
             Message::Ready,
             Message::Reject { status: 28, data: Box::new(padded(b"no")) },

@@ -12,6 +12,7 @@ mod bed;
 mod completions;
 mod endpoints;
 mod ids;
+mod one_sided;
 mod processes;
 mod queues;
 mod raw;

@@ -373,7 +373,13 @@ mod tests {
         for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
             let breaker = qp.inner().breaker();
             breaker.attach(&link);
-            let wiring = Wiring { peer: nums[1 - n], peer_rnr_retry: 7, rnr_timer_ns: 0 };
+            let wiring = Wiring {
+                peer: nums[1 - n],
+                peer_rnr_retry: 7,
+                rnr_timer_ns: 0,
+                initiator_depth: 4,
+                responder_depth: 4,
+            };
             breaker.connect(&link, wiring);
             assert!(sides[n].intake.admit(qp).is_ok() && sides[n].intake.up(nums[n]));
             sides[n].worker.turn();

@@ -17,7 +17,7 @@ use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
 use crate::wc::Wc;
-use crate::wr::{PostError, RecvWr, SendWr};
+use crate::wr::{PostError, RecvWr, Remote, SendWr};
 
 bitflags! {
     /// What a region may be used for (`enum ibv_access_flags`, MR-1). Local read is always on.
@@ -29,6 +29,16 @@ bitflags! {
         const REMOTE_WRITE = 2;
         /// A peer may READ from here.
         const REMOTE_READ = 4;
+        /// A peer may do atomics here; needs `LOCAL_WRITE`.
+        const REMOTE_ATOMIC = 8;
+    }
+}
+
+impl Access {
+    /// False if a peer may change bytes that the owner may not (MR-1).
+    pub fn is_consistent(self) -> bool {
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        !self.intersects(changes) || self.contains(Access::LOCAL_WRITE)
     }
 }
 
@@ -153,6 +163,10 @@ pub unsafe trait Region: Send + Sync + 'static {
     fn lkey(&self) -> u32;
     /// Key a peer needs for one-sided access.
     fn rkey(&self) -> u32;
+    /// What a peer is told, for one-sided access to the bytes from `offset` on.
+    fn remote(&self, offset: usize) -> Remote {
+        Remote { addr: (self.as_ptr() as u64).wrapping_add(offset as u64), rkey: self.rkey() }
+    }
 }
 
 /// The reader of a completion queue.

@@ -92,7 +92,13 @@ fn admit(one: &mut Side, two: &mut Side) -> (u32, u32) {
     let (maker, taker) = (Arc::new(maker), Arc::new(taker));
     a.attach(&maker);
     b.attach(&taker);
-    let wiring = |peer| Wiring { peer, peer_rnr_retry: 7, rnr_timer_ns: 0 };
+    let wiring = |peer| Wiring {
+        peer,
+        peer_rnr_retry: 7,
+        rnr_timer_ns: 0,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
     let nums = (a.num(), b.num());
     a.connect(&maker, wiring(nums.1));
     b.connect(&taker, wiring(nums.0));

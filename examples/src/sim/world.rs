@@ -176,7 +176,13 @@ impl World {
 
     fn wiring(&self) -> Wiring {
         let Plan { rnr_retry, rnr_timer_ns, .. } = self.plan;
-        Wiring { peer: 0, peer_rnr_retry: rnr_retry, rnr_timer_ns }
+        Wiring {
+            peer: 0,
+            peer_rnr_retry: rnr_retry,
+            rnr_timer_ns,
+            initiator_depth: 4,
+            responder_depth: 4,
+        }
     }
 
     fn queue_pair(&self, desk: usize) -> Result<FaultQp<Soft>, SetupError> {

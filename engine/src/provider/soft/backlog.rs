@@ -1,19 +1,22 @@
-//! Sends that could not go to the wire in their post: the ring was full, or the message is
-//! longer than one record, or gathered. Kept in the queue pair, written in order when there is
-//! space, cut into fragments.
+//! Requests that could not go to the wire in their post: the ring was full, or the message is
+//! longer than one record, or gathered, or one-sided. Kept in the queue pair, written in order when
+//! there is space, cut into fragments.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use arrayvec::ArrayVec;
 
 use super::copy;
-use super::layout::{FRAGMENT, Header, KIND_SEND, RECORD_MAX, RecordFlags};
+use super::layout::{
+    ADD_OPERANDS, FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
+    READ_OPERANDS, RECORD_MAX, RecordFlags, SWAP_OPERANDS, WRITE_OPERANDS,
+};
 use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::qp::{Pending, QpContext, Sent};
 use super::requester::push;
 use crate::provider::Access;
 use crate::wc::Status;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
 /// Messages of this device at most, in bytes (SQ-10).
 pub(super) const MESSAGE_MAX: u32 = 1 << 30;
@@ -31,23 +34,15 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     flags
 }
 
-/// Header and immediate data of one record of a request. Immediate data goes with the last.
-#[inline(always)]
-pub(super) fn header(op: SendOp, mut flags: RecordFlags, length: u32, peer: u32) -> (Header, u32) {
-    let imm = match op {
-        SendOp::SendWithImm(imm) if flags.contains(RecordFlags::LAST) => {
-            flags |= RecordFlags::IMM;
-            imm
-        }
-        SendOp::SendWithImm(_) | SendOp::Send => 0,
-    };
-    (Header::new(KIND_SEND, flags, length, peer), imm)
-}
-
 /// True if the piece may be read under its key.
 #[inline(always)]
 pub(super) fn readable(memory: &Memory, sge: Sge) -> bool {
     sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, Access::empty())
+}
+
+/// True if the piece may be written under its key.
+fn writable(memory: &Memory, sge: Sge) -> bool {
+    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, Access::LOCAL_WRITE)
 }
 
 /// Takes a request in and puts its queue pair in the link's backlog.
@@ -61,29 +56,34 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
         op: wr.op,
         inline: wr.flags.contains(SendFlags::INLINE),
         solicited: wr.flags.contains(SendFlags::SOLICITED),
+        fence: wr.flags.contains(SendFlags::FENCE),
         length: u32::try_from(wr.length()).unwrap_or(u32::MAX),
         pieces,
     });
     push(qp, wr, 0, Sent::empty());
-    if !qp.in_backlog && qp.poison.is_none() {
+    if !qp.in_backlog && !qp.held && qp.poison.is_none() {
         qp.in_backlog = true;
         link.backlog.push_back(qp.num);
     }
 }
 
-/// Writes what waits of the queue pair at the front of the link's backlog. True if it is done
-/// and has left the backlog.
+/// Writes what waits of the queue pair at the front of the link's backlog. True if it has left the
+/// backlog: all is written, or the next waits for an answer.
 #[cold]
 #[inline(never)]
 pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> bool {
     debug_assert_eq!(link.backlog.front(), Some(&qp.num));
     while qp.sent != qp.posted {
         let pending = qp.kept(qp.sent);
-        if let Some(status) = impossible(memory, &pending) {
+        if let Some(status) = impossible(memory, qp, &pending) {
             qp.poison = Some((qp.sent, status));
             break;
         }
-        if !write_fragments(link, qp, &pending) {
+        if waits_for_answers(qp, &pending) {
+            qp.held = true;
+            break;
+        }
+        if !write_request(link, qp, &pending) {
             return false;
         }
     }
@@ -94,44 +94,53 @@ pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
 
 /// Why a request can never run: too long, or a key that does not allow it (section 2.5). Also
 /// asked again between fragments, so that a region that went away is noticed.
-fn impossible(memory: &Memory, pending: &Pending) -> Option<Status> {
+fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Status> {
     if pending.length > MESSAGE_MAX {
         return Some(Status::LocalLength);
     }
-    let allowed = pending.inline || pending.pieces.iter().all(|sge| readable(memory, *sge));
+    let outward = pending.op.is_outward();
+    if !outward && qp.initiator_depth == 0 {
+        // It could wait for ever.
+        return Some(Status::LocalQpOperation);
+    }
+    let mut pieces = pending.pieces.iter();
+    let allowed = match outward {
+        true => pending.inline || pieces.all(|sge| readable(memory, *sge)),
+        false => pieces.all(|sge| writable(memory, *sge)),
+    };
     if allowed { None } else { Some(Status::LocalProtection) }
 }
 
+/// True if the request may not start before an answer has come (SQ-5, SQ-7).
+fn waits_for_answers(qp: &QpContext, pending: &Pending) -> bool {
+    let full = !pending.op.is_outward() && qp.asking() >= u32::from(qp.initiator_depth);
+    full || (pending.fence && qp.asking() > 0)
+}
+
 /// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`.
-fn write_fragments(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool {
+fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
     if link.broken || (signaled && !link.signaled.has_room()) {
         return false;
     }
-    loop {
-        let rest = pending.length - qp.sent_bytes;
-        let length = rest.min(FRAGMENT);
-        let last = rest == length;
-        let mut flags = record_flags(pending.solicited && last, signaled && last);
-        flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
-        flags.set(RecordFlags::LAST, last);
-        let (header, imm) = header(pending.op, flags, length, qp.peer);
-        if !link.has_space(header.record()) {
-            return false;
+    let size = u64::from(pending.length) << 32;
+    let written = match pending.op {
+        SendOp::Send => write_fragments(link, qp, pending, None, None),
+        SendOp::SendWithImm(imm) => write_fragments(link, qp, pending, None, Some(imm)),
+        SendOp::Write(to) => write_fragments(link, qp, pending, Some(to), None),
+        SendOp::WriteWithImm(to, imm) => write_fragments(link, qp, pending, Some(to), Some(imm)),
+        SendOp::Read(Remote { addr, rkey }) => {
+            write_ask(link, qp, (KIND_READ, READ_OPERANDS), &[addr, u64::from(rkey) | size])
         }
-        let to = link.tx.begin(header, imm);
-        // SAFETY: `begin` gives space for the record; the poster vouches for the pieces, whose
-        // keys were checked.
-        unsafe { gather(to, &pending.pieces, qp.sent_bytes, length) };
-        link.tx.end(header);
-        if link.tx.unpublished() >= RECORD_MAX {
-            let ack = link.ack();
-            link.tx.publish(ack);
+        SendOp::CompareSwap { at, compare, swap } => {
+            let operands = [at.addr, at.rkey.into(), compare, swap];
+            write_ask(link, qp, (KIND_SWAP, SWAP_OPERANDS), &operands)
         }
-        if !last {
-            qp.sent_bytes += length;
-            continue;
+        SendOp::FetchAdd { at, add } => {
+            write_ask(link, qp, (KIND_ADD, ADD_OPERANDS), &[at.addr, at.rkey.into(), add])
         }
+    };
+    if written {
         let (end, index) = (link.tx.at, qp.sent);
         if signaled {
             link.signaled.push(Signaled { end, qp: qp.num, index });
@@ -141,7 +150,79 @@ fn write_fragments(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bo
         entry.sent |= Sent::ON_WIRE;
         qp.sent = index.wrapping_add(1);
         qp.sent_bytes = 0;
-        return true;
+    }
+    written
+}
+
+/// Writes a request whose answer brings bytes: one record of operands.
+fn write_ask(
+    link: &mut Link,
+    qp: &mut QpContext,
+    (kind, length): (u8, u32),
+    operands: &[u64],
+) -> bool {
+    debug_assert_eq!(operands.len() * 8, length as usize);
+    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let flags = RecordFlags::FIRST | RecordFlags::LAST | record_flags(false, signaled);
+    let header = Header::new(kind, flags, length, qp.peer);
+    if !link.has_space(header.record()) {
+        return false;
+    }
+    let to = link.tx.begin(header, 0).cast::<u64>();
+    for (n, operand) in operands.iter().enumerate() {
+        // SAFETY: `begin` gives space for the record, 8-byte aligned.
+        unsafe { to.add(n).write(*operand) };
+    }
+    link.tx.end(header);
+    qp.ask();
+    true
+}
+
+/// Writes what carries a payload: a SEND, or a WRITE `to` the peer's memory. Immediate data goes
+/// with the last fragment.
+fn write_fragments(
+    link: &mut Link,
+    qp: &mut QpContext,
+    pending: &Pending,
+    to: Option<Remote>,
+    imm: Option<u32>,
+) -> bool {
+    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let (kind, operands) = if to.is_some() { (KIND_WRITE, WRITE_OPERANDS) } else { (KIND_SEND, 0) };
+    loop {
+        let rest = pending.length - qp.sent_bytes;
+        let length = rest.min(FRAGMENT - operands);
+        let last = rest == length;
+        let mut flags = record_flags(pending.solicited && last, signaled && last);
+        flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
+        flags.set(RecordFlags::LAST, last);
+        flags.set(RecordFlags::IMM, last && imm.is_some());
+        let header = Header::new(kind, flags, operands + length, qp.peer);
+        if !link.has_space(header.record()) {
+            return false;
+        }
+        let mut place = link.tx.begin(header, imm.unwrap_or(0));
+        // SAFETY: `begin` gives space for the record, 8-byte aligned; the poster vouches for the
+        // pieces, whose keys were checked.
+        unsafe {
+            if let Some(to) = to {
+                let size = u64::from(pending.length) << 32;
+                let words = place.cast::<u64>();
+                words.write(to.offset(qp.sent_bytes.into()).addr);
+                words.add(1).write(u64::from(to.rkey) | size);
+                place = place.add(operands as usize);
+            }
+            gather(place, &pending.pieces, qp.sent_bytes, length);
+        }
+        link.tx.end(header);
+        if link.tx.unpublished() >= RECORD_MAX {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
+        if last {
+            return true;
+        }
+        qp.sent_bytes += length;
     }
 }
 

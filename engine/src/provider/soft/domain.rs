@@ -21,7 +21,7 @@ use super::link::{Link, LinkShared};
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
-use crate::provider::Sharing;
+use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc};
 
 /// What the control plane wants of a domain.
@@ -54,6 +54,8 @@ pub(super) struct Connect {
     pub(super) link: Arc<LinkShared>,
     pub(super) rnr_retry: u8,
     pub(super) rnr_timer_ns: u64,
+    pub(super) initiator_depth: u8,
+    pub(super) responder_depth: u8,
 }
 
 /// A receive queue as one domain sees it.
@@ -341,6 +343,12 @@ impl Inside {
         qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
+        qp.initiator_depth = connect.initiator_depth;
+        qp.responder_depth = connect.responder_depth;
+        qp.rights = Access::REMOTE_WRITE;
+        if qp.responder_depth > 0 {
+            qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
         qp.state = State::Rts;
         if let Some(link) = &mut self.links[index] {
             if link.users == 0 {
@@ -355,6 +363,9 @@ impl Inside {
             // Room for every queue pair at once: the data plane never grows it.
             let want = link.users as usize;
             link.backlog.reserve(want.saturating_sub(link.backlog.len()));
+            link.answers_max += usize::from(qp.responder_depth);
+            let want = link.answers_max;
+            link.answers.reserve(want.saturating_sub(link.answers.len()));
         }
     }
 
@@ -382,6 +393,7 @@ impl Inside {
         }
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.backlog.retain(|num| *num != qp.num);
+            link.answers_max -= usize::from(qp.responder_depth);
             link.users -= 1;
             link.shared.release_end();
         }

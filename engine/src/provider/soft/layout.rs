@@ -6,7 +6,8 @@
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   128 lines + slack         sender writes; records, 8-byte aligned
 //! ```
-//! A record is one header word, an immediate word where flagged, and the payload padded to 8.
+//! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
+//! payload of what is one-sided begins with operand words: address and key, then what it needs.
 //! It never wraps: one that starts near the end runs on into the slack. A record posted alone
 //! is also copied into the bell itself, so that it costs one cache line transfer, the line the
 //! receiver already reads.
@@ -73,8 +74,26 @@ bitflags! {
     }
 }
 
-/// What a record is.
+/// What a record is: a message, or a fragment of one.
 pub(super) const KIND_SEND: u8 = 1;
+/// Bytes for the receiver's memory. Operands: address of these bytes; key, and how many bytes the
+/// whole request has from the first one's address on (high half).
+pub(super) const KIND_WRITE: u8 = 2;
+/// Asks for bytes. Operands: address; key, and how many (high half).
+pub(super) const KIND_READ: u8 = 3;
+/// Asks for an atomic. Operands: address; key; compare; swap.
+pub(super) const KIND_SWAP: u8 = 4;
+/// Asks for an atomic. Operands: address; key; what to add.
+pub(super) const KIND_ADD: u8 = 5;
+/// What was asked for, or a piece of it. Operand: the status; bytes follow if that is success.
+pub(super) const KIND_ANSWER: u8 = 6;
+
+/// Operand words of each kind, in bytes.
+pub(super) const WRITE_OPERANDS: u32 = 16;
+pub(super) const READ_OPERANDS: u32 = 16;
+pub(super) const SWAP_OPERANDS: u32 = 32;
+pub(super) const ADD_OPERANDS: u32 = 24;
+pub(super) const ANSWER_OPERANDS: u32 = 8;
 
 /// A record header: length, kind, flags, destination queue pair, in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
+use super::answers::Answer;
 use super::layout::{LINK_BYTES, LinkHeader, Side, split};
 use super::qp::CLOSED;
 use super::ring::{Refusal, Rx, Tx};
@@ -167,6 +168,12 @@ pub(super) struct Link {
     pub(super) asked: bool,
     /// Queue pairs with requests that did not fit, in order.
     pub(super) backlog: VecDeque<u32>,
+    /// READs and atomics of the peer that are taken and not answered, in order; as many as all
+    /// queue pairs of the link allow together.
+    pub(super) answers: VecDeque<Answer>,
+    pub(super) answers_max: usize,
+    /// A refusal that waits for answers on their way: the requests before it are not done.
+    pub(super) unheard: Option<Refusal>,
     /// Refusals the peer has not dealt with, oldest first; the first is in the line, under that
     /// number. Until it is dealt with, nothing behind it is acknowledged: no send that failed
     /// can ever look as if it had succeeded.
@@ -199,6 +206,9 @@ impl Link {
             safe: 0,
             asked: false,
             backlog: VecDeque::new(),
+            answers: VecDeque::new(),
+            answers_max: 0,
+            unheard: None,
             refusals: ArrayVec::new(),
             refusal_number: 0,
             refused: ArrayVec::new(),

@@ -3,6 +3,8 @@
 //! Written by the control plane, read on every access of the data plane without a lock. A key is
 //! slot and generation, so that one that was deregistered fails (MR-3).
 
+#![expect(unsafe_code, reason = "atomics of a peer on memory named by address")]
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use spin::Mutex;
@@ -89,6 +91,35 @@ impl Memory {
         let offset = start.wrapping_sub(slot.start.load(Ordering::Relaxed));
         offset.saturating_add(u64::from(length)) <= slot.length.load(Ordering::Relaxed)
             && slot.access.load(Ordering::Relaxed) & right.bits() == right.bits()
+    }
+}
+
+/// Aligned bytes that several may change at once: one atomic step on eight of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// They become `swap` if they are `compare`.
+    Swap { compare: u64, swap: u64 },
+    /// This is added, wrapping.
+    Add(u64),
+}
+
+impl Step {
+    /// Does it; what was there before. Atomic with all that the owner's processors do (RC-6).
+    ///
+    /// # Safety
+    /// `at` is 8-byte aligned and valid for reads and writes, and all that is not atomic stays
+    /// away from it: the owner of the region lets peers change it.
+    pub(super) unsafe fn apply(self, at: *mut u64) -> u64 {
+        // SAFETY: the caller vouches for the address.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        match self {
+            // AcqRel: what one side wrote before its step is seen by who finds the step done.
+            Step::Swap { compare, swap } => {
+                let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
+                word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|old| old)
+            }
+            Step::Add(value) => word.fetch_add(value, Ordering::AcqRel),
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 //! The receiver's poll does the NIC's work. A post writes records to a ring in shared memory and
 //! rings once; the peer's poll moves each into the next posted receive and makes the completion.
 //! In data order: [`requester`] → [`ring`] → [`responder`] → [`recvq`] → [`cq`], with [`domain`]
-//! as what one thread drives, and [`link`] as what connects two of them.
+//! as what one thread drives, and [`link`] as what connects two of them. One-sided requests go the
+//! same way to [`target`], and what they ask for comes back through [`answers`].
 //!
 //! What one process shares is a [`Soft`]; connections between processes are the business of the
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.
 #![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
 
+mod answers;
 mod backlog;
 mod copy;
 mod cq;
@@ -24,6 +26,7 @@ mod responder;
 mod ring;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -42,7 +45,7 @@ use self::cq::{Direct, Queued};
 use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
 use self::nic::Nic;
-use self::qp::{QpContext, QpParts, State};
+use self::qp::{ASKS_MAX, QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
@@ -153,8 +156,9 @@ impl Provider for Soft {
 
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
         let asked = || format!("a region of {} bytes with {access:?}", memory.len());
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(SetupError::new(Code::Invalid, asked(), "REMOTE_WRITE needs LOCAL_WRITE"));
+        if !access.is_consistent() {
+            let answer = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (MR-1)";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
         match self.nic.memory.insert(start, length, access) {
@@ -307,6 +311,11 @@ pub struct Wiring {
     pub peer_rnr_retry: u8,
     /// Time between them, in nanoseconds (`min_rnr_timer` of this side).
     pub rnr_timer_ns: u64,
+    /// READs and atomics this side may have in flight, 16 at most (`max_rd_atomic`, SQ-7).
+    pub initiator_depth: u8,
+    /// READs and atomics the peer may have in flight, 16 at most (`max_dest_rd_atomic`); with 0 it
+    /// has no right to any (QP-20).
+    pub responder_depth: u8,
 }
 
 impl SoftQp {
@@ -373,6 +382,8 @@ impl Breaker {
             link: link.clone(),
             rnr_retry: wiring.peer_rnr_retry,
             rnr_timer_ns: wiring.rnr_timer_ns,
+            initiator_depth: wiring.initiator_depth.min(ASKS_MAX as u8),
+            responder_depth: wiring.responder_depth.min(ASKS_MAX as u8),
         }));
     }
 

@@ -6,7 +6,7 @@ use spin::Mutex;
 use std_alloc::vec::Vec;
 
 use super::memory::Memory;
-use super::qp::SEND_SGE_MAX;
+use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use crate::provider::Caps;
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
@@ -39,7 +39,7 @@ impl Nic {
         caps.srq_wr_max = 1 << 20;
         caps.message_max = 1 << 30;
         caps.inline_max = 1024;
-        caps.rd_atomic_max = 16;
+        caps.rd_atomic_max = ASKS_MAX as u8;
         Nic {
             caps,
             memory: Memory::new(),

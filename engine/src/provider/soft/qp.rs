@@ -7,12 +7,15 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
-use crate::provider::QpCaps;
-use crate::wc::Status;
+use crate::provider::{Access, QpCaps};
+use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
 
 /// Pieces of a send request at most.
 pub(super) const SEND_SGE_MAX: usize = 4;
+
+/// READs and atomics in flight at most, in each direction of a connection.
+pub(super) const ASKS_MAX: usize = 16;
 
 /// No link.
 pub(super) const CLOSED: usize = usize::MAX;
@@ -36,6 +39,22 @@ bitflags! {
         const SIGNALED = 1;
         /// All of it was written to the ring; `end` says up to where.
         const ON_WIRE = 2;
+        /// What its completion says it was: the opcode's number, in the second byte.
+        const OPCODE = 0xff00;
+    }
+}
+
+impl Sent {
+    /// Nothing known yet, but what it is.
+    #[inline(always)]
+    pub(super) fn of(op: SendOp) -> Sent {
+        Sent::from_bits_retain(u32::from(op.completes_as() as u8) << 8)
+    }
+
+    /// What its completion says it was.
+    #[inline(always)]
+    pub(super) fn opcode(self) -> WcOpcode {
+        WcOpcode::from_raw(self.bits() >> 8)
     }
 }
 
@@ -54,6 +73,7 @@ pub(super) struct Pending {
     pub(super) op: SendOp,
     pub(super) inline: bool,
     pub(super) solicited: bool,
+    pub(super) fence: bool,
     pub(super) length: u32,
     pub(super) pieces: ArrayVec<Sge, SEND_SGE_MAX>,
 }
@@ -101,6 +121,28 @@ pub(super) struct QpContext {
     inline_max: u32,
     /// It is in its link's backlog.
     pub(super) in_backlog: bool,
+
+    /// READs and atomics it may have in flight, and the peer may (SQ-7).
+    pub(super) initiator_depth: u8,
+    pub(super) responder_depth: u8,
+    /// What the peer may do to memory through this queue pair.
+    pub(super) rights: Access,
+    /// READs and atomics put on the wire, and those of them answered; both wrap.
+    pub(super) asked: u32,
+    pub(super) answered: u32,
+    /// The requests in flight, by their count modulo the size.
+    asks: [u32; ASKS_MAX],
+    /// Bytes of the oldest one's answer that have come.
+    pub(super) answer_bytes: u32,
+    /// Its next request waits for an answer: fenced, or as many asked as may be. It is in no
+    /// backlog until one comes.
+    pub(super) held: bool,
+    /// READs and atomics of the peer that are taken and not answered.
+    pub(super) owed: u8,
+    /// Completions up to this request are due, and wait for answers to requests before them.
+    pub(super) parked: Option<u32>,
+    /// Bytes of a WRITE that is coming in pieces.
+    pub(super) writing: Option<u32>,
 
     /// Request that could not be carried out here, with its status: the queue pair fails when
     /// all before it are done.
@@ -155,6 +197,17 @@ impl QpContext {
             inline: Box::new_uninit_slice(size as usize * caps.inline as usize),
             inline_max: caps.inline,
             in_backlog: false,
+            initiator_depth: 0,
+            responder_depth: 0,
+            rights: Access::empty(),
+            asked: 0,
+            answered: 0,
+            asks: [0; ASKS_MAX],
+            answer_bytes: 0,
+            held: false,
+            owed: 0,
+            parked: None,
+            writing: None,
             poison: None,
             good_until: 0,
             cause: None,
@@ -196,6 +249,33 @@ impl QpContext {
         unsafe { self.sq[(index & self.mask) as usize].assume_init_mut() }
     }
 
+    /// Notes that request `sent`, a READ or an atomic, is on the wire.
+    pub(super) fn ask(&mut self) {
+        self.asks[self.asked as usize % ASKS_MAX] = self.sent;
+        self.asked = self.asked.wrapping_add(1);
+    }
+
+    /// READs and atomics in flight.
+    #[inline(always)]
+    pub(super) fn asking(&self) -> u32 {
+        self.asked.wrapping_sub(self.answered)
+    }
+
+    /// The oldest request in flight that an answer is for.
+    #[inline(always)]
+    pub(super) fn oldest_ask(&self) -> Option<u32> {
+        let oldest = self.asks[self.answered as usize % ASKS_MAX];
+        (self.asked != self.answered).then_some(oldest)
+    }
+
+    /// True if request `index`, or one before it, waits for its answer.
+    #[inline(always)]
+    pub(super) fn awaits_answer(&self, index: u32) -> bool {
+        // Both lie in `completed .. posted`.
+        let place = |index: u32| index.wrapping_sub(self.completed);
+        self.oldest_ask().is_some_and(|oldest| place(oldest) <= place(index))
+    }
+
     /// Keeps what is needed to send request `posted` later; an inline payload is copied.
     pub(super) fn keep(&mut self, pending: Pending) {
         let slot = (self.posted & self.mask) as usize;
@@ -219,7 +299,8 @@ impl QpContext {
     /// What was kept of request `index`; an inline payload is one piece, in the device's copy.
     pub(super) fn kept(&self, index: u32) -> Pending {
         let slot = (index & self.mask) as usize;
-        // SAFETY: only asked for requests `sent..posted`, all of which went through `keep`.
+        // SAFETY: only asked for requests `sent..posted` and for READs and atomics in flight, all
+        // of which went through `keep` and have their slot still.
         let mut pending = unsafe { self.pending[slot].assume_init_ref() }.clone();
         if pending.inline {
             let start = self.inline.as_ptr().wrapping_add(slot * self.inline_max as usize);

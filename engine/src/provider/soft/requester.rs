@@ -100,22 +100,61 @@ impl Inside {
             let Some(qp) = self.qp(first.qp) else { continue };
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { &mut *qp.as_ptr() };
-            if qp.state == State::Rts {
+            if qp.state != State::Rts {
+                continue;
+            }
+            if qp.parked.is_some() || qp.awaits_answer(first.index) {
+                self.park(qp, first.index);
+            } else {
                 self.succeed(qp, first.index, sink);
             }
         }
     }
 
+    /// A request is taken, but answers to it or to some before it have not come: the completion
+    /// waits in its queue pair, and those of others go on.
+    #[cold]
+    fn park(&mut self, qp: &mut QpContext, index: u32) {
+        qp.parked = Some(index.wrapping_add(1));
+        if !qp.awaits_answer(index) {
+            self.worry(qp);
+        }
+    }
+
+    /// Makes the completions that waited for answers, as far as those have come. False: there is
+    /// no room for more now.
+    fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        let Some(upto) = qp.parked else { return true };
+        while qp.completed != upto {
+            let index = qp.completed;
+            if qp.awaits_answer(index) {
+                return true;
+            }
+            if !qp.entry(index).sent.contains(Sent::SIGNALED) {
+                qp.completed = index.wrapping_add(1);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            self.succeed(qp, index, sink);
+        }
+        qp.parked = None;
+        true
+    }
+
     #[inline(always)]
     fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
+        let entry = *qp.entry(index);
+        let opcode = entry.sent.opcode();
         let wc = Wc {
-            wr_id: qp.entry(index).wr_id,
+            wr_id: entry.wr_id,
             qp_num: qp.num,
-            byte_len: 0,
+            byte_len: if brings_bytes(opcode) { qp.kept(index).length } else { 0 },
             imm: 0,
             vendor_err: 0,
             status: Status::Success,
-            opcode: WcOpcode::Send,
+            opcode,
             flags: WcFlags::empty(),
         };
         self.put_send(qp, index, wc, sink);
@@ -176,6 +215,8 @@ impl Inside {
         }
         // Its place in the backlog is skipped when its turn comes.
         qp.in_backlog = false;
+        qp.held = false;
+        qp.parked = None;
         qp.open_on = CLOSED;
         qp.state = State::Err;
         qp.good_until = good_until;
@@ -214,11 +255,13 @@ impl Inside {
             };
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { &mut *qp.as_ptr() };
+            let mut done = self.release_parked(qp, sink) && qp.poison.is_none();
             self.fail_poisoned(qp);
-            let done = qp.state == State::Err
-                && self.flush_assembly(qp, sink)
-                && self.flush_sends(qp, sink)
-                && self.flush_receives(qp, sink);
+            if qp.state == State::Err {
+                done = self.flush_assembly(qp, sink)
+                    && self.flush_sends(qp, sink)
+                    && self.flush_receives(qp, sink);
+            }
             if done {
                 qp.in_todo = false;
                 self.todo.swap_remove(at);
@@ -232,6 +275,9 @@ impl Inside {
     /// were to complete have to be taken first, of the others nobody would hear.
     fn fail_poisoned(&mut self, qp: &mut QpContext) {
         let Some((index, status)) = qp.poison else { return };
+        if qp.asking() > 0 || qp.parked.is_some() {
+            return;
+        }
         let (mut good_until, mut awaited) = (0, 0);
         let mut before = qp.completed;
         while before != index {
@@ -256,6 +302,7 @@ impl Inside {
             if entry.sent.contains(Sent::ON_WIRE)
                 && qp.cause != Some(Status::Flushed)
                 && good_until >= entry.end
+                && !qp.awaits_answer(index)
             {
                 if !entry.sent.contains(Sent::SIGNALED) {
                     qp.completed = index.wrapping_add(1);
@@ -334,6 +381,11 @@ pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
     }
 }
 
+/// True if the completion says how many bytes have come (CP-2).
+fn brings_bytes(opcode: WcOpcode) -> bool {
+    matches!(opcode, WcOpcode::Read | WcOpcode::CompareSwap | WcOpcode::FetchAdd)
+}
+
 /// The checks of a post, in the order hardware makes them.
 #[inline(always)]
 fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
@@ -346,13 +398,14 @@ fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
     if wr.flags.contains(SendFlags::INLINE) && wr.length() > u64::from(qp.inline_max()) {
         return Err(PostCause::InlineTooLong);
     }
-    Ok(())
+    if wr.is_well_formed() { Ok(()) } else { Err(PostCause::Malformed) }
 }
 
 #[inline(always)]
 pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent) {
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-    let sent = if signaled { on_wire | Sent::SIGNALED } else { on_wire };
+    let mut sent = on_wire | Sent::of(wr.op);
+    sent.set(Sent::SIGNALED, signaled);
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent });
 }
 
@@ -441,12 +494,16 @@ fn plain(
     if length > limit || !wr.more.is_empty() || qp.room() == 0 {
         return None;
     }
+    if wr.flags.contains(SendFlags::FENCE) {
+        return None;
+    }
     if !inline && !backlog::readable(memory, wr.sge) {
         return None;
     }
     let imm = match wr.op {
         SendOp::Send => None,
         SendOp::SendWithImm(imm) => Some(imm),
+        _ => return None,
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
     if header.flags().contains(RecordFlags::ASK) && !link.signaled.has_room() {

@@ -9,7 +9,9 @@ use core::sync::atomic::Ordering;
 
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
-use super::layout::{Header, KIND_SEND, RecordFlags};
+use super::layout::{
+    Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE, RecordFlags,
+};
 use super::link::Link;
 use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
@@ -84,7 +86,7 @@ impl Inside {
         link.quiet = if sink.room() == room { link.quiet.wrapping_add(1) } else { 0 };
         if (link.quiet % LOOK_EVERY == 1 || self.sharing == Sharing::Shared)
             && link.tx.waits(link.safe)
-            && let Some(refusal) = link.look_at_taken()
+            && let Some(refusal) = link.unheard.take().or_else(|| link.look_at_taken())
         {
             self.take_refusal(link, refusal);
         }
@@ -93,6 +95,9 @@ impl Inside {
         }
         if !link.refusals.is_empty() {
             link.attend_refusals();
+        }
+        if !link.answers.is_empty() {
+            self.advance_answers(link);
         }
         if !link.backlog.is_empty() {
             self.advance_link(link);
@@ -219,9 +224,13 @@ impl Inside {
         if link.rx.leave_bell() {
             return true;
         }
-        if header.kind() != KIND_SEND {
-            self.cut_off(link);
-            return false;
+        match header.kind() {
+            KIND_ANSWER => return self.take_answer(link, header),
+            KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD => {}
+            _ => {
+                self.cut_off(link);
+                return false;
+            }
         }
         let Some(qp) = qp_in(&self.qps, header.qp()) else {
             return self.receive_for_nobody(link, header, None);
@@ -231,22 +240,37 @@ impl Inside {
         if qp.link != link.index || qp.state != State::Rts {
             return self.receive_for_nobody(link, header, Some(qp.state));
         }
-        if header.flags().contains(RecordFlags::FIRST) != qp.assembly.is_none() {
-            let status = Status::RemoteInvalidRequest;
-            return self.refuse(link, header, qp, (status, status), sink);
+        let writes = header.kind() == KIND_WRITE;
+        let first = header.flags().contains(RecordFlags::FIRST);
+        let in_order = match (qp.assembly, qp.writing) {
+            (Some(_), _) => header.kind() == KIND_SEND && !first,
+            (None, Some(_)) => writes && !first,
+            (None, None) => first,
+        };
+        if !in_order {
+            return self.refuse_invalid(link, header, qp, sink);
         }
-        if qp.assembly.is_none() {
-            let exact = self.sharing == Sharing::Shared;
-            let rq = &mut self.rqs[qp.rq];
-            if rq.stash.len() == 0 {
-                rq.queue.fetch(&mut rq.stash, exact);
-            }
-            if rq.stash.len() == 0 {
-                return self.wait_for_receive(link, header, qp, sink);
-            }
-            qp.rnr_since_ns = None;
+        if header.kind() != KIND_SEND {
+            return self.receive_one_sided(link, header, qp, sink);
+        }
+        if qp.assembly.is_none() && !self.has_receive(qp) {
+            return self.wait_for_receive(link, header, qp, sink);
         }
         self.receive_fragment(link, header, qp, sink)
+    }
+
+    /// True if there is a receive for the queue pair's next message.
+    pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
+        let exact = self.sharing == Sharing::Shared;
+        let rq = &mut self.rqs[qp.rq];
+        if rq.stash.len() == 0 {
+            rq.queue.fetch(&mut rq.stash, exact);
+        }
+        let found = rq.stash.len() > 0;
+        if found {
+            qp.rnr_since_ns = None;
+        }
+        found
     }
 
     /// One fragment of a message, or a whole one: the first takes a receive, the last completes
@@ -268,12 +292,12 @@ impl Inside {
         };
         let length = header.length();
         if length > wr.sge.length - received {
-            let statuses = (Status::LocalLength, Status::RemoteInvalidRequest);
+            let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
             return self.refuse(link, header, qp, statuses, sink);
         }
         let to = wr.sge.addr + u64::from(received);
         if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
-            let statuses = (Status::LocalProtection, Status::RemoteOperation);
+            let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
         }
         // SAFETY: as in `receive`.
@@ -317,7 +341,7 @@ impl Inside {
     }
 
     /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
-    fn wait_for_receive<S: Sink>(
+    pub(super) fn wait_for_receive<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
@@ -335,29 +359,46 @@ impl Inside {
         if now.saturating_sub(since) < patience {
             return false;
         }
-        let statuses = (Status::Flushed, Status::RnrRetryExceeded);
+        let statuses = (None, Status::RnrRetryExceeded);
         self.refuse(link, header, qp, statuses, sink)
     }
 
-    /// Refuses a record: the receive it would have used completes with the first status, the peer
-    /// hears the second, and this queue pair is in error (SM-3). False: it has to wait.
-    fn refuse<S: Sink>(
+    /// Refuses a record that no honest sender writes there.
+    fn refuse_invalid<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
-        (here, there): (Status, Status),
         sink: &mut S,
     ) -> bool {
-        if !link.refuse(header.qp(), there) {
+        let status = Status::RemoteInvalidRequest;
+        let here = (header.kind() == KIND_SEND).then_some(status);
+        self.refuse(link, header, qp, (here, status), sink)
+    }
+
+    /// Refuses a record: the receive it would have used, if it is of that kind, completes with the
+    /// first status, the peer hears the second, and this queue pair is in error (SM-3). False: it
+    /// has to wait.
+    pub(super) fn refuse<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        (here, there): (Option<Status>, Status),
+        sink: &mut S,
+    ) -> bool {
+        // What it asked for before comes first: of requests done, none may look as if it had
+        // failed.
+        if qp.owed > 0 || !link.refuse(header.qp(), there) {
             return false;
         }
-        let taken = match qp.assembly.take() {
-            Some(assembly) => Some(assembly.wr),
-            None => self.take_receive(qp),
+        let taken = match (qp.assembly.take(), here) {
+            (Some(assembly), _) => Some(assembly.wr),
+            (None, Some(_)) => self.take_receive(qp),
+            (None, None) => None,
         };
         if let Some(RecvWr { wr_id, .. }) = taken {
-            let wc = error_wc(wr_id, qp.num, here);
+            let wc = error_wc(wr_id, qp.num, here.unwrap_or(Status::Flushed));
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
         link.rx.consume(header);
@@ -365,7 +406,7 @@ impl Inside {
         true
     }
 
-    fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
+    pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
         let rq = &mut self.rqs[qp.rq];
         let wr = rq.stash.first().copied()?;
         rq.stash.advance();
@@ -384,6 +425,13 @@ impl Inside {
         if let Some(slot) = slot.copied() {
             // SAFETY: as in `receive`.
             let qp = unsafe { &mut *slot.as_ptr() };
+            if let Some(ask) = qp.oldest_ask()
+                && qp.entry(ask).end <= refusal.at
+            {
+                // Its answer comes first.
+                link.unheard = Some(refusal);
+                return;
+            }
             if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
                 self.fail_qp(qp, refusal.at, Some(refusal.status));
             }
@@ -393,7 +441,7 @@ impl Inside {
 
     /// The peer wrote what no honest peer writes: its connections end, nothing else does.
     #[cold]
-    fn cut_off(&mut self, link: &mut Link) {
+    pub(super) fn cut_off(&mut self, link: &mut Link) {
         link.broken = true;
         // No new connection over it.
         link.shared.peer_gone();
@@ -426,7 +474,7 @@ fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
 }
 
 #[inline(always)]
-fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
+pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
     let imm_flag = record.contains(RecordFlags::IMM);
     Wc {
         wr_id,

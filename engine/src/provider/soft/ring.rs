@@ -491,6 +491,38 @@ impl Rx {
         unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
 
+    /// The first words of the payload of the record whose header was read, from the ring; `None` if
+    /// it is not that long. Each is loaded once.
+    pub(super) fn operands<const N: usize>(&self, header: Header) -> Option<[u64; N]> {
+        debug_assert!(!self.in_bell);
+        if (header.length() as usize) < N * 8 {
+            return None;
+        }
+        // SAFETY: `header` checked that the record lies inside what was published; its payload is
+        // 8-byte aligned and holds N words.
+        let words = unsafe { self.payload(header).cast::<u64>() };
+        // SAFETY: as above.
+        Some(core::array::from_fn(|n| unsafe { words.add(n).read_volatile() }))
+    }
+
+    /// Copies `length` bytes of the payload to `to`, those from `skip` on, from the ring.
+    ///
+    /// # Safety
+    /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
+    /// nobody else uses those, or they are memory that the peer may write to.
+    pub(super) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
+        debug_assert!(!self.in_bell && skip + length <= header.length());
+        // SAFETY: as in `fetch`; the caller vouches for `to`.
+        unsafe { copy::exact(to, self.payload(header).add(skip as usize), length as usize) };
+    }
+
+    /// # Safety
+    /// [`Rx::header`] has just given this header.
+    unsafe fn payload(&self, header: Header) -> *mut u8 {
+        // SAFETY: header and immediate word lie inside the record.
+        unsafe { self.way.data(self.at).add(8 + header.immediate_bytes() as usize) }
+    }
+
     /// Moves past the record whose header was read.
     #[inline(always)]
     pub(super) fn consume(&mut self, header: Header) {

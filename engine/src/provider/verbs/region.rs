@@ -39,8 +39,8 @@ impl VerbsRegion {
             let (name, length) = (&device.caps().device, memory.len());
             format!("register {length} bytes with {name} for {access:?}")
         };
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-            let answer = "REMOTE_WRITE needs LOCAL_WRITE (MR-1)";
+        if !access.is_consistent() {
+            let answer = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (MR-1)";
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         // SAFETY: the mapping is valid for its length; it is owned here and outlives the
@@ -66,6 +66,7 @@ fn flags(access: Access) -> i32 {
         (Access::LOCAL_WRITE, Flags::IBV_ACCESS_LOCAL_WRITE),
         (Access::REMOTE_WRITE, Flags::IBV_ACCESS_REMOTE_WRITE),
         (Access::REMOTE_READ, Flags::IBV_ACCESS_REMOTE_READ),
+        (Access::REMOTE_ATOMIC, Flags::IBV_ACCESS_REMOTE_ATOMIC),
     ] {
         if access.contains(ours) {
             flags |= theirs.0.cast_signed();
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn access_bits_are_those_of_the_headers() {
         assert_eq!(flags(Access::empty()), 0);
-        assert_eq!(flags(Access::all()), 7);
+        assert_eq!(flags(Access::all()), 15);
         assert_eq!(flags(Access::REMOTE_READ), 4);
     }
 

@@ -4,13 +4,13 @@
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{ibv_qp, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use rdma_sys::{atomic_t, ibv_qp, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t, wr_t};
 use std_alloc::boxed::Box;
 
 use super::device::PostSend;
 use super::srq::accepted_of;
 use crate::provider::QpCaps;
-use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
+use crate::wr::{PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
 /// Builds lists of requests in memory of its own and posts them.
 pub(super) struct Sender {
@@ -62,8 +62,10 @@ impl Sender {
         if inline && wr.length() > u64::from(self.caps.inline) {
             return Some(PostCause::InlineTooLong);
         }
-        let too_many = wr.pieces() > self.caps.send_sge.max(1) as usize;
-        too_many.then_some(PostCause::TooManyPieces)
+        if wr.pieces() > self.caps.send_sge.max(1) as usize {
+            return Some(PostCause::TooManyPieces);
+        }
+        if wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
     }
 
     /// Links requests from the front of the list: how many, and why not the next, if so.
@@ -87,10 +89,7 @@ impl Sender {
             raw.sg_list = sg_list;
             raw.num_sge = num_sge;
             raw.send_flags = wr.flags.bits().into();
-            if let SendOp::SendWithImm(imm) = wr.op {
-                raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
-                raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
-            }
+            name(wr.op, &mut raw);
             self.scratch[count].write(raw);
             count += 1;
         }
@@ -127,6 +126,43 @@ const EMPTY: ibv_send_wr = {
     empty.opcode = ibv_wr_opcode::IBV_WR_SEND;
     empty
 };
+
+/// Fills in the operation and its operands.
+#[inline]
+fn name(op: SendOp, raw: &mut ibv_send_wr) {
+    let rdma = |at: Remote| wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } };
+    let atomic = |at: Remote, compare_add, swap| wr_t {
+        atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey },
+    };
+    match op {
+        SendOp::Send => {}
+        SendOp::SendWithImm(imm) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+        }
+        SendOp::Write(at) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            raw.wr = rdma(at);
+        }
+        SendOp::WriteWithImm(at, imm) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+            raw.wr = rdma(at);
+        }
+        SendOp::Read(at) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            raw.wr = rdma(at);
+        }
+        SendOp::CompareSwap { at, compare, swap } => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            raw.wr = atomic(at, compare, swap);
+        }
+        SendOp::FetchAdd { at, add } => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            raw.wr = atomic(at, add, 0);
+        }
+    }
+}
 
 /// The pieces of a request side by side: the caller's own if it is one, none if it is empty
 /// (SQ-9; some devices read a length of 0 as 2 GiB), else copied to `store` from `used` on.
@@ -261,6 +297,32 @@ mod tests {
     }
 
     #[test]
+    fn one_sided_requests_carry_address_key_and_operands() {
+        let at = Remote { addr: 0x1234_5678_9abc, rkey: 77 };
+        for (op, want) in [
+            (SendOp::Write(at), (0, [at.addr, 77, 0, 0])),
+            (SendOp::WriteWithImm(at, 5), (1, [at.addr, 77, 0, 0])),
+            (SendOp::Read(at), (4, [at.addr, 77, 0, 0])),
+            (SendOp::CompareSwap { at, compare: 3, swap: 4 }, (5, [at.addr, 3, 4, 77])),
+            (SendOp::FetchAdd { at, add: 9 }, (6, [at.addr, 9, 0, 77])),
+        ] {
+            let mut raw = EMPTY;
+            name(op, &mut raw);
+            // SAFETY: the field goes with the operation, and both are plain numbers.
+            let operands = unsafe {
+                let (rdma, atomic) = (raw.wr.rdma, raw.wr.atomic);
+                match op.is_outward() || matches!(op, SendOp::Read(_)) {
+                    true => [rdma.remote_addr, rdma.rkey.into(), 0, 0],
+                    false => {
+                        [atomic.remote_addr, atomic.compare_add, atomic.swap, atomic.rkey.into()]
+                    }
+                }
+            };
+            assert_eq!((raw.opcode, operands), want, "{op:?}");
+        }
+    }
+
+    #[test]
     fn pieces_keep_their_order_and_empty_ones_go() {
         let more = [Sge { length: 0, ..wr(1, 8).sge }, Sge { length: 5, ..wr(1, 8).sge }];
         let list =
@@ -276,7 +338,15 @@ mod tests {
         let inline = SendWr { flags: SendFlags::INLINE, ..wr(2, 65) };
         let pieces = [wr(0, 1).sge; 3];
         let wide = SendWr { more: &pieces, ..wr(2, 1) };
-        for (bad, cause) in [(inline, PostCause::InlineTooLong), (wide, PostCause::TooManyPieces)] {
+        let at = Remote::default();
+        let read = SendWr { op: SendOp::Read(at), flags: SendFlags::INLINE, ..wr(2, 8) };
+        let add = SendWr { op: SendOp::FetchAdd { at, add: 1 }, ..wr(2, 4) };
+        for (bad, cause) in [
+            (inline, PostCause::InlineTooLong),
+            (wide, PostCause::TooManyPieces),
+            (read, PostCause::Malformed),
+            (add, PostCause::Malformed),
+        ] {
             let (answer, driver) = with(roomy(), &[wr(1, 8), bad, wr(3, 8)]);
             assert_eq!(answer, Err(PostError { accepted: 1, cause }));
             assert_eq!((driver.calls, driver.seen.len()), (1, 1));

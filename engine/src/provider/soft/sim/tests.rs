@@ -93,7 +93,13 @@ struct Pair {
 fn pair(weather: Weather, rnr_retry: u8) -> Pair {
     let mut wire = Wire::new(Prng::new(1), weather, PATIENCE, memory);
     let ends = [end(), end()];
-    let wiring = Wiring { peer: 0, peer_rnr_retry: rnr_retry, rnr_timer_ns: 1000 };
+    let wiring = Wiring {
+        peer: 0,
+        peer_rnr_retry: rnr_retry,
+        rnr_timer_ns: 1000,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
     let breakers = [ends[0].qp.breaker(), ends[1].qp.breaker()];
     let conn = wire.connect([&breakers[0], &breakers[1]], [wiring; 2]).unwrap();
     wire.start(conn, &breakers[0], wiring);
@@ -216,7 +222,13 @@ fn a_seed_replays() {
 #[test]
 fn connections_come_and_go() {
     let mut pair = pair(FAIR, 7);
-    let wiring = Wiring { peer: 0, peer_rnr_retry: 7, rnr_timer_ns: 0 };
+    let wiring = Wiring {
+        peer: 0,
+        peer_rnr_retry: 7,
+        rnr_timer_ns: 0,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
     for n in 0..5 {
         pair.wire.close(n);
         let fresh = end();

@@ -1,0 +1,124 @@
+//! Memory that peers may use by themselves. Nobody here can borrow its bytes: they are copied in
+//! and out, because a peer may change them at any moment.
+#![expect(unsafe_code, reason = "bytes that a peer changes behind Rust's back")]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use doorbell_alloc::{Ask, MapRequest};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Access, Provider, Region};
+use doorbell_engine::wr::Remote;
+
+use crate::error::CmError;
+
+/// Registered memory for one-sided access. Cloning gives another handle; the last one deregisters
+/// it, and from then on its key opens nothing (MR-3).
+pub struct Exposed<P: Provider> {
+    region: Arc<P::Region>,
+    len: usize,
+}
+
+impl<P: Provider> Clone for Exposed<P> {
+    fn clone(&self) -> Self {
+        Exposed { region: self.region.clone(), len: self.len }
+    }
+}
+
+impl<P: Provider> Exposed<P> {
+    /// `len` bytes, zeroed, in which peers may do what `rights` says (REMOTE_READ, REMOTE_WRITE,
+    /// REMOTE_ATOMIC; LOCAL_WRITE comes with the latter two, MR-1).
+    ///
+    /// # Errors
+    /// `NoMemory`: what the system says to so much memory, or the device to another region.
+    pub fn new(device: &P, len: usize, rights: Access) -> Result<Exposed<P>, CmError> {
+        let asked = || format!("{len} bytes for one-sided access");
+        let memory = MapRequest::new(len.max(1))
+            .pages(Ask::Plain)
+            .map()
+            .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
+        let region = device.register(memory, rights | Access::LOCAL_WRITE)?;
+        Ok(Exposed { region: Arc::new(region), len })
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What a peer is told, to reach the bytes from `offset` on.
+    pub fn remote(&self, offset: usize) -> Remote {
+        self.region.remote(offset)
+    }
+
+    /// Copies bytes out. What a peer writes meanwhile may be seen in part; what it wrote before
+    /// its latest message came is seen whole (SQ-6).
+    ///
+    /// # Errors
+    /// `Invalid`: past the end.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), CmError> {
+        let bytes = self.bytes(offset, to.len())?;
+        for (to, byte) in to.iter_mut().zip(bytes) {
+            *to = byte.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `Invalid`: past the end.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), CmError> {
+        let bytes = self.bytes(offset, from.len())?;
+        for (byte, from) in bytes.iter().zip(from) {
+            byte.store(*from, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Eight bytes as one word, in this machine's byte order. On a device whose atomics hold
+    /// against the processor too, the soft one among them, a peer's atomics and these add up
+    /// (RC-6).
+    ///
+    /// # Errors
+    /// `Invalid`: past the end, or `offset` no multiple of 8.
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, CmError> {
+        self.check(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            let asked = format!("the word at {offset} of {} bytes", self.len);
+            return Err(CmError::new(Code::Invalid, asked, "words begin at multiples of 8"));
+        }
+        // SAFETY: inside the region, which lives as long as `self` at one address that is a
+        // multiple of the page; all access on this side is by atomics.
+        Ok(unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(offset).cast()) })
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> Result<&[AtomicU8], CmError> {
+        self.check(offset, len)?;
+        // SAFETY: inside the region, which lives as long as `self` at one address; all access on
+        // this side is by atomics, and a peer's by its device, as on any memory of this kind.
+        Ok(unsafe { std::slice::from_raw_parts(self.region.as_ptr().add(offset).cast(), len) })
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), CmError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => {
+                let asked = format!("{len} bytes at {offset} of exposed memory");
+                Err(CmError::new(Code::Invalid, asked, format!("it has {} bytes", self.len)))
+            }
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Exposed<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposed").field("len", &self.len).finish_non_exhaustive()
+    }
+}

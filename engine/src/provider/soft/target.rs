@@ -1,0 +1,157 @@
+//! One-sided requests of a peer, where their memory is: carried out by its owner's poll.
+//!
+//! The checks come in the order of section 2.5: the rights of the queue pair, then key, bounds and
+//! rights of the memory. A refused request touches nothing and consumes no receive.
+#![expect(unsafe_code, reason = "writes to registered memory")]
+
+use super::answers::{Answer, Owed};
+use super::backlog::MESSAGE_MAX;
+use super::cq::{Retire, Sink};
+use super::domain::Inside;
+use super::layout::{Header, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
+use super::link::Link;
+use super::memory::Step;
+use super::qp::QpContext;
+use super::responder::recv_wc;
+use crate::provider::Access;
+use crate::wc::{Status, WcOpcode};
+
+impl Inside {
+    /// A record in order for a queue pair in RTS, of a kind that names memory here. False: it has
+    /// to wait, or the link is no more.
+    pub(super) fn receive_one_sided<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        match header.kind() {
+            KIND_WRITE => self.take_write(link, header, qp, sink),
+            KIND_READ => self.take_read(link, header, qp, sink),
+            _ => self.take_atomic(link, header, qp, sink),
+        }
+    }
+
+    /// A WRITE or a fragment of one. All of it must be allowed before the first byte is written;
+    /// immediate data needs a receive before the last is (RC-4).
+    fn take_write<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Some([addr, rest]) = link.rx.operands::<2>(header) else {
+            self.cut_off(link);
+            return false;
+        };
+        let (rkey, size) = (rest as u32, (rest >> 32) as u32);
+        let flags = header.flags();
+        let length = header.length() - WRITE_OPERANDS;
+        let written = qp.writing.unwrap_or(0);
+        let fits = size <= MESSAGE_MAX
+            && u64::from(written) + u64::from(length) <= u64::from(size)
+            && (!flags.contains(RecordFlags::LAST) || written + length == size);
+        if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
+        }
+        // The whole range with the first fragment, and each fragment's own again: the region may
+        // have gone meanwhile, and a peer may name another.
+        let range = if qp.writing.is_none() { size } else { length };
+        if range > 0 && !self.nic.memory.allows(rkey, addr, range, Access::REMOTE_WRITE) {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
+        }
+        let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST);
+        if notifies && !self.has_receive(qp) {
+            return self.wait_for_receive(link, header, qp, sink);
+        }
+        if length > 0 {
+            // SAFETY: key, bounds and right were just checked: the owner lets peers write there.
+            unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
+        }
+        let imm = link.rx.immediate(header);
+        self.taken(link, header);
+        qp.writing = (!flags.contains(RecordFlags::LAST)).then_some(written + length);
+        if notifies && let Some(wr) = self.take_receive(qp) {
+            let mut wc = recv_wc(wr.wr_id, qp.num, size, flags, imm);
+            wc.opcode = WcOpcode::RecvWriteWithImm;
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+        true
+    }
+
+    /// A READ: what it asks for is owed from here on.
+    fn take_read<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Some([addr, rest]) = link.rx.operands::<2>(header) else {
+            self.cut_off(link);
+            return false;
+        };
+        let (rkey, length) = (rest as u32, (rest >> 32) as u32);
+        let allowed = qp.rights.contains(Access::REMOTE_READ) && length <= MESSAGE_MAX;
+        if !allowed || qp.owed >= qp.responder_depth {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
+        }
+        if length > 0 && !self.nic.memory.allows(rkey, addr, length, Access::REMOTE_READ) {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
+        }
+        self.owe(link, header, qp, Owed::Bytes { addr, rkey, left: length });
+        true
+    }
+
+    /// An atomic: done now, and what was there before is owed.
+    fn take_atomic<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let request = match header.kind() {
+            KIND_SWAP => link.rx.operands::<4>(header).map(|[addr, rkey, compare, swap]| {
+                (addr, rkey as u32, Step::Swap { compare, swap })
+            }),
+            _ => link
+                .rx
+                .operands::<3>(header)
+                .map(|[addr, rkey, value]| (addr, rkey as u32, Step::Add(value))),
+        };
+        let Some((addr, rkey, step)) = request else {
+            self.cut_off(link);
+            return false;
+        };
+        let allowed = qp.rights.contains(Access::REMOTE_ATOMIC) && addr.is_multiple_of(8);
+        if !allowed || qp.owed >= qp.responder_depth {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
+        }
+        if !self.nic.memory.allows(rkey, addr, 8, Access::REMOTE_ATOMIC) {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
+        }
+        // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change
+        // these bytes, and so uses them with atomics only.
+        let before = unsafe { step.apply(addr as *mut u64) };
+        self.owe(link, header, qp, Owed::Value(before));
+        true
+    }
+
+    /// The record is done with, and its answer goes out when there is space.
+    fn owe(&mut self, link: &mut Link, header: Header, qp: &mut QpContext, owed: Owed) {
+        link.answers.push_back(Answer { qp: qp.num, peer: qp.peer, owed });
+        qp.owed += 1;
+        self.taken(link, header);
+    }
+
+    fn taken(&mut self, link: &mut Link, header: Header) {
+        link.asked |= header.flags().contains(RecordFlags::ASK);
+        link.rx.consume(header);
+        if link.rx.owes() {
+            link.tell_now();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The device's rules, over a link in one address space. Clause numbers are those of the verbs
+//! requirement list that the conformance suite uses too.
+#![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
+#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
+
+mod messages;
+mod one_sided;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::vec::Vec;
+
+use super::*;
+use crate::wr::{SendFlags, SendOp, Sge};
+
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+fn clock() -> u64 {
+    NOW.load(Ordering::Relaxed)
+}
+
+/// One side: device, queues, a queue pair, memory.
+struct End {
+    nic: Soft,
+    poller: SoftPoller,
+    cq: SoftCq,
+    qp: SoftQp,
+    region: SoftRegion,
+    srq: Option<SoftSrq>,
+}
+
+const CAPS: QpCaps = QpCaps { send_wr: 8, recv_wr: 64, send_sge: 1, recv_sge: 1, inline: 64 };
+
+fn mapping(len: usize) -> Mapping {
+    Mapping::plain(len).unwrap()
+}
+
+fn end(caps: QpCaps, srq: bool) -> End {
+    let nic = Soft::new("soft0", clock);
+    let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
+    let srq = srq.then(|| nic.create_srq(caps.recv_wr).unwrap());
+    let qp = make_qp(&nic, &cq, srq.as_ref(), caps);
+    let region = nic.register(mapping(4 << 20), Access::all()).unwrap();
+    End { nic, poller, cq, qp, region, srq }
+}
+
+fn make_qp(nic: &Soft, cq: &SoftCq, srq: Option<&SoftSrq>, caps: QpCaps) -> SoftQp {
+    let init = SoftQpInit { send_cq: cq, recv_cq: cq, srq, caps, signal_all: false };
+    nic.create_qp(&init).unwrap()
+}
+
+/// Joins two queue pairs: memory, both link ends, both connections.
+fn join(one: &mut SoftQp, two: &mut SoftQp, rnr_retry: u8) -> (Arc<LinkShared>, Arc<LinkShared>) {
+    let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
+    one.attach(&maker);
+    two.attach(&taker);
+    wire(one, two, &maker, &taker, rnr_retry);
+    (maker, taker)
+}
+
+fn wire(
+    one: &mut SoftQp,
+    two: &mut SoftQp,
+    maker: &Arc<LinkShared>,
+    taker: &Arc<LinkShared>,
+    rnr_retry: u8,
+) {
+    let wiring = |peer| Wiring {
+        peer,
+        peer_rnr_retry: rnr_retry,
+        rnr_timer_ns: 1000,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
+    let (first, second) = (one.num(), two.num());
+    one.connect(maker, wiring(second));
+    two.connect(taker, wiring(first));
+}
+
+fn pair(caps: QpCaps, srq: bool) -> (End, End) {
+    let (mut one, mut two) = (end(caps, srq), end(caps, srq));
+    join(&mut one.qp, &mut two.qp, 7);
+    (one, two)
+}
+
+impl End {
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.region.len());
+        // The device writes here only during a poll of this very thread.
+        unsafe { core::slice::from_raw_parts(self.region.as_ptr().add(at), len) }.to_vec()
+    }
+
+    fn fill(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.region.len());
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.region.as_ptr().add(at),
+                bytes.len(),
+            );
+        }
+    }
+
+    fn sge(&self, at: usize, length: usize) -> Sge {
+        let addr = self.region.as_ptr() as u64 + at as u64;
+        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+
+    fn recv(&mut self, wr_id: u64, at: usize, length: usize) {
+        let wr = RecvWr { wr_id, sge: self.sge(at, length) };
+        unsafe {
+            match &self.srq {
+                Some(srq) => srq.post(&[wr]).unwrap(),
+                None => self.qp.post_recv(&[wr]).unwrap(),
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        wr_id: u64,
+        at: usize,
+        length: usize,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        self.post(wr_id, SendOp::Send, self.sge(at, length), flags)
+    }
+
+    fn post(
+        &mut self,
+        wr_id: u64,
+        op: SendOp,
+        sge: Sge,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        unsafe { self.qp.post(&[wr]) }
+    }
+
+    fn poll(&mut self) -> Vec<Wc> {
+        let mut out = [Wc::default(); 16];
+        let n = self.poller.poll(&mut out);
+        out[..n].to_vec()
+    }
+}
+
+/// Polls both sides in turn until nothing more happens.
+fn settle(one: &mut End, two: &mut End) -> (Vec<Wc>, Vec<Wc>) {
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut quiet = 0;
+    while quiet < 600 {
+        let (a, b) = (one.poll(), two.poll());
+        quiet = if a.is_empty() && b.is_empty() { quiet + 1 } else { 0 };
+        first.extend(a);
+        second.extend(b);
+    }
+    (first, second)
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8).collect()
+}
