@@ -36,6 +36,7 @@ impl<P: Provider> Exposed<P> {
         let asked = || format!("{len} bytes for one-sided access");
         let memory = MapRequest::new(len.max(1))
             .pages(Ask::Plain)
+            .shared(true)
             .map()
             .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
         let region = device.register(memory, rights | Access::LOCAL_WRITE)?;

@@ -264,6 +264,7 @@ impl Core {
             qp: qp.num(),
             from: local,
             depths: self.depths,
+            directory: self.device.directory,
             data: padded(param.private_data),
         })));
         self.state = State::Knocking { until: Instant::now() + ANSWER_LIMIT };
@@ -326,7 +327,7 @@ impl Core {
         };
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
-        let offer = self.device.links.offer(ends, qp)?;
+        let offer = self.device.links.offer(ends, request.directory, qp)?;
         let wanted = request.depths.swapped();
         let most = self.depths_max();
         self.depths =
@@ -343,6 +344,7 @@ impl Core {
             link: offer.id,
             maker: offer.maker,
             depths: self.depths,
+            directory: self.device.directory,
             data: padded(param.private_data),
         }));
         if let Some(socket) = &self.socket {

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::soft::{Breaker, LINK_BYTES, LinkShared, Side};
+use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared, Reach, Side};
 
-use super::wire::{Place, Reply};
+use super::host;
+use super::wire::{Instance, Place, Reply};
 use crate::error::CmError;
 
 /// Two places that a link may join; the peer's process is named by the kernel, so that no process
@@ -46,12 +47,19 @@ pub(super) struct Offer {
 pub(super) struct Links {
     made: AtomicU64,
     table: Mutex<HashMap<Ends, Vec<Entry>>>,
+    /// The memory of each peer device, shared by the links to it.
+    reaches: Mutex<HashMap<(i32, Instance), Weak<Reach>>>,
 }
 
 impl Links {
     /// A link for a connection that this side accepts: one that both have, or a new one, brought
     /// to the domain of `qp`.
-    pub(super) fn offer(&self, ends: Ends, qp: &Breaker) -> Result<Offer, CmError> {
+    pub(super) fn offer(
+        &self,
+        ends: Ends,
+        directory: FileName,
+        qp: &Breaker,
+    ) -> Result<Offer, CmError> {
         // Poisoning says that another thread panicked between two whole steps: still in order.
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in table.get(&ends).into_iter().flatten() {
@@ -66,7 +74,8 @@ impl Links {
             let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
-        let link = Arc::new(LinkShared::new(memory, Side::Maker)?);
+        let reach = self.reach(&ends, directory);
+        let link = Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach));
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
@@ -100,10 +109,24 @@ impl Links {
             // A hole punched there could end this process when no huge page is left to fill it.
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
-        let link = Arc::new(LinkShared::new(memory, Side::Taker)?);
+        let reach = self.reach(&ends, reply.directory);
+        let link = Arc::new(LinkShared::new(memory, Side::Taker)?.with_reach(reach));
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
         Ok(link)
+    }
+
+    /// The memory of a peer's device, if it is within reach.
+    fn reach(&self, ends: &Ends, directory: FileName) -> Option<Arc<Reach>> {
+        let mut reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
+        reaches.retain(|_, reach| reach.strong_count() > 0);
+        let peer = (ends.peer_pid, ends.peer.instance);
+        if let Some(reach) = reaches.get(&peer).and_then(Weak::upgrade) {
+            return Some(reach);
+        }
+        let reach = Arc::new(host::reach(ends.peer_pid, directory)?);
+        reaches.insert(peer, Arc::downgrade(&reach));
+        Some(reach)
     }
 
     /// Links that are alive.

@@ -14,6 +14,7 @@
 
 mod channel;
 mod conn;
+mod host;
 mod id;
 mod links;
 mod place;
@@ -28,13 +29,16 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::provider::soft::{Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq};
+use doorbell_engine::provider::soft::{
+    FileName, Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq,
+};
 use doorbell_engine::provider::{Access, Caps, Provider, Sharing};
 
 pub use self::channel::SoftChannel;
 pub use self::id::SoftId;
 
 use self::channel::Inner;
+use self::host::Directory;
 use self::links::Links;
 use self::wire::Instance;
 use crate::addr::AddrInfo;
@@ -58,6 +62,8 @@ struct DeviceInner {
     name: String,
     instance: Instance,
     soft: Soft,
+    /// Where peers find its table of regions.
+    directory: FileName,
     links: Links,
     keys: AtomicU64,
 }
@@ -76,7 +82,7 @@ impl SoftDevice {
     /// Opens [`SOFT_DEVICE`].
     ///
     /// # Errors
-    /// Only if the system has no random bytes.
+    /// Only if the system has no random bytes, no memory or no file descriptors left.
     pub fn open() -> Result<SoftDevice, CmError> {
         SoftDevice::named(SOFT_DEVICE)
     }
@@ -99,10 +105,13 @@ impl SoftDevice {
         }
         let mut instance = Instance::default();
         sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
+        let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
+        let directory = Directory::new()?;
         Ok(SoftDevice(Arc::new(DeviceInner {
             name: name.to_owned(),
             instance,
-            soft: Soft::new(name, monotonic_ns),
+            soft: Soft::new(name, host, Some(directory.mapping)),
+            directory: directory.name,
             links: Links::default(),
             keys: AtomicU64::new(1),
         })))

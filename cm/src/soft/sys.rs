@@ -15,7 +15,7 @@ fn answer(value: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Owns a descriptor that a system call just answered.
-fn own(value: libc::c_int) -> io::Result<OwnedFd> {
+pub(super) fn own(value: libc::c_int) -> io::Result<OwnedFd> {
     let fd = answer(value)?;
     // SAFETY: the call answered a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

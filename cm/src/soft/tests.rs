@@ -14,6 +14,9 @@ use super::*;
 use crate::attr::{ConnParam, QpAttr};
 use crate::fabric::{Channel, Event, EventKind};
 
+/// No directory.
+const NOWHERE: FileName = FileName { fd: 0, inode: 0 };
+
 const SOON: Duration = Duration::from_secs(10);
 const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 16 };
 
@@ -76,6 +79,7 @@ fn request() -> Message {
         qp: 77,
         from,
         depths: Depths::default(),
+        directory: NOWHERE,
         data: padded(b"hi"),
     }))
 }
@@ -185,7 +189,8 @@ fn a_reply_with_a_false_link_is_refused() {
         assert!(matches!(liar.hear(), Some(Message::Request(_))));
         let place = Place { instance: [3; 16], domain: 1, queue: 2 };
         let depths = Depths::default();
-        let reply = Reply { place, qp: 77, link: 5, maker, depths, data: padded(&[]) };
+        let reply =
+            Reply { place, qp: 77, link: 5, maker, depths, directory: NOWHERE, data: padded(&[]) };
         let reply = Message::Reply(Box::new(reply)).encode();
         liar.0.send(&reply, file).unwrap();
         let event = next(&channel);

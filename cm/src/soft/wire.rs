@@ -12,6 +12,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use doorbell_engine::provider::soft::FileName;
+
 use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 
 /// First word of each message: the name of the protocol.
@@ -64,6 +66,7 @@ pub(super) struct Request {
     /// The address the active side gives as its own.
     pub(super) from: SocketAddr,
     pub(super) depths: Depths,
+    pub(super) directory: FileName,
     pub(super) data: [u8; CONNECT_DATA_MAX],
 }
 
@@ -77,6 +80,7 @@ pub(super) struct Reply {
     /// The passive side is the link's maker.
     pub(super) maker: bool,
     pub(super) depths: Depths,
+    pub(super) directory: FileName,
     pub(super) data: [u8; ACCEPT_DATA_MAX],
 }
 
@@ -121,6 +125,7 @@ impl Message {
                 out.extend(request.qp.to_le_bytes());
                 put_addr(&mut out, request.from);
                 out.extend([request.depths.responder, request.depths.initiator]);
+                put_name(&mut out, request.directory);
                 out.extend(request.data);
             }
             Message::Reply(reply) => {
@@ -129,6 +134,7 @@ impl Message {
                 out.extend(reply.link.to_le_bytes());
                 out.push(u8::from(reply.maker));
                 out.extend([reply.depths.responder, reply.depths.initiator]);
+                put_name(&mut out, reply.directory);
                 out.extend(reply.data);
             }
             Message::Reject { status, data } => {
@@ -153,6 +159,7 @@ impl Message {
                 qp: rest.u32()?,
                 from: rest.addr()?,
                 depths: rest.depths()?,
+                directory: rest.name()?,
                 data: rest.array()?,
             })),
             2 => Message::Reply(Box::new(Reply {
@@ -161,6 +168,7 @@ impl Message {
                 link: rest.u64()?,
                 maker: rest.array::<1>()? != [0],
                 depths: rest.depths()?,
+                directory: rest.name()?,
                 data: rest.array()?,
             })),
             3 => Message::Ready,
@@ -173,6 +181,11 @@ impl Message {
         };
         rest.0.is_empty().then_some(message)
     }
+}
+
+fn put_name(out: &mut Vec<u8>, name: FileName) {
+    out.extend(name.fd.to_le_bytes());
+    out.extend(name.inode.to_le_bytes());
 }
 
 fn put_place(out: &mut Vec<u8>, place: &Place) {
@@ -213,6 +226,10 @@ impl Bytes<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
+    fn name(&mut self) -> Option<FileName> {
+        Some(FileName { fd: self.u32()?, inode: self.u64()? })
+    }
+
     fn depths(&mut self) -> Option<Depths> {
         let [responder, initiator] = self.array()?;
         Some(Depths { responder, initiator })
@@ -243,10 +260,12 @@ mod tests {
         let from = "[::1]:70".parse().unwrap();
         let data = padded(b"hello");
         let depths = Depths { responder: 3, initiator: 16 };
+        let directory = FileName { fd: 9, inode: 1 << 50 };
         let welcome = padded(b"welcome");
-        let reply = Reply { place, qp: 5, link: 1 << 40, maker: true, depths, data: welcome };
+        let reply =
+            Reply { place, qp: 5, link: 1 << 40, maker: true, depths, directory, data: welcome };
         vec![
-            Message::Request(Box::new(Request { place, qp: 4, from, depths, data })),
+            Message::Request(Box::new(Request { place, qp: 4, from, depths, directory, data })),
             Message::Reply(Box::new(reply)),
             Message::Ready,
             Message::Reject { status: 28, data: Box::new(padded(b"no")) },

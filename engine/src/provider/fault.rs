@@ -316,7 +316,7 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::provider::soft::{LINK_BYTES, LinkShared, Soft, SoftQpInit, Wiring};
+    use crate::provider::soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQpInit, Wiring};
     use crate::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
     use crate::worker::{Verdict, Worker};
 
@@ -344,7 +344,8 @@ mod tests {
 
     fn side(odds: Odds, plant: Option<Plant>) -> Side {
         let config = Config { peers: 2, recv_blocks: 64, refill: 8, ..Config::DEFAULT };
-        let nic = Fault::new(Soft::new("soft0", || 0), Prng::new(5), odds, plant);
+        let nic =
+            Fault::new(Soft::new("soft0", Host::alone(|| 0), None), Prng::new(5), odds, plant);
         let memory = Mapping::plain(config.recv_bytes()).unwrap();
         let shared = SharedRecv::new(&nic, memory, &config).unwrap();
         let memory = Mapping::plain(config.send_bytes()).unwrap();

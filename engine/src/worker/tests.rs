@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 use super::*;
-use crate::provider::soft::{LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpInit, Wiring};
+use crate::provider::soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpInit, Wiring};
 use crate::wc::Status;
 
 fn clock() -> u64 {
@@ -59,7 +59,7 @@ fn worker(nic: &Soft, shared: &SharedRecv<Soft>, config: &Config, echo: bool) ->
 }
 
 fn side(config: &Config, echo: bool) -> Side {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let shared = shared(&nic, config);
     worker(&nic, &shared, config, echo)
 }
@@ -329,7 +329,7 @@ fn replies_wait_for_room_in_order() {
 /// Two workers share one receive queue and its memory; both serve, blocks go round.
 #[test]
 fn two_workers_share_a_receive_queue() {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let memory = shared(&nic, &CONFIG);
     let mut servers = [worker(&nic, &memory, &CONFIG, true), worker(&nic, &memory, &CONFIG, true)];
     let mut clients = [side(&CONFIG, false), side(&CONFIG, false)];
@@ -466,7 +466,7 @@ fn more_dirty_peers_than_batches() {
 
 #[test]
 fn set_up_names_what_does_not_fit() {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let short = Mapping::plain(4096).unwrap();
     let error = SharedRecv::new(&nic, short, &Config::DEFAULT).err().unwrap();
     let text = std::string::ToString::to_string(&error);

@@ -9,7 +9,7 @@ use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::provider::Qp;
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
-use doorbell_engine::provider::soft::{Breaker, Soft, SoftQpInit, Wiring};
+use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpInit, Wiring};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{Intake, SharedRecv, Worker};
 
@@ -88,8 +88,9 @@ impl World {
         let wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
         let book = Book::new(seed, prng.fork(), plan, Trace::new(tell));
         let book = Rc::new(RefCell::new(book));
-        let devices =
-            [(); 2].map(|()| Fault::new(Soft::new("sim0", now), prng.fork(), plan.odds, plant));
+        let devices = [(); 2].map(|()| {
+            Fault::new(Soft::new("sim0", Host::alone(now), None), prng.fork(), plan.odds, plant)
+        });
         let mut desks = Vec::new();
         for (side, nic) in devices.iter().enumerate() {
             let plan = plan.sides[side];

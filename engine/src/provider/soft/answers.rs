@@ -66,7 +66,14 @@ impl Inside {
     /// Writes one record of an answer. `None`: no space. What is left then, if anything.
     fn write_answer(&mut self, link: &mut Link, answer: Answer) -> Option<Option<Owed>> {
         let mut flags = RecordFlags::LAST;
-        let status = self.answer_status(answer);
+        let nic = self.nic.clone();
+        let lent = match answer.owed {
+            Owed::Bytes { addr, rkey, left } => {
+                nic.memory.lend(rkey, addr, left, Access::REMOTE_READ)
+            }
+            Owed::Value(_) => None,
+        };
+        let status = self.answer_status(answer, lent.is_some());
         let length = match answer.owed {
             _ if status != Status::Success => 0,
             Owed::Bytes { left, .. } => left.min(FRAGMENT - ANSWER_OPERANDS),
@@ -85,7 +92,8 @@ impl Inside {
         }
         let to = link.tx.begin(header, 0);
         // SAFETY: `begin` gives space for the record, 8-byte aligned; key, bounds and right of
-        // the bytes were checked by `answer_status`, and their owner lets peers read them.
+        // the bytes were checked, their owner lets peers read them, and they stay while they are
+        // lent.
         unsafe {
             to.cast::<u64>().write(status as u64);
             let to = to.add(ANSWER_OPERANDS as usize);
@@ -101,14 +109,13 @@ impl Inside {
 
     /// How an answer begins: the queue pair may have failed since it was asked, or the memory
     /// may have gone (then the queue pair fails, SM-3).
-    fn answer_status(&mut self, answer: Answer) -> Status {
+    fn answer_status(&mut self, answer: Answer, lent: bool) -> Status {
         let qp = qp_in(&self.qps, answer.qp).filter(|qp| {
             // SAFETY: as in `settle_answer`.
             unsafe { qp.as_ref() }.state == State::Rts
         });
         let Some(qp) = qp else { return Status::RetryExceeded };
-        let Owed::Bytes { addr, rkey, left } = answer.owed else { return Status::Success };
-        if left == 0 || self.nic.memory.allows(rkey, addr, left, Access::REMOTE_READ) {
+        if lent || !matches!(answer.owed, Owed::Bytes { left: 1.., .. }) {
             return Status::Success;
         }
         // SAFETY: as in `settle_answer`.

@@ -41,7 +41,7 @@ pub(super) fn readable(memory: &Memory, sge: Sge) -> bool {
 }
 
 /// True if the piece may be written under its key.
-fn writable(memory: &Memory, sge: Sge) -> bool {
+pub(super) fn writable(memory: &Memory, sge: Sge) -> bool {
     sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, Access::LOCAL_WRITE)
 }
 
@@ -142,6 +142,9 @@ fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool
     };
     if written {
         let (end, index) = (link.tx.at, qp.sent);
+        if !matches!(pending.op, SendOp::Send | SendOp::SendWithImm(_)) {
+            qp.one_sided_until = end;
+        }
         if signaled {
             link.signaled.push(Signaled { end, qp: qp.num, index });
         }

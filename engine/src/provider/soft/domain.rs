@@ -18,6 +18,7 @@ use std_alloc::vec::Vec;
 use super::cq::CompletionQueue;
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
+use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
@@ -350,6 +351,8 @@ impl Inside {
             qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
         qp.state = State::Rts;
+        let word = qp_word(qp.num, qp.rights);
+        self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
         if let Some(link) = &mut self.links[index] {
             if link.users == 0 {
                 link.rq = qp.rq;
@@ -380,6 +383,7 @@ impl Inside {
         let Some(pointer) = self.qps[slot].take() else { return };
         // SAFETY: the table owned this box, and the slot is empty now.
         let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
+        self.nic.memory.table().qps[slot].store(0, Ordering::Release);
         self.todo.retain(|num| *num != qp.num);
         let rq = &mut self.rqs[qp.rq];
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly) {

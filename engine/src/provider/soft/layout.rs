@@ -88,6 +88,9 @@ pub(super) const KIND_ADD: u8 = 5;
 /// What was asked for, or a piece of it. Operand: the status; bytes follow if that is success.
 pub(super) const KIND_ANSWER: u8 = 6;
 
+/// Immediate data of a WRITE that its sender has carried out. Operand: how many bytes it had.
+pub(super) const KIND_NOTICE: u8 = 7;
+
 /// Operand words of each kind, in bytes.
 pub(super) const WRITE_OPERANDS: u32 = 16;
 pub(super) const READ_OPERANDS: u32 = 16;

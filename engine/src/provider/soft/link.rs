@@ -15,6 +15,7 @@ use std_alloc::vec;
 use super::answers::Answer;
 use super::layout::{LINK_BYTES, LinkHeader, Side, split};
 use super::qp::CLOSED;
+use super::reach::Reach;
 use super::ring::{Refusal, Rx, Tx};
 use crate::error::{Code, SetupError};
 use crate::wc::Status;
@@ -31,6 +32,7 @@ pub struct LinkShared {
     header: LinkHeader,
     side: Side,
     peer_gone: AtomicBool,
+    reach: Option<Arc<Reach>>,
 }
 
 // SAFETY: the header is one atomic word in memory this value owns; the rest is plain data.
@@ -72,7 +74,15 @@ impl LinkShared {
         if side == Side::Maker {
             header.users().store(2, Ordering::Relaxed);
         }
-        Ok(LinkShared { memory, header, side, peer_gone: AtomicBool::new(false) })
+        let peer_gone = AtomicBool::new(false);
+        Ok(LinkShared { memory, header, side, peer_gone, reach: None })
+    }
+
+    /// With the peer's memory within reach of one-sided requests.
+    #[must_use]
+    pub fn with_reach(mut self, reach: Option<Arc<Reach>>) -> LinkShared {
+        self.reach = reach;
+        self
     }
 
     /// The memory, to pass on its file.
@@ -181,6 +191,8 @@ pub(super) struct Link {
     refusal_number: u32,
     /// The queue pairs refused lately.
     refused: ArrayVec<u32, REFUSALS_MAX>,
+    /// The peer's memory, if any of it can be mapped here.
+    pub(super) reach: Option<Arc<Reach>>,
     /// The peer broke the rules: nothing more is read or written.
     pub(super) broken: bool,
     pub(super) users: u32,
@@ -214,6 +226,7 @@ impl Link {
             refused: ArrayVec::new(),
             broken: false,
             users: 0,
+            reach: shared.reach.clone(),
             shared,
         }
     }

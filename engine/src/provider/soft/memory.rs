@@ -1,96 +1,218 @@
 //! The table of registered regions: which key names which bytes, with which rights.
 //!
 //! Written by the control plane, read on every access of the data plane without a lock. A key is
-//! slot and generation, so that one that was deregistered fails (MR-3).
+//! the slot and twenty random bits: one that was deregistered fails (MR-3), and one that nobody
+//! told cannot be had by counting. The table may lie in memory that peers can read: see
+//! [`super::reach`].
+#![expect(unsafe_code, reason = "the table is shared memory; accesses of a peer name addresses")]
 
-#![expect(unsafe_code, reason = "atomics of a peer on memory named by address")]
-
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use doorbell_alloc::Mapping;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use spin::Mutex;
 use std_alloc::boxed::Box;
 use std_alloc::vec::Vec;
 
+use super::nic::QPS;
 use crate::provider::Access;
 
 /// Regions of one device at most.
 pub(super) const REGIONS: usize = 4096;
 
-/// One region; 32 bytes, two a line.
-#[repr(align(32))]
-struct Slot {
-    /// The key while registered, 0 otherwise.
-    key: AtomicU32,
-    access: AtomicU32,
-    start: AtomicU64,
-    length: AtomicU64,
+/// Random bits of a key.
+const SECRET_BITS: u32 = 20;
+const _: () = assert!(REGIONS == 1 << (32 - SECRET_BITS));
+
+/// The file behind a region, as a process names it: descriptor and inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileName {
+    /// The descriptor in its owner's process.
+    pub fd: u32,
+    /// The inode it must be.
+    pub inode: u64,
 }
 
-impl Slot {
-    const fn empty() -> Slot {
-        Slot {
-            key: AtomicU32::new(0),
-            access: AtomicU32::new(0),
-            start: AtomicU64::new(0),
-            length: AtomicU64::new(0),
-        }
-    }
+/// One region; a cache line.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    /// The key while registered, 0 otherwise.
+    pub(super) key: AtomicU32,
+    pub(super) access: AtomicU32,
+    pub(super) start: AtomicU64,
+    pub(super) length: AtomicU64,
+    /// The file's descriptor, plus one; 0 if there is no file.
+    pub(super) fd: AtomicU64,
+    pub(super) inode: AtomicU64,
+}
+
+/// What peers may read of a device: its queue pairs and its regions. All zero is empty.
+#[repr(C)]
+pub(super) struct Table {
+    /// By slot: number and rights of a queue pair in RTS, 0 otherwise.
+    pub(super) qps: [AtomicU32; QPS],
+    pub(super) slots: [Slot; REGIONS],
+}
+
+/// Bytes of memory that a device's table takes.
+pub const DIRECTORY_BYTES: usize = size_of::<Table>();
+
+/// The word of a queue pair that takes one-sided requests with those rights.
+pub(super) fn qp_word(num: u32, rights: Access) -> u32 {
+    const _: () = assert!(Access::all().bits() < 1 << 7);
+    num << 8 | rights.bits() << 1 | 1
+}
+
+/// Slot of a key.
+#[inline(always)]
+pub(super) fn index_of(key: u32) -> usize {
+    (key >> SECRET_BITS) as usize
+}
+
+/// Where the table lies.
+enum Home {
+    Private(Box<[AtomicU64]>),
+    Shared(Mapping),
 }
 
 /// All regions of a device.
 pub(super) struct Memory {
-    slots: Box<[Slot; REGIONS]>,
-    /// Free slots, and the generation to use next, by slot.
-    free: Mutex<(Vec<u32>, Vec<u8>)>,
+    table: NonNull<Table>,
+    home: Home,
+    /// Accesses of peers under way, by slot: whoever deregisters waits for them.
+    lent: Box<[AtomicU32]>,
+    free: Mutex<Free>,
 }
 
+/// Free slots, and where keys come from.
+struct Free {
+    slots: Vec<u32>,
+    random: ChaCha8Rng,
+}
+
+// SAFETY: the table is atomics in memory this value owns.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
 impl Memory {
-    pub(super) fn new() -> Memory {
-        let slots = Box::new([const { Slot::empty() }; REGIONS]);
-        // Slot 0 is never given out, so that the key 0 is never good.
-        slots[0].key.store(u32::MAX, Ordering::Relaxed);
-        let free = (1..REGIONS as u32).rev().collect();
-        Memory { slots, free: Mutex::new((free, std_alloc::vec![1; REGIONS])) }
+    /// A table in `directory` (zeroed, at least [`DIRECTORY_BYTES`]), or in memory of its own;
+    /// keys come from `seed`.
+    pub(super) fn new(directory: Option<Mapping>, seed: [u8; 32]) -> Memory {
+        let mut home = match directory {
+            Some(mapping) if mapping.len() >= DIRECTORY_BYTES => Home::Shared(mapping),
+            _ => {
+                let lines = DIRECTORY_BYTES / 8 + align_of::<Table>() / 8;
+                Home::Private((0..lines).map(|_| AtomicU64::new(0)).collect())
+            }
+        };
+        let start = match &mut home {
+            Home::Private(words) => {
+                let start = words.as_mut_ptr().cast::<u8>();
+                start.wrapping_add(start.align_offset(align_of::<Table>()))
+            }
+            Home::Shared(mapping) => mapping.as_ptr(),
+        };
+        let lent = (0..REGIONS).map(|_| AtomicU32::new(0)).collect();
+        // Slot 0 is never given out, and below gets a key of another: the key 0 is never good.
+        let free = Free {
+            slots: (1..REGIONS as u32).rev().collect(),
+            random: ChaCha8Rng::from_seed(seed),
+        };
+        let table = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        let memory = Memory { table, home, lent, free: Mutex::new(free) };
+        memory.table().slots[0].key.store(u32::MAX, Ordering::Relaxed);
+        memory
+    }
+
+    #[inline(always)]
+    pub(super) fn table(&self) -> &Table {
+        // SAFETY: `new` has placed it in memory that `home` owns, long enough, aligned (mappings
+        // begin at a page), zeroed, and only ever used as atomics.
+        unsafe { self.table.as_ref() }
+    }
+
+    /// True if peers can read the table.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Shared(_))
     }
 
     /// Enters a region; its key, or `None` if the table is full.
-    pub(super) fn insert(&self, start: u64, length: u64, access: Access) -> Option<u32> {
+    pub(super) fn insert(
+        &self,
+        start: u64,
+        length: u64,
+        access: Access,
+        file: Option<FileName>,
+    ) -> Option<u32> {
         let mut free = self.free.lock();
-        let index = free.0.pop()?;
-        let slot = &self.slots[index as usize];
-        let key = index << 8 | u32::from(free.1[index as usize]);
+        let index = free.slots.pop()?;
+        let slot = &self.table().slots[index as usize];
+        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
         slot.start.store(start, Ordering::Relaxed);
         slot.length.store(length, Ordering::Relaxed);
         slot.access.store(access.bits(), Ordering::Relaxed);
+        slot.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
+        slot.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
         // Release pairs with `allows`: who sees the key sees the bounds that go with it.
         slot.key.store(key, Ordering::Release);
         Some(key)
     }
 
-    /// Takes a region out: its key fails from here on.
+    /// Takes a region out: its key fails from here on, and no access of a peer is under way.
     pub(super) fn remove(&self, key: u32) {
-        let index = key >> 8;
-        let slot = &self.slots[index as usize];
-        slot.key.store(0, Ordering::Relaxed);
-        // An access that has checked its key already may still be under way: who deregisters memory
-        // in use breaks the contract of the post that named it.
-        fence(Ordering::Release);
-        let mut free = self.free.lock();
-        let generation = &mut free.1[index as usize];
-        *generation = generation.wrapping_add(1);
-        free.0.push(index);
+        let index = index_of(key);
+        // SeqCst, as in `lend`: one of the two sees the other.
+        self.table().slots[index].key.store(0, Ordering::SeqCst);
+        while self.lent[index].load(Ordering::SeqCst) != 0 {
+            core::hint::spin_loop();
+        }
+        self.free.lock().slots.insert(0, index as u32);
     }
 
     /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).
+    ///
+    /// For memory that the poster of a request vouches for: who deregisters it while it is in use
+    /// breaks the contract of that post.
     #[inline(always)]
     pub(super) fn allows(&self, key: u32, start: u64, length: u32, right: Access) -> bool {
-        let slot = &self.slots[(key >> 8) as usize % REGIONS];
+        let slot = &self.table().slots[index_of(key)];
         if slot.key.load(Ordering::Acquire) != key {
             return false;
         }
         let offset = start.wrapping_sub(slot.start.load(Ordering::Relaxed));
         offset.saturating_add(u64::from(length)) <= slot.length.load(Ordering::Relaxed)
             && slot.access.load(Ordering::Relaxed) & right.bits() == right.bits()
+    }
+
+    /// As [`Memory::allows`], for what a peer asks: while the answer is held, the region stays.
+    pub(super) fn lend(
+        &self,
+        key: u32,
+        start: u64,
+        length: u32,
+        right: Access,
+    ) -> Option<Lent<'_>> {
+        let count = &self.lent[index_of(key)];
+        // SeqCst: either `remove` sees this count and waits, or the key is gone below.
+        count.fetch_add(1, Ordering::SeqCst);
+        let lent = Lent { count };
+        fence(Ordering::SeqCst);
+        if self.allows(key, start, length, right) { Some(lent) } else { None }
+    }
+}
+
+/// A region that a peer's access is under way in.
+pub(super) struct Lent<'a> {
+    count: &'a AtomicU32,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // Release: the access is over before `remove` sees that it is.
+        self.count.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -126,12 +248,23 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicBool;
+    use std::{thread, vec};
+
+    fn memory() -> Memory {
+        Memory::new(None, [7; 32])
+    }
+
+    fn insert(memory: &Memory, access: Access) -> u32 {
+        memory.insert(0x1000, 0x100, access, None).unwrap()
+    }
 
     /// MR-2: bounds and rights; every address around both ends.
     #[test]
     fn mr_2_bounds_and_rights_are_checked() {
-        let memory = Memory::new();
-        let key = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
+        let memory = memory();
+        let key = insert(&memory, Access::LOCAL_WRITE);
         let none = Access::empty();
         assert!(memory.allows(key, 0x1000, 0x100, Access::LOCAL_WRITE));
         assert!(memory.allows(key, 0x1100, 0, none));
@@ -142,7 +275,7 @@ mod tests {
         assert!(!memory.allows(key, u64::MAX, u32::MAX, none));
         assert!(!memory.allows(key, 0x1000, 8, Access::REMOTE_WRITE));
         assert!(!memory.allows(0, 0, 0, none));
-        for odd in [u32::MAX, key ^ 1, key + ((REGIONS as u32) << 8)] {
+        for odd in [u32::MAX, key ^ 1, key.wrapping_add(1 << SECRET_BITS)] {
             assert!(!memory.allows(odd, 0x1000, 1, none), "key {odd:x}");
         }
     }
@@ -150,13 +283,62 @@ mod tests {
     /// MR-3: a key that was deregistered fails, also when its slot has a new owner.
     #[test]
     fn mr_3_stale_keys_fail() {
-        let memory = Memory::new();
-        let old = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
-        memory.remove(old);
-        assert!(!memory.allows(old, 0x1000, 1, Access::empty()));
-        let new = memory.insert(0x1000, 0x100, Access::LOCAL_WRITE).unwrap();
-        assert_eq!(old >> 8, new >> 8, "the slot is reused");
-        assert!(!memory.allows(old, 0x1000, 1, Access::empty()));
-        assert!(memory.allows(new, 0x1000, 1, Access::empty()));
+        let memory = memory();
+        let old: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
+        assert_eq!(memory.insert(0, 8, Access::all(), None), None, "the table is full");
+        for key in &old {
+            memory.remove(*key);
+            assert!(!memory.allows(*key, 0x1000, 1, Access::empty()));
+        }
+        let new: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
+        let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, Access::empty());
+        let slots = |keys: &[u32]| keys.iter().map(|key| index_of(*key)).collect::<HashSet<_>>();
+        assert_eq!(slots(&old), slots(&new), "the slots are reused");
+        // One in 2^20 meets its old key again; of 4095, hardly ever two.
+        assert!(old.iter().filter(stale).count() < 2);
+        assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, Access::empty())));
+    }
+
+    /// Keys do not follow from one another, nor from the order of registration, and another
+    /// device has others.
+    #[test]
+    fn keys_cannot_be_guessed_by_counting() {
+        let secrets = |seed| {
+            let memory = Memory::new(None, [seed; 32]);
+            let keys: Vec<u32> = (0..500).map(|_| insert(&memory, Access::all())).collect();
+            keys.iter().map(|key| key & ((1 << SECRET_BITS) - 1)).collect::<Vec<_>>()
+        };
+        let (one, two) = (secrets(1), secrets(2));
+        let steps: HashSet<u32> = one.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        assert!(steps.len() > 480, "{} different steps of 499", steps.len());
+        assert!(one.iter().zip(&two).filter(|(one, two)| one == two).count() < 3);
+    }
+
+    /// Who deregisters waits until no peer's access is under way, and no later one begins.
+    #[test]
+    fn a_region_goes_only_when_no_access_is_under_way() {
+        let memory = memory();
+        for _ in 0..50 {
+            let key = insert(&memory, Access::all());
+            // Stands for the bytes: while they are lent they may not go.
+            let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+            thread::scope(|scope| {
+                let users = vec![(); 2];
+                for () in users {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            if let Some(lent) = memory.lend(key, 0x1000, 8, Access::all()) {
+                                assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
+                                drop(lent);
+                            }
+                        }
+                    });
+                }
+                memory.remove(key);
+                gone.store(true, Ordering::Relaxed);
+                thread::yield_now();
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
     }
 }

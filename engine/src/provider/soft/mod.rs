@@ -14,12 +14,14 @@ mod answers;
 mod backlog;
 mod copy;
 mod cq;
+mod direct;
 mod domain;
 mod layout;
 mod link;
 mod memory;
 mod nic;
 mod qp;
+mod reach;
 mod recvq;
 mod requester;
 mod responder;
@@ -40,6 +42,8 @@ use std_alloc::sync::Arc;
 
 pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
+pub use self::memory::{DIRECTORY_BYTES, FileName};
+pub use self::reach::{Attach, Reach};
 
 use self::cq::{Direct, Queued};
 use self::domain::{Command, Connect, Domain, Owned};
@@ -55,6 +59,25 @@ use crate::wr::{PostCause, PostError, RecvWr, SendWr};
 /// Work one poll of the shared domain does at most.
 const SHARED_BUDGET: usize = 256;
 
+/// What the device asks of the system it runs on.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// Nanoseconds that never go back; asked only while a peer waits for a receive.
+    pub clock: fn() -> u64,
+    /// Random bytes, from which the keys of regions come. The same ones give the same keys.
+    pub seed: [u8; 32],
+    /// The file behind memory, by which another process can find it.
+    pub name_file: fn(&Mapping) -> Option<FileName>,
+}
+
+impl Host {
+    /// A host for devices within one address space, whose keys need not be secret: tests and
+    /// simulations.
+    pub fn alone(clock: fn() -> u64) -> Host {
+        Host { clock, seed: [0; 32], name_file: |_| None }
+    }
+}
+
 /// The soft device, open.
 #[derive(Clone)]
 pub struct Soft {
@@ -63,10 +86,11 @@ pub struct Soft {
 }
 
 impl Soft {
-    /// Opens the device. `clock` gives nanoseconds that never go back; it is asked only while a
-    /// peer waits for a receive.
-    pub fn new(name: &str, clock: fn() -> u64) -> Soft {
-        let nic = Arc::new(Nic::new(name, clock));
+    /// Opens the device on that system. Its table of regions lies in `directory`, which peers may
+    /// read and nobody but this device may write; it has [`DIRECTORY_BYTES`], all zero. Without
+    /// one, no peer reaches its memory but through its own polls.
+    pub fn new(name: &str, host: Host, directory: Option<Mapping>) -> Soft {
+        let nic = Arc::new(Nic::new(name, host, directory));
         let shared = Arc::new(Domain::new(&nic, Sharing::Shared));
         Soft { nic, shared }
     }
@@ -161,7 +185,10 @@ impl Provider for Soft {
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
-        match self.nic.memory.insert(start, length, access) {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let shown = self.nic.memory.is_shared() && access.intersects(remote);
+        let file = if shown { (self.nic.host.name_file)(&memory) } else { None };
+        match self.nic.memory.insert(start, length, access, file) {
             Some(key) => Ok(SoftRegion { nic: self.nic.clone(), memory, key }),
             None => Err(SetupError::new(
                 Code::NoMemory,

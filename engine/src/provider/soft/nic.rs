@@ -2,9 +2,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::vec::Vec;
 
+use super::Host;
 use super::memory::Memory;
 use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use crate::provider::Caps;
@@ -16,8 +18,7 @@ pub(super) const QPS: usize = 1 << 14;
 pub(super) struct Nic {
     pub(super) caps: Caps,
     pub(super) memory: Memory,
-    /// Nanoseconds on a clock that never goes back; for RNR timers only.
-    pub(super) clock: fn() -> u64,
+    pub(super) host: Host,
     domains: AtomicU32,
     queues: AtomicU32,
     numbers: Mutex<Numbers>,
@@ -31,7 +32,7 @@ struct Numbers {
 }
 
 impl Nic {
-    pub(super) fn new(name: &str, clock: fn() -> u64) -> Nic {
+    pub(super) fn new(name: &str, host: Host, directory: Option<Mapping>) -> Nic {
         let mut caps = Caps::named(name);
         caps.qp_wr_max = 1 << 15;
         caps.send_sge_max = SEND_SGE_MAX as u32;
@@ -42,8 +43,8 @@ impl Nic {
         caps.rd_atomic_max = ASKS_MAX as u8;
         Nic {
             caps,
-            memory: Memory::new(),
-            clock,
+            memory: Memory::new(directory, host.seed),
+            host,
             domains: AtomicU32::new(0),
             queues: AtomicU32::new(0),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0 }),

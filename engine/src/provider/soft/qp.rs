@@ -65,6 +65,8 @@ pub(super) struct SqEntry {
     /// Ring position behind its last byte.
     pub(super) end: u64,
     pub(super) sent: Sent,
+    /// Bytes of its first piece, or of all if it is one-sided.
+    pub(super) length: u32,
 }
 
 /// A send that did not fit the wire when it was posted.
@@ -130,6 +132,8 @@ pub(super) struct QpContext {
     /// READs and atomics put on the wire, and those of them answered; both wrap.
     pub(super) asked: u32,
     pub(super) answered: u32,
+    /// Ring position behind the last one-sided request that was put there.
+    pub(super) one_sided_until: u64,
     /// The requests in flight, by their count modulo the size.
     asks: [u32; ASKS_MAX],
     /// Bytes of the oldest one's answer that have come.
@@ -201,6 +205,7 @@ impl QpContext {
             responder_depth: 0,
             rights: Access::empty(),
             asked: 0,
+            one_sided_until: 0,
             answered: 0,
             asks: [0; ASKS_MAX],
             answer_bytes: 0,

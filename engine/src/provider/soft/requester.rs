@@ -1,13 +1,17 @@
 //! The sending side of the device: post, the backlog, completions, failure.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
+use core::sync::atomic::Ordering;
+
 use super::backlog;
 use super::copy;
 use super::cq::{Retire, Sink};
+use super::direct;
 use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled};
 use super::memory::Memory;
+use super::nic::QPS;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
@@ -55,7 +59,8 @@ impl Inside {
                 result = Err(PostError { accepted, cause });
                 break;
             }
-            if !calm(link, qp) || !write_whole(link, memory, qp, wr) {
+            let written = calm(link, qp) && write_whole(link, memory, qp, wr);
+            if !written && !direct::carry_out(link, memory, qp, wr) {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
@@ -150,7 +155,7 @@ impl Inside {
         let wc = Wc {
             wr_id: entry.wr_id,
             qp_num: qp.num,
-            byte_len: if brings_bytes(opcode) { qp.kept(index).length } else { 0 },
+            byte_len: entry.length,
             imm: 0,
             vendor_err: 0,
             status: Status::Success,
@@ -219,6 +224,7 @@ impl Inside {
         qp.parked = None;
         qp.open_on = CLOSED;
         qp.state = State::Err;
+        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         qp.good_until = good_until;
         qp.cause = cause;
         qp.poison = None;
@@ -381,11 +387,6 @@ pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
     }
 }
 
-/// True if the completion says how many bytes have come (CP-2).
-fn brings_bytes(opcode: WcOpcode) -> bool {
-    matches!(opcode, WcOpcode::Read | WcOpcode::CompareSwap | WcOpcode::FetchAdd)
-}
-
 /// The checks of a post, in the order hardware makes them.
 #[inline(always)]
 fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
@@ -406,7 +407,11 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
     let mut sent = on_wire | Sent::of(wr.op);
     sent.set(Sent::SIGNALED, signaled);
-    qp.push(SqEntry { wr_id: wr.wr_id, end, sent });
+    let length = match wr.op {
+        SendOp::Send | SendOp::SendWithImm(_) => wr.sge.length,
+        _ => wr.length() as u32,
+    };
+    qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
 /// Posts one request alone, with the bell where it helps. False: nothing was done.
@@ -534,6 +539,6 @@ fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header) {
         sent |= Sent::SIGNALED;
         link.signaled.push(Signaled { end: link.tx.at, qp: qp.num, index: qp.posted });
     }
-    qp.push(SqEntry { wr_id: wr.wr_id, end: link.tx.at, sent });
+    qp.push(SqEntry { wr_id: wr.wr_id, end: link.tx.at, sent, length: header.length() });
     qp.sent = qp.posted;
 }

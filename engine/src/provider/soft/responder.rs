@@ -10,7 +10,8 @@ use core::sync::atomic::Ordering;
 use super::cq::{Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{
-    Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE, RecordFlags,
+    Header, KIND_ADD, KIND_ANSWER, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
+    RecordFlags,
 };
 use super::link::Link;
 use super::nic::QPS;
@@ -226,7 +227,7 @@ impl Inside {
         }
         match header.kind() {
             KIND_ANSWER => return self.take_answer(link, header),
-            KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD => {}
+            KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
             _ => {
                 self.cut_off(link);
                 return false;
@@ -353,7 +354,7 @@ impl Inside {
         }
         // The fast path is closed meanwhile, so that the wait is forgotten with the next message.
         qp.open_on = CLOSED;
-        let now = (self.nic.clock)();
+        let now = (self.nic.host.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
         let patience = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
         if now.saturating_sub(since) < patience {

@@ -8,7 +8,9 @@ use super::answers::{Answer, Owed};
 use super::backlog::MESSAGE_MAX;
 use super::cq::{Retire, Sink};
 use super::domain::Inside;
-use super::layout::{Header, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
+use super::layout::{
+    Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
+};
 use super::link::Link;
 use super::memory::Step;
 use super::qp::QpContext;
@@ -28,6 +30,7 @@ impl Inside {
     ) -> bool {
         match header.kind() {
             KIND_WRITE => self.take_write(link, header, qp, sink),
+            KIND_NOTICE => self.take_notice(link, header, qp, sink),
             KIND_READ => self.take_read(link, header, qp, sink),
             _ => self.take_atomic(link, header, qp, sink),
         }
@@ -59,7 +62,9 @@ impl Inside {
         // The whole range with the first fragment, and each fragment's own again: the region may
         // have gone meanwhile, and a peer may name another.
         let range = if qp.writing.is_none() { size } else { length };
-        if range > 0 && !self.nic.memory.allows(rkey, addr, range, Access::REMOTE_WRITE) {
+        let nic = self.nic.clone();
+        let lent = nic.memory.lend(rkey, addr, range, Access::REMOTE_WRITE);
+        if range > 0 && lent.is_none() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
         let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST);
@@ -67,18 +72,58 @@ impl Inside {
             return self.wait_for_receive(link, header, qp, sink);
         }
         if length > 0 {
-            // SAFETY: key, bounds and right were just checked: the owner lets peers write there.
+            // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
+            // and the region stays while it is lent.
             unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
         }
-        let imm = link.rx.immediate(header);
-        self.taken(link, header);
+        drop(lent);
         qp.writing = (!flags.contains(RecordFlags::LAST)).then_some(written + length);
-        if notifies && let Some(wr) = self.take_receive(qp) {
-            let mut wc = recv_wc(wr.wr_id, qp.num, size, flags, imm);
+        if notifies {
+            self.notify(link, header, qp, size, sink);
+        }
+        self.taken(link, header);
+        true
+    }
+
+    /// Immediate data of a WRITE that the peer has carried out itself.
+    fn take_notice<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Some([size]) = link.rx.operands::<1>(header) else {
+            self.cut_off(link);
+            return false;
+        };
+        let allowed = qp.rights.contains(Access::REMOTE_WRITE) && size <= MESSAGE_MAX.into();
+        if !allowed || !header.flags().contains(RecordFlags::IMM) {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
+        }
+        if !self.has_receive(qp) {
+            return self.wait_for_receive(link, header, qp, sink);
+        }
+        self.notify(link, header, qp, size as u32, sink);
+        self.taken(link, header);
+        true
+    }
+
+    /// A receive completes with the immediate data of a WRITE of `size` bytes.
+    fn notify<S: Sink>(
+        &mut self,
+        link: &Link,
+        header: Header,
+        qp: &QpContext,
+        size: u32,
+        sink: &mut S,
+    ) {
+        let imm = link.rx.immediate(header);
+        if let Some(wr) = self.take_receive(qp) {
+            let mut wc = recv_wc(wr.wr_id, qp.num, size, header.flags(), imm);
             wc.opcode = WcOpcode::RecvWriteWithImm;
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
-        true
     }
 
     /// A READ: what it asks for is owed from here on.
@@ -130,12 +175,14 @@ impl Inside {
         if !allowed || qp.owed >= qp.responder_depth {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        if !self.nic.memory.allows(rkey, addr, 8, Access::REMOTE_ATOMIC) {
+        let nic = self.nic.clone();
+        let Some(lent) = nic.memory.lend(rkey, addr, 8, Access::REMOTE_ATOMIC) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
-        }
+        };
         // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change
-        // these bytes, and so uses them with atomics only.
+        // these bytes, and so uses them with atomics only; the region stays while it is lent.
         let before = unsafe { step.apply(addr as *mut u64) };
+        drop(lent);
         self.owe(link, header, qp, Owed::Value(before));
         true
     }

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
-use super::super::{Soft, SoftPoller, SoftQp, SoftQpInit, SoftRegion, SoftSrq, Wiring};
+use super::super::{Host, Soft, SoftPoller, SoftQp, SoftQpInit, SoftRegion, SoftSrq, Wiring};
 use super::*;
 use crate::error::SetupError;
 use crate::provider::{Access, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
@@ -35,7 +35,7 @@ const CAPS: QpCaps = QpCaps { send_wr: 1024, recv_wr: 0, send_sge: 1, recv_sge: 
 const BLOCK: usize = 4096;
 
 fn end() -> End {
-    let nic = Soft::new("sim0", || NOW.get());
+    let nic = Soft::new("sim0", Host::alone(|| NOW.get()), None);
     let (cq, poller) = nic.create_cq(4096, Sharing::Exclusive).unwrap();
     let srq = nic.create_srq(1024).unwrap();
     let init =

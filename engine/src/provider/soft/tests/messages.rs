@@ -281,7 +281,7 @@ fn a_poll_takes_a_bounded_number_of_records() {
 /// can still be read.
 #[test]
 fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let (cq, mut poller) = nic.create_cq(4, Sharing::Shared).unwrap();
     let (other, mut other_poller) = nic.create_cq(64, Sharing::Shared).unwrap();
     let init = |recv_cq, send_cq| SoftQpInit {
@@ -585,7 +585,7 @@ fn length_of(n: u64) -> usize {
 /// Two domains on one shared receive queue: what one fetched ahead the other still gets.
 #[test]
 fn a_shared_receive_queue_serves_two_workers() {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let srq = nic.create_srq(256).unwrap();
     let region = nic.register(mapping(1 << 20), Access::LOCAL_WRITE).unwrap();
     let mut clients: Vec<_> = (0..2).map(|_| end(QpCaps { send_wr: 256, ..CAPS }, true)).collect();

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
+mod direct;
 mod messages;
 mod one_sided;
 
@@ -35,7 +36,7 @@ fn mapping(len: usize) -> Mapping {
 }
 
 fn end(caps: QpCaps, srq: bool) -> End {
-    let nic = Soft::new("soft0", clock);
+    let nic = Soft::new("soft0", Host::alone(clock), None);
     let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
     let srq = srq.then(|| nic.create_srq(caps.recv_wr).unwrap());
     let qp = make_qp(&nic, &cq, srq.as_ref(), caps);

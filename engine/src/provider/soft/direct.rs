@@ -1,0 +1,177 @@
+//! One-sided requests carried out straight in the peer's memory, where that is mapped here.
+//!
+//! Only on success: whatever speaks against it (a key, a right, a queue pair in error, memory that
+//! is not mapped) sends the request the usual way, and its owner finds the words for it. It may
+//! overtake messages of its queue pair that the peer has not taken yet, never another one-sided
+//! request; its completion comes in order all the same.
+#![expect(unsafe_code, reason = "copies between registered memory of two devices")]
+
+use core::ptr;
+
+use super::backlog::{MESSAGE_MAX, readable, writable};
+use super::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
+use super::link::{Link, Signaled};
+use super::memory::{Memory, Step};
+use super::qp::{QpContext, Sent};
+use super::requester::push;
+use crate::provider::Access;
+use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
+
+/// What is done where.
+enum Deed {
+    /// Bytes go there.
+    Put,
+    /// Bytes come from there.
+    Get,
+    /// Eight bytes change there; what they were comes back.
+    Change(Step),
+}
+
+/// Carries out a request that is admissible, if it is one-sided and may be. False: nothing was
+/// done.
+pub(super) fn carry_out(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    wr: &SendWr<'_>,
+) -> bool {
+    let (at, right, deed) = match wr.op {
+        SendOp::Send | SendOp::SendWithImm(_) => return false,
+        SendOp::Write(at) | SendOp::WriteWithImm(at, _) => (at, Access::REMOTE_WRITE, Deed::Put),
+        SendOp::Read(at) => (at, Access::REMOTE_READ, Deed::Get),
+        SendOp::CompareSwap { at, compare, swap } => {
+            (at, Access::REMOTE_ATOMIC, Deed::Change(Step::Swap { compare, swap }))
+        }
+        SendOp::FetchAdd { at, add } => (at, Access::REMOTE_ATOMIC, Deed::Change(Step::Add(add))),
+    };
+    let Ok(length) = u32::try_from(wr.length()) else { return false };
+    let Some(record) = record_of(link, qp, wr, length) else { return false };
+    let Some(place) = place_of(link, qp, at, length, right) else { return false };
+    if !pieces_allow(memory, wr, matches!(deed, Deed::Put)) {
+        return false;
+    }
+    if matches!(deed, Deed::Change(_)) && !place.addr().is_multiple_of(8) {
+        return false;
+    }
+    // SAFETY: `place` has `length` bytes of the peer's memory, mapped here for good, which its
+    // owner lets us use so; the poster vouches for the pieces, whose keys were checked unless they
+    // are inline.
+    unsafe { perform(&deed, place, wr) };
+    if let Some((header, imm)) = record {
+        publish(link, header, imm, length);
+    }
+    enter(link, qp, wr);
+    true
+}
+
+/// The record that has to go along, if one has: immediate data, or something that makes the peer
+/// say how far it has read, without which the completion would not come. `None`: not now.
+fn record_of(
+    link: &mut Link,
+    qp: &QpContext,
+    wr: &SendWr<'_>,
+    length: u32,
+) -> Option<Option<(Header, u32)>> {
+    let calm = qp.sent == qp.posted && qp.asking() == 0 && !link.broken;
+    if !calm || length == 0 || length > MESSAGE_MAX || link.safe < qp.one_sided_until {
+        return None;
+    }
+    let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+    if signaled && !link.signaled.has_room() {
+        return None;
+    }
+    let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
+    flags.set(RecordFlags::ASK, signaled);
+    flags.set(RecordFlags::SOLICITED, wr.flags.contains(SendFlags::SOLICITED));
+    let record = match wr.op {
+        SendOp::WriteWithImm(_, imm) => {
+            Some((Header::new(KIND_NOTICE, flags | RecordFlags::IMM, 8, qp.peer), imm))
+        }
+        _ if signaled && link.safe != link.tx.at => {
+            Some((Header::new(KIND_WRITE, flags, 16, qp.peer), 0))
+        }
+        _ => None,
+    };
+    if let Some((header, _)) = record
+        && !(link.backlog.is_empty() && link.has_space(header.record()))
+    {
+        return None;
+    }
+    Some(record)
+}
+
+/// Where the peer's bytes are here.
+fn place_of(
+    link: &Link,
+    qp: &QpContext,
+    at: Remote,
+    length: u32,
+    right: Access,
+) -> Option<*mut u8> {
+    link.reach.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
+}
+
+fn pieces_allow(memory: &Memory, wr: &SendWr<'_>, outward: bool) -> bool {
+    if wr.flags.contains(SendFlags::INLINE) {
+        return true;
+    }
+    let allowed = |sge: &Sge| match outward {
+        true => readable(memory, *sge),
+        false => writable(memory, *sge),
+    };
+    core::iter::once(&wr.sge).chain(wr.more).all(allowed)
+}
+
+/// # Safety
+/// `place` is valid for as many bytes as the pieces have, and they are valid for what is done.
+unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
+    if let Deed::Change(step) = deed {
+        // SAFETY: the caller vouches for both; `place` is aligned.
+        let before = unsafe { step.apply(place.cast()) }.to_ne_bytes();
+        let mut rest = &before[..];
+        for sge in core::iter::once(&wr.sge).chain(wr.more) {
+            let (now, later) = rest.split_at(rest.len().min(sge.length as usize));
+            // SAFETY: as the caller vouches; `now` is no longer than the piece.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), sge.addr as *mut u8, now.len()) };
+            rest = later;
+        }
+        return;
+    }
+    for sge in core::iter::once(&wr.sge).chain(wr.more) {
+        let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
+        // SAFETY: as the caller vouches. The two may be one memory seen twice: `copy` allows it.
+        unsafe {
+            match deed {
+                Deed::Put => ptr::copy(piece, place, length),
+                _ => ptr::copy(place, piece, length),
+            }
+            place = place.add(length);
+        }
+    }
+}
+
+/// Writes and publishes the record that goes along.
+fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
+    let to = link.tx.begin(header, imm).cast::<u64>();
+    // SAFETY: `begin` gives space for the record, 8-byte aligned. A notice says how much was
+    // written; an empty WRITE has no address, no key and no bytes.
+    unsafe {
+        to.write(if header.kind() == KIND_NOTICE { length.into() } else { 0 });
+        if header.kind() == KIND_WRITE {
+            to.add(1).write(0);
+        }
+    }
+    link.tx.end(header);
+    let ack = link.ack();
+    link.tx.publish(ack);
+}
+
+/// Enters the request in the send queue, done but for its completion.
+fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
+    let end = link.tx.at;
+    if qp.signal_all || wr.flags.contains(SendFlags::SIGNALED) {
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
+    }
+    push(qp, wr, end, Sent::ON_WIRE);
+    qp.sent = qp.posted;
+}

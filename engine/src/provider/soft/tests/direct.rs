@@ -1,0 +1,241 @@
+//! One-sided requests straight into memory that is mapped on both sides: the owner never polls.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::string::ToString;
+
+use doorbell_alloc::{Ask, MapRequest};
+
+use super::*;
+use crate::wc::{Status, WcOpcode};
+use crate::wr::Remote;
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+fn shared(len: usize) -> Mapping {
+    MapRequest::new(len).pages(Ask::Plain).shared(true).map().unwrap()
+}
+
+fn again(fd: u32, len: usize) -> Option<Mapping> {
+    let path = std::format!("/proc/self/fd/{fd}");
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    Mapping::from_memfd(file.into(), len).ok()
+}
+
+fn name_file(memory: &Mapping) -> Option<FileName> {
+    Some(FileName { fd: memory.fd()?.as_raw_fd().try_into().ok()?, inode: 0 })
+}
+
+/// A device whose table can be read, and what reads it.
+fn device() -> (Soft, Arc<Reach>) {
+    let directory = shared(DIRECTORY_BYTES);
+    let view = again(name_file(&directory).unwrap().fd, DIRECTORY_BYTES).unwrap();
+    let host = Host { name_file, ..Host::alone(clock) };
+    let nic = Soft::new("soft0", host, Some(directory));
+    let table = NonNull::new(view.as_ptr()).unwrap();
+    let attach: Attach = |_, file, len| again(file.fd, len as usize);
+    // SAFETY: the view is kept, and nobody writes through it.
+    let reach = unsafe { Reach::new(table, Arc::new(view), 0, attach) };
+    (nic, Arc::new(reach))
+}
+
+fn near(nic: Soft) -> End {
+    let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
+    let srq = Some(nic.create_srq(64).unwrap());
+    let caps = QpCaps { send_wr: 64, send_sge: 4, ..CAPS };
+    let qp = make_qp(&nic, &cq, srq.as_ref(), caps);
+    let region = nic.register(shared(1 << 20), Access::all()).unwrap();
+    End { nic, poller, cq, qp, region, srq }
+}
+
+/// A connected pair, each with the other's memory within reach.
+fn mapped_pair() -> (End, End) {
+    let ((nic_one, reach_one), (nic_two, reach_two)) = (device(), device());
+    let (mut one, mut two) = (near(nic_one), near(nic_two));
+    let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
+    let maker = Arc::new(maker.with_reach(Some(reach_two)));
+    let taker = Arc::new(taker.with_reach(Some(reach_one)));
+    one.qp.attach(&maker);
+    two.qp.attach(&taker);
+    wire(&mut one.qp, &mut two.qp, &maker, &taker, 7);
+    // The commands are carried out.
+    one.poll();
+    two.poll();
+    (one, two)
+}
+
+fn polled(end: &mut End) -> Vec<Wc> {
+    let mut all = Vec::new();
+    for _ in 0..20 {
+        all.extend(end.poll());
+    }
+    all
+}
+
+fn done(end: &mut End) -> Wc {
+    let all = polled(end);
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(all[0].status, Status::Success);
+    all[0]
+}
+
+#[test]
+fn all_of_it_works_while_the_owner_sleeps() {
+    let (mut one, two) = mapped_pair();
+    for (n, length) in [1, 8, 100, 5000, 1 << 19].into_iter().enumerate() {
+        let bytes = pattern(n, length);
+        one.fill(0, &bytes);
+        let at = two.region.remote(64);
+        one.post(1, SendOp::Write(at), one.sge(0, length), SIGNALED).unwrap();
+        assert_eq!(two.bytes(64, length), bytes, "there before the completion");
+        assert_eq!(done(&mut one).opcode, WcOpcode::Write);
+        one.post(2, SendOp::Read(at), one.sge(1 << 19, length), SIGNALED).unwrap();
+        let wc = done(&mut one);
+        assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::Read, length));
+        assert_eq!(one.bytes(1 << 19, length), bytes);
+    }
+    two.fill(64, &5u64.to_ne_bytes());
+    let at = two.region.remote(64);
+    for (op, before, after) in [
+        (SendOp::FetchAdd { at, add: 7 }, 5u64, 12u64),
+        (SendOp::CompareSwap { at, compare: 3, swap: 1 }, 12, 12),
+        (SendOp::CompareSwap { at, compare: 12, swap: 1 }, 12, 1),
+    ] {
+        one.post(3, op, one.sge(0, 8), SIGNALED).unwrap();
+        assert_eq!(done(&mut one).opcode, op.completes_as());
+        assert_eq!(
+            (one.bytes(0, 8), two.bytes(64, 8)),
+            (before.to_ne_bytes().into(), after.to_ne_bytes().into())
+        );
+    }
+}
+
+/// Several pieces, and a result of an atomic in two.
+#[test]
+fn pieces_are_gathered_and_scattered() {
+    let (mut one, two) = mapped_pair();
+    one.fill(0, b"abcdefgh");
+    let more = [one.sge(6, 0), one.sge(2, 6)];
+    let op = SendOp::Write(two.region.remote(0));
+    let wr = SendWr { wr_id: 1, op, flags: SIGNALED, sge: one.sge(0, 2), more: &more };
+    unsafe { one.qp.post(&[wr]).unwrap() };
+    assert_eq!(two.bytes(0, 8), b"abcdefgh");
+    done(&mut one);
+    let at = two.region.remote(0);
+    let more = [one.sge(200, 5)];
+    let op = SendOp::FetchAdd { at, add: 0 };
+    let wr = SendWr { wr_id: 1, op, flags: SIGNALED, sge: one.sge(100, 3), more: &more };
+    unsafe { one.qp.post(&[wr]).unwrap() };
+    done(&mut one);
+    assert_eq!((one.bytes(100, 3), one.bytes(200, 5)), (b"abc".to_vec(), b"defgh".to_vec()));
+}
+
+/// RC-4: immediate data needs the owner, and a receive of its; the bytes are there before.
+#[test]
+fn rc_4_immediate_data_still_takes_a_receive() {
+    let (mut one, mut two) = mapped_pair();
+    one.fill(0, &pattern(1, 3000));
+    let op = SendOp::WriteWithImm(two.region.remote(64), 99);
+    one.post(1, op, one.sge(0, 3000), SIGNALED).unwrap();
+    assert!(polled(&mut one).is_empty() && polled(&mut two).is_empty(), "no receive");
+    two.recv(7, 0, 8);
+    let got = done(&mut two);
+    assert_eq!((got.wr_id, got.opcode), (7, WcOpcode::RecvWriteWithImm));
+    assert_eq!((got.imm, got.byte_len), (99, 3000));
+    assert_eq!(two.bytes(64, 3000), pattern(1, 3000));
+    done(&mut one);
+}
+
+/// The completion of a WRITE behind a message comes when that is taken, though nobody asked for
+/// word of it.
+#[test]
+fn sq_5_completions_stay_in_order_with_messages() {
+    let (mut one, mut two) = mapped_pair();
+    two.recv(1, 0, 8);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    one.post(2, SendOp::Write(two.region.remote(64)), one.sge(0, 8), SIGNALED).unwrap();
+    assert!(polled(&mut one).is_empty(), "the message is not taken");
+    assert_eq!(polled(&mut two).len(), 1);
+    assert_eq!(done(&mut one).wr_id, 2);
+}
+
+/// A READ never overtakes a WRITE of the same queue pair that went through the ring.
+#[test]
+fn reads_do_not_overtake_writes_in_the_ring() {
+    let (mut one, mut two) = mapped_pair();
+    let private = two.nic.register(mapping(4096), Access::all()).unwrap();
+    one.fill(0, &[7; 8]);
+    // Not behind a file: the owner has to carry it out.
+    one.post(1, SendOp::Write(private.remote(0)), one.sge(0, 8), SendFlags::empty()).unwrap();
+    one.post(2, SendOp::Read(two.region.remote(0)), one.sge(64, 8), SIGNALED).unwrap();
+    assert!(polled(&mut one).is_empty(), "it waits behind the WRITE");
+    let (sent, _) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), sent[0].wr_id), (1, 2));
+    assert_eq!(unsafe { private.as_ptr().read_volatile() }, 7);
+}
+
+/// Section 2.5: what the table does not allow is for the owner to refuse, in its own words.
+#[test]
+fn what_is_not_allowed_is_refused_by_the_owner() {
+    type Op = fn(Remote) -> SendOp;
+    let read: Op = SendOp::Read;
+    let cases: [(&str, Op, Access, usize); 5] = [
+        ("no right to write", SendOp::Write, Access::REMOTE_READ, 0),
+        ("no right to read", read, Access::LOCAL_WRITE | Access::REMOTE_WRITE, 0),
+        ("past the end", read, Access::all(), 4089),
+        ("far past it", SendOp::Write, Access::all(), 1 << 40),
+        ("before the start", SendOp::Write, Access::all(), usize::MAX - 3),
+    ];
+    for (name, op, rights, offset) in cases {
+        let (mut one, mut two) = mapped_pair();
+        let target = two.nic.register(shared(4096), rights).unwrap();
+        one.fill(0, &[1; 8]);
+        one.post(1, op(target.remote(offset)), one.sge(0, 8), SendFlags::empty()).unwrap();
+        let (sent, _) = settle(&mut one, &mut two);
+        assert_eq!((sent.len(), sent[0].status), (1, Status::RemoteAccess), "{name}");
+        let bytes = unsafe { core::slice::from_raw_parts(target.as_ptr(), 4096) };
+        assert!(bytes.iter().all(|b| *b == 0), "{name}");
+    }
+}
+
+/// MR-3: the key of memory that is gone opens nothing, also when it was used before.
+#[test]
+fn mr_3_a_key_that_worked_fails_once_it_is_stale() {
+    let (mut one, mut two) = mapped_pair();
+    let target = two.nic.register(shared(4096), Access::all()).unwrap();
+    let at = target.remote(0);
+    one.post(1, SendOp::Write(at), one.sge(0, 8), SIGNALED).unwrap();
+    done(&mut one);
+    drop(target);
+    one.post(2, SendOp::Write(at), one.sge(0, 8), SIGNALED).unwrap();
+    assert_eq!(settle(&mut one, &mut two).0[0].status, Status::RemoteAccess);
+}
+
+/// A queue pair in error takes nothing any more, mapped or not.
+#[test]
+fn a_dead_peers_memory_is_out_of_reach() {
+    let (mut one, mut two) = mapped_pair();
+    one.fill(0, &[9; 8]);
+    two.qp.fail();
+    two.poll();
+    one.post(1, SendOp::Write(two.region.remote(0)), one.sge(0, 8), SIGNALED).unwrap();
+    assert_eq!(two.bytes(0, 8), [0; 8]);
+    assert_eq!(settle(&mut one, &mut two).0[0].status, Status::RetryExceeded);
+    assert_eq!(two.bytes(0, 8), [0; 8]);
+}
+
+/// A table that lies ends in the peer's own memory: never past what is mapped here.
+#[test]
+fn a_table_that_claims_too_much_is_not_believed() {
+    let (mut one, two) = mapped_pair();
+    let target = two.nic.register(shared(4096), Access::all()).unwrap();
+    let at = target.remote(0);
+    one.post(1, SendOp::Write(at), one.sge(0, 8), SIGNALED).unwrap();
+    done(&mut one);
+    let slot = &two.nic.nic.memory.table().slots[super::super::memory::index_of(at.rkey)];
+    slot.length.store(1 << 40, Ordering::Relaxed);
+    one.post(2, SendOp::Write(at.offset(4090)), one.sge(0, 8), SIGNALED).unwrap();
+    assert!(polled(&mut one).is_empty(), "left to the owner");
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(text.contains(&"memfd:doorbell".to_string()));
+}
