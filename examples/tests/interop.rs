@@ -35,20 +35,59 @@ fn assert_fails(output: &Output, says: &str) {
     assert!(text.contains(says), "{text}");
 }
 
+/// A server on a free port, and where it listens.
+fn listening(words: &[&str]) -> (Child, SocketAddr) {
+    let mut server = interop(&[words, &["--port", "0"]].concat()).spawn().expect("a server");
+    let mut line = String::new();
+    let mut out = BufReader::new(server.stdout.take().expect("its output is piped"));
+    out.read_line(&mut line).expect("a line");
+    let addr = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next());
+    (server, addr.expect("it says where").parse().expect("an address"))
+}
+
+/// Runs a server and a client of one kind in two processes; both have to be content.
+fn meet(server: &[&str], client: &[&str]) {
+    let (server, addr) = listening(server);
+    let client = run(&[client, &["--port", &addr.port().to_string()]].concat());
+    assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+    let server = end(server);
+    assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
+}
+
 #[test]
 fn rdma_server_and_rdma_client_meet_in_two_processes() {
     for _ in 0..5 {
-        let mut server = interop(&["rdma-server", "--port", "0"]).spawn().expect("a server");
-        let mut line = String::new();
-        let mut out = BufReader::new(server.stdout.take().expect("its output is piped"));
-        out.read_line(&mut line).expect("a line");
-        let addr = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next());
-        let addr: SocketAddr = addr.expect("it says where").parse().expect("an address");
-        let client = run(&["rdma-client", "--port", &addr.port().to_string()]);
-        assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
-        let server = end(server);
-        assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
+        meet(&["rdma-server"], &["rdma-client"]);
     }
+}
+
+#[test]
+fn rping_meets_itself() {
+    meet(&["rping-server"], &["rping-client"]);
+    let large = ["--size", "65536"];
+    let many = [&["rping-client", "--count", "200"][..], &large].concat();
+    meet(&[&["rping-server"][..], &large].concat(), &many);
+}
+
+#[test]
+fn rping_refuses_more_than_it_allows() {
+    let (server, addr) = listening(&["rping-server", "--size", "100"]);
+    let client = run(&["rping-client", "--size", "101", "--port", &addr.port().to_string()]);
+    assert_eq!(client.status.code(), Some(1));
+    let output = end(server);
+    assert_fails(&output, "1 to 100: it was 101");
+}
+
+#[test]
+fn ucmatose_meets_itself() {
+    meet(&["ucmatose-server"], &["ucmatose-client"]);
+    let more = ["--count", "100", "--size", "5000"];
+    meet(&[&["ucmatose-server"][..], &more].concat(), &[&["ucmatose-client"][..], &more].concat());
+}
+
+#[test]
+fn rdma_xserver_and_rdma_xclient_meet() {
+    meet(&["rdma-xserver"], &["rdma-xclient"]);
 }
 
 #[test]

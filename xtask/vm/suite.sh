@@ -10,6 +10,7 @@
 
 address=192.168.77.1
 port=7471
+limit=20
 passed=0
 failed=0
 scratch=$(mktemp -d)
@@ -68,9 +69,9 @@ server_has_begun() {
     listens || ! kill -0 "$server" 2> /dev/null
 }
 
-# pairing NAME TIMES SERVER... ::: CLIENT...: passes if both end with 0 within 20 seconds. The server
-# has to listen on $port. After three failures the rest is left out: a hang must not eat the time of
-# what follows.
+# pairing NAME TIMES SERVER... ::: CLIENT...: passes if both end with 0 within $limit seconds. The
+# server has to listen on $port. After three failures the rest is left out: a hang must not eat the time
+# of what follows.
 pairing() {
     local name=$1 times=$2
     shift 2
@@ -82,10 +83,10 @@ pairing() {
     shift
     local run ok bad=0 from_server from_client
     for ((run = 1; run <= times; run++)); do
-        timeout -k 5 20 "${first[@]}" > "$scratch/server" 2>&1 &
+        timeout -k 5 "$limit" "${first[@]}" > "$scratch/server" 2>&1 &
         server=$!
         await 15 server_has_begun
-        timeout -k 5 20 "$@" > "$scratch/client" 2>&1
+        timeout -k 5 "$limit" "$@" > "$scratch/client" 2>&1
         from_client=$?
         wait "$server"
         from_server=$?
@@ -158,6 +159,38 @@ if [ -n "${INTEROP:-}" ]; then
     pairing "rdma_server with interop rdma-client" 20 \
         rdma_server -s $address -p $port ::: \
         "$INTEROP" rdma-client --addr $address --port $port
+
+    here=(--addr $address --port $port)
+    pairing "interop rping-server with rping" 5 \
+        "$INTEROP" rping-server "${here[@]}" ::: rping -c -V -C 10 -a $address -p $port
+    pairing "rping with interop rping-client" 5 \
+        rping -s -C 10 -a $address -p $port ::: "$INTEROP" rping-client "${here[@]}"
+    pairing "interop rping-server with rping -q" 2 \
+        "$INTEROP" rping-server "${here[@]}" ::: rping -c -q -V -C 10 -a $address -p $port
+    pairing "rping -q with interop rping-client" 2 \
+        rping -s -q -C 10 -a $address -p $port ::: "$INTEROP" rping-client "${here[@]}"
+    limit=180
+    pairing "interop rping-server with rping, 1000 times 65536 bytes" 1 \
+        "$INTEROP" rping-server "${here[@]}" --size 65536 --limit $limit ::: \
+        rping -c -V -S 65536 -C 1000 -a $address -p $port
+    limit=20
+    pairing "rping with interop rping-client, 50 times 65536 bytes" 1 \
+        rping -s -S 65536 -C 50 -a $address -p $port ::: \
+        "$INTEROP" rping-client "${here[@]}" --size 65536 --count 50
+    pairing "interop ucmatose-server with ucmatose" 5 \
+        "$INTEROP" ucmatose-server "${here[@]}" ::: ucmatose -s $address -p $port
+    pairing "ucmatose with interop ucmatose-client" 5 \
+        ucmatose -b $address -p $port ::: "$INTEROP" ucmatose-client "${here[@]}"
+    pairing "interop ucmatose-server with ucmatose -m" 2 \
+        "$INTEROP" ucmatose-server "${here[@]}" ::: ucmatose -m -s $address -p $port
+    pairing "ucmatose -m with interop ucmatose-client" 2 \
+        ucmatose -m -b $address -p $port ::: "$INTEROP" ucmatose-client "${here[@]}"
+    pairing "interop rdma-xserver with rdma_xclient" 5 \
+        "$INTEROP" rdma-xserver "${here[@]}" ::: rdma_xclient -c r -s $address -p $port
+    pairing "rdma_xserver with interop rdma-xclient" 5 \
+        rdma_xserver -c r -p $port ::: "$INTEROP" rdma-xclient "${here[@]}"
+    pairing "interop cmtime-server with cmtime" 3 \
+        "$INTEROP" cmtime-server "${here[@]}" --count 50 ::: cmtime -s $address -p $port -c 50
 fi
 
 result=ok

@@ -11,10 +11,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use doorbell_cm::{CmError, Device};
-use doorbell_examples::interop::{LIMIT, Plan, RdmaClient, RdmaServer};
+use doorbell_cm::{CmError, Device, Program};
+use doorbell_examples::interop::{
+    CmtimeServer, LIMIT, Plan, RdmaClient, RdmaServer, RdmaXclient, RdmaXserver, RpingClient,
+    RpingServer, UcmatoseClient, UcmatoseServer,
+};
 
 #[derive(Parser)]
 #[command(about = "The other side of well-known RDMA programs", version)]
@@ -30,6 +34,20 @@ enum Part {
     RdmaServer(Where),
     /// Be the client of one `rdma_server`.
     RdmaClient(Where),
+    /// Serve one `rping -c`; no round may have more than SIZE bytes.
+    RpingServer(Amount),
+    /// Be the client of one `rping -s`: COUNT rounds of SIZE bytes (10 of 64).
+    RpingClient(Amount),
+    /// Serve one `ucmatose -s`: COUNT messages of SIZE bytes each way (10 of 100).
+    UcmatoseServer(Amount),
+    /// Be the client of one `ucmatose`: COUNT messages of SIZE bytes each way (10 of 100).
+    UcmatoseClient(Amount),
+    /// Serve one `rdma_xclient -c r`.
+    RdmaXserver(Where),
+    /// Be the client of one `rdma_xserver -c r`.
+    RdmaXclient(Where),
+    /// Serve `cmtime -s`: COUNT connections (100).
+    CmtimeServer(Amount),
 }
 
 #[derive(clap::Args)]
@@ -37,44 +55,111 @@ struct Where {
     /// Address to listen on or connect to.
     #[arg(long, default_value = "127.0.0.1")]
     addr: IpAddr,
-    /// Its port; a server on port 0 takes a free one and says which.
-    #[arg(long, default_value_t = 7471)]
-    port: u16,
+    /// Its port, else the peer's own default; a server on port 0 takes a free one and says which.
+    #[arg(long)]
+    port: Option<u16>,
     /// Device to use; else DOORBELL_DEVICE, else the RDMA device that owns the address, else
     /// soft0.
     #[arg(long)]
     device: Option<String>,
+    /// Seconds the whole exchange may take.
+    #[arg(long, default_value_t = LIMIT.as_secs())]
+    limit: u64,
+}
+
+#[derive(clap::Args)]
+struct Amount {
+    #[command(flatten)]
+    place: Where,
+    /// How many; else as the peer does by default.
+    #[arg(long)]
+    count: Option<u32>,
+    /// Bytes; else as the peer does by default.
+    #[arg(long)]
+    size: Option<usize>,
 }
 
 impl Where {
-    fn open(&self) -> Result<(Device, Plan), CmError> {
-        let device = Device::choose(self.device.as_deref(), Some(self.addr))?;
-        Ok((device, Plan::at(SocketAddr::new(self.addr, self.port))))
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit)
+    }
+
+    fn plan(&self, port: u16) -> Plan {
+        let addr = SocketAddr::new(self.addr, self.port.unwrap_or(port));
+        Plan { addr, end: Instant::now() + self.limit() }
+    }
+
+    fn play(&self, program: impl Program<Output = Result<(), CmError>>) -> Result<(), CmError> {
+        Device::choose(self.device.as_deref(), Some(self.addr))?.run(program)
     }
 }
 
-fn play(part: &Part) -> Result<(), CmError> {
-    match part {
-        Part::RdmaServer(place) => {
-            let (device, plan) = place.open()?;
-            device.run(RdmaServer { plan })
+impl Amount {
+    fn count(&self, usual: u32) -> u32 {
+        self.count.unwrap_or(usual)
+    }
+
+    fn size(&self, usual: usize) -> usize {
+        self.size.unwrap_or(usual)
+    }
+}
+
+impl Part {
+    fn place(&self) -> &Where {
+        match self {
+            Part::RdmaServer(place)
+            | Part::RdmaClient(place)
+            | Part::RdmaXserver(place)
+            | Part::RdmaXclient(place) => place,
+            Part::RpingServer(amount)
+            | Part::RpingClient(amount)
+            | Part::UcmatoseServer(amount)
+            | Part::UcmatoseClient(amount)
+            | Part::CmtimeServer(amount) => &amount.place,
         }
-        Part::RdmaClient(place) => {
-            let (device, plan) = place.open()?;
-            device.run(RdmaClient { plan })
+    }
+
+    /// Plays it. The ports are those of the C programs.
+    fn play(&self) -> Result<(), CmError> {
+        let place = self.place();
+        let (plan, rping) = (place.plan(7471), place.plan(7174));
+        match self {
+            Part::RdmaServer(_) => place.play(RdmaServer { plan }),
+            Part::RdmaClient(_) => place.play(RdmaClient { plan }),
+            Part::RpingServer(amount) => {
+                place.play(RpingServer { plan: rping, size: amount.size(64) })
+            }
+            Part::RpingClient(amount) => {
+                let (count, size) = (amount.count(10) as usize, amount.size(64));
+                place.play(RpingClient { plan: rping, count, size })
+            }
+            Part::UcmatoseServer(amount) => {
+                let (count, size) = (amount.count(10), amount.size(100));
+                place.play(UcmatoseServer { plan, count, size })
+            }
+            Part::UcmatoseClient(amount) => {
+                let (count, size) = (amount.count(10), amount.size(100));
+                place.play(UcmatoseClient { plan, count, size })
+            }
+            Part::RdmaXserver(_) => place.play(RdmaXserver { plan }),
+            Part::RdmaXclient(_) => place.play(RdmaXclient { plan }),
+            Part::CmtimeServer(amount) => {
+                place.play(CmtimeServer { plan, connections: amount.count(100) as usize })
+            }
         }
     }
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let part = Arguments::parse().part;
+    let limit = part.place().limit();
     let (done, ended) = mpsc::channel();
     // On a thread, so that not even a call that never returns outlasts the limit.
-    thread::spawn(move || done.send(play(&arguments.part)));
-    let error = match ended.recv_timeout(LIMIT) {
+    thread::spawn(move || done.send(part.play()));
+    let error = match ended.recv_timeout(limit) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(error)) => error.to_string(),
-        Err(mpsc::RecvTimeoutError::Timeout) => format!("it did not end within {LIMIT:?}"),
+        Err(mpsc::RecvTimeoutError::Timeout) => format!("it did not end within {limit:?}"),
         Err(mpsc::RecvTimeoutError::Disconnected) => "it panicked".to_owned(),
     };
     eprintln!("interop: {error}");

@@ -1,17 +1,27 @@
 //! The other sides of well-known RDMA programs, one module each, named after the peer. What a
 //! peer sends is checked, length and status; a program that differs is an error, not a surprise.
 
+mod cmtime;
 mod rdma;
+mod rping;
+mod ucmatose;
+mod xrdma;
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{CmError, Completion, Fabric};
+use doorbell_cm::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 use doorbell_engine::error::Code;
+use doorbell_engine::wr::{SendFlags, SendOp};
 
+pub use cmtime::CmtimeServer;
 pub use rdma::{RdmaClient, RdmaServer};
+pub use rping::{RpingClient, RpingServer};
+pub use ucmatose::{UcmatoseClient, UcmatoseServer};
+pub use xrdma::{RdmaXclient, RdmaXserver};
 
-/// How long a whole exchange may take.
+/// How long a whole exchange may take, unless it is told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// What every part needs.
@@ -24,9 +34,39 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan that begins now.
+    /// A plan that begins now and may take [`LIMIT`].
     pub fn at(addr: SocketAddr) -> Plan {
         Plan { addr, end: Instant::now() + LIMIT }
+    }
+
+    /// An endpoint that listens, and has said where.
+    fn listen<F: Fabric>(
+        &self,
+        fabric: &F,
+        init: Option<&QpInit<F>>,
+    ) -> Result<Endpoint<F>, CmError> {
+        let info = AddrInfo::of(self.addr, &Hints::passive());
+        let mut listener = Endpoint::create(fabric, &info, init)?;
+        listener.listen(0)?;
+        announce(listener.local_addr(), fabric);
+        Ok(listener)
+    }
+
+    /// An endpoint that may connect.
+    fn active<F: Fabric>(&self, fabric: &F, init: &QpInit<F>) -> Result<Endpoint<F>, CmError> {
+        Endpoint::create(fabric, &AddrInfo::of(self.addr, &Hints::active()), Some(init))
+    }
+
+    /// Waits until the peer has disconnected.
+    fn until_left<F: Fabric>(&self, id: &mut Id<F>) -> Result<(), CmError> {
+        while !id.peer_left() {
+            if self.rest().is_zero() {
+                let asked = "wait for the peer to disconnect";
+                return Err(CmError::new(Code::TimedOut, asked, "it did not"));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// The time that is left.
@@ -46,4 +86,29 @@ fn expect_message<F: Fabric>(
     }
     let asked = format!("receive a message of {length} bytes");
     Err(CmError::new(Code::Invalid, asked, format!("the peer sent {}", completion.len)))
+}
+
+/// Carries out one signalled request; the buffer comes back.
+fn carry_out<F: Fabric>(
+    id: &mut Id<F>,
+    plan: &Plan,
+    buffer: Buffer<F>,
+    op: SendOp,
+) -> Result<Buffer<F>, CmError> {
+    let len = buffer.len();
+    id.post_send(buffer, len, op, SendFlags::SIGNALED)?;
+    let done = id.next_send(plan.rest())?.ok()?;
+    done.buffer.ok_or_else(|| differs("a request", "its buffer back", "none"))
+}
+
+/// What a script waits for: where this side listens.
+fn announce<F: Fabric>(addr: Option<SocketAddr>, fabric: &F) {
+    if let Some(addr) = addr {
+        println!("listening on {addr}, device {}", fabric.caps().device);
+    }
+}
+
+/// The error of a peer that does not do what its program is known to do.
+fn differs(what: &str, want: impl std::fmt::Display, got: impl std::fmt::Display) -> CmError {
+    CmError::new(Code::Invalid, format!("{what}: {want}"), format!("it was {got}"))
 }

@@ -3,9 +3,7 @@
 //! Both keep one receive posted before they connect; the client speaks first; each waits for its
 //! send and its receive, then disconnects.
 
-use doorbell_cm::{
-    AddrInfo, Buffer, CmError, ConnParam, Endpoint, Fabric, Hints, Id, Program, QpInit,
-};
+use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 use super::{Plan, expect_message};
@@ -35,12 +33,7 @@ impl Program for RdmaServer {
     type Output = Result<(), CmError>;
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
-        let info = AddrInfo::of(self.plan.addr, &Hints::passive());
-        let mut listener = Endpoint::create(&fabric, &info, Some(&queue_pair()))?;
-        listener.listen(0)?;
-        if let Some(addr) = listener.local_addr() {
-            println!("listening on {addr}, device {}", fabric.caps().device);
-        }
+        let mut listener = self.plan.listen(&fabric, Some(&queue_pair()))?;
         let mut id = listener.get_request(Some(self.plan.rest()))?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.accept(&ConnParam::default())?;
@@ -62,8 +55,7 @@ impl Program for RdmaClient {
     type Output = Result<(), CmError>;
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
-        let info = AddrInfo::of(self.plan.addr, &Hints::active());
-        let mut id = Endpoint::create(&fabric, &info, Some(&queue_pair()))?;
+        let mut id = self.plan.active(&fabric, &queue_pair())?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.connect(&ConnParam::default())?;
         send(&fabric, &mut id)?;
