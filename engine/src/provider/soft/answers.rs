@@ -34,12 +34,12 @@ impl Inside {
     #[cold]
     #[inline(never)]
     pub(super) fn advance_answers(&mut self, link: &mut Link) {
-        while let Some(answer) = link.answers.front().copied()
-            && !link.broken
+        while let Some(answer) = link.first_owed().copied()
+            && !link.is_broken()
         {
             let Some(left) = self.write_answer(link, answer) else { break };
-            match (left, link.answers.front_mut()) {
-                (Some(owed), Some(front)) => front.owed = owed,
+            match (left, link.first_owed()) {
+                (Some(owed), Some(first)) => first.owed = owed,
                 _ => self.settle_answer(link),
             }
             if link.tx.unpublished() >= RECORD_MAX {
@@ -55,7 +55,7 @@ impl Inside {
 
     /// The answer in front is written whole.
     fn settle_answer(&mut self, link: &mut Link) {
-        let Some(answer) = link.answers.pop_front() else { return };
+        let Some(answer) = link.settle_first_owed() else { return };
         if let Some(mut qp) = self.qp(answer.qp) {
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { qp.as_mut() };
@@ -73,7 +73,7 @@ impl Inside {
             }
             Owed::Value(_) => None,
         };
-        let status = self.answer_status(answer, lent.is_some());
+        let status = self.answer_status(link, answer, lent.is_some());
         let length = match answer.owed {
             _ if status != Status::Success => 0,
             Owed::Bytes { left, .. } => left.min(FRAGMENT - ANSWER_OPERANDS),
@@ -109,7 +109,7 @@ impl Inside {
 
     /// How an answer begins: the queue pair may have failed since it was asked, or the memory
     /// may have gone (then the queue pair fails, SM-3).
-    fn answer_status(&mut self, answer: Answer, lent: bool) -> Status {
+    fn answer_status(&mut self, link: &mut Link, answer: Answer, lent: bool) -> Status {
         let qp = qp_in(&self.qps, answer.qp).filter(|qp| {
             // SAFETY: as in `settle_answer`.
             unsafe { qp.as_ref() }.state == State::Rts
@@ -120,8 +120,7 @@ impl Inside {
         }
         // SAFETY: as in `settle_answer`.
         let qp = unsafe { &mut *qp.as_ptr() };
-        let safe = self.safe_position(qp);
-        self.fail_qp(qp, safe, None);
+        self.fail_qp(qp, link.safe(), None);
         Status::RemoteAccess
     }
 
@@ -144,10 +143,7 @@ impl Inside {
             status => status,
         };
         let last = header.flags().contains(RecordFlags::LAST);
-        link.rx.consume(header);
-        if link.rx.owes() {
-            link.tell_now();
-        }
+        link.consume(header);
         if status != Status::Success {
             // Those before it are done: their answers have come.
             let good_until = qp.entry(index).end - 1;
@@ -218,7 +214,7 @@ impl Inside {
         if qp.held {
             qp.held = false;
             qp.in_backlog = true;
-            link.backlog.push_back(qp.num);
+            link.let_wait(qp.num);
         }
         if qp.parked.is_some() || qp.poison.is_some() {
             self.worry(qp);

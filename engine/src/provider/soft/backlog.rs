@@ -63,7 +63,7 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     push(qp, wr, 0, Sent::empty());
     if !qp.in_backlog && !qp.held && qp.poison.is_none() {
         qp.in_backlog = true;
-        link.backlog.push_back(qp.num);
+        link.let_wait(qp.num);
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
 #[cold]
 #[inline(never)]
 pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> bool {
-    debug_assert_eq!(link.backlog.front(), Some(&qp.num));
+    debug_assert_eq!(link.first_waiting(), Some(qp.num));
     while qp.sent != qp.posted {
         let pending = qp.kept(qp.sent);
         if let Some(status) = impossible(memory, qp, &pending) {
@@ -88,7 +88,7 @@ pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
         }
     }
     qp.in_backlog = false;
-    link.backlog.pop_front();
+    link.first_waits_no_more();
     true
 }
 
@@ -120,7 +120,7 @@ fn waits_for_answers(qp: &QpContext, pending: &Pending) -> bool {
 /// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`.
 fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
-    if link.broken || (signaled && !link.signaled.has_room()) {
+    if link.is_broken() || (signaled && !link.signaled.has_room()) {
         return false;
     }
     let size = u64::from(pending.length) << 32;

@@ -4,6 +4,8 @@
 //! straight into the array it passed, and only as many as fit. In the shared domain any poll
 //! does the work of all, so completions wait in the ring of the queue they belong to.
 
+use core::slice;
+
 use std_alloc::boxed::Box;
 use std_alloc::vec;
 
@@ -85,29 +87,32 @@ impl CompletionQueue {
 
 /// Where the device puts completions while it works.
 pub(super) trait Sink {
+    /// Each poll does all it can at once: the next may be long in coming. Otherwise small things
+    /// may wait for the next poll.
+    const THOROUGH: bool;
     /// How many more it takes now.
     fn room(&self) -> usize;
     /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
 }
 
-/// The array of the thread that polls.
+/// The array of the thread that polls: what of it is not filled.
 pub(super) struct Direct<'a> {
-    pub(super) out: &'a mut [Wc],
-    pub(super) filled: usize,
+    pub(super) free: slice::IterMut<'a, Wc>,
 }
 
 impl Sink for Direct<'_> {
+    const THOROUGH: bool = false;
+
     #[inline(always)]
     fn room(&self) -> usize {
-        self.out.len() - self.filled
+        self.free.len()
     }
 
     #[inline(always)]
     fn put(&mut self, _cqs: &mut [CompletionQueue], _cq: usize, wc: Wc, _: Retire) -> bool {
-        if let Some(place) = self.out.get_mut(self.filled) {
+        if let Some(place) = self.free.next() {
             *place = wc;
-            self.filled += 1;
         }
         true
     }
@@ -119,6 +124,8 @@ pub(super) struct Queued {
 }
 
 impl Sink for Queued {
+    const THOROUGH: bool = true;
+
     fn room(&self) -> usize {
         self.budget
     }

@@ -72,8 +72,8 @@ fn record_of(
     wr: &SendWr<'_>,
     length: u32,
 ) -> Option<Option<(Header, u32)>> {
-    let calm = qp.sent == qp.posted && qp.asking() == 0 && !link.broken;
-    if !calm || length == 0 || length > MESSAGE_MAX || link.safe < qp.one_sided_until {
+    let calm = qp.sent == qp.posted && qp.asking() == 0 && !link.is_broken();
+    if !calm || length == 0 || length > MESSAGE_MAX || link.safe() < qp.one_sided_until {
         return None;
     }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -87,13 +87,13 @@ fn record_of(
         SendOp::WriteWithImm(_, imm) => {
             Some((Header::new(KIND_NOTICE, flags | RecordFlags::IMM, 8, qp.peer), imm))
         }
-        _ if signaled && link.safe != link.tx.at => {
+        _ if signaled && link.safe() != link.tx.at => {
             Some((Header::new(KIND_WRITE, flags, 16, qp.peer), 0))
         }
         _ => None,
     };
     if let Some((header, _)) = record
-        && !(link.backlog.is_empty() && link.has_space(header.record()))
+        && !(link.first_waiting().is_none() && link.has_space(header.record()))
     {
         return None;
     }

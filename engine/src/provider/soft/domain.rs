@@ -85,6 +85,7 @@ pub(super) struct Inside {
     pub(super) attention: Arc<AtomicBool>,
     /// Queue pairs by slot (the low bits of their number).
     pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
+    /// By slot. Not to be looked into while one is served ([`Inside::serve`]).
     pub(super) links: Vec<Option<Box<Link>>>,
     pub(super) rqs: Vec<RqUse>,
     pub(super) cqs: Vec<CompletionQueue>,
@@ -359,16 +360,12 @@ impl Inside {
             }
             qp.open_on = if link.rq == qp.rq { index } else { CLOSED };
             link.users += 1;
-            if link.broken {
+            if link.is_broken() {
                 self.fail_qp(qp, 0, Some(Status::RetryExceeded));
                 return;
             }
-            // Room for every queue pair at once: the data plane never grows it.
-            let want = link.users as usize;
-            link.backlog.reserve(want.saturating_sub(link.backlog.len()));
-            link.answers_max += usize::from(qp.responder_depth);
-            let want = link.answers_max;
-            link.answers.reserve(want.saturating_sub(link.answers.len()));
+            link.reserve_waiting();
+            link.owe_at_most(qp.responder_depth);
         }
     }
 
@@ -396,8 +393,8 @@ impl Inside {
             rq.queue.detach(&mut rq.stash);
         }
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
-            link.backlog.retain(|num| *num != qp.num);
-            link.answers_max -= usize::from(qp.responder_depth);
+            link.waits_no_more(qp.num);
+            link.owe_less(qp.responder_depth);
             link.users -= 1;
             link.shared.release_end();
         }

@@ -13,7 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 
 use super::answers::Answer;
-use super::layout::{LINK_BYTES, LinkHeader, Side, split};
+use super::layout::{Header, LINK_BYTES, LinkHeader, RecordFlags, Side, split};
 use super::qp::CLOSED;
 use super::reach::Reach;
 use super::ring::{Refusal, Rx, Tx};
@@ -140,6 +140,10 @@ pub(super) struct SignaledQueue {
 
 impl SignaledQueue {
     #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+    #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
         self.tail.wrapping_sub(self.head) < SIGNALED_MAX
     }
@@ -150,7 +154,7 @@ impl SignaledQueue {
     }
     #[inline(always)]
     pub(super) fn first(&self) -> Option<Signaled> {
-        if self.head == self.tail {
+        if self.is_empty() {
             return None;
         }
         Some(self.ring[(self.head & (SIGNALED_MAX - 1)) as usize])
@@ -170,31 +174,32 @@ pub(super) struct Link {
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
-    /// The peer has taken every record up to here.
-    pub(super) safe: u64,
+    /// The peer has taken every record up to here, as far as was looked.
+    safe: u64,
     /// Polls since something last came in.
     pub(super) quiet: u32,
-    /// The peer waits to hear how far this side has read.
-    pub(super) asked: bool,
+    /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
+    /// just pass.
+    pub(super) unusual: bool,
     /// Queue pairs with requests that did not fit, in order.
-    pub(super) backlog: VecDeque<u32>,
+    backlog: VecDeque<u32>,
     /// READs and atomics of the peer that are taken and not answered, in order; as many as all
     /// queue pairs of the link allow together.
-    pub(super) answers: VecDeque<Answer>,
-    pub(super) answers_max: usize,
+    answers: VecDeque<Answer>,
+    answers_max: usize,
     /// A refusal that waits for answers on their way: the requests before it are not done.
     pub(super) unheard: Option<Refusal>,
     /// Refusals the peer has not dealt with, oldest first; the first is in the line, under that
     /// number. Until it is dealt with, nothing behind it is acknowledged: no send that failed
     /// can ever look as if it had succeeded.
-    pub(super) refusals: ArrayVec<Refusal, REFUSALS_MAX>,
+    refusals: ArrayVec<Refusal, REFUSALS_MAX>,
     refusal_number: u32,
     /// The queue pairs refused lately.
     refused: ArrayVec<u32, REFUSALS_MAX>,
     /// The peer's memory, if any of it can be mapped here.
     pub(super) reach: Option<Arc<Reach>>,
     /// The peer broke the rules: nothing more is read or written.
-    pub(super) broken: bool,
+    broken: bool,
     pub(super) users: u32,
     pub(super) shared: Arc<LinkShared>,
 }
@@ -216,7 +221,7 @@ impl Link {
                 tail: 0,
             },
             safe: 0,
-            asked: false,
+            unusual: false,
             backlog: VecDeque::new(),
             answers: VecDeque::new(),
             answers_max: 0,
@@ -243,11 +248,28 @@ impl Link {
     /// The acknowledgement to send along with a publication.
     #[inline(always)]
     pub(super) fn ack(&mut self) -> u64 {
+        if self.unusual {
+            return self.unusual_ack();
+        }
+        self.rx.note_told();
+        self.rx.at
+    }
+
+    #[cold]
+    fn unusual_ack(&mut self) -> u64 {
         if self.refusals.is_empty() {
-            self.rx.told = self.rx.at;
-            self.asked = false;
+            self.rx.note_told();
         }
         self.taken_until()
+    }
+
+    /// The peer has taken every record up to here, by the bell as last read. Asked for only where
+    /// it matters, and at least once in every ring length ([`Link::has_space`]), so that the low half
+    /// the peer sends is enough.
+    #[inline(always)]
+    pub(super) fn safe(&mut self) -> u64 {
+        self.note_ack(self.rx.heard());
+        self.safe
     }
 
     /// Takes over what the peer says it has taken: a step forward, and not past what was
@@ -261,16 +283,101 @@ impl Link {
         }
     }
 
+    /// True if something on the wire is not known to be taken.
+    #[inline(always)]
+    pub(super) fn waits(&mut self) -> bool {
+        self.safe() != self.tx.published()
+    }
+
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in
     /// it is given to the caller, who fails the queue pair and then calls `settle_refusal`.
     #[inline(always)]
     pub(super) fn look_at_taken(&mut self) -> Option<Refusal> {
-        if !self.tx.waits(self.safe) {
+        if !self.waits() {
             return None;
         }
         let safe = self.tx.read_taken();
         self.note_ack(safe);
         self.tx.read_refusal(self.safe)
+    }
+
+    /// The peer broke the rules.
+    pub(super) fn break_off(&mut self) {
+        (self.broken, self.unusual) = (true, true);
+        // No new connection over it.
+        self.shared.peer_gone();
+    }
+
+    #[inline(always)]
+    pub(super) fn is_broken(&self) -> bool {
+        self.unusual && self.broken
+    }
+
+    /// The first queue pair in the backlog.
+    #[inline(always)]
+    pub(super) fn first_waiting(&self) -> Option<u32> {
+        if self.unusual { self.backlog.front().copied() } else { None }
+    }
+
+    /// Puts a queue pair at the end of the backlog.
+    pub(super) fn let_wait(&mut self, qp: u32) {
+        self.backlog.push_back(qp);
+        self.unusual = true;
+    }
+
+    /// The first queue pair leaves the backlog.
+    pub(super) fn first_waits_no_more(&mut self) {
+        self.backlog.pop_front();
+        self.note_usual();
+    }
+
+    /// A queue pair is gone from the backlog, wherever it was.
+    pub(super) fn waits_no_more(&mut self, qp: u32) {
+        self.backlog.retain(|num| *num != qp);
+        self.note_usual();
+    }
+
+    /// Room for every queue pair at once: the data plane never grows the backlog.
+    pub(super) fn reserve_waiting(&mut self) {
+        let want = self.users as usize;
+        self.backlog.reserve(want.saturating_sub(self.backlog.len()));
+    }
+
+    /// Owes the peer an answer.
+    pub(super) fn owe(&mut self, answer: Answer) {
+        self.answers.push_back(answer);
+        self.unusual = true;
+    }
+
+    /// The oldest answer owed.
+    pub(super) fn first_owed(&mut self) -> Option<&mut Answer> {
+        self.answers.front_mut()
+    }
+
+    /// The oldest answer is written whole.
+    pub(super) fn settle_first_owed(&mut self) -> Option<Answer> {
+        let answer = self.answers.pop_front();
+        self.note_usual();
+        answer
+    }
+
+    /// One more queue pair, whose peer may ask for so many answers at a time: there is room for
+    /// all at once, so that the data plane never grows it.
+    pub(super) fn owe_at_most(&mut self, more: u8) {
+        self.answers_max += usize::from(more);
+        self.answers.reserve(self.answers_max.saturating_sub(self.answers.len()));
+    }
+
+    /// A queue pair less.
+    pub(super) fn owe_less(&mut self, less: u8) {
+        self.answers_max -= usize::from(less);
+    }
+
+    fn note_usual(&mut self) {
+        self.unusual = self.broken
+            || !self.backlog.is_empty()
+            || !self.answers.is_empty()
+            || !self.refusals.is_empty();
     }
 
     /// Space for `bytes`, looking at shared memory only if needed.
@@ -282,6 +389,10 @@ impl Link {
     #[cold]
     #[inline(never)]
     fn find_space(&mut self, bytes: u32) -> bool {
+        self.safe();
+        if self.tx.fits(bytes) {
+            return true;
+        }
         self.tx.read_taken();
         let acked = self.rx.peer_ack();
         self.tx.note_freed(acked);
@@ -303,6 +414,7 @@ impl Link {
         }
         self.refused.push(qp);
         self.refusals.push(Refusal { at: self.rx.at, qp, status });
+        self.unusual = true;
         if self.refusals.len() == 1 {
             self.show_refusal();
         }
@@ -322,22 +434,35 @@ impl Link {
     }
 
     /// Goes on to the next refusal once the peer has dealt with the one in the line.
-    #[cold]
     pub(super) fn attend_refusals(&mut self) {
+        if self.refusals.is_empty() {
+            return;
+        }
         if self.tx.settled_refusal() == self.refusal_number {
             self.refusals.remove(0);
             self.show_refusal();
-            self.asked = true;
+            self.rx.ask();
+            self.note_usual();
         }
         self.tell_now();
     }
 
+    /// Moves past the record whose header was read, and tells the peer where that is due.
+    pub(super) fn consume(&mut self, header: Header) {
+        self.rx.consume(header);
+        if self.rx.owes() {
+            self.tell_now();
+        }
+        if header.flags().contains(RecordFlags::ASK) {
+            self.rx.ask();
+        }
+    }
+
     /// Tells the peer now how far this side has read.
     pub(super) fn tell_now(&mut self) {
-        if self.rx.told != self.rx.at || self.asked {
+        if !self.rx.has_told() {
             let safe = self.taken_until();
             self.rx.tell(safe);
-            self.asked = false;
         }
     }
 }

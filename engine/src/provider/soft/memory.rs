@@ -18,6 +18,7 @@ use std_alloc::vec::Vec;
 
 use super::nic::QPS;
 use crate::provider::Access;
+use crate::wr::Sge;
 
 /// Regions of one device at most.
 pub(super) const REGIONS: usize = 4096;
@@ -83,6 +84,8 @@ pub(super) struct Memory {
     home: Home,
     /// Accesses of peers under way, by slot: whoever deregisters waits for them.
     lent: Box<[AtomicU32]>,
+    /// Regions that were taken out.
+    removals: AtomicU64,
     free: Mutex<Free>,
 }
 
@@ -122,7 +125,8 @@ impl Memory {
             random: ChaCha8Rng::from_seed(seed),
         };
         let table = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
-        let memory = Memory { table, home, lent, free: Mutex::new(free) };
+        let removals = AtomicU64::new(0);
+        let memory = Memory { table, home, lent, removals, free: Mutex::new(free) };
         memory.table().slots[0].key.store(u32::MAX, Ordering::Relaxed);
         memory
     }
@@ -166,10 +170,18 @@ impl Memory {
         let index = index_of(key);
         // SeqCst, as in `lend`: one of the two sees the other.
         self.table().slots[index].key.store(0, Ordering::SeqCst);
+        // Release pairs with `removals`: who sees the new count sees that the key is gone.
+        self.removals.fetch_add(1, Ordering::Release);
         while self.lent[index].load(Ordering::SeqCst) != 0 {
             core::hint::spin_loop();
         }
         self.free.lock().slots.insert(0, index as u32);
+    }
+
+    /// How many regions were taken out: as long as this is the same, what was allowed still is.
+    #[inline(always)]
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).
@@ -178,13 +190,19 @@ impl Memory {
     /// breaks the contract of that post.
     #[inline(always)]
     pub(super) fn allows(&self, key: u32, start: u64, length: u32, right: Access) -> bool {
+        self.region(key, right).is_some_and(|bounds| bounds.hold(start, length))
+    }
+
+    /// Where the region of a key lies, if it is alive and the right is there.
+    #[inline(always)]
+    fn region(&self, key: u32, right: Access) -> Option<Bounds> {
         let slot = &self.table().slots[index_of(key)];
         if slot.key.load(Ordering::Acquire) != key {
-            return false;
+            return None;
         }
-        let offset = start.wrapping_sub(slot.start.load(Ordering::Relaxed));
-        offset.saturating_add(u64::from(length)) <= slot.length.load(Ordering::Relaxed)
-            && slot.access.load(Ordering::Relaxed) & right.bits() == right.bits()
+        let allowed = slot.access.load(Ordering::Relaxed) & right.bits() == right.bits();
+        let start = slot.start.load(Ordering::Relaxed);
+        allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
     }
 
     /// As [`Memory::allows`], for what a peer asks: while the answer is held, the region stays.
@@ -201,6 +219,59 @@ impl Memory {
         let lent = Lent { count };
         fence(Ordering::SeqCst);
         if self.allows(key, start, length, right) { Some(lent) } else { None }
+    }
+}
+
+/// Where a region lies.
+#[derive(Clone, Copy, Default)]
+struct Bounds {
+    start: u64,
+    length: u64,
+}
+
+impl Bounds {
+    /// True if the bytes lie inside.
+    #[inline(always)]
+    fn hold(self, start: u64, length: u32) -> bool {
+        let offset = start.wrapping_sub(self.start);
+        offset.checked_add(u64::from(length)).is_some_and(|end| end <= self.length)
+    }
+}
+
+/// The region last written to, so that the next access finds it without the table.
+#[derive(Default)]
+pub(super) struct Window {
+    /// Its key; 0, with no bytes, for none.
+    key: u32,
+    /// [`Memory::removals`] when it was looked up: while that is the same, the key is alive.
+    removals: u64,
+    bounds: Bounds,
+}
+
+impl Window {
+    /// Forgets the region if any has gone since it was looked up. For the start of a poll: an
+    /// access in the same poll may already be under way when a region goes.
+    #[inline(always)]
+    pub(super) fn renew(&mut self, memory: &Memory) {
+        if self.removals != memory.removals() {
+            *self = Window::default();
+        }
+    }
+
+    /// [`Memory::allows`] for writing, after `renew`.
+    #[inline(always)]
+    pub(super) fn writable(&mut self, memory: &Memory, sge: Sge, length: u32) -> bool {
+        (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open(&mut self, memory: &Memory, key: u32) -> bool {
+        // Counted before the look: a region that goes in between makes this one old.
+        let removals = memory.removals();
+        let Some(bounds) = memory.region(key, Access::LOCAL_WRITE) else { return false };
+        *self = Window { key, removals, bounds };
+        true
     }
 }
 
@@ -278,6 +349,30 @@ mod tests {
         for odd in [u32::MAX, key ^ 1, key.wrapping_add(1 << SECRET_BITS)] {
             assert!(!memory.allows(odd, 0x1000, 1, none), "key {odd:x}");
         }
+    }
+
+    /// MR-3: nor is a region remembered that has gone, by its key or by none.
+    #[test]
+    fn mr_3_a_window_forgets_what_has_gone() {
+        let memory = memory();
+        let keep = insert(&memory, Access::LOCAL_WRITE);
+        let go = memory.insert(0x9000, 0x100, Access::LOCAL_WRITE, None).unwrap();
+        let read_only = insert(&memory, Access::empty());
+        let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
+        let mut window = Window::default();
+        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
+        assert!(!window.writable(&memory, piece(read_only, 0x1000), 1));
+        assert!(window.writable(&memory, piece(go, 0x9000), 0x100));
+        assert!(!window.writable(&memory, piece(go, 0x9000), 0x101));
+        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
+        assert!(window.writable(&memory, piece(go, 0x9000), 1));
+        memory.remove(go);
+        window.renew(&memory);
+        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
+        assert!(!window.writable(&memory, piece(go, 0x9000), 1));
+        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
+        window.renew(&memory);
+        assert!(window.writable(&memory, piece(keep, 0x10ff), 1));
     }
 
     /// MR-3: a key that was deregistered fails, also when its slot has a new owner.

@@ -45,7 +45,7 @@ pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::reach::{Attach, Reach};
 
-use self::cq::{Direct, Queued};
+use self::cq::Queued;
 use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
 use self::nic::Nic;
@@ -276,11 +276,9 @@ impl Poller for SoftPoller {
         if domain.sharing() == Sharing::Shared {
             return self.poll_shared(out);
         }
-        let mut sink = Direct { out, filled: 0 };
         // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
         // this thread by the contract of `Qp::post`.
-        unsafe { domain.enter_alone(|inside| inside.progress(&mut sink)) };
-        sink.filled
+        unsafe { domain.enter_alone(|inside| inside.poll(out)) }
     }
 }
 

@@ -13,6 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use super::memory::Window;
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// Receives a domain fetches ahead at most.
@@ -88,7 +89,8 @@ impl RecvQueue {
             Some(number) => ring.claims[number] = Some((0, used.clone())),
             None => ring.claims.push(Some((0, used.clone()))),
         }
-        Stash { number, used, next: 0, end: 0, wrs: [RecvWr::default(); STASH] }
+        let (window, wrs) = (Window::default(), [RecvWr::default(); STASH]);
+        Stash { number, used, next: 0, end: 0, window, wrs }
     }
 
     /// One domain less: what it has fetched ahead comes back.
@@ -189,6 +191,7 @@ pub(super) struct Stash {
     used: Arc<AtomicU32>,
     next: u32,
     end: u32,
+    window: Window,
     wrs: [RecvWr; STASH],
 }
 
@@ -199,11 +202,27 @@ impl Stash {
         if self.next == self.end { None } else { self.wrs.get(self.next as usize) }
     }
 
-    /// Takes away the oldest.
+    /// The oldest, left in place, and where it may lie.
     #[inline(always)]
-    pub(super) fn advance(&mut self) {
-        debug_assert!(self.next < self.end);
-        self.next += 1;
+    pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut Window)> {
+        if self.next == self.end {
+            return None;
+        }
+        Some((&self.wrs[self.next as usize % STASH], &mut self.window))
+    }
+
+    /// All of them, left in place, and where they may lie.
+    #[inline(always)]
+    pub(super) fn ready(&mut self) -> (&[RecvWr], &mut Window) {
+        let wrs = self.wrs.get(self.next as usize..self.end as usize).unwrap_or_default();
+        (wrs, &mut self.window)
+    }
+
+    /// Takes away the oldest `count`.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, count: u32) {
+        debug_assert!(count <= self.len());
+        self.next += count;
         self.used.store(self.next, Ordering::Relaxed);
     }
 
@@ -230,7 +249,7 @@ mod tests {
             }
             let Some(first) = stash.first() else { return seen };
             seen.push(first.wr_id);
-            stash.advance();
+            stash.advance(1);
         }
     }
 
@@ -255,7 +274,7 @@ mod tests {
         assert_eq!(stash.len(), 16);
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
         for used in 1..=16 {
-            stash.advance();
+            stash.advance(1);
             queue.post(&list[..1]).unwrap();
             assert_eq!(queue.post(&list[..1]).unwrap_err().cause, PostCause::Full, "{used}");
         }
@@ -271,7 +290,7 @@ mod tests {
         queue.post(&list).unwrap();
         queue.fetch(&mut one, false);
         assert_eq!(one.len(), 32);
-        one.advance();
+        one.advance(1);
         let rest = drain(&queue, &mut two);
         assert_eq!(rest.first(), Some(&32));
         assert!(queue.is_wanted());

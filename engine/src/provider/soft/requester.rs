@@ -67,7 +67,7 @@ impl Inside {
                 link.tx.publish(ack);
             }
         }
-        if link.backlog.front() == Some(&qp.num) {
+        if link.first_waiting() == Some(qp.num) {
             backlog::advance(link, memory, qp);
         }
         if link.tx.unpublished() > 0 {
@@ -95,10 +95,11 @@ impl Inside {
     }
 
     /// Makes completions for what the peer has taken.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        let safe = link.safe();
         while let Some(first) = link.signaled.first() {
-            if link.safe < first.end || sink.room() == 0 {
+            if safe < first.end || sink.room() == 0 {
                 return;
             }
             link.signaled.pop();
@@ -178,14 +179,14 @@ impl Inside {
     #[cold]
     #[inline(never)]
     pub(super) fn advance_link(&mut self, link: &mut Link) {
-        while let Some(first) = link.backlog.front().copied() {
+        while let Some(first) = link.first_waiting() {
             let alive = qp_in(&self.qps, first).filter(|qp| {
                 // SAFETY: as in `complete`.
                 let qp = unsafe { qp.as_ref() };
                 qp.state == State::Rts && qp.in_backlog
             });
             let Some(qp) = alive else {
-                link.backlog.pop_front();
+                link.first_waits_no_more();
                 continue;
             };
             // SAFETY: as in `complete`.
@@ -205,9 +206,9 @@ impl Inside {
     }
 
     /// Ring position up to which the requests of a queue pair are known to have succeeded.
-    pub(super) fn safe_position(&self, qp: &QpContext) -> u64 {
-        match self.links.get(qp.link) {
-            Some(Some(link)) => link.safe,
+    pub(super) fn safe_position(&mut self, qp: &QpContext) -> u64 {
+        match self.links.get_mut(qp.link) {
+            Some(Some(link)) => link.safe(),
             _ => 0,
         }
     }
@@ -357,7 +358,7 @@ impl Inside {
                 let rq = &mut self.rqs[qp.rq];
                 match rq.stash.first().map(|wr| wr.wr_id) {
                     Some(wr_id) => {
-                        rq.stash.advance();
+                        rq.stash.advance(1);
                         wr_id
                     }
                     None => match rq.queue.pop() {
@@ -431,7 +432,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         // the record fits the first line.
         unsafe { link.tx.publish_line(header, payload, ack) };
     } else {
-        let drained = link.tx.drained();
+        let drained = !link.waits();
         let to = link.tx.begin(header, 0);
         // SAFETY: as above; `begin` gives space for the record.
         unsafe { copy::exact(to, payload, header.length() as usize) };
@@ -481,7 +482,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
 /// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
 #[inline(always)]
 fn calm(link: &Link, qp: &QpContext) -> bool {
-    qp.sent == qp.posted && link.backlog.is_empty() && !link.broken
+    qp.sent == qp.posted && !link.unusual
 }
 
 /// The header of a request that can go to the ring now: one piece, one record, a slot and space

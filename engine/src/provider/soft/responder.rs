@@ -5,9 +5,10 @@
 //! a whole message for a queue pair that has a receive for it; everything else is slow.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use super::cq::{Retire, Sink};
+use super::cq::{Direct, Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{
     Header, KIND_ADD, KIND_ANSWER, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
@@ -17,7 +18,7 @@ use super::link::Link;
 use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
-use super::ring::{Burst, Refusal};
+use super::ring::{Lone, Refusal};
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
@@ -32,32 +33,43 @@ const LOOK_EVERY: u32 = 4;
 const SLOW_MAX: u32 = 64;
 
 impl Inside {
+    /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
+    #[inline(never)]
+    pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let places = out.len();
+        let mut sink = Direct { free: out.iter_mut() };
+        self.progress(&mut sink);
+        places - sink.room()
+    }
+
     /// One pass over everything there is to do, until the sink is full. Links are served in
     /// turn, so that a busy one cannot starve the others.
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
-        let room = sink.room();
         if !self.todo.is_empty() {
             self.attend_todo(sink);
         }
-        let links = self.links.len();
-        if links == 1 {
+        if self.links.len() == 1 {
             self.serve(0, sink);
         } else {
-            let first = self.turn;
-            for step in 0..links {
-                let index = if first + step < links { first + step } else { first + step - links };
-                self.serve(index, sink);
-            }
-            self.turn = if first + 1 < links { first + 1 } else { 0 };
+            self.serve_all(sink);
         }
-        if sink.room() == room {
+    }
+
+    #[inline(never)]
+    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+        let (links, first) = (self.links.len(), self.turn);
+        for step in 0..links {
+            let index = if first + step < links { first + step } else { first + step - links };
+            self.serve(index, sink);
+        }
+        self.turn = if first + 1 < links { first + 1 } else { 0 };
+        if links == 0 {
             self.give_back();
         }
     }
 
     /// Gives back what was fetched ahead and another domain waits for.
-    #[inline(always)]
     fn give_back(&mut self) {
         for rq in &mut self.rqs {
             if rq.queue.is_wanted() && rq.stash.len() > 0 {
@@ -66,165 +78,190 @@ impl Inside {
         }
     }
 
-    /// Serves one link. It is taken out of its place meanwhile, so that it can be used beside
-    /// everything else of the domain.
+    /// Serves one link, beside everything else of the domain.
     #[inline(always)]
     fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        let Some(place) = self.links.get_mut(index) else { return };
-        let Some(mut link) = place.take() else { return };
-        self.serve_link(&mut link, sink);
-        self.links[index] = Some(link);
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let link: *mut Link = &raw mut **link;
+        // SAFETY: the box stays where it is, and nobody else refers to it: nothing that is called
+        // while a link is served looks into `links` (its users are the commands, posts and what
+        // fails without a message, each of them a step of its own).
+        self.serve_link(unsafe { &mut *link }, sink);
     }
 
     /// Completions out, records in, acknowledgements both ways.
     #[inline(always)]
     fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         // An acknowledgement waits one poll, so that a reply can carry it.
-        let asked_before = link.asked;
-        self.complete(link, sink);
-        let room = sink.room();
-        self.receive_all(link, sink);
-        link.quiet = if sink.room() == room { link.quiet.wrapping_add(1) } else { 0 };
-        if (link.quiet % LOOK_EVERY == 1 || self.sharing == Sharing::Shared)
-            && link.tx.waits(link.safe)
+        if link.rx.owes() {
+            link.tell_now();
+        }
+        if !link.signaled.is_empty() {
+            self.complete(link, sink);
+        }
+        let came = self.receive_all(link, sink);
+        link.quiet = if came { 0 } else { link.quiet.wrapping_add(1) };
+        if S::THOROUGH || link.quiet % LOOK_EVERY == 1 {
+            self.look_around(link);
+        }
+        if S::THOROUGH && link.rx.owes() {
+            link.tell_now();
+        }
+        if link.unusual {
+            self.serve_unusual(link);
+        }
+    }
+
+    /// What of a link is not the way of a message.
+    #[cold]
+    #[inline(never)]
+    fn serve_unusual(&mut self, link: &mut Link) {
+        link.attend_refusals();
+        self.advance_answers(link);
+        self.advance_link(link);
+    }
+
+    /// What is looked at only now and then: the peer's own line, for acknowledgements that came
+    /// with no record of its, and for refusals; receives that another domain waits for.
+    #[inline(never)]
+    fn look_around(&mut self, link: &mut Link) {
+        if link.waits()
             && let Some(refusal) = link.unheard.take().or_else(|| link.look_at_taken())
         {
             self.take_refusal(link, refusal);
         }
-        if link.asked && (asked_before || self.sharing == Sharing::Shared) || link.rx.owes() {
-            link.tell_now();
-        }
-        if !link.refusals.is_empty() {
-            link.attend_refusals();
-        }
-        if !link.answers.is_empty() {
-            self.advance_answers(link);
-        }
-        if !link.backlog.is_empty() {
-            self.advance_link(link);
-        }
+        self.give_back();
     }
 
-    /// Takes records until there are none, the sink is full, or one must wait.
+    /// Looks at the bell once and takes what is new, as far as the sink has room and nothing must
+    /// wait. True if that gave completions.
     #[inline(always)]
-    fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        let mut slow = 0;
-        while sink.room() > 0 && !link.broken && slow < SLOW_MAX {
+    fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        if link.is_broken() {
+            return false;
+        }
+        if link.rx.caught_up() {
+            if !link.rx.look() {
+                return false;
+            }
+            if let Some(lone) = link.rx.lone()
+                && self.receive_lone(link, lone, sink)
+            {
+                return true;
+            }
+            if !link.rx.advance() {
+                self.cut_off(link);
+                return false;
+            }
+        }
+        self.receive_ring(link, sink)
+    }
+
+    /// Takes records from the ring up to the tail. True if that gave completions.
+    #[inline(never)]
+    fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        let room = sink.room();
+        self.receive_burst(link, sink);
+        if !link.rx.caught_up() {
+            self.receive_rest(link, sink);
+        }
+        sink.room() != room
+    }
+
+    /// Goes on where a burst ended: with a record that is not plain, or has no receive.
+    #[cold]
+    #[inline(never)]
+    fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        for _ in 0..SLOW_MAX {
+            if sink.room() == 0 || !self.receive_slow(link, sink) {
+                return;
+            }
+            self.receive_burst(link, sink);
             if link.rx.caught_up() {
-                let Some(word) = link.rx.look() else { return };
-                link.note_ack((word >> 32) as u32);
-                if !link.rx.advance(word as u32) {
-                    return self.cut_off(link);
-                }
-                if link.rx.caught_up() {
-                    return;
-                }
-            }
-            if let Some(burst) = link.rx.burst() {
-                self.receive_burst(link, burst, sink);
-                if link.rx.caught_up() || sink.room() == 0 {
-                    continue;
-                }
-            }
-            let Some(header) = link.rx.header() else { return self.cut_off(link) };
-            if self.receive(link, header, sink) {
-                continue;
-            }
-            slow += 1;
-            if !self.receive_slow(link, header, sink) {
                 return;
             }
         }
     }
 
-    /// The fast path for several records in the ring: plain messages for queue pairs that have
-    /// receives. Stops before the first record that is anything else.
+    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair that
+    /// has a receive. False: nothing was done, and the ring has it as well.
     #[inline(always)]
-    fn receive_burst<S: Sink>(&mut self, link: &mut Link, mut burst: Burst, sink: &mut S) {
-        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
-        // The last queue pair found: a batch is usually for one.
-        let mut known: Option<(u32, usize)> = None;
-        let mut asked = false;
-        while sink.room() > 0
-            && let Some((header, record)) = burst.next()
-            && header.is_plain_send()
-        {
-            let Some(wr) = rq.stash.first() else { break };
-            let (sge, wr_id, length) = (wr.sge, wr.wr_id, header.length());
-            let recv_cq = match known {
-                Some((num, recv_cq)) if num == header.qp() => recv_cq,
-                _ => {
-                    let Some(qp) = self.qps[header.qp() as usize % QPS] else { break };
-                    // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-                    let qp = unsafe { qp.as_ref() };
-                    if qp.num != header.qp() || qp.open_on != link.index {
-                        break;
-                    }
-                    known = Some((qp.num, qp.recv_cq));
-                    qp.recv_cq
-                }
-            };
-            let allows = || self.nic.memory.allows(sge.lkey, sge.addr, length, Access::LOCAL_WRITE);
-            if length > sge.length || (length > 0 && !allows()) {
-                break;
-            }
-            // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right
-            // were just checked.
-            unsafe { burst.fetch(header, sge.addr as *mut u8) };
-            asked |= header.flags().contains(RecordFlags::ASK);
-            burst.consume(record);
-            rq.stash.advance();
-            let wc = recv_wc(wr_id, header.qp(), length, header.flags(), 0);
-            sink.put(&mut self.cqs, recv_cq, wc, Retire::default());
-        }
-        link.asked |= asked;
-        link.rx.end_burst(&burst);
-    }
-
-    /// The fast path for one record. False: nothing was done, look closer.
-    #[inline(always)]
-    fn receive<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> bool {
-        // What does not depend on the header comes first: it is ready when the header arrives.
+    fn receive_lone<S: Sink>(&mut self, link: &mut Link, lone: Lone, sink: &mut S) -> bool {
+        let header = lone.header;
         let Some(rq) = self.rqs.get_mut(link.rq) else { return false };
-        let Some(wr) = rq.stash.first() else { return false };
-        let (sge, wr_id) = (wr.sge, wr.wr_id);
-        if !header.is_whole_send() {
+        let Some((wr, window)) = rq.stash.ready_first() else { return false };
+        window.renew(&self.nic.memory);
+        let (length, wr_id) = (header.length(), wr.wr_id);
+        if length > wr.sge.length || !window.writable(&self.nic.memory, wr.sge, length) {
             return false;
         }
-        let Some(qp) = self.qps[header.qp() as usize % QPS] else { return false };
-        // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-        let qp = unsafe { &mut *qp.as_ptr() };
-        if qp.num != header.qp() || qp.open_on != link.index {
+        let Some(recv_cq) = open_on(&self.qps, header.qp(), link.index) else { return false };
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        if sink.room() == 0 || !unsafe { link.rx.take_lone(lone, wr.sge.addr as *mut u8) } {
             return false;
         }
-        let length = header.length();
-        let allows = || self.nic.memory.allows(sge.lkey, sge.addr, length, Access::LOCAL_WRITE);
-        if length > sge.length || (length > 0 && !allows()) {
-            return false;
+        if header.flags().contains(RecordFlags::ASK) {
+            link.rx.ask();
         }
-        // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
-        // just checked.
-        if !unsafe { link.rx.fetch(header, sge.addr as *mut u8) } {
-            // The bell changed while it was read; the ring is read next.
-            return true;
-        }
-        let imm = link.rx.immediate(header);
-        link.asked |= header.flags().contains(RecordFlags::ASK);
-        link.rx.consume(header);
-        rq.stash.advance();
-        let wc = recv_wc(wr_id, qp.num, length, header.flags(), imm);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        rq.stash.advance(1);
+        let wc = recv_wc(wr_id, header.qp(), length, header.flags(), 0);
+        sink.put(&mut self.cqs, recv_cq, wc, Retire::default());
         true
     }
 
-    /// Everything else. Decided only on what the ring says, never on a bell that may be half
-    /// rewritten. False: the record stays, and the link stands still.
+    /// The fast path for records in the ring: whole messages for queue pairs that have receives.
+    /// Stops before the first record that is anything else.
+    #[inline(always)]
+    fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
+        let memory = &self.nic.memory;
+        let (wrs, window) = rq.stash.ready();
+        window.renew(memory);
+        let mut burst = link.rx.burst();
+        // The last queue pair found: a batch is usually for one. No number is 0.
+        let mut known = (0, 0);
+        let (mut used, mut seen) = (0, 0);
+        for wr in wrs.iter().take(sink.room()) {
+            let Some((header, record)) = burst.next() else { break };
+            if !header.is_whole_send() {
+                break;
+            }
+            let (num, length) = (header.qp(), header.length());
+            if num != known.0 {
+                let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
+                known = (num, recv_cq);
+            }
+            if length > wr.sge.length || !window.writable(memory, wr.sge, length) {
+                break;
+            }
+            // SAFETY: as in `receive_lone`.
+            unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
+            let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
+            burst.consume(record);
+            seen |= header.flags().bits();
+            used += 1;
+            sink.put(&mut self.cqs, known.1, wc, Retire::default());
+        }
+        rq.stash.advance(used);
+        link.rx.end_burst(&burst);
+        if link.rx.owes() {
+            link.tell_now();
+        }
+        if seen & RecordFlags::ASK.bits() != 0 {
+            link.rx.ask();
+        }
+    }
+
+    /// Everything else, one record. Decided only on what the ring says, never on a bell that may be
+    /// half rewritten. False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
-    fn receive_slow<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> bool {
-        if link.rx.leave_bell() {
-            return true;
-        }
+    fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        let Some(header) = link.rx.header() else {
+            self.cut_off(link);
+            return false;
+        };
         match header.kind() {
             KIND_ANSWER => return self.take_answer(link, header),
             KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
@@ -236,7 +273,7 @@ impl Inside {
         let Some(qp) = qp_in(&self.qps, header.qp()) else {
             return self.receive_for_nobody(link, header, None);
         };
-        // SAFETY: as in `receive`.
+        // SAFETY: as in `open_on`.
         let qp = unsafe { &mut *qp.as_ptr() };
         if qp.link != link.index || qp.state != State::Rts {
             return self.receive_for_nobody(link, header, Some(qp.state));
@@ -301,17 +338,11 @@ impl Inside {
             let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
         }
-        // SAFETY: as in `receive`.
-        if !unsafe { link.rx.fetch(header, to as *mut u8) } {
-            return true;
-        }
+        // SAFETY: as in `open_on`.
+        unsafe { link.rx.fetch(header, to as *mut u8) };
         let flags = header.flags();
         let imm = link.rx.immediate(header);
-        link.asked |= flags.contains(RecordFlags::ASK);
-        link.rx.consume(header);
-        if link.rx.owes() {
-            link.tell_now();
-        }
+        link.consume(header);
         if !flags.contains(RecordFlags::LAST) {
             qp.assembly = Some(Assembly { wr, received: received + length });
             return true;
@@ -403,14 +434,14 @@ impl Inside {
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
         link.rx.consume(header);
-        self.fail_qp(qp, link.safe, None);
+        self.fail_qp(qp, link.safe(), None);
         true
     }
 
     pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
         let rq = &mut self.rqs[qp.rq];
         let wr = rq.stash.first().copied()?;
-        rq.stash.advance();
+        rq.stash.advance(1);
         Some(wr)
     }
 
@@ -424,7 +455,7 @@ impl Inside {
             qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
         });
         if let Some(slot) = slot.copied() {
-            // SAFETY: as in `receive`.
+            // SAFETY: as in `open_on`.
             let qp = unsafe { &mut *slot.as_ptr() };
             if let Some(ask) = qp.oldest_ask()
                 && qp.entry(ask).end <= refusal.at
@@ -443,18 +474,27 @@ impl Inside {
     /// The peer wrote what no honest peer writes: its connections end, nothing else does.
     #[cold]
     pub(super) fn cut_off(&mut self, link: &mut Link) {
-        link.broken = true;
-        // No new connection over it.
-        link.shared.peer_gone();
+        link.break_off();
+        let safe = link.safe();
         for slot in 0..self.qps.len() {
             let Some(qp) = self.qps[slot] else { continue };
-            // SAFETY: as in `receive`.
+            // SAFETY: as in `open_on`.
             let qp = unsafe { &mut *qp.as_ptr() };
             if qp.link == link.index {
-                self.fail_qp(qp, link.safe, Some(Status::RetryExceeded));
+                self.fail_qp(qp, safe, Some(Status::RetryExceeded));
             }
         }
     }
+}
+
+/// The completion queue for receives of the queue pair with that number, if it is open on that
+/// link: whole messages may be taken for it without another look.
+#[inline(always)]
+fn open_on(table: &[Option<NonNull<QpContext>>; QPS], num: u32, link: usize) -> Option<usize> {
+    let qp = qp_in(table, num)?;
+    // SAFETY: a box the domain owns; nobody else holds a reference during a poll.
+    let qp = unsafe { qp.as_ref() };
+    if qp.open_on == link { Some(qp.recv_cq) } else { None }
 }
 
 /// True if the position is where a request of this queue pair that is not yet done begins.

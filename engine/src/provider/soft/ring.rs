@@ -5,7 +5,7 @@
 //! compared with what is possible.
 #![expect(unsafe_code, reason = "reads and writes the shared ring")]
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::copy;
 use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
@@ -58,12 +58,6 @@ impl Tx {
         self.published
     }
 
-    /// True if the receiver had read everything, as far as this side has heard.
-    #[inline(always)]
-    pub(super) fn drained(&self) -> bool {
-        self.freed == self.published
-    }
-
     /// Takes over an acknowledgement that came with the other direction's bell.
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
@@ -109,12 +103,6 @@ impl Tx {
     /// Number of our last refusal that the peer has dealt with.
     pub(super) fn settled_refusal(&self) -> u32 {
         self.way.taken(3).load(Ordering::Acquire) as u32
-    }
-
-    /// True if something on the wire is not known to be taken, `safe` being what is known.
-    #[inline(always)]
-    pub(super) fn waits(&self, safe: u64) -> bool {
-        safe != self.published
     }
 
     /// Writes the header, and the immediate word if there is one, at the current position and
@@ -293,29 +281,42 @@ const CLAIM_MAX: u32 = 16 * 64;
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
 
+/// Bytes read after which the sender is told at the latest.
+const TELL_EVERY: u64 = RING as u64 / 4;
+
+/// Payload bytes in the first line of the bell, and words.
+const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
+const BELL_WORDS: usize = BELL_PAYLOAD / 8;
+
 /// How often a reader looks for the stamp of a further bell line before it turns to the ring.
 const STAMP_LOOKS: u32 = 64;
+
+/// A record read from the bell.
+#[derive(Clone, Copy)]
+pub(super) struct Lone {
+    pub(super) header: Header,
+    /// Ring position behind it, which is the sequence of the bell.
+    end: u64,
+}
 
 /// The receiving end.
 pub(super) struct Rx {
     way: Direction,
     /// The next record to read.
     pub(super) at: u64,
-    /// The tail, as last read.
+    /// The tail, as last taken over.
     tail: u64,
     /// The bell's first word, as last read.
     word: u64,
-    /// What the sender has been told this side has read.
-    pub(super) told: u64,
-    /// The bell holds the record at `at`.
-    in_bell: bool,
-    /// Index of the last line's first word that the last record in the bell filled, or 0.
+    /// From this position on the sender is to be told how far this side has read.
+    due: u64,
+    /// Index of the first word of the last line that a record in the bell lately filled.
     lines: usize,
 }
 
 impl Rx {
     pub(super) fn new(way: Direction) -> Rx {
-        Rx { way, at: 0, tail: 0, word: 0, told: 0, in_bell: false, lines: 0 }
+        Rx { way, at: 0, tail: 0, word: 0, due: TELL_EVERY, lines: 0 }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
@@ -324,23 +325,29 @@ impl Rx {
         (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
     }
 
+    /// The acknowledgement that came with the bell, as last read.
+    #[inline(always)]
+    pub(super) fn heard(&self) -> u32 {
+        (self.word >> 32) as u32
+    }
+
     /// True if every record seen so far has been read.
     #[inline(always)]
     pub(super) fn caught_up(&self) -> bool {
         self.at == self.tail
     }
 
-    /// Reads the bell; its first word, tail and acknowledgement, if it has changed. Acquire pairs
-    /// with `publish`: the records below the tail are complete.
+    /// Reads the bell: true if its first word, tail and acknowledgement, has changed. Acquire
+    /// pairs with `publish`: the records below the tail are complete.
     #[inline(always)]
-    pub(super) fn look(&mut self) -> Option<u64> {
+    pub(super) fn look(&mut self) -> bool {
         let word = self.way.bell(0).load(Ordering::Acquire);
         if word == self.word {
             self.expect_lines();
-            return None;
+            return false;
         }
         self.word = word;
-        Some(word)
+        true
     }
 
     /// If the last record filled further lines of the bell, the next may too: they are asked for
@@ -359,51 +366,95 @@ impl Rx {
         }
     }
 
-    /// Takes over a tail just read. False: no honest sender writes it.
+    /// The bytes between what was read and the tail in the bell.
     #[inline(always)]
-    pub(super) fn advance(&mut self, tail: u32) -> bool {
-        let published = tail.wrapping_sub(self.at as u32);
-        if published == 0 {
-            return true;
+    fn news(&self) -> u32 {
+        (self.word as u32).wrapping_sub(self.at as u32)
+    }
+
+    /// The record in the bell, if all that is new is this one, and it is a plain message; the ring
+    /// holds it as well. Its header is loaded once: what is checked is what is used.
+    #[inline(always)]
+    pub(super) fn lone(&self) -> Option<Lone> {
+        let news = self.news();
+        let end = self.at + u64::from(news);
+        if self.way.bell(1).load(Ordering::Relaxed) != end {
+            return None;
         }
-        if published > RING || !published.is_multiple_of(8) {
+        let header = Header(self.way.bell(2).load(Ordering::Relaxed));
+        let fits = header.is_plain_send() && header.record() == news && news <= BELL_MAX;
+        fits.then_some(Lone { header, end })
+    }
+
+    /// Copies the payload of the record in the bell to `to`, and moves past it. False: the bell
+    /// changed meanwhile, and nothing was consumed; the record is in the ring.
+    ///
+    /// # Safety
+    /// `lone` is what [`Rx::lone`] gave just now; `to` is writable for the length in its header, and
+    /// nobody else uses those bytes.
+    #[inline(always)]
+    pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
+        let way = self.way;
+        let length = lone.header.length() as usize;
+        if length <= BELL_PAYLOAD {
+            // SAFETY: the caller vouches for `to`.
+            unsafe { copy::from_words::<BELL_WORDS>(to, length, |i| way.bell(3 + i)) };
+        // SAFETY: as above; `lone` checked that the bell holds the length.
+        } else if !unsafe { self.fetch_lines(lone, to) } {
             return false;
         }
-        self.tail = self.at + u64::from(published);
-        self.in_bell = self.way.bell(1).load(Ordering::Relaxed) == self.tail;
-        if !self.in_bell {
-            self.prefetch(published);
+        // See `publish_line`: with this the contents read above belong to the tail.
+        fence(Ordering::Acquire);
+        if way.bell(1).load(Ordering::Relaxed) != lone.end {
+            return false;
+        }
+        (self.at, self.tail) = (lone.end, lone.end);
+        true
+    }
+
+    /// Copies a payload of more than one line of the bell. False: a line is of another record.
+    ///
+    /// # Safety
+    /// As for `take_lone`; the length is more than the first line holds.
+    #[inline(never)]
+    unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
+        let way = self.way;
+        let length = lone.header.length() as usize;
+        // SAFETY: as the caller vouches, here and below: always less than `length`.
+        unsafe { copy::from_words::<BELL_WORDS>(to, BELL_PAYLOAD, |i| way.bell(3 + i)) };
+        let mut at = BELL_PAYLOAD;
+        let mut line = 8;
+        while at < length {
+            self.lines = line;
+            if !stamped(way.bell(line), lone.end) {
+                return false;
+            }
+            let some = (length - at).min(56);
+            // SAFETY: bytes at .. at + some lie below `length`.
+            unsafe { copy::from_words::<7>(to.add(at), some, |i| way.bell(line + 1 + i)) };
+            at += some;
+            line += 8;
         }
         true
     }
 
-    /// The header of the next record, of which there is one; `None` if no honest sender writes
-    /// it. It is loaded once: what is checked is what is used.
+    /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes
+    /// it.
     #[inline(always)]
-    pub(super) fn header(&mut self) -> Option<Header> {
-        let published = (self.tail - self.at) as u32;
-        if self.in_bell {
-            let header = Header(self.way.bell(2).load(Ordering::Relaxed));
-            if header.record() == published && published <= BELL_MAX {
-                return Some(header);
-            }
-            self.in_bell = false;
+    pub(super) fn advance(&mut self) -> bool {
+        let news = self.news();
+        if news > RING || !news.is_multiple_of(8) {
+            return false;
         }
-        // SAFETY: `data` is valid for a whole record and aligned.
-        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
-        let record = header.record();
-        if record > RECORD_MAX || record > published { None } else { Some(header) }
+        self.tail = self.at + u64::from(news);
+        self.prefetch(news);
+        true
     }
 
-    /// A cursor over the records in the ring, for reading several with few looks at `self`; `None`
-    /// while the next record is in the bell.
+    /// A cursor over the records in the ring, for reading several with few looks at `self`.
     #[inline(always)]
-    pub(super) fn burst(&self) -> Option<Burst> {
-        if self.in_bell {
-            None
-        } else {
-            Some(Burst { way: self.way, at: self.at, tail: self.tail })
-        }
+    pub(super) fn burst(&self) -> Burst {
+        Burst { way: self.way, at: self.at, tail: self.tail }
     }
 
     /// Takes over how far a burst has read.
@@ -412,89 +463,32 @@ impl Rx {
         self.at = burst.at;
     }
 
-    /// Gives up the copy in the bell: the next look reads the ring. True if there was one.
+    /// The header of the next record in the ring, of which there is one; `None` if no honest sender
+    /// writes it.
     #[inline(always)]
-    pub(super) fn leave_bell(&mut self) -> bool {
-        core::mem::replace(&mut self.in_bell, false)
+    pub(super) fn header(&self) -> Option<Header> {
+        self.burst().next().map(|(header, _)| header)
     }
 
-    /// Copies the payload of the record whose header was read to `to`. False: the bell changed
-    /// meanwhile; nothing was consumed, read the header again.
+    /// Copies the payload of the record whose header was read to `to`.
     ///
     /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them.
-    #[inline(always)]
-    pub(super) unsafe fn fetch(&mut self, header: Header, to: *mut u8) -> bool {
-        let length = header.length() as usize;
-        if !self.in_bell {
-            // SAFETY: `header` checked that the record, and so its payload, lies inside what was
-            // published; an honest sender does not write there before it is given back, and what
-            // a hostile one writes is only ever copied, never interpreted in place.
-            unsafe {
-                let from = self.way.data(self.at).add(8 + header.immediate_bytes() as usize);
-                copy::exact(to, from, length);
-            }
-            return true;
-        }
-        // SAFETY: the caller vouches for `to`.
-        let whole = unsafe { self.fetch_bell(length, to) };
-        self.lines = length.saturating_sub(BELL_FIRST as usize - 8).div_ceil(56) * 8;
-        if !whole {
-            self.in_bell = false;
-        }
-        whole
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
+    /// [`Rx::header`] gave.
+    pub(super) unsafe fn fetch(&self, header: Header, to: *mut u8) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.burst().fetch(header, to) };
     }
 
-    /// # Safety
-    /// As for `fetch`; `length` fits the bell.
-    #[inline(always)]
-    unsafe fn fetch_bell(&self, length: usize, to: *mut u8) -> bool {
-        let first = length.min(BELL_FIRST as usize - 8);
-        // SAFETY: the first words of the bell, below `length`.
-        unsafe { copy::from_words(to, first, |i| self.way.bell(3 + i)) };
-        let mut at = first;
-        let mut line = 8;
-        while at < length {
-            if !self.stamped(line) {
-                return false;
-            }
-            let some = (length - at).min(56);
-            // SAFETY: bytes at .. at + some lie below `length`.
-            unsafe { copy::from_words(to.add(at), some, |i| self.way.bell(line + 1 + i)) };
-            at += some;
-            line += 8;
-        }
-        // See `publish_line`: with this the contents read above belong to `tail`.
-        fence(Ordering::Acquire);
-        self.way.bell(1).load(Ordering::Relaxed) == self.tail
-    }
-
-    #[inline(always)]
-    fn stamped(&self, line: usize) -> bool {
-        for _ in 0..STAMP_LOOKS {
-            if self.way.bell(line).load(Ordering::Acquire) == self.tail {
-                return true;
-            }
-            core::hint::spin_loop();
-        }
-        false
-    }
-
-    /// The immediate word of the record whose header was read, 0 without one. It is only in the
-    /// ring, never in the bell.
-    #[inline(always)]
+    /// The immediate data of the record whose header was read, 0 if it has none.
+    #[inline]
     pub(super) fn immediate(&self, header: Header) -> u32 {
-        if header.immediate_bytes() == 0 {
-            return 0;
-        }
-        // SAFETY: `header` checked that a record with an immediate word has room for it.
-        unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
+        self.burst().immediate(header)
     }
 
     /// The first words of the payload of the record whose header was read, from the ring; `None` if
     /// it is not that long. Each is loaded once.
     pub(super) fn operands<const N: usize>(&self, header: Header) -> Option<[u64; N]> {
-        debug_assert!(!self.in_bell);
         if (header.length() as usize) < N * 8 {
             return None;
         }
@@ -511,7 +505,7 @@ impl Rx {
     /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
     /// nobody else uses those, or they are memory that the peer may write to.
     pub(super) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
-        debug_assert!(!self.in_bell && skip + length <= header.length());
+        debug_assert!(skip + length <= header.length());
         // SAFETY: as in `fetch`; the caller vouches for `to`.
         unsafe { copy::exact(to, self.payload(header).add(skip as usize), length as usize) };
     }
@@ -527,13 +521,30 @@ impl Rx {
     #[inline(always)]
     pub(super) fn consume(&mut self, header: Header) {
         self.at += u64::from(header.record());
-        self.in_bell = false;
     }
 
-    /// True if so much was read since the sender was told that it should be told now.
+    /// The sender wants to hear soon how far this side has read.
+    #[inline(always)]
+    pub(super) fn ask(&mut self) {
+        self.due = 0;
+    }
+
+    /// True if the sender asked, or so much was read since it was told that it should be told now.
     #[inline(always)]
     pub(super) fn owes(&self) -> bool {
-        self.at - self.told >= u64::from(RING / 4)
+        self.at >= self.due
+    }
+
+    /// The sender is told of everything read.
+    #[inline(always)]
+    pub(super) fn note_told(&mut self) {
+        self.due = self.at + TELL_EVERY;
+    }
+
+    /// True if the sender knows all there is to tell.
+    #[inline(always)]
+    pub(super) fn has_told(&self) -> bool {
+        self.due == self.at + TELL_EVERY
     }
 
     /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
@@ -554,7 +565,7 @@ impl Rx {
     /// record was taken. Release: our reads come before the space is given back.
     #[inline(always)]
     pub(super) fn tell(&mut self, safe: u64) {
-        self.told = self.at;
+        self.note_told();
         let word = u64::from(self.at as u32) | safe << 32;
         self.way.taken(0).store(word, Ordering::Release);
     }
@@ -576,6 +587,19 @@ impl Rx {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = published;
     }
+}
+
+/// Waits a little for a further line of the bell to carry the stamp of the record in the first. A
+/// dead sender never writes it; the ring holds the record then.
+#[inline(always)]
+fn stamped(stamp: &AtomicU64, sequence: u64) -> bool {
+    for _ in 0..STAMP_LOOKS {
+        if stamp.load(Ordering::Acquire) == sequence {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    false
 }
 
 /// Reads whole records from the ring, one after the other.
@@ -604,11 +628,26 @@ impl Burst {
     ///
     /// # Safety
     /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
-    /// [`Burst::next`] gave, without an immediate word.
+    /// [`Burst::next`] gave.
     #[inline(always)]
     pub(super) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: as in `Rx::fetch`.
-        unsafe { copy::exact(to, self.way.data(self.at).add(8), header.length() as usize) };
+        // SAFETY: `next` checked that the record, and so its payload, lies inside what was
+        // published; an honest sender does not write there before it is given back, and what a
+        // hostile one writes is only ever copied, never interpreted in place.
+        unsafe {
+            let from = self.way.data(self.at).add(8 + header.immediate_bytes() as usize);
+            copy::exact(to, from, header.length() as usize);
+        }
+    }
+
+    /// The immediate data of the record just looked at, 0 if it has none.
+    #[inline(always)]
+    pub(super) fn immediate(&self, header: Header) -> u32 {
+        if header.immediate_bytes() == 0 {
+            return 0;
+        }
+        // SAFETY: `next` checked that a record with an immediate word has room for it.
+        unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
 
     /// Moves past a record of that size.

@@ -81,7 +81,7 @@ impl Inside {
         if notifies {
             self.notify(link, header, qp, size, sink);
         }
-        self.taken(link, header);
+        link.consume(header);
         true
     }
 
@@ -105,7 +105,7 @@ impl Inside {
             return self.wait_for_receive(link, header, qp, sink);
         }
         self.notify(link, header, qp, size as u32, sink);
-        self.taken(link, header);
+        link.consume(header);
         true
     }
 
@@ -189,16 +189,8 @@ impl Inside {
 
     /// The record is done with, and its answer goes out when there is space.
     fn owe(&mut self, link: &mut Link, header: Header, qp: &mut QpContext, owed: Owed) {
-        link.answers.push_back(Answer { qp: qp.num, peer: qp.peer, owed });
+        link.owe(Answer { qp: qp.num, peer: qp.peer, owed });
         qp.owed += 1;
-        self.taken(link, header);
-    }
-
-    fn taken(&mut self, link: &mut Link, header: Header) {
-        link.asked |= header.flags().contains(RecordFlags::ASK);
-        link.rx.consume(header);
-        if link.rx.owes() {
-            link.tell_now();
-        }
+        link.consume(header);
     }
 }

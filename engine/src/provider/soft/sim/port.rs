@@ -87,31 +87,31 @@ impl Port {
 
     /// Reads the next record the domain has published: its place, its end, itself.
     pub(super) fn next_record(&mut self) -> Option<(u64, u64, Record)> {
-        while self.broken.is_none() {
-            if self.link.rx.caught_up() {
-                let word = self.link.rx.look()?;
-                if !self.link.rx.advance(word as u32) {
-                    self.broken = Some("a tail that no sender writes");
-                }
-                if self.link.rx.caught_up() {
-                    return None;
-                }
-            }
-            let Some(header) = self.link.rx.header() else {
-                self.broken = Some("a header that no sender writes");
-                return None;
-            };
-            let mut payload = vec![0u8; header.length() as usize];
-            // SAFETY: the vector has the length asked for.
-            if !unsafe { self.link.rx.fetch(header, payload.as_mut_ptr()) } {
-                continue;
-            }
-            let imm = self.link.rx.immediate(header);
-            let at = self.link.rx.at;
-            self.link.rx.consume(header);
-            return Some((at, self.link.rx.at, Record { header, imm, payload: payload.into() }));
+        if self.broken.is_some() {
+            return None;
         }
-        None
+        if self.link.rx.caught_up() {
+            if !self.link.rx.look() {
+                return None;
+            }
+            if !self.link.rx.advance() {
+                self.broken = Some("a tail that no sender writes");
+            }
+            if self.link.rx.caught_up() {
+                return None;
+            }
+        }
+        let Some(header) = self.link.rx.header() else {
+            self.broken = Some("a header that no sender writes");
+            return None;
+        };
+        let mut payload = vec![0u8; header.length() as usize];
+        // SAFETY: the vector has the length asked for.
+        unsafe { self.link.rx.fetch(header, payload.as_mut_ptr()) };
+        let imm = self.link.rx.immediate(header);
+        let at = self.link.rx.at;
+        self.link.rx.consume(header);
+        Some((at, self.link.rx.at, Record { header, imm, payload: payload.into() }))
     }
 
     /// Notes a record that was just read; one that goes nowhere is done at once.
@@ -237,7 +237,7 @@ impl Port {
             return Some(Taking::Refused { conn, psn, status: refusal.status });
         }
         let first = self.written.front()?;
-        if self.link.safe < first.end {
+        if self.link.safe() < first.end {
             return None;
         }
         self.written.pop_front().map(|Written { conn, psn, .. }| Taking::Taken { conn, psn })
