@@ -10,56 +10,99 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// `from` is readable and `to` writable for `length` bytes; they do not overlap.
 #[inline(always)]
 pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: the caller vouches for `length` bytes on both sides; each branch touches only
-    // bytes below `length`: the last piece overlaps the one before instead of running over.
-    unsafe {
-        if length >= 16 {
-            if length > 256 {
-                ptr::copy_nonoverlapping(from, to, length);
-                return;
-            }
-            let mut at = 0;
-            while at + 32 <= length {
-                ptr::copy_nonoverlapping(from.add(at), to.add(at), 32);
-                at += 32;
-            }
-            if at + 16 <= length {
-                ptr::copy_nonoverlapping(from.add(at), to.add(at), 16);
-            }
-            ptr::copy_nonoverlapping(from.add(length - 16), to.add(length - 16), 16);
-        } else if length >= 8 {
-            ptr::copy_nonoverlapping(from, to, 8);
-            ptr::copy_nonoverlapping(from.add(length - 8), to.add(length - 8), 8);
+    let piece = |at: usize, bytes: usize| {
+        // SAFETY: the caller vouches for `length` bytes on both sides, and each branch below touches
+        // only those: the last piece overlaps the one before instead of running over.
+        unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
+    };
+    if length <= 16 {
+        if length >= 8 {
+            piece(0, 8);
+            piece(length - 8, 8);
         } else if length >= 4 {
-            ptr::copy_nonoverlapping(from, to, 4);
-            ptr::copy_nonoverlapping(from.add(length - 4), to.add(length - 4), 4);
+            piece(0, 4);
+            piece(length - 4, 4);
         } else if length > 0 {
-            *to = *from;
-            *to.add(length / 2) = *from.add(length / 2);
-            *to.add(length - 1) = *from.add(length - 1);
+            piece(0, 1);
+            piece(length / 2, 1);
+            piece(length - 1, 1);
         }
+    } else if length <= 32 {
+        piece(0, 16);
+        piece(length - 16, 16);
+    } else if length <= 64 {
+        piece(0, 32);
+        piece(length - 32, 32);
+    } else if length <= 256 {
+        piece(0, 64);
+        if length > 128 {
+            piece(64, 64);
+        }
+        if length > 192 {
+            piece(128, 64);
+        }
+        piece(length - 64, 64);
+    } else {
+        piece(0, length);
     }
 }
 
-/// The word at `from + at` of a payload of `length` bytes, zero-padded after its end.
+/// Calls `put` with 0 .. count, at most N, which is at most 7. Written out: as a loop it costs three
+/// times the instructions.
+#[inline(always)]
+fn each<const N: usize>(count: usize, mut put: impl FnMut(usize)) {
+    const { assert!(N <= 7) };
+    'all: {
+        if count < 1 {
+            break 'all;
+        }
+        put(0);
+        if N < 2 || count < 2 {
+            break 'all;
+        }
+        put(1);
+        if N < 3 || count < 3 {
+            break 'all;
+        }
+        put(2);
+        if N < 4 || count < 4 {
+            break 'all;
+        }
+        put(3);
+        if N < 5 || count < 5 {
+            break 'all;
+        }
+        put(4);
+        if N < 6 || count < 6 {
+            break 'all;
+        }
+        put(5);
+        if N < 7 || count < 7 {
+            break 'all;
+        }
+        put(6);
+    }
+}
+
+/// Gives the words of a payload to `put`, at most N, the last one padded with zeros.
 ///
 /// # Safety
-/// `from` is readable for `length` bytes; `at < length`.
+/// `from` is readable for `length` bytes, which are at most N words.
 #[inline(always)]
-pub(super) unsafe fn word(from: *const u8, at: usize, length: usize) -> u64 {
-    let rest = length - at;
-    // SAFETY: reads stay below `length`: a whole word, or one that ends at the payload's end,
-    // or a byte-exact copy into a zeroed word.
-    unsafe {
-        if rest >= 8 {
-            from.add(at).cast::<u64>().read_unaligned()
-        } else if length >= 8 {
-            from.add(length - 8).cast::<u64>().read_unaligned() >> (8 * (8 - rest))
-        } else {
-            let mut last = 0u64;
-            exact((&raw mut last).cast(), from, length);
-            last
-        }
+pub(super) unsafe fn to_words<const N: usize>(
+    from: *const u8,
+    length: usize,
+    mut put: impl FnMut(usize, u64),
+) {
+    debug_assert!(length <= N * 8);
+    let whole = length / 8;
+    // SAFETY: called for i < whole: bytes i*8 .. i*8+8 lie below `length`.
+    each::<N>(whole, |i| put(i, unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }));
+    if !length.is_multiple_of(8) {
+        let mut last = 0u64;
+        // SAFETY: the remaining `length % 8` bytes of the payload, into a local word.
+        unsafe { exact((&raw mut last).cast(), from.add(whole * 8), length % 8) };
+        put(whole, last);
     }
 }
 
@@ -74,44 +117,13 @@ pub(super) unsafe fn from_words<'a, const N: usize>(
     length: usize,
     words: impl Fn(usize) -> &'a AtomicU64,
 ) {
-    debug_assert!(length <= N * 8 && N <= 7);
+    debug_assert!(length <= N * 8);
     let whole = length / 8;
-    let put = |i: usize| {
+    each::<N>(whole, |i| {
         let word = words(i).load(Ordering::Relaxed);
         // SAFETY: called for i < whole: bytes i*8 .. i*8+8 lie below `length`.
         unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word) };
-    };
-    // Written out: as a loop it costs three times the instructions.
-    'whole: {
-        if whole < 1 {
-            break 'whole;
-        }
-        put(0);
-        if whole < 2 {
-            break 'whole;
-        }
-        put(1);
-        if whole < 3 {
-            break 'whole;
-        }
-        put(2);
-        if whole < 4 {
-            break 'whole;
-        }
-        put(3);
-        if whole < 5 {
-            break 'whole;
-        }
-        put(4);
-        if N <= 5 || whole < 6 {
-            break 'whole;
-        }
-        put(5);
-        if whole < 7 {
-            break 'whole;
-        }
-        put(6);
-    }
+    });
     if !length.is_multiple_of(8) {
         let last = words(whole).load(Ordering::Relaxed);
         // SAFETY: the remaining `length % 8` bytes of `to`, from a local word.
@@ -137,14 +149,19 @@ mod tests {
 
     #[test]
     fn words_hold_the_bytes_and_zeros_after_them() {
-        let from: [u8; 64] = core::array::from_fn(|i| i as u8 + 1);
-        for length in 1..=64usize {
-            for at in (0..length).step_by(8) {
-                let mut want = [0u8; 8];
-                let rest = (length - at).min(8);
-                want[..rest].copy_from_slice(&from[at..at + rest]);
-                // SAFETY: `from` is longer than `length`, and `at < length`.
-                assert_eq!(unsafe { word(from.as_ptr(), at, length) }, u64::from_le_bytes(want));
+        let from: [u8; 56] = core::array::from_fn(|i| i as u8 + 1);
+        for length in 0..=56usize {
+            let mut words = std::vec::Vec::new();
+            // SAFETY: `from` is as long as the longest.
+            unsafe {
+                to_words::<7>(from.as_ptr(), length, |i, word| {
+                    assert_eq!(i, words.len());
+                    words.push(word);
+                });
+            }
+            assert_eq!(words.len(), length.div_ceil(8));
+            for (i, byte) in words.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
+                assert_eq!(byte, if i < length { from[i] } else { 0 });
             }
         }
     }

@@ -241,7 +241,9 @@ impl QpContext {
     /// Enters request `posted` in the send queue.
     #[inline(always)]
     pub(super) fn push(&mut self, entry: SqEntry) {
-        self.sq[(self.posted & self.mask) as usize].write(entry);
+        debug_assert_eq!(self.sq.len(), self.mask as usize + 1);
+        // SAFETY: the queue has `mask + 1` slots, as `new` made it.
+        unsafe { self.sq.get_unchecked_mut((self.posted & self.mask) as usize) }.write(entry);
         self.posted = self.posted.wrapping_add(1);
     }
 

@@ -15,28 +15,36 @@ use super::nic::QPS;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
 impl Inside {
     /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
     /// rings once at the end (and on the way for every quarter ring of a long list).
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn post(
         &mut self,
         qp: &mut QpContext,
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
+        if let [wr] = list
+            && qp.state == State::Rts
+            && let Some(Some(link)) = self.links.get_mut(qp.link)
+            && post_lone(link, &self.nic.memory, qp, wr)
+        {
+            return Ok(());
+        }
+        self.post_list(qp, list)
+    }
+
+    #[inline(never)]
+    fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
         if qp.state != State::Rts {
             return self.post_idle(qp, list);
         }
         let Some(Some(link)) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
-        let memory = &self.nic.memory;
-        let done = match list {
-            [wr] => usize::from(post_lone(link, memory, qp, wr)),
-            _ => post_batch(link, memory, qp, list),
-        };
+        let done = post_batch(link, &self.nic.memory, qp, list);
         if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
     }
 
@@ -418,35 +426,40 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
 /// Posts one request alone, with the bell where it helps. False: nothing was done.
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-    if !calm(link, qp) {
+    if !calm(link, qp) || wr.op != SendOp::Send {
         return false;
     }
     let Some((header, _)) = plain(link, memory, qp, wr) else { return false };
-    if header.immediate_bytes() != 0 {
-        return false;
-    }
-    let payload = wr.sge.addr as *const u8;
-    let ack = link.ack();
     if header.record() <= BELL_FIRST {
+        let ack = link.ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
-        // the record fits the first line.
-        unsafe { link.tx.publish_line(header, payload, ack) };
+        // the record fits the first line, and there is space.
+        unsafe { link.tx.publish_line(header, wr.sge.addr as *const u8, ack) };
     } else {
-        let drained = !link.waits();
-        let to = link.tx.begin(header, 0);
-        // SAFETY: as above; `begin` gives space for the record.
-        unsafe { copy::exact(to, payload, header.length() as usize) };
-        link.tx.end(header);
-        if drained && header.record() <= BELL_MAX {
-            // SAFETY: as above. A larger record goes into the bell only when the peer had read
-            // everything: in a stream it is read from the ring anyway, and the lines would cost.
-            unsafe { link.tx.publish_lines(header, payload, ack) };
-        } else {
-            link.tx.publish(ack);
-        }
+        publish_long(link, header, wr.sge);
     }
     enter(link, qp, wr, header);
     true
+}
+
+/// Writes and publishes a record that is longer than the first line of the bell. It goes into
+/// further lines only when the peer had read everything: in a stream it is read from the ring
+/// anyway, and the lines would cost.
+#[inline(never)]
+fn publish_long(link: &mut Link, header: Header, sge: Sge) {
+    let drained = !link.waits();
+    let ack = link.ack();
+    let payload = sge.addr as *const u8;
+    let to = link.tx.begin(header, 0);
+    // SAFETY: as in `post_lone`; `begin` gives space for the record.
+    unsafe { copy::exact(to, payload, header.length() as usize) };
+    link.tx.end(header);
+    if drained && header.record() <= BELL_MAX {
+        // SAFETY: as above.
+        unsafe { link.tx.publish_lines(header, payload, ack) };
+    } else {
+        link.tx.publish(ack);
+    }
 }
 
 /// Posts the plain requests at the front of a list; how many. If those are all, they are

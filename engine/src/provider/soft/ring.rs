@@ -160,13 +160,7 @@ impl Tx {
     #[inline(always)]
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
-        self.ring(ack);
-    }
-
-    #[inline(always)]
-    fn ring(&mut self, ack: u64) {
-        let word = u64::from(self.published as u32) | ack << 32;
-        self.way.bell(0).store(word, Ordering::Release);
+        self.way.bell(0).store(bell_word(self.at, ack), Ordering::Release);
     }
 
     /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
@@ -184,56 +178,23 @@ impl Tx {
     #[inline(always)]
     pub(super) unsafe fn publish_line(&mut self, header: Header, payload: *const u8, ack: u64) {
         debug_assert!(header.record() <= BELL_FIRST && self.unpublished() == 0);
-        // SAFETY: as the caller vouches; N words cover the length.
-        unsafe {
-            match header.length().div_ceil(8) {
-                0 => self.line::<0>(header, payload, ack),
-                1 => self.line::<1>(header, payload, ack),
-                2 => self.line::<2>(header, payload, ack),
-                3 => self.line::<3>(header, payload, ack),
-                4 => self.line::<4>(header, payload, ack),
-                _ => self.line::<5>(header, payload, ack),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for `publish_line`; the length takes N words.
-    #[inline(always)]
-    unsafe fn line<const N: usize>(&mut self, header: Header, payload: *const u8, ack: u64) {
-        let length = header.length() as usize;
-        let mut words = [0u64; N];
-        for (n, word) in words.iter_mut().enumerate() {
-            // SAFETY: n < N, so n * 8 < length.
-            *word = unsafe { copy::word(payload, n * 8, length) };
-        }
-        let to = self.begin(header, 0).cast::<u64>();
-        for (n, word) in words.iter().enumerate() {
-            // SAFETY: `begin` gives space for the whole record, padded to words.
-            unsafe { to.add(n).write(*word) };
-        }
-        self.end(header);
-        self.published = self.at;
-        self.way.bell(1).store(self.published, Ordering::Relaxed);
+        let way = self.way;
+        let ring = way.data(self.at).cast::<u64>();
+        let end = self.at + u64::from(header.record());
+        way.bell(1).store(end, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.way.bell(2).store(header.0, Ordering::Relaxed);
-        for (n, word) in words.iter().enumerate() {
-            self.way.bell(3 + n).store(*word, Ordering::Relaxed);
+        way.bell(2).store(header.0, Ordering::Relaxed);
+        // SAFETY: there is space for the record in the ring, padded to words, and the receiver
+        // does not read there before the tail says so; the caller vouches for the payload.
+        unsafe {
+            ring.write(header.0);
+            copy::to_words::<BELL_WORDS>(payload, header.length() as usize, |i, word| {
+                ring.add(1 + i).write(word);
+                way.bell(3 + i).store(word, Ordering::Relaxed);
+            });
         }
-        self.ring(ack);
-    }
-
-    /// Copies whole words of a payload into the bell, from word `from` on.
-    ///
-    /// # Safety
-    /// `payload` is readable for `(from + count) * 8` bytes; `n + count` words are in the bell.
-    #[inline(always)]
-    unsafe fn put_words(&self, n: usize, payload: *const u8, from: usize, count: usize) {
-        for i in 0..count {
-            // SAFETY: as the caller vouches.
-            let word = unsafe { payload.add((from + i) * 8).cast::<u64>().read_unaligned() };
-            self.way.bell(n + i).store(word, Ordering::Relaxed);
-        }
+        (self.at, self.published) = (end, end);
+        way.bell(0).store(bell_word(end, ack), Ordering::Release);
     }
 
     /// Publishes one record of more than 40 bytes, already in the ring, with a copy of it in the
@@ -244,35 +205,38 @@ impl Tx {
     /// record is the only unpublished one and at most `BELL_MAX` bytes.
     #[inline(always)]
     pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
-        let length = header.length() as usize;
         debug_assert!(header.record() <= BELL_MAX && self.unpublished() == header.record());
-        self.published = self.at;
-        let sequence = self.published;
-        self.way.bell(1).store(sequence, Ordering::Relaxed);
+        let way = self.way;
+        let length = header.length() as usize;
+        let end = self.at;
+        let put = |n: usize, word| way.bell(n).store(word, Ordering::Relaxed);
+        put(1, end);
         fence(Ordering::Release);
-        self.way.bell(2).store(header.0, Ordering::Relaxed);
-        let whole = length / 8;
-        // SAFETY: five words are below `length`, which is over 40.
-        unsafe { self.put_words(3, payload, 0, 5) };
-        self.ring(ack);
+        put(2, header.0);
+        // SAFETY: the first 40 bytes are below `length`.
+        unsafe { copy::to_words::<BELL_WORDS>(payload, BELL_PAYLOAD, |i, word| put(3 + i, word)) };
+        self.published = end;
+        way.bell(0).store(bell_word(end, ack), Ordering::Release);
         // The rest follows behind the tail, each line under a stamp of its own: the receiver is
         // already at work on the first line. Release: words before their stamp.
-        let (mut word, mut line) = (5, 8);
-        while word * 8 < length {
-            let count = (whole - word).min(7);
-            // SAFETY: words up to `whole` are below `length`.
-            unsafe { self.put_words(line + 1, payload, word, count) };
-            word += count;
-            if count < 7 && word * 8 < length {
-                // SAFETY: the last, partial word starts below `length`.
-                let last = unsafe { copy::word(payload, word * 8, length) };
-                self.way.bell(line + 1 + count).store(last, Ordering::Relaxed);
-                word += 1;
+        let (mut at, mut line) = (BELL_PAYLOAD, 8);
+        while at < length {
+            let some = (length - at).min(56);
+            // SAFETY: bytes at .. at + some lie below `length`.
+            unsafe {
+                copy::to_words::<7>(payload.add(at), some, |i, word| put(line + 1 + i, word));
             }
-            self.way.bell(line).store(sequence, Ordering::Release);
+            way.bell(line).store(end, Ordering::Release);
+            at += some;
             line += 8;
         }
     }
+}
+
+/// The first word of the bell: the low halves of the tail and of the acknowledgement.
+#[inline(always)]
+fn bell_word(tail: u64, ack: u64) -> u64 {
+    u64::from(tail as u32) | ack << 32
 }
 
 /// Bytes claimed ahead of a batch at most.
