@@ -20,6 +20,7 @@ mod id;
 mod listener;
 mod qp;
 mod queues;
+mod wait;
 
 pub mod soft;
 #[cfg(feature = "verbs")]

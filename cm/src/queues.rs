@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Poller, Provider, Sharing, Srq};
@@ -13,6 +14,7 @@ use doorbell_engine::wr::RecvWr;
 
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed};
+use crate::wait::readable;
 
 /// Set in the `wr_id` of a receive: on an error a completion does not say what it was (CP-1).
 const RECEIVE: u64 = 1 << 63;
@@ -78,6 +80,47 @@ impl<P: Provider> CompletionQueue<P> {
 
     pub(crate) fn raw(&self) -> &P::Cq {
         &self.0.cq
+    }
+
+    /// By what number asynchronous events name it.
+    pub fn id(&self, device: &P) -> u64 {
+        device.cq_id(&self.0.cq)
+    }
+
+    /// Asks for one wake-up by the next completion, or by the next that is solicited or an error
+    /// (`ibv_req_notify_cq`, CP-6). Completions that are there already wake nobody: look for them
+    /// after this and before [`CompletionQueue::wait`].
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn arm(&self, solicited: bool) -> Result<(), CmError> {
+        Ok(lock(&self.0.reader).poller.arm(solicited)?)
+    }
+
+    /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
+    /// for ever). True if it came; it is acknowledged (`ibv_get_cq_event`, `ibv_ack_cq_events`),
+    /// and the queue is armed no more.
+    ///
+    /// # Errors
+    /// What the system answers; `NotSupported` where nobody can be woken.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
+        let asked = "wait for a completion";
+        let fds = lock(&self.0.reader).poller.wake_fds();
+        let fds = fds.ok_or_else(|| {
+            CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
+        })?;
+        let fds = [fds.device, fds.queue.unwrap_or(fds.device)];
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let ready = readable(&fds, left).map_err(|error| CmError::from_io(asked, &error))?;
+            if lock(&self.0.reader).poller.woken() {
+                return Ok(true);
+            }
+            if !ready {
+                return Ok(false);
+            }
+        }
     }
 
     /// Keeps completions of that queue pair from now on, or no more.
@@ -201,6 +244,28 @@ impl<P: Provider> SharedReceive<P> {
         // gave each back, or this queue and all queue pairs on it are gone: each of those holds
         // a handle, and drops it after itself.
         lock(&self.0.posted).post(list, |wrs| unsafe { self.0.srq.post(wrs) })
+    }
+
+    /// By what number asynchronous events name it.
+    pub fn id(&self) -> u64 {
+        self.0.srq.id()
+    }
+
+    /// Asks for one event, SRQ_LIMIT_REACHED, when fewer receives than that are left
+    /// (`ibv_modify_srq`, section 2.7); 0 asks for none.
+    ///
+    /// # Errors
+    /// A limit over the depth, or the device's refusal.
+    pub fn set_limit(&self, limit: u32) -> Result<(), CmError> {
+        Ok(self.0.srq.set_limit(limit)?)
+    }
+
+    /// The limit as it stands: 0 once the event has come.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn limit(&self) -> Result<u32, CmError> {
+        Ok(self.0.srq.limit()?)
     }
 
     /// Queue pairs that use it now.

@@ -2,7 +2,7 @@
 //!
 //! In the order a message meets them:
 //!
-//! - [`wr`] and [`wc`]: requests and completions, plain data;
+//! - [`wr`] and [`wc`]: requests and completions, plain data; [`event`]: what happens beside them;
 //! - [`provider`]: the seam, and behind it the devices;
 //! - [`worker`]: the loop that polls, dispatches, posts.
 //!
@@ -15,6 +15,7 @@ extern crate alloc as std_alloc;
 extern crate std;
 
 pub mod error;
+pub mod event;
 pub mod provider;
 pub mod wc;
 pub mod worker;

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, LinkShared, Wiring};
+use doorbell_engine::provider::wake::Bell;
 
 use super::DeviceInner;
+use super::host::bell_from_peer;
 use super::links::Ends;
 use super::sys::{Credentials, Received, Socket};
 use super::wire::{Depths, MESSAGE_MAX, Message, Place, Reply, Request, padded};
@@ -93,6 +95,8 @@ pub(super) struct Core {
     knock: Option<Message>,
     rnr_retry: u8,
     depths: Depths,
+    /// What wakes the domain of the peer that asks.
+    peer_bell: Option<Bell>,
     peer: Option<Credentials>,
     link: Option<Arc<LinkShared>>,
 }
@@ -133,6 +137,7 @@ impl End {
             knock: None,
             rnr_retry: 7,
             depths: Depths::default(),
+            peer_bell: None,
             peer: None,
             link: None,
         };
@@ -149,15 +154,15 @@ impl End {
         let mut core = self.lock();
         let socket = core.socket.as_ref()?;
         let mut bytes = [0; MESSAGE_MAX];
-        let (message, file) = match socket.receive(&mut bytes) {
+        let (message, files) = match socket.receive(&mut bytes) {
             Ok(Received::Nothing) => return None,
-            Ok(Received::Message(length, file)) => {
-                (bytes.get(..length).and_then(Message::decode), file)
+            Ok(Received::Message(length, files)) => {
+                (bytes.get(..length).and_then(Message::decode), files)
             }
-            Ok(Received::Closed) | Err(_) => (None, None),
+            Ok(Received::Closed) | Err(_) => (None, Vec::new()),
         };
         let raised = match message {
-            Some(message) => core.hear(message, file),
+            Some(message) => core.hear(message, files),
             // Its process is gone, or talks nonsense: either way nothing more is to be had of it.
             None => core.lose(),
         };
@@ -186,7 +191,7 @@ impl End {
                 let goodbye = if state == State::Replied { Message::Bye } else { reject(&[]) };
                 if let Some(socket) = &core.socket {
                     // The peer may be gone already; then nobody needs to be told.
-                    let _ = socket.send(&goodbye.encode(), None);
+                    let _ = socket.send(&goodbye.encode(), &[]);
                 }
                 core.fail_lost();
                 core.close(State::Closed);
@@ -214,7 +219,7 @@ impl Drop for End {
                 }
             }
             // The peer may be gone already; then nobody needs to be told.
-            let _ = socket.send(&goodbye.encode(), None);
+            let _ = socket.send(&goodbye.encode(), &[]);
         }
     }
 }
@@ -303,7 +308,9 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let _ = socket.send(&message.encode(), None);
+        let bell = self.qp.as_ref().and_then(Breaker::bell);
+        let files: Vec<RawFd> = bell.iter().map(Bell::fd).collect();
+        let _ = socket.send(&message.encode(), &files);
         self.state = State::Requested;
         self.deadline = Some(Instant::now() + ANSWER_LIMIT);
         None
@@ -327,7 +334,7 @@ impl Core {
         };
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
-        let offer = self.device.links.offer(ends, request.directory, qp)?;
+        let offer = self.device.links.offer(ends, request.directory, self.peer_bell.take(), qp)?;
         let wanted = request.depths.swapped();
         let most = self.depths_max();
         self.depths =
@@ -349,7 +356,10 @@ impl Core {
         }));
         if let Some(socket) = &self.socket {
             // If this fails the peer has hung up already, and the next read says how.
-            let _ = socket.send(&reply.encode(), offer.link.memory().fd());
+            let bell = qp.bell();
+            let files = [offer.link.memory().fd(), bell.as_ref().map(Bell::fd)];
+            let files: Vec<RawFd> = files.into_iter().flatten().collect();
+            let _ = socket.send(&reply.encode(), &files);
         }
         self.link = Some(offer.link);
         self.state = State::Replied;
@@ -361,7 +371,7 @@ impl Core {
     pub(super) fn reject(&mut self, data: &[u8]) {
         if let Some(socket) = &self.socket {
             // The peer may be gone already; then nobody needs to be told.
-            let _ = socket.send(&reject(data).encode(), None);
+            let _ = socket.send(&reject(data).encode(), &[]);
         }
         self.close(State::Closed);
     }
@@ -371,7 +381,7 @@ impl Core {
     pub(super) fn hang_up(&mut self) -> Raised {
         if let Some(socket) = &self.socket {
             // The peer may be gone already; then nobody needs to be told.
-            let _ = socket.send(&Message::Bye.encode(), None);
+            let _ = socket.send(&Message::Bye.encode(), &[]);
         }
         self.close(State::Closed);
         Raised::plain(EventKind::Disconnected)
@@ -399,7 +409,7 @@ impl Core {
     }
 
     /// A message has come.
-    fn hear(&mut self, message: Message, file: Option<OwnedFd>) -> Option<Raised> {
+    fn hear(&mut self, message: Message, files: Vec<OwnedFd>) -> Option<Raised> {
         match (self.state, message) {
             (State::Unborn, Message::Request(request)) => {
                 self.state = State::Asked;
@@ -407,9 +417,10 @@ impl Core {
                 self.remote = Some(request.from);
                 let data = request.data.to_vec();
                 self.request = Some(request);
+                self.peer_bell = files.into_iter().next().and_then(bell_from_peer);
                 Some(Raised { data, ..Raised::plain(EventKind::ConnectRequest) })
             }
-            (State::Requested, Message::Reply(reply)) => Some(self.establish(&reply, file)),
+            (State::Requested, Message::Reply(reply)) => Some(self.establish(&reply, files)),
             (State::Replied, Message::Ready) => {
                 self.state = State::Established;
                 self.deadline = None;
@@ -438,17 +449,17 @@ impl Core {
     }
 
     /// The passive side has accepted.
-    fn establish(&mut self, reply: &Reply, file: Option<OwnedFd>) -> Raised {
+    fn establish(&mut self, reply: &Reply, files: Vec<OwnedFd>) -> Raised {
         let (Some(qp), Some(peer)) = (self.qp.clone(), self.peer) else {
             return self.give_up(EventKind::ConnectError, -Code::Invalid.errno());
         };
         let ends = Ends { peer_pid: peer.pid, peer: reply.place, here: self.place(&qp) };
-        let link = match self.device.links.take(ends, reply, file, &qp) {
+        let link = match self.device.links.take(ends, reply, files, &qp) {
             Ok(link) => link,
             Err(error) => {
                 if let Some(socket) = &self.socket {
                     // As in `hang_up`.
-                    let _ = socket.send(&reject(&[]).encode(), None);
+                    let _ = socket.send(&reject(&[]).encode(), &[]);
                 }
                 return self.give_up(EventKind::ConnectError, -error.code().errno());
             }
@@ -458,7 +469,7 @@ impl Core {
         self.link = Some(link);
         if let Some(socket) = &self.socket {
             // If this fails the peer is gone, and the next read says so.
-            let _ = socket.send(&Message::Ready.encode(), None);
+            let _ = socket.send(&Message::Ready.encode(), &[]);
         }
         self.state = State::Established;
         self.deadline = None;

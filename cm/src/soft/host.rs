@@ -17,6 +17,7 @@ use std::sync::Arc;
 use doorbell_alloc::Mapping;
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{DIRECTORY_BYTES, FileName, Host, Reach};
+use doorbell_engine::provider::wake::Bell;
 
 use super::sys;
 use crate::error::CmError;
@@ -28,7 +29,57 @@ const VIEW_MAX: u64 = 64 << 30;
 pub(super) fn host() -> io::Result<Host> {
     let mut seed = [0; 32];
     sys::random(&mut seed)?;
-    Ok(Host { clock: super::monotonic_ns, seed, name_file: |memory| name_of(memory.fd()?) })
+    register_for_barriers();
+    Ok(Host {
+        clock: super::monotonic_ns,
+        seed,
+        name_file: |memory| name_of(memory.fd()?),
+        bell,
+        barrier: || membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED),
+    })
+}
+
+/// A bell over an eventfd; `None` if there are no descriptors left.
+fn bell() -> Option<Bell> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    Some(bell_over(sys::own(fd).ok()?))
+}
+
+/// A bell over an eventfd, of this process or one that a peer handed over.
+pub(super) fn bell_over(fd: OwnedFd) -> Bell {
+    let ring = |fd| {
+        let one = 1_u64;
+        // SAFETY: eight bytes of a local word. It fails only when it is rung already.
+        unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    };
+    let clear = |fd| {
+        let mut count = 0_u64;
+        // SAFETY: as above.
+        unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+    };
+    Bell::new(fd.as_raw_fd(), Arc::new(fd), ring, clear)
+}
+
+/// Whether a peer's descriptor is one that never blocks and may be written to, as a bell must be.
+pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let kind = std::fs::read_link(path).ok()?;
+    // SAFETY: takes numbers only.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    let eventfd = kind.as_os_str() == "anon_inode:[eventfd]";
+    (eventfd && flags >= 0 && flags & libc::O_NONBLOCK != 0).then(|| bell_over(fd))
+}
+
+/// This process takes part in the barriers of its peers ([`Host::barrier`]). A kernel before 4.16
+/// has none; then a peer that sleeps may miss a ring, which its limit on sleeping makes good.
+fn register_for_barriers() {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+}
+
+fn membarrier(command: libc::c_int) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
 }
 
 /// The name of a file of this process.

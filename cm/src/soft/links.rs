@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared, Reach, Side};
+use doorbell_engine::provider::wake::Bell;
 
 use super::host;
 use super::wire::{Instance, Place, Reply};
@@ -58,6 +59,7 @@ impl Links {
         &self,
         ends: Ends,
         directory: FileName,
+        bell: Option<Bell>,
         qp: &Breaker,
     ) -> Result<Offer, CmError> {
         // Poisoning says that another thread panicked between two whole steps: still in order.
@@ -75,19 +77,21 @@ impl Links {
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
         let reach = self.reach(&ends, directory);
-        let link = Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach));
+        let link =
+            Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
         Ok(Offer { link, id, maker: true })
     }
 
-    /// The link that the peer's answer names; `file` is its memory.
+    /// The link that the peer's answer names; of `files` the first is its memory, the second the
+    /// bell of the peer's domain.
     pub(super) fn take(
         &self,
         ends: Ends,
         reply: &Reply,
-        file: Option<OwnedFd>,
+        files: Vec<OwnedFd>,
         qp: &Breaker,
     ) -> Result<Arc<LinkShared>, CmError> {
         let asked = "take the link of the peer that accepted";
@@ -100,7 +104,8 @@ impl Links {
                 return Ok(link);
             }
         }
-        let (true, Some(file)) = (reply.maker, file) else {
+        let mut files = files.into_iter();
+        let (true, Some(file)) = (reply.maker, files.next()) else {
             return Err(CmError::new(Code::Invalid, asked, "it names one that is not there"));
         };
         let memory = Mapping::from_memfd(file, LINK_BYTES)
@@ -110,7 +115,9 @@ impl Links {
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
         let reach = self.reach(&ends, reply.directory);
-        let link = Arc::new(LinkShared::new(memory, Side::Taker)?.with_reach(reach));
+        let bell = files.next().and_then(host::bell_from_peer);
+        let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
+        let link = Arc::new(link);
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
         Ok(link)

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
     FileName, Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq,
 };
@@ -155,6 +156,18 @@ impl Provider for SoftDevice {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         self.0.soft.create_srq(depth)
+    }
+
+    fn cq_id(&self, cq: &SoftCq) -> u64 {
+        self.0.soft.cq_id(cq)
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.0.soft.next_async_event()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.0.soft.async_fd()
     }
 }
 

@@ -60,8 +60,8 @@ pub(super) struct Socket(OwnedFd);
 
 /// What a receive found.
 pub(super) enum Received {
-    /// A message of that many bytes, and the file that came with it.
-    Message(usize, Option<OwnedFd>),
+    /// A message of that many bytes, and the files that came with it.
+    Message(usize, Vec<OwnedFd>),
     /// Nothing there yet.
     Nothing,
     /// The peer has closed its end; all it sent before has been read.
@@ -134,16 +134,16 @@ impl Socket {
         Ok(Credentials { pid: creds.pid, uid: creds.uid })
     }
 
-    /// Sends one message, with a file if there is one. Whole or not at all.
-    pub(super) fn send(&self, bytes: &[u8], file: Option<RawFd>) -> io::Result<()> {
+    /// Sends one message, with up to [`FILES_MAX`] files. Whole or not at all.
+    pub(super) fn send(&self, bytes: &[u8], files: &[RawFd]) -> io::Result<()> {
         let mut piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
         let mut control = Control::new();
         // SAFETY: an all-zero msghdr is a valid, empty one.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_iov = &raw mut piece;
         header.msg_iovlen = 1;
-        if let Some(file) = file {
-            control.hold(&mut header, file);
+        if !files.is_empty() {
+            control.hold(&mut header, files);
         }
         // SAFETY: the header names `bytes` and `control`, both alive during the call, and
         // sendmsg only reads them. MSG_NOSIGNAL: a closed peer is an error, not a signal.
@@ -183,16 +183,19 @@ impl Socket {
         let got = unsafe { libc::recvmsg(self.fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
         let Ok(length) = usize::try_from(got) else { return Err(io::Error::last_os_error()) };
         // SAFETY: the kernel filled the header and the control bytes it names.
-        let file = unsafe { Control::take(&header) };
+        let files = unsafe { Control::take(&header) };
         if length == 0 {
             return Ok(Received::Closed);
         }
         let cut = header.msg_flags & libc::MSG_TRUNC != 0;
-        Ok(Received::Message(length + usize::from(cut), file))
+        Ok(Received::Message(length + usize::from(cut), files))
     }
 }
 
-/// Room for control data that carries one file, aligned as its header wants.
+/// Files in one message at most.
+const FILES_MAX: usize = 2;
+
+/// Room for control data that carries [`FILES_MAX`] files, aligned as its header wants.
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
@@ -201,31 +204,34 @@ impl Control {
         Control([0; 32])
     }
 
-    /// Puts a file in, and itself into `header`, which must not outlive `self`.
-    fn hold(&mut self, header: &mut libc::msghdr, file: RawFd) {
+    /// Puts files in, and itself into `header`, which must not outlive `self`.
+    fn hold(&mut self, header: &mut libc::msghdr, files: &[RawFd]) {
+        let files = &files[..files.len().min(FILES_MAX)];
+        let bytes = size_of_val(files) as u32;
         // SAFETY: only computes sizes.
-        let (space, length) = unsafe {
-            (libc::CMSG_SPACE(size_of::<RawFd>() as u32), libc::CMSG_LEN(size_of::<RawFd>() as u32))
-        };
+        let (space, length) = unsafe { (libc::CMSG_SPACE(bytes), libc::CMSG_LEN(bytes)) };
         debug_assert!(space as usize <= self.0.len());
         header.msg_control = self.0.as_mut_ptr().cast();
         header.msg_controllen = space as _;
-        // SAFETY: the control bytes have room for one header with one descriptor (`space`), so
+        // SAFETY: the control bytes have room for one header with these descriptors (`space`), so
         // the first header is not null and its data lies inside them.
         unsafe {
             let first = libc::CMSG_FIRSTHDR(&raw const *header);
             (*first).cmsg_level = libc::SOL_SOCKET;
             (*first).cmsg_type = libc::SCM_RIGHTS;
             (*first).cmsg_len = length as _;
-            libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(file);
+            let data = libc::CMSG_DATA(first).cast::<RawFd>();
+            for (index, file) in files.iter().enumerate() {
+                data.add(index).write_unaligned(*file);
+            }
         }
     }
 
-    /// The file in a received header; should there be two, neither is leaked.
+    /// The files in a received header.
     ///
     /// # Safety
     /// `header` was filled by recvmsg and its control bytes are alive.
-    unsafe fn take(header: &libc::msghdr) -> Option<OwnedFd> {
+    unsafe fn take(header: &libc::msghdr) -> Vec<OwnedFd> {
         let mut files = Vec::new();
         // SAFETY: the kernel wrote well-formed headers within `msg_controllen`; each SCM_RIGHTS
         // entry holds whole descriptors, new in this process and owned by nobody else.
@@ -243,7 +249,7 @@ impl Control {
                 entry = libc::CMSG_NXTHDR(header, entry);
             }
         }
-        if files.len() == 1 { files.pop() } else { None }
+        files
     }
 }
 
@@ -365,31 +371,39 @@ mod tests {
     fn messages_stay_whole_and_carry_a_file() {
         let (client, server) = pair();
         let file = std::fs::File::open("/proc/self/stat").unwrap();
-        client.send(b"one", None).unwrap();
-        client.send(b"with file", Some(file.as_fd().as_raw_fd())).unwrap();
+        client.send(b"one", &[]).unwrap();
+        client.send(b"with file", &[file.as_fd().as_raw_fd()]).unwrap();
         drop(client);
         let mut bytes = [0; 16];
-        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(3, None)));
-        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(9, Some(_))));
+        assert!(
+            matches!(server.receive(&mut bytes).unwrap(), Received::Message(3, files) if files.is_empty())
+        );
+        assert!(
+            matches!(server.receive(&mut bytes).unwrap(), Received::Message(9, files) if files.len() == 1)
+        );
         assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Closed));
     }
 
     #[test]
     fn a_message_that_does_not_fit_is_seen_to_be_longer() {
         let (client, server) = pair();
-        client.send(&[7; 20], None).unwrap();
+        client.send(&[7; 20], &[]).unwrap();
         let mut bytes = [0; 16];
-        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(17, None)));
+        assert!(
+            matches!(server.receive(&mut bytes).unwrap(), Received::Message(17, files) if files.is_empty())
+        );
     }
 
     #[test]
     fn what_was_sent_before_a_reset_is_read_before_the_end() {
         let (client, server) = pair();
-        server.send(b"never read", None).unwrap();
-        client.send(b"goodbye", None).unwrap();
+        server.send(b"never read", &[]).unwrap();
+        client.send(b"goodbye", &[]).unwrap();
         drop(client);
         let mut bytes = [0; 16];
-        assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Message(7, None)));
+        assert!(
+            matches!(server.receive(&mut bytes).unwrap(), Received::Message(7, files) if files.is_empty())
+        );
         assert!(matches!(server.receive(&mut bytes).unwrap(), Received::Closed));
     }
 

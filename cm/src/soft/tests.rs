@@ -54,7 +54,7 @@ impl Liar {
     }
 
     fn say(&self, message: &Message) {
-        self.0.send(&message.encode(), None).unwrap();
+        self.0.send(&message.encode(), &[]).unwrap();
     }
 
     fn hear(&self) -> Option<Message> {
@@ -125,9 +125,9 @@ fn a_listener_survives_peers_that_lie() {
     let _silent = Liar::knock(&name);
     drop(Liar::knock(&name));
     let nonsense = Liar::knock(&name);
-    nonsense.0.send(&[0xff; MESSAGE_MAX], None).unwrap();
+    nonsense.0.send(&[0xff; MESSAGE_MAX], &[]).unwrap();
     let long = Liar::knock(&name);
-    long.0.send(&[0; MESSAGE_MAX + 1], None).unwrap();
+    long.0.send(&[0; MESSAGE_MAX + 1], &[]).unwrap();
     let wrong = Liar::knock(&name);
     wrong.say(&Message::Ready);
     let honest = Liar::knock(&name);
@@ -157,7 +157,7 @@ fn an_accepted_peer_that_lies_is_cut_off() {
         assert!(matches!(liar.hear(), Some(Message::Reply(_))));
         liar.say(&Message::Ready);
         assert_eq!(next(&channel).kind, EventKind::Established);
-        liar.0.send(&nonsense, None).unwrap();
+        liar.0.send(&nonsense, &[]).unwrap();
         let event = next(&channel);
         assert_eq!((event.kind, event.status), (EventKind::Disconnected, -104));
         assert!(liar.hear().is_none(), "it was hung up on");
@@ -192,7 +192,7 @@ fn a_reply_with_a_false_link_is_refused() {
         let reply =
             Reply { place, qp: 77, link: 5, maker, depths, directory: NOWHERE, data: padded(&[]) };
         let reply = Message::Reply(Box::new(reply)).encode();
-        liar.0.send(&reply, file).unwrap();
+        liar.0.send(&reply, file.as_slice()).unwrap();
         let event = next(&channel);
         assert_eq!((event.kind, event.status), (EventKind::ConnectError, -22));
         assert!(matches!(liar.hear(), Some(Message::Reject { status: 28, .. })));

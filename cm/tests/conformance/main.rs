@@ -11,6 +11,7 @@ mod harness;
 mod bed;
 mod completions;
 mod endpoints;
+mod events;
 mod ids;
 mod one_sided;
 mod processes;

@@ -11,6 +11,7 @@ use doorbell_engine::error::Code;
 use doorbell_engine::wc::Status;
 
 use crate::bed::{Bed, SOON, event, received, send, send_inline};
+use crate::events::sleepy;
 use crate::harness::{on_soft, run, skip};
 
 cases! {
@@ -20,6 +21,7 @@ cases! {
     a_killed_peer_ends_a_wait
     a_peer_killed_while_connecting_harms_nobody
     a_peer_that_leaves_ends_a_wait
+    cp_06_no_wake_up_between_processes_is_lost
 }
 
 /// The variable that names the part to play, and the address to connect to.
@@ -80,6 +82,12 @@ impl doorbell_cm::Program for Part {
         match self.part.as_str() {
             "echo" => echo(&bed, self.addr),
             "many" => many(&bed, self.addr),
+            "sleepy" => {
+                let mut id = bed.active(self.addr, &bed.small()).into_id();
+                id.post_recvs(&mut bed.numbered(2)).expect("receives");
+                id.connect(&ConnParam::default()).expect("connect");
+                sleepy(&bed, &mut id, true);
+            }
             "sleep" => {
                 let _id = connected(&bed, self.addr);
                 thread::sleep(Duration::from_secs(600));
@@ -269,6 +277,12 @@ fn a_peer_killed_while_connecting_harms_nobody<F: Fabric>(bed: &Bed<F>) {
     id.accept(&ConnParam::default()).expect("accept");
     assert_eq!(received(&mut id).bytes(), [1]);
     second.ends_well();
+}
+
+fn cp_06_no_wake_up_between_processes_is_lost<F: Fabric>(bed: &Bed<F>) {
+    let (mut id, mut peer) = accept_one(bed, "sleepy");
+    sleepy(bed, &mut id, false);
+    peer.ends_well();
 }
 
 fn a_peer_that_leaves_ends_a_wait<F: Fabric>(bed: &Bed<F>) {

@@ -12,8 +12,10 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::soft::sim::Prng;
+use super::wake::{Bell, WakeFds};
 use super::{Access, Caps, Poller, Provider, Qp, QpCaps, Sharing, Srq};
 use crate::error::SetupError;
+use crate::event::AsyncEvent;
 use crate::wc::{Status, Wc, WcOpcode};
 use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
 
@@ -123,6 +125,18 @@ impl<P: Provider> Provider for Fault<P> {
         let inner = self.inner.create_srq(depth)?;
         Ok(FaultSrq { inner, dice: self.dice.clone() })
     }
+
+    fn cq_id(&self, cq: &FaultCq<P>) -> u64 {
+        self.inner.cq_id(&cq.inner)
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.inner.next_async_event()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.inner.async_fd()
+    }
 }
 
 /// Completions of sends that were reported early.
@@ -205,6 +219,22 @@ impl<P: Provider> Poller for FaultPoller<P> {
         }
         seen
     }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        self.inner.arm(solicited)
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        self.inner.wake_fds()
+    }
+
+    fn woken(&mut self) -> bool {
+        self.inner.woken()
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.inner.bell()
+    }
 }
 
 /// A shared receive queue of a device with faults.
@@ -229,6 +259,18 @@ impl<P: Provider> FaultSrq<P> {
 impl<P: Provider> Srq for FaultSrq<P> {
     fn depth(&self) -> u32 {
         self.inner.depth()
+    }
+
+    fn id(&self) -> u64 {
+        self.inner.id()
+    }
+
+    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
+        self.inner.set_limit(limit)
+    }
+
+    fn limit(&self) -> Result<u32, SetupError> {
+        self.inner.limit()
     }
 
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {

@@ -9,13 +9,16 @@ pub mod fault;
 pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+pub mod wake;
 
 use std_alloc::string::String;
 
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
+use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
+use crate::event::AsyncEvent;
 use crate::wc::Wc;
 use crate::wr::{PostError, RecvWr, Remote, SendWr};
 
@@ -142,6 +145,16 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// # Errors
     /// `depth` of 0 or over the device's limit.
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError>;
+
+    /// By what number events name a completion queue.
+    fn cq_id(&self, cq: &Self::Cq) -> u64;
+
+    /// The next asynchronous event, if there is one (`ibv_get_async_event`, section 2.9). It is
+    /// acknowledged as it is taken, so nothing that is destroyed later waits for it.
+    fn next_async_event(&self) -> Option<AsyncEvent>;
+
+    /// A descriptor that is readable when there is one; `None` where nobody can be woken.
+    fn async_fd(&self) -> Option<i32>;
 }
 
 /// Registered memory. The bytes stay mapped and registered until it is dropped.
@@ -179,12 +192,48 @@ pub trait Poller {
     fn is_broken(&self) -> bool {
         false
     }
+
+    /// Asks to be woken by the next completion (`ibv_req_notify_cq`, CP-6): the descriptors of
+    /// [`Poller::wake_fds`] become readable then. Completions that were there before wake nobody, so
+    /// poll once more before sleeping. `solicited`: only by a message whose sender asked for that,
+    /// or an error; a device may wake for less.
+    ///
+    /// # Errors
+    /// `NotSupported`: nobody can be woken here.
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError>;
+
+    /// What to wait on; `None` where nobody can be woken.
+    fn wake_fds(&self) -> Option<WakeFds>;
+
+    /// To be called when a wait is over, however it ended: makes the descriptors unreadable again,
+    /// and says whether the completion that was waited for has come. If not, the queue is still
+    /// armed, and who wants to sleeps on.
+    fn woken(&mut self) -> bool;
+
+    /// What other threads ring to wake this poller, besides the device.
+    fn bell(&self) -> Option<Bell>;
 }
 
 /// A shared receive queue.
 pub trait Srq {
     /// The depth that came back (SRQ-3).
     fn depth(&self) -> u32;
+
+    /// By what number events name it.
+    fn id(&self) -> u64;
+
+    /// Asks for one event when fewer receives than that are left (`ibv_modify_srq`, section 2.7);
+    /// 0 asks for none. Once it has come, the limit is 0 again.
+    ///
+    /// # Errors
+    /// A limit over the depth, or the device's refusal.
+    fn set_limit(&self, limit: u32) -> Result<(), SetupError>;
+
+    /// The limit as it stands (`ibv_query_srq`).
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn limit(&self) -> Result<u32, SetupError>;
 
     /// Posts receives, oldest first, with one doorbell (`ibv_post_srq_recv`).
     ///

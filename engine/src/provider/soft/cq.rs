@@ -9,6 +9,8 @@ use core::slice;
 use std_alloc::boxed::Box;
 use std_alloc::vec;
 
+use super::layout::RecordFlags;
+use crate::provider::wake::Bell;
 use crate::wc::Wc;
 
 /// A send request that is retired when this completion is polled (SQ-2).
@@ -18,6 +20,17 @@ pub(super) struct Retire {
     pub(super) qp: u32,
     /// Requests of it that are then retired, counted from its creation.
     pub(super) upto: u32,
+    /// The sender of the message wanted its receiver woken (CP-6).
+    pub(super) solicited: bool,
+}
+
+impl Retire {
+    /// For a receive that a record with those flags completed.
+    #[inline(always)]
+    pub(super) fn receive(flags: RecordFlags) -> Retire {
+        let solicited = flags.contains(RecordFlags::SOLICITED);
+        Retire { solicited, ..Retire::default() }
+    }
 }
 
 /// A completion queue's ring.
@@ -27,6 +40,19 @@ pub(super) struct CompletionQueue {
     head: u32,
     tail: u32,
     health: Health,
+    /// Wakes who waits for an entry.
+    bell: Option<Bell>,
+    /// Somebody waits for the next entry, or for the next solicited one (CP-6).
+    armed: Option<Arm>,
+    /// It came.
+    fired: bool,
+}
+
+/// What a queue is armed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arm {
+    Any,
+    Solicited,
 }
 
 /// Whether a completion queue still takes entries (CP-5).
@@ -37,10 +63,12 @@ enum Health {
     Overrun,
     /// They do. It takes nothing any more.
     Dead,
+    /// There is none.
+    Gone,
 }
 
 impl CompletionQueue {
-    pub(super) fn new(depth: u32) -> CompletionQueue {
+    pub(super) fn new(depth: u32, bell: Option<Bell>) -> CompletionQueue {
         let size = depth.max(1).next_power_of_two() as usize;
         CompletionQueue {
             ring: vec![Default::default(); size].into_boxed_slice(),
@@ -48,6 +76,39 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             health: Health::Good,
+            bell,
+            armed: None,
+            fired: false,
+        }
+    }
+
+    /// A place without a queue.
+    pub(super) fn gone() -> CompletionQueue {
+        CompletionQueue { health: Health::Gone, ..CompletionQueue::new(0, None) }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.health == Health::Gone
+    }
+
+    /// From now on the next entry of that kind wakes who waits.
+    pub(super) fn arm(&mut self, arm: Arm) {
+        (self.armed, self.fired) = (Some(arm), false);
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+
+    /// True once after the entry that was waited for.
+    pub(super) fn take_fired(&mut self) -> bool {
+        core::mem::take(&mut self.fired)
+    }
+
+    fn fire(&mut self) {
+        (self.armed, self.fired) = (None, true);
+        if let Some(bell) = &self.bell {
+            bell.ring();
         }
     }
 
@@ -58,11 +119,22 @@ impl CompletionQueue {
         }
         if self.tail.wrapping_sub(self.head) >= self.depth {
             self.health = Health::Overrun;
+            if self.armed.is_some() {
+                self.fire();
+            }
             return;
         }
         let at = self.tail as usize & (self.ring.len() - 1);
         self.ring[at] = (wc, retire);
         self.tail = self.tail.wrapping_add(1);
+        let wakes = match self.armed {
+            None => false,
+            Some(Arm::Any) => true,
+            Some(Arm::Solicited) => retire.solicited || !wc.status.is_ok(),
+        };
+        if wakes {
+            self.fire();
+        }
     }
 
     /// True once after an overrun: its queue pairs are to fail.

@@ -7,7 +7,7 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::queue::SegQueue;
 use spin::Mutex;
@@ -22,6 +22,8 @@ use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
+use super::sleep::Sleeper;
+use crate::provider::wake::Bell;
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc};
 
@@ -73,8 +75,8 @@ pub(super) struct Domain {
     sharing: Sharing,
     lock: Mutex<()>,
     attention: Arc<AtomicBool>,
+    pub(super) sleeper: Arc<Sleeper>,
     commands: SegQueue<Command>,
-    queues: AtomicU32,
     inside: UnsafeCell<Inside>,
 }
 
@@ -83,6 +85,9 @@ pub(super) struct Inside {
     pub(super) nic: Arc<Nic>,
     /// Commands wait.
     pub(super) attention: Arc<AtomicBool>,
+    pub(super) sleeper: Arc<Sleeper>,
+    /// The domain's.
+    pub(super) id: u32,
     /// Queue pairs by slot (the low bits of their number).
     pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
     /// By slot. Not to be looked into while one is served ([`Inside::serve`]).
@@ -105,16 +110,20 @@ unsafe impl Sync for Domain {}
 impl Domain {
     pub(super) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
         let attention = Arc::new(AtomicBool::new(false));
+        let sleeper = Arc::new(Sleeper::new((nic.host.bell)()));
+        let id = nic.next_domain();
         Domain {
-            id: nic.next_domain(),
+            id,
             sharing,
             lock: Mutex::new(()),
             attention: attention.clone(),
+            sleeper: sleeper.clone(),
             commands: SegQueue::new(),
-            queues: AtomicU32::new(0),
             inside: UnsafeCell::new(Inside {
                 nic: nic.clone(),
                 attention,
+                sleeper,
+                id,
                 qps: Box::new([None; QPS]),
                 links: Vec::with_capacity(64),
                 rqs: Vec::with_capacity(16),
@@ -131,20 +140,36 @@ impl Domain {
     }
 
     /// Adds a completion queue; its index. Exclusive domains have one, made with the domain.
-    pub(super) fn add_cq(&self, depth: u32) -> usize {
-        let index = self.queues.fetch_add(1, Ordering::Relaxed) as usize;
-        debug_assert!(self.sharing == Sharing::Shared || index == 0);
+    pub(super) fn add_cq(&self, depth: u32, bell: Option<Bell>) -> usize {
+        let queue = CompletionQueue::new(depth, bell);
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
-            self.enter(|inside| {
-                // Two callers may enter in the other order than they counted.
-                while inside.cqs.len() <= index {
-                    inside.cqs.push(CompletionQueue::new(0));
+            self.enter(|inside| match inside.cqs.iter().position(CompletionQueue::is_gone) {
+                Some(index) => {
+                    inside.cqs[index] = queue;
+                    index
                 }
-                inside.cqs[index] = CompletionQueue::new(depth);
-            });
+                None => {
+                    inside.cqs.push(queue);
+                    inside.cqs.len() - 1
+                }
+            })
         }
-        index
+    }
+
+    /// Nobody has a handle on that queue any more, and no queue pair uses it. An exclusive domain
+    /// goes along with its one queue.
+    pub(super) fn remove_cq(&self, index: usize) {
+        if self.sharing == Sharing::Exclusive {
+            return;
+        }
+        // SAFETY: a shared domain is locked by `enter`.
+        unsafe { self.enter(|inside| inside.cqs[index] = CompletionQueue::gone()) };
+    }
+
+    /// By what number events name a completion queue.
+    pub(super) fn cq_id(&self, index: usize) -> u64 {
+        u64::from(self.id) << 32 | index as u64
     }
 
     /// Leaves a command; a shared domain carries it out at once.
@@ -156,6 +181,7 @@ impl Domain {
             // SAFETY: `enter` locks a shared domain.
             unsafe { self.enter(|_| ()) };
         }
+        self.sleeper.wake();
     }
 
     /// Runs `f` on the inside, after the commands that wait.
@@ -302,12 +328,12 @@ impl Inside {
         qp.rq = match (found, free) {
             (Some(index), _) => {
                 if self.rqs[index].users == 0 {
-                    self.rqs[index].stash = queue.attach();
+                    self.rqs[index].stash = queue.attach(&self.sleeper);
                 }
                 index
             }
             (None, slot) => {
-                let rq = RqUse { stash: queue.attach(), queue, users: 0 };
+                let rq = RqUse { stash: queue.attach(&self.sleeper), queue, users: 0 };
                 match slot {
                     Some(index) => {
                         self.rqs[index] = rq;

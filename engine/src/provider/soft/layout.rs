@@ -1,7 +1,7 @@
 //! The shared memory of a link: two directions between two domains, one writer a line.
 //!
 //! ```text
-//! link:       [ header line ][ direction 0 ][ direction 1 ]
+//! link:       [ header, 2 lines: users; who sleeps ][ direction 0 ][ direction 1 ]
 //! direction:  bell   4 lines  sender writes   word 0 = tail | acknowledgement of the other way
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   128 lines + slack         sender writes; records, 8-byte aligned
@@ -55,6 +55,16 @@ pub enum Side {
     Maker,
     /// The end that was given it.
     Taker,
+}
+
+impl Side {
+    /// The other end.
+    pub(super) fn peer(self) -> Side {
+        match self {
+            Side::Maker => Side::Taker,
+            Side::Taker => Side::Maker,
+        }
+    }
 }
 
 bitflags! {
@@ -198,6 +208,14 @@ impl LinkHeader {
         // SAFETY: `split`'s caller vouches for the memory; offset 0 is 4-byte aligned, and the
         // word is only ever used as an atomic.
         unsafe { self.base.cast::<AtomicU32>().as_ref() }
+    }
+
+    /// Not 0 while the domain on that side sleeps, or is about to: it wants to be rung. In a line
+    /// of its own, which nobody writes while nobody sleeps.
+    pub(super) fn asleep(&self, side: Side) -> &AtomicU32 {
+        let offset = LINE + if side == Side::Maker { 0 } else { 4 };
+        // SAFETY: as above; the offset lies in the header and is 4-byte aligned.
+        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
     }
 }
 

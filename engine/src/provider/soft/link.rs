@@ -12,12 +12,14 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
+use super::alarm::Alarm;
 use super::answers::Answer;
 use super::layout::{Header, LINK_BYTES, LinkHeader, RecordFlags, Side, split};
 use super::qp::CLOSED;
 use super::reach::Reach;
 use super::ring::{Refusal, Rx, Tx};
 use crate::error::{Code, SetupError};
+use crate::provider::wake::Bell;
 use crate::wc::Status;
 
 /// Signalled requests on the wire of one link at most; more wait in the backlog.
@@ -33,6 +35,7 @@ pub struct LinkShared {
     side: Side,
     peer_gone: AtomicBool,
     reach: Option<Arc<Reach>>,
+    bell: Option<Bell>,
 }
 
 // SAFETY: the header is one atomic word in memory this value owns; the rest is plain data.
@@ -75,7 +78,7 @@ impl LinkShared {
             header.users().store(2, Ordering::Relaxed);
         }
         let peer_gone = AtomicBool::new(false);
-        Ok(LinkShared { memory, header, side, peer_gone, reach: None })
+        Ok(LinkShared { memory, header, side, peer_gone, reach: None, bell: None })
     }
 
     /// With the peer's memory within reach of one-sided requests.
@@ -83,6 +86,18 @@ impl LinkShared {
     pub fn with_reach(mut self, reach: Option<Arc<Reach>>) -> LinkShared {
         self.reach = reach;
         self
+    }
+
+    /// With what wakes the peer's domain when it sleeps.
+    #[must_use]
+    pub fn with_bell(mut self, bell: Option<Bell>) -> LinkShared {
+        self.bell = bell;
+        self
+    }
+
+    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`Alarm`].
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
     }
 
     /// The memory, to pass on its file.
@@ -209,12 +224,13 @@ impl Link {
         let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
         let (out, input, _) = unsafe { split(base, shared.side) };
+        let alarm = || Alarm::new(&shared.header, shared.side.peer(), shared.bell.clone());
         Link {
             index: 0,
             rq: CLOSED,
             quiet: 0,
-            tx: Tx::new(out),
-            rx: Rx::new(input),
+            tx: Tx::new(out, alarm()),
+            rx: Rx::new(input, alarm()),
             signaled: SignaledQueue {
                 ring: vec![Signaled::default(); SIGNALED_MAX as usize].into_boxed_slice(),
                 head: 0,

@@ -10,6 +10,7 @@
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.
 #![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
 
+mod alarm;
 mod answers;
 mod backlog;
 mod copy;
@@ -28,6 +29,7 @@ mod responder;
 mod ring;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod sleep;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::reach::{Attach, Reach};
 
+use self::cq::Arm;
 use self::cq::Queued;
 use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
@@ -52,6 +55,8 @@ use self::nic::Nic;
 use self::qp::{ASKS_MAX, QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use crate::error::{Code, SetupError};
+use crate::event::AsyncEvent;
+use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
 use crate::wc::Wc;
 use crate::wr::{PostCause, PostError, RecvWr, SendWr};
@@ -68,13 +73,18 @@ pub struct Host {
     pub seed: [u8; 32],
     /// The file behind memory, by which another process can find it.
     pub name_file: fn(&Mapping) -> Option<FileName>,
+    /// A new bell; without one nobody can sleep on this device.
+    pub bell: fn() -> Option<Bell>,
+    /// Makes each thread of each process that shares a link with this one pass a full memory
+    /// barrier before it returns.
+    pub barrier: fn(),
 }
 
 impl Host {
     /// A host for devices within one address space, whose keys need not be secret: tests and
     /// simulations.
     pub fn alone(clock: fn() -> u64) -> Host {
-        Host { clock, seed: [0; 32], name_file: |_| None }
+        Host { clock, seed: [0; 32], name_file: |_| None, bell: || None, barrier: || () }
     }
 }
 
@@ -149,7 +159,15 @@ impl Soft {
         let domain = init.send_cq.domain.clone();
         let queue_of = queue.clone();
         domain.command(Command::Add(Owned(context), queue));
-        Ok(SoftQp { domain, context, queue: queue_of, num, caps, shared_queue: init.srq.is_some() })
+        Ok(SoftQp {
+            domain,
+            context,
+            queue: queue_of,
+            num,
+            caps,
+            shared_queue: init.srq.is_some(),
+            _cqs: (init.send_cq.clone(), init.recv_cq.clone()),
+        })
     }
 }
 
@@ -205,15 +223,33 @@ impl Provider for Soft {
             Sharing::Shared => self.shared.clone(),
             Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
         };
-        // A worker's completions go straight to its poller: its queue needs no ring.
-        let index = domain.add_cq(if sharing == Sharing::Shared { depth } else { 0 });
-        let cq = SoftCq { domain, index };
+        // A worker's completions go straight to its poller: its queue needs no ring, and what wakes
+        // it is the domain's own bell.
+        let (depth, bell) = match sharing {
+            Sharing::Shared => (depth, (self.nic.host.bell)()),
+            Sharing::Exclusive => (0, None),
+        };
+        let index = domain.add_cq(depth, bell.clone());
+        let place = Arc::new(CqPlace { domain: domain.clone(), index });
+        let cq = SoftCq { domain, index, bell, place };
         Ok((cq.clone(), SoftPoller { cq }))
     }
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
         Ok(SoftSrq { queue: Arc::new(RecvQueue::new(self.nic.next_queue(), depth)) })
+    }
+
+    fn cq_id(&self, cq: &SoftCq) -> u64 {
+        cq.domain.cq_id(cq.index)
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.nic.next_event()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.nic.events_bell.as_ref().map(Bell::fd)
     }
 }
 
@@ -262,6 +298,22 @@ impl Drop for SoftRegion {
 pub struct SoftCq {
     domain: Arc<Domain>,
     index: usize,
+    /// Rung by other threads that put an entry in, in the shared domain.
+    bell: Option<Bell>,
+    #[expect(dead_code, reason = "gives the place back with the last handle")]
+    place: Arc<CqPlace>,
+}
+
+/// A completion queue's place in its domain, given back when nobody has a handle on it.
+struct CqPlace {
+    domain: Arc<Domain>,
+    index: usize,
+}
+
+impl Drop for CqPlace {
+    fn drop(&mut self) {
+        self.domain.remove_cq(self.index);
+    }
 }
 
 /// The reader of a [`SoftCq`]; polling it is what moves messages.
@@ -279,6 +331,50 @@ impl Poller for SoftPoller {
         // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
         // this thread by the contract of `Qp::post`.
         unsafe { domain.enter_alone(|inside| inside.poll(out)) }
+    }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        let domain = &self.cq.domain;
+        if domain.sleeper.bell.is_none() {
+            let answer = "this device was opened without bells";
+            return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
+        }
+        let arm = if solicited { Arm::Solicited } else { Arm::Any };
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain; on another this is the one reader.
+        unsafe {
+            domain.enter(|inside| match domain.sharing() {
+                Sharing::Shared => inside.arm(index, arm),
+                Sharing::Exclusive => inside.fall_asleep(),
+            });
+        }
+        Ok(())
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        let device = self.cq.domain.sleeper.bell.as_ref()?.fd();
+        Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
+    }
+
+    fn woken(&mut self) -> bool {
+        let (domain, index) = (&self.cq.domain, self.cq.index);
+        for bell in [&domain.sleeper.bell, &self.cq.bell].into_iter().flatten() {
+            bell.clear();
+        }
+        // SAFETY: as in `arm`.
+        unsafe {
+            domain.enter(|inside| match domain.sharing() {
+                Sharing::Shared => inside.attend_wake(index, SHARED_BUDGET),
+                Sharing::Exclusive => {
+                    inside.wake_up();
+                    true
+                }
+            })
+        }
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.cq.domain.sleeper.bell.clone()
     }
 }
 
@@ -308,6 +404,24 @@ impl Srq for SoftSrq {
         self.queue.depth()
     }
 
+    fn id(&self) -> u64 {
+        self.queue.id().into()
+    }
+
+    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
+        if limit > self.queue.depth() {
+            let asked = format!("a limit of {limit}");
+            let answer = format!("the queue is for {} receives", self.queue.depth());
+            return Err(SetupError::new(Code::Invalid, asked, answer));
+        }
+        self.queue.set_limit(limit);
+        Ok(())
+    }
+
+    fn limit(&self) -> Result<u32, SetupError> {
+        Ok(self.queue.limit())
+    }
+
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         self.queue.post(list)
     }
@@ -321,6 +435,8 @@ pub struct SoftQp {
     num: u32,
     caps: QpCaps,
     shared_queue: bool,
+    /// Not gone before the queue pair that completes there.
+    _cqs: (SoftCq, SoftCq),
 }
 
 // SAFETY: the context lives in the domain until this handle asks for its destruction, and is
@@ -390,6 +506,11 @@ impl Breaker {
     /// See [`SoftQp::place`].
     pub fn place(&self) -> (u32, u32) {
         (self.domain.id, self.queue)
+    }
+
+    /// What wakes the domain of the queue pair: for its peers.
+    pub fn bell(&self) -> Option<Bell> {
+        self.domain.sleeper.bell.clone()
     }
 
     /// See [`SoftQp::attach`].

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crossbeam::queue::ArrayQueue;
 use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::vec::Vec;
@@ -9,16 +10,25 @@ use std_alloc::vec::Vec;
 use super::Host;
 use super::memory::Memory;
 use super::qp::{ASKS_MAX, SEND_SGE_MAX};
+use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::Caps;
+use crate::provider::wake::Bell;
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
 pub(super) const QPS: usize = 1 << 14;
+
+/// Events that wait to be taken at most.
+const EVENTS_MAX: usize = 256;
 
 /// The device.
 pub(super) struct Nic {
     pub(super) caps: Caps,
     pub(super) memory: Memory,
     pub(super) host: Host,
+    /// Events nobody has taken, oldest first. Those that come when it is full are lost, as counted.
+    events: ArrayQueue<AsyncEvent>,
+    pub(super) events_lost: AtomicU32,
+    pub(super) events_bell: Option<Bell>,
     domains: AtomicU32,
     queues: AtomicU32,
     numbers: Mutex<Numbers>,
@@ -45,10 +55,37 @@ impl Nic {
             caps,
             memory: Memory::new(directory, host.seed),
             host,
+            events: ArrayQueue::new(EVENTS_MAX),
+            events_lost: AtomicU32::new(0),
+            events_bell: (host.bell)(),
             domains: AtomicU32::new(0),
             queues: AtomicU32::new(0),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0 }),
         }
+    }
+
+    /// Raises an event; no allocation, and a system call only to wake who waits.
+    #[cold]
+    pub(super) fn raise(&self, kind: AsyncKind, object: Object) {
+        if self.events.push(AsyncEvent { kind, object }).is_err() {
+            self.events_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(bell) = &self.events_bell {
+            bell.ring();
+        }
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn next_event(&self) -> Option<AsyncEvent> {
+        if let Some(bell) = &self.events_bell {
+            // Before the look: what comes after it rings again.
+            bell.clear();
+        }
+        let event = self.events.pop();
+        if let (false, Some(bell)) = (self.events.is_empty(), &self.events_bell) {
+            bell.ring();
+        }
+        event
     }
 
     pub(super) fn next_domain(&self) -> u32 {

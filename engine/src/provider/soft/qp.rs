@@ -155,6 +155,8 @@ pub(super) struct QpContext {
     pub(super) good_until: u64,
     pub(super) cause: Option<Status>,
     pub(super) in_todo: bool,
+    /// It was said that it takes nothing more from its shared receive queue.
+    pub(super) last_told: bool,
 
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
@@ -217,6 +219,7 @@ impl QpContext {
             good_until: 0,
             cause: None,
             in_todo: false,
+            last_told: false,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
             rq: usize::MAX,

@@ -14,6 +14,7 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use super::memory::Window;
+use super::sleep::Sleeper;
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// Receives a domain fetches ahead at most.
@@ -24,9 +25,20 @@ struct Ring {
     slots: Box<[RecvWr]>,
     head: u32,
     tail: u32,
-    /// What each domain has fetched ahead, by its number here: how many, and its own count of
-    /// those it has used.
-    claims: Vec<Option<(u32, Arc<AtomicU32>)>>,
+    /// The domains, by their number here.
+    claims: Vec<Option<Claim>>,
+    /// An event is wanted when fewer than that are left; 0 for none.
+    limit: u32,
+    /// A domain found nothing, and may be asleep.
+    starved: bool,
+}
+
+/// What a domain has of a queue.
+struct Claim {
+    /// How many it has fetched ahead, and its own count of those it has used.
+    claimed: u32,
+    used: Arc<AtomicU32>,
+    sleeper: Arc<Sleeper>,
 }
 
 impl Ring {
@@ -36,11 +48,17 @@ impl Ring {
 
     /// Receives that are fetched ahead and not used.
     fn ahead(&self) -> u32 {
-        let unused = |(claimed, used): &(u32, Arc<AtomicU32>)| {
+        let unused = |claim: &Claim| {
             // Relaxed: a count that is a little old only makes the queue look fuller.
-            claimed.saturating_sub(used.load(Ordering::Relaxed))
+            claim.claimed.saturating_sub(claim.used.load(Ordering::Relaxed))
         };
         self.claims.iter().flatten().map(unused).sum()
+    }
+
+    fn claim(&mut self, number: usize, claimed: u32) {
+        if let Some(Some(claim)) = self.claims.get_mut(number) {
+            claim.claimed = claimed;
+        }
     }
 }
 
@@ -63,7 +81,14 @@ impl RecvQueue {
         let slots = vec![RecvWr::default(); size].into_boxed_slice();
         RecvQueue {
             id,
-            ring: Mutex::new(Ring { slots, head: 0, tail: 0, claims: Vec::new() }),
+            ring: Mutex::new(Ring {
+                slots,
+                head: 0,
+                tail: 0,
+                claims: Vec::new(),
+                limit: 0,
+                starved: false,
+            }),
             depth,
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
@@ -79,15 +104,16 @@ impl RecvQueue {
     }
 
     /// One more domain consumes from here; its stash.
-    pub(super) fn attach(&self) -> Stash {
+    pub(super) fn attach(&self, sleeper: &Arc<Sleeper>) -> Stash {
         self.users.fetch_add(1, Ordering::Relaxed);
         let mut ring = self.ring.lock();
         let used = Arc::new(AtomicU32::new(0));
         let free = ring.claims.iter().position(Option::is_none);
         let number = free.unwrap_or(ring.claims.len());
+        let claim = Claim { claimed: 0, used: used.clone(), sleeper: sleeper.clone() };
         match free {
-            Some(number) => ring.claims[number] = Some((0, used.clone())),
-            None => ring.claims.push(Some((0, used.clone()))),
+            Some(number) => ring.claims[number] = Some(claim),
+            None => ring.claims.push(Some(claim)),
         }
         let (window, wrs) = (Window::default(), [RecvWr::default(); STASH]);
         Stash { number, used, next: 0, end: 0, window, wrs }
@@ -113,21 +139,49 @@ impl RecvQueue {
         ring.slots[at..at + straight].copy_from_slice(&list[..straight]);
         ring.slots[..take - straight].copy_from_slice(&list[straight..take]);
         ring.tail = ring.tail.wrapping_add(take as u32);
+        if ring.starved {
+            self.feed(&mut ring);
+        }
         if take < list.len() {
             return Err(PostError { accepted: take, cause: PostCause::Full });
         }
         Ok(())
     }
 
+    /// A domain lacked receives and may sleep: there are some now.
+    #[cold]
+    fn feed(&self, ring: &mut Ring) {
+        ring.starved = false;
+        for claim in ring.claims.iter().flatten() {
+            claim.sleeper.wake();
+        }
+    }
+
+    /// An event is wanted when fewer than that are left, by whoever takes the first too many. What
+    /// domains have fetched ahead comes back, so that they hear of it in time.
+    pub(super) fn set_limit(&self, limit: u32) {
+        self.ring.lock().limit = limit;
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// The limit as it stands.
+    pub(super) fn limit(&self) -> u32 {
+        self.ring.lock().limit
+    }
+
     /// Fills an empty stash. A shallow or nearly empty queue is handed out one by one, so that
-    /// nobody keeps what another needs.
+    /// nobody keeps what another needs. True if fewer than the limit are left now.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetch(&self, stash: &mut Stash, exact: bool) {
+    #[must_use]
+    pub(super) fn fetch(&self, stash: &mut Stash, exact: bool) -> bool {
         let mut ring = self.ring.lock();
         let shared = self.users.load(Ordering::Relaxed).max(1);
         let share = ring.len() / (4 * shared);
-        let ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
+        let mut ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
+        if ring.limit > 0 {
+            ahead = ahead.min(ring.len().saturating_sub(ring.limit)).max(1);
+        }
         let take = ahead.min(ring.len());
         let at = ring.head as usize & (ring.slots.len() - 1);
         let count = take as usize;
@@ -137,10 +191,18 @@ impl RecvQueue {
         ring.head = ring.head.wrapping_add(take);
         (stash.next, stash.end) = (0, take);
         stash.used.store(0, Ordering::Relaxed);
-        ring.claims[stash.number] = Some((take, stash.used.clone()));
-        if take == 0 && shared > 1 {
-            self.wanted.store(true, Ordering::Relaxed);
+        ring.claim(stash.number, take);
+        if take == 0 {
+            ring.starved = true;
+            if shared > 1 {
+                self.wanted.store(true, Ordering::Relaxed);
+            }
         }
+        let reached = ring.len() < ring.limit;
+        if reached {
+            ring.limit = 0;
+        }
+        reached
     }
 
     /// True if another domain is out of receives.
@@ -162,7 +224,7 @@ impl RecvQueue {
             let at = ring.head as usize & mask;
             ring.slots[at] = stash.wrs[stash.end as usize];
         }
-        ring.claims[stash.number] = Some((stash.end, stash.used.clone()));
+        ring.claim(stash.number, stash.end);
     }
 
     /// Takes the oldest receive, for flushing a queue of one owner (SM-2).
@@ -241,11 +303,15 @@ mod tests {
         RecvWr { wr_id: n, ..RecvWr::default() }
     }
 
+    fn attach(queue: &RecvQueue) -> Stash {
+        queue.attach(&Arc::new(Sleeper::new(None)))
+    }
+
     fn drain(queue: &RecvQueue, stash: &mut Stash) -> Vec<u64> {
         let mut seen = Vec::new();
         loop {
             if stash.len() == 0 {
-                queue.fetch(stash, false);
+                let _ = queue.fetch(stash, false);
             }
             let Some(first) = stash.first() else { return seen };
             seen.push(first.wr_id);
@@ -260,17 +326,17 @@ mod tests {
         let list: Vec<_> = (0..5).map(wr).collect();
         let error = queue.post(&list).unwrap_err();
         assert_eq!((error.accepted, error.cause), (3, PostCause::Full));
-        assert_eq!(drain(&queue, &mut queue.attach()), [0, 1, 2]);
+        assert_eq!(drain(&queue, &mut attach(&queue)), [0, 1, 2]);
     }
 
     /// PL-5: the depth counts what a domain has fetched ahead and not used, and nothing else.
     #[test]
     fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
         let queue = RecvQueue::new(0, 64);
-        let mut stash = queue.attach();
+        let mut stash = attach(&queue);
         let list: Vec<_> = (0..64).map(wr).collect();
         queue.post(&list).unwrap();
-        queue.fetch(&mut stash, false);
+        let _ = queue.fetch(&mut stash, false);
         assert_eq!(stash.len(), 16);
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
         for used in 1..=16 {
@@ -284,11 +350,11 @@ mod tests {
     #[test]
     fn receives_leave_in_order_also_after_a_give_back() {
         let queue = RecvQueue::new(0, 256);
-        let mut one = queue.attach();
-        let mut two = queue.attach();
+        let mut one = attach(&queue);
+        let mut two = attach(&queue);
         let list: Vec<_> = (0..256).map(wr).collect();
         queue.post(&list).unwrap();
-        queue.fetch(&mut one, false);
+        let _ = queue.fetch(&mut one, false);
         assert_eq!(one.len(), 32);
         one.advance(1);
         let rest = drain(&queue, &mut two);
@@ -298,5 +364,28 @@ mod tests {
         assert!(!queue.is_wanted());
         assert_eq!(one.len(), 0);
         assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
+    }
+
+    /// Section 2.7: one event, when fewer than the limit are left, however many were fetched ahead
+    /// before; then none until a limit is set again.
+    #[test]
+    fn srq_limit_fires_once_when_fewer_are_left() {
+        let queue = RecvQueue::new(0, 256);
+        let mut stash = attach(&queue);
+        let list: Vec<_> = (0..200).map(wr).collect();
+        queue.post(&list).unwrap();
+        queue.set_limit(60);
+        let mut used = 0;
+        let mut fired = Vec::new();
+        while used < 200 {
+            if stash.len() == 0 && queue.fetch(&mut stash, false) {
+                fired.push(200 - used - stash.len());
+                assert_eq!(queue.limit(), 0);
+            }
+            used += stash.len();
+            stash.advance(stash.len());
+        }
+        assert_eq!(fired, [59]);
+        assert!(!queue.fetch(&mut stash, false), "it is empty, and the limit is gone");
     }
 }

@@ -14,6 +14,7 @@ use super::memory::Memory;
 use super::nic::QPS;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
+use crate::event::{AsyncKind, Object};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
@@ -177,7 +178,7 @@ impl Inside {
     #[inline(always)]
     fn put_send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, wc: Wc, sink: &mut S) {
         qp.completed = index.wrapping_add(1);
-        let retire = Retire { qp: qp.num, upto: qp.completed };
+        let retire = Retire { qp: qp.num, upto: qp.completed, solicited: false };
         if sink.put(&mut self.cqs, qp.send_cq, wc, retire) {
             qp.retired = qp.completed;
         }
@@ -246,11 +247,14 @@ impl Inside {
             if !self.cqs[cq].take_overrun() {
                 continue;
             }
+            let id = u64::from(self.id) << 32 | cq as u64;
+            self.nic.raise(AsyncKind::CqError, Object::Cq(id));
             for slot in 0..self.qps.len() {
                 let Some(qp) = self.qps[slot] else { continue };
                 // SAFETY: as in `complete`.
                 let qp = unsafe { &mut *qp.as_ptr() };
                 if qp.send_cq == cq || qp.recv_cq == cq {
+                    self.nic.raise(AsyncKind::QpFatal, Object::Qp(qp.num));
                     let safe = self.safe_position(qp);
                     self.fail_qp(qp, safe, None);
                 }
@@ -278,6 +282,10 @@ impl Inside {
                     && self.flush_receives(qp, sink);
             }
             if done {
+                if qp.state == State::Err && qp.rq_shared && !qp.last_told {
+                    qp.last_told = true;
+                    self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
+                }
                 qp.in_todo = false;
                 self.todo.swap_remove(at);
             } else {

@@ -19,6 +19,7 @@ use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
 use super::ring::{Lone, Refusal};
+use crate::event::{AsyncKind, Object};
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
@@ -206,7 +207,7 @@ impl Inside {
         }
         rq.stash.advance(1);
         let wc = recv_wc(wr_id, header.qp(), length, header.flags(), 0);
-        sink.put(&mut self.cqs, recv_cq, wc, Retire::default());
+        sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
         true
     }
 
@@ -241,7 +242,7 @@ impl Inside {
             burst.consume(record);
             seen |= header.flags().bits();
             used += 1;
-            sink.put(&mut self.cqs, known.1, wc, Retire::default());
+            sink.put(&mut self.cqs, known.1, wc, Retire::receive(header.flags()));
         }
         rq.stash.advance(used);
         link.rx.end_burst(&burst);
@@ -301,8 +302,8 @@ impl Inside {
     pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
         let exact = self.sharing == Sharing::Shared;
         let rq = &mut self.rqs[qp.rq];
-        if rq.stash.len() == 0 {
-            rq.queue.fetch(&mut rq.stash, exact);
+        if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
+            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
         }
         let found = rq.stash.len() > 0;
         if found {
@@ -350,7 +351,7 @@ impl Inside {
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         true
     }
 
@@ -434,6 +435,14 @@ impl Inside {
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
         link.rx.consume(header);
+        let kind = match there {
+            Status::RemoteAccess => Some(AsyncKind::QpAccessError),
+            Status::RemoteInvalidRequest if here.is_none() => Some(AsyncKind::QpRequestError),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            self.nic.raise(kind, Object::Qp(qp.num));
+        }
         self.fail_qp(qp, link.safe(), None);
         true
     }

@@ -7,6 +7,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::alarm::Alarm;
 use super::copy;
 use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
 use crate::wc::Status;
@@ -22,6 +23,7 @@ pub(super) struct Tx {
     freed: u64,
     /// Number of the last refusal read.
     refusal_seen: u32,
+    alarm: Alarm,
 }
 
 /// A record that was refused: the sender's queue pair fails there.
@@ -36,8 +38,8 @@ pub(super) struct Refusal {
 }
 
 impl Tx {
-    pub(super) fn new(way: Direction) -> Tx {
-        Tx { way, at: 0, published: 0, freed: 0, refusal_seen: 0 }
+    pub(super) fn new(way: Direction, alarm: Alarm) -> Tx {
+        Tx { way, at: 0, published: 0, freed: 0, refusal_seen: 0, alarm }
     }
 
     /// True if `bytes` more fit without looking at shared memory.
@@ -161,6 +163,7 @@ impl Tx {
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
         self.way.bell(0).store(bell_word(self.at, ack), Ordering::Release);
+        self.alarm.check();
     }
 
     /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
@@ -195,6 +198,7 @@ impl Tx {
         }
         (self.at, self.published) = (end, end);
         way.bell(0).store(bell_word(end, ack), Ordering::Release);
+        self.alarm.check();
     }
 
     /// Publishes one record of more than 40 bytes, already in the ring, with a copy of it in the
@@ -230,6 +234,7 @@ impl Tx {
             at += some;
             line += 8;
         }
+        self.alarm.check();
     }
 }
 
@@ -276,11 +281,12 @@ pub(super) struct Rx {
     due: u64,
     /// Index of the first word of the last line that a record in the bell lately filled.
     lines: usize,
+    alarm: Alarm,
 }
 
 impl Rx {
-    pub(super) fn new(way: Direction) -> Rx {
-        Rx { way, at: 0, tail: 0, word: 0, due: TELL_EVERY, lines: 0 }
+    pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
+        Rx { way, at: 0, tail: 0, word: 0, due: TELL_EVERY, lines: 0, alarm }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
@@ -518,11 +524,13 @@ impl Rx {
         self.way.taken(2).store(rest, Ordering::Relaxed);
         let word = u64::from(number) | refusal.at << 32;
         self.way.taken(1).store(word, Ordering::Release);
+        self.alarm.check();
     }
 
     /// Tells the peer that its refusal with that number was dealt with.
     pub(super) fn settle_refusal(&self, number: u32) {
         self.way.taken(3).store(u64::from(number), Ordering::Release);
+        self.alarm.check();
     }
 
     /// Tells the sender, in this side's own line: everything read, and `safe`, up to where every
@@ -532,6 +540,7 @@ impl Rx {
         self.note_told();
         let word = u64::from(self.at as u32) | safe << 32;
         self.way.taken(0).store(word, Ordering::Release);
+        self.alarm.check();
     }
 
     #[inline(always)]

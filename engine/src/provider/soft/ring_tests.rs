@@ -19,9 +19,10 @@ struct Line {
 
 fn ends(memory: &mut Vec<Line>) -> (Tx, Rx) {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-    let (out, ..) = unsafe { split(base, Side::Maker) };
+    let (out, _, header) = unsafe { split(base, Side::Maker) };
     let (_, input, _) = unsafe { split(base, Side::Taker) };
-    (Tx::new(out), Rx::new(input))
+    let alarm = || Alarm::new(&header, Side::Taker, None);
+    (Tx::new(out, alarm()), Rx::new(input, alarm()))
 }
 
 fn memory() -> Vec<Line> {

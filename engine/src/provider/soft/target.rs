@@ -122,7 +122,7 @@ impl Inside {
         if let Some(wr) = self.take_receive(qp) {
             let mut wc = recv_wc(wr.wr_id, qp.num, size, header.flags(), imm);
             wc.opcode = WcOpcode::RecvWriteWithImm;
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(header.flags()));
         }
     }
 

@@ -5,14 +5,16 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_wc};
+use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_wc};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::device::Device;
 use super::shim::{errno, refused, to_c};
+use super::wake::{self, Channel};
 use crate::error::SetupError;
 use crate::provider::Poller;
+use crate::provider::wake::{Bell, WakeFds};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
 /// Completions taken from the driver in one call.
@@ -24,6 +26,10 @@ pub struct VerbsCq(Arc<Queue>);
 
 struct Queue {
     cq: NonNull<ibv_cq>,
+    // Gone after the queue that is on it.
+    channel: Channel,
+    /// Rung by whoever wants the poller awake.
+    bell: Option<Bell>,
     device: Arc<Device>,
 }
 
@@ -35,13 +41,15 @@ unsafe impl Sync for Queue {}
 impl VerbsCq {
     pub(super) fn new(device: &Arc<Device>, depth: u32) -> Result<VerbsCq, SetupError> {
         device.check_depth("completion queue", depth, device.caps().cqe_max)?;
-        // SAFETY: the context is open for the life of the process; no channel, vector 0.
+        let channel = Channel::new(device.context())?;
+        // SAFETY: the context is open for the life of the process, the channel outlives the
+        // queue; vector 0.
         let cq = unsafe {
-            ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), ptr::null_mut(), 0)
+            ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), channel.as_ptr(), 0)
         };
         let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
         let cq = NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?;
-        Ok(VerbsCq(Arc::new(Queue { cq, device: device.clone() })))
+        Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.
@@ -54,6 +62,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: queue pairs hold a handle each, so none uses the queue any more. Should the
         // driver refuse, the queue stays and nothing dangles.
+        // Events that were taken are acknowledged.
         unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
     }
 }
@@ -112,6 +121,31 @@ impl Poller for VerbsPoller {
 
     fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        // SAFETY: the queue lives while its handle does, and its device has the function: it was
+        // made with a channel.
+        match unsafe { ibv_req_notify_cq(self.cq.as_ptr(), solicited.into()) } {
+            0 => Ok(()),
+            answer => Err(refused("arm a completion queue", answer)),
+        }
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        let queue = self.cq.0.bell.as_ref().map(Bell::fd);
+        Some(WakeFds { device: self.cq.0.channel.fd(), queue })
+    }
+
+    fn woken(&mut self) -> bool {
+        if let Some(bell) = &self.cq.0.bell {
+            bell.clear();
+        }
+        self.cq.0.channel.drain(self.cq.as_ptr()) > 0
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.cq.0.bell.clone()
     }
 }
 

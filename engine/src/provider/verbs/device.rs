@@ -14,6 +14,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::shim::{errno, errno_text, from_c, refused};
+use super::wake::never_block;
 use crate::error::{Code, SetupError};
 use crate::provider::Caps;
 
@@ -50,6 +51,8 @@ pub(super) struct Device {
     ops: Ops,
     caps: Caps,
     ports: u8,
+    /// Asking for an event does not block.
+    events_ready: bool,
 }
 
 // SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
@@ -209,7 +212,18 @@ impl Device {
         let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
         caps.inline_max = inline_max(context, pd);
-        Ok(Device { context, pd, ops, caps, ports })
+        // SAFETY: the context is open; the descriptor never changes.
+        let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
+        Ok(Device { context, pd, ops, caps, ports, events_ready })
+    }
+
+    pub(super) fn events_ready(&self) -> bool {
+        self.events_ready
+    }
+
+    pub(super) fn async_fd(&self) -> i32 {
+        // SAFETY: as in `open`.
+        unsafe { (*self.context()).async_fd }
     }
 
     pub(super) fn context(&self) -> *mut ibv_context {

@@ -14,6 +14,7 @@ mod region;
 mod send;
 mod shim;
 mod srq;
+mod wake;
 
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
@@ -24,6 +25,7 @@ pub use self::srq::VerbsSrq;
 use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
+use crate::event::AsyncEvent;
 use crate::provider::{Access, Caps, Provider, Sharing};
 
 impl Provider for Verbs {
@@ -53,5 +55,17 @@ impl Provider for Verbs {
 
     fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
         VerbsSrq::new(self.device(), depth)
+    }
+
+    fn cq_id(&self, cq: &VerbsCq) -> u64 {
+        cq.as_ptr() as u64
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.device().events_ready().then(|| wake::next_event(self.context())).flatten()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.device().events_ready().then(|| self.device().async_fd())
     }
 }

@@ -5,14 +5,17 @@ use core::ffi::c_int;
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{ibv_create_srq, ibv_destroy_srq, ibv_recv_wr, ibv_srq, ibv_srq_init_attr};
+use rdma_sys::{
+    ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq, ibv_recv_wr, ibv_srq,
+    ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::device::Device;
 use super::send::cause_of;
 use super::shim::{errno, refused};
-use crate::error::SetupError;
+use crate::error::{Code, SetupError};
 use crate::provider::Srq;
 use crate::wr::{PostError, RecvWr};
 
@@ -66,6 +69,35 @@ impl Drop for Queue {
 impl Srq for VerbsSrq {
     fn depth(&self) -> u32 {
         self.0.depth
+    }
+
+    fn id(&self) -> u64 {
+        self.as_ptr() as u64
+    }
+
+    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
+        let asked = || format!("a limit of {limit} on a receive queue");
+        if limit > self.0.depth {
+            // Some drivers take it, and the event comes at once.
+            let answer = format!("the queue is for {} receives", self.0.depth);
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
+        // SAFETY: the queue lives while its handle does; the mask names what is set.
+        match unsafe { ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) } {
+            0 => Ok(()),
+            answer => Err(refused(asked(), answer)),
+        }
+    }
+
+    fn limit(&self) -> Result<u32, SetupError> {
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        // SAFETY: the queue lives while its handle does; the call fills the structure.
+        match unsafe { ibv_query_srq(self.as_ptr(), &raw mut attr) } {
+            0 => Ok(attr.srq_limit),
+            answer => Err(refused("the limit of a receive queue", answer)),
+        }
     }
 
     #[inline]

@@ -1,0 +1,263 @@
+//! Waking up (CP-6), the limit of a shared receive queue (section 2.7), asynchronous events (2.9).
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_cm::{CompletionQueue, Exposed, Fabric, Id, QpInit, SharedReceive};
+use doorbell_engine::error::Code;
+use doorbell_engine::event::{AsyncEvent, AsyncKind, Object};
+use doorbell_engine::provider::Access;
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
+use crate::harness::skip;
+
+cases! {
+    cp_06_a_completion_wakes_who_armed
+    cp_06_what_was_there_before_wakes_nobody
+    cp_06_one_arm_is_one_wake
+    cp_06_solicited_only_wakes_for_those
+    cp_06_errors_wake_who_waits_for_solicited
+    cp_06_no_wake_up_is_lost
+    cp_06_sends_wake_too
+    srq_limit_comes_once_and_is_gone
+    srq_limit_beyond_the_depth_is_refused
+    cp_05_an_overrun_is_an_event_of_the_queue
+    qp_access_error_is_an_event_of_the_target
+    last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue
+}
+
+const NOW: Duration = Duration::ZERO;
+
+fn recv_queue<F: Fabric>(id: &Id<F>) -> CompletionQueue<F> {
+    id.queues().expect("a queue pair").1.clone()
+}
+
+fn wakes<F: Fabric>(queue: &CompletionQueue<F>) -> bool {
+    queue.wait(Some(SOON)).expect("wait")
+}
+
+fn sleeps_on<F: Fabric>(queue: &CompletionQueue<F>) -> bool {
+    !queue.wait(Some(A_WHILE)).expect("wait")
+}
+
+fn cp_06_a_completion_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    let queue = recv_queue(&two);
+    for byte in [1, 2] {
+        queue.arm(false).expect("arm");
+        assert!(sleeps_on(&queue), "nothing has come");
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| wakes(&queue));
+            thread::sleep(Duration::from_millis(5));
+            send_inline(&mut one, &[byte]);
+            assert!(sleeper.join().expect("the sleeper"));
+        });
+        assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [byte]);
+    }
+}
+
+fn cp_06_what_was_there_before_wakes_nobody<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(1)).expect("receives");
+    let queue = recv_queue(&two);
+    send_inline(&mut one, &[1]);
+    sent(&mut one, &mut two).ok().expect("sent: the message is in the other queue");
+    queue.arm(false).expect("arm");
+    assert!(sleeps_on(&queue));
+    assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [1]);
+}
+
+fn cp_06_one_arm_is_one_wake<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    let queue = recv_queue(&two);
+    queue.arm(false).expect("arm");
+    send_inline(&mut one, &[1]);
+    assert!(wakes(&queue));
+    send_inline(&mut one, &[2]);
+    assert!(sleeps_on(&queue), "it was armed once");
+    received(&mut two);
+    received(&mut two);
+}
+
+fn cp_06_solicited_only_wakes_for_those<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    let queue = recv_queue(&two);
+    queue.arm(true).expect("arm");
+    send_inline(&mut one, &[1]);
+    assert!(sleeps_on(&queue), "not solicited");
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    one.post_inline(&[2], SendOp::Send, flags).expect("post");
+    assert!(wakes(&queue));
+    received(&mut two);
+    received(&mut two);
+}
+
+fn cp_06_errors_wake_who_waits_for_solicited<F: Fabric>(bed: &Bed<F>) {
+    let (_one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(1)).expect("receives");
+    let queue = recv_queue(&two);
+    if !bed.is_strict() {
+        return skip("this device never flushes receives");
+    }
+    queue.arm(true).expect("arm");
+    two.disconnect().expect("disconnect");
+    assert!(wakes(&queue));
+    assert!(two.next_recv(NOW).expect("flushed").ok().is_err());
+}
+
+/// Waits for the next message as the field does it: arm, look, sleep.
+fn next_message<F: Fabric>(id: &mut Id<F>, queue: &CompletionQueue<F>) -> u8 {
+    loop {
+        queue.arm(false).expect("arm");
+        if let Ok(completion) = id.next_recv(NOW) {
+            return completion.ok().expect("a message").bytes()[0];
+        }
+        assert!(wakes(queue), "a wake-up was lost");
+    }
+}
+
+/// One side of a long exchange in which both sleep for each message.
+pub(crate) fn sleepy<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, first: bool) {
+    let rounds = if bed.is_strict() { 500 } else { 200 };
+    let queue = recv_queue(id);
+    for round in 0..rounds {
+        if first {
+            send_inline(id, &[round as u8]);
+        }
+        assert_eq!(next_message(id, &queue), round as u8);
+        id.post_recv(bed.filled(1, 0)).expect("a receive");
+        if !first {
+            send_inline(id, &[round as u8]);
+        }
+        while id.next_send(NOW).is_ok() {}
+    }
+}
+
+fn cp_06_no_wake_up_is_lost<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    one.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    thread::scope(|scope| {
+        scope.spawn(|| sleepy(bed, &mut two, false));
+        sleepy(bed, &mut one, true);
+    });
+}
+
+fn cp_06_sends_wake_too<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let queue = one.queues().expect("a queue pair").0.clone();
+    queue.arm(false).expect("arm");
+    send_inline(&mut one, &[1]);
+    assert!(sleeps_on(&queue), "there is no receive");
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| wakes(&queue));
+        thread::sleep(Duration::from_millis(5));
+        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        received(&mut two);
+        assert!(sleeper.join().expect("the sleeper"));
+    });
+    one.next_send(NOW).expect("it is there").ok().expect("sent");
+}
+
+/// Devices of rdma-core have one stream of events for all: one case at a time reads it.
+static EVENTS: Mutex<()> = Mutex::new(());
+
+fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
+    let end = Instant::now() + SOON;
+    while Instant::now() < end {
+        match bed.fabric.next_async_event() {
+            Some(event) if event == wanted => return,
+            Some(_) => {}
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    panic!("{wanted:?} did not come");
+}
+
+fn is_silent<F: Fabric>(bed: &Bed<F>, unwanted: AsyncEvent) -> bool {
+    thread::sleep(A_WHILE);
+    std::iter::from_fn(|| bed.fabric.next_async_event()).all(|event| event != unwanted)
+}
+
+fn srq_limit_comes_once_and_is_gone<F: Fabric>(bed: &Bed<F>) {
+    let _one_at_a_time = EVENTS.lock();
+    let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
+    let wanted = AsyncEvent { kind: AsyncKind::SrqLimitReached, object: Object::Srq(srq.id()) };
+    let init = bed.small();
+    let shared = bed.small().srq(&srq);
+    let (mut one, mut two) =
+        bed.pair_with(&init, &shared, &Default::default(), &Default::default());
+    srq.post(&mut bed.numbered(10)).expect("receives");
+    srq.set_limit(7).expect("a limit");
+    assert_eq!(srq.limit().expect("query"), 7);
+    for byte in 0..3 {
+        send_inline(&mut one, &[byte]);
+        received(&mut two);
+        sent(&mut one, &mut two).ok().expect("sent");
+    }
+    assert!(is_silent(bed, wanted), "seven are left");
+    send_inline(&mut one, &[3]);
+    received(&mut two);
+    event(bed, wanted);
+    assert_eq!(srq.limit().expect("query"), 0, "one shot");
+    sent(&mut one, &mut two).ok().expect("sent");
+    send_inline(&mut one, &[4]);
+    received(&mut two);
+    assert!(is_silent(bed, wanted));
+}
+
+fn srq_limit_beyond_the_depth_is_refused<F: Fabric>(bed: &Bed<F>) {
+    let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
+    let error = srq.set_limit(srq.depth() + 1).expect_err("too much");
+    assert_eq!(error.code(), Code::Invalid);
+}
+
+fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
+    let _one_at_a_time = EVENTS.lock();
+    let small = CompletionQueue::new(&bed.fabric, 1).expect("a queue");
+    let wanted = AsyncEvent { kind: AsyncKind::CqError, object: Object::Cq(small.id(&bed.fabric)) };
+    let init = QpInit::rc().send_wr(8).recv_wr(8).inline(16).signal_all(true);
+    let tight = init.clone().recv_cq(&small);
+    let (mut one, mut two) = bed.pair_with(&init, &tight, &Default::default(), &Default::default());
+    two.post_recvs(&mut bed.numbered(8)).expect("receives");
+    for byte in 0..8 {
+        // The peer fails on the way.
+        if one.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).is_err() {
+            break;
+        }
+        let _ = one.next_send(A_WHILE);
+    }
+    event(bed, wanted);
+}
+
+fn qp_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {
+    if !bed.is_strict() {
+        return skip("this device has no such event (R13b)");
+    }
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = Exposed::new(&bed.fabric, 64, Access::REMOTE_READ).expect("exposed memory");
+    let qp = two.qp().expect("a queue pair").0;
+    one.post_send(bed.filled(8, 1), 8, SendOp::Write(memory.remote(0)), SendFlags::SIGNALED)
+        .expect("post");
+    assert!(sent(&mut one, &mut two).ok().is_err());
+    event(bed, AsyncEvent { kind: AsyncKind::QpAccessError, object: Object::Qp(qp) });
+}
+
+fn last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue<F: Fabric>(bed: &Bed<F>) {
+    if !bed.is_strict() {
+        return skip("this device never says so (R5)");
+    }
+    let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
+    let (_one, mut two) = bed.pair(&bed.small().srq(&srq));
+    let qp = two.qp().expect("a queue pair").0;
+    let wanted = AsyncEvent { kind: AsyncKind::LastWqeReached, object: Object::Qp(qp) };
+    assert!(is_silent(bed, wanted));
+    two.disconnect().expect("disconnect");
+    assert!(two.next_recv(A_WHILE).is_err(), "the receives stay");
+    event(bed, wanted);
+}

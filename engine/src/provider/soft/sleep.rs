@@ -1,0 +1,81 @@
+//! Sleeping: who waits for a domain's work, and what wakes them.
+//!
+//! Peers ring through the links ([`super::alarm`]); the control plane, and whoever posts receives
+//! that a domain lacks, through its [`Sleeper`].
+
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+
+use super::cq::{Arm, Queued};
+use super::domain::Inside;
+use crate::provider::wake::Bell;
+
+/// What wakes a domain of this process.
+pub(super) struct Sleeper {
+    asleep: AtomicBool,
+    pub(super) bell: Option<Bell>,
+}
+
+impl Sleeper {
+    pub(super) fn new(bell: Option<Bell>) -> Sleeper {
+        Sleeper { asleep: AtomicBool::new(false), bell }
+    }
+
+    /// To be called after what the domain should see was written. SeqCst: either this sees that it
+    /// sleeps, or its last look before sleeping sees what was written.
+    pub(super) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(bell) = &self.bell
+        {
+            bell.ring();
+        }
+    }
+
+    fn set(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+}
+
+impl Inside {
+    /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
+    /// poll after this; what they do later wakes.
+    pub(super) fn fall_asleep(&mut self) {
+        self.sleeper.set(true);
+        for link in self.links.iter().flatten() {
+            link.shared.set_asleep(true);
+        }
+        fence(Ordering::SeqCst);
+        (self.nic.host.barrier)();
+    }
+
+    /// Nobody needs to ring any more.
+    pub(super) fn wake_up(&mut self) {
+        self.sleeper.set(false);
+        for link in self.links.iter().flatten() {
+            link.shared.set_asleep(false);
+        }
+    }
+
+    /// Arms a queue of the shared domain.
+    pub(super) fn arm(&mut self, index: usize, arm: Arm) {
+        if let Some(cq) = self.cqs.get_mut(index) {
+            cq.arm(arm);
+        }
+        self.fall_asleep();
+    }
+
+    /// Somebody who waited for a queue of the shared domain was woken: does what there is to do,
+    /// for all of them, and says whether that queue's entry has come. Who else waits may go on.
+    pub(super) fn attend_wake(&mut self, index: usize, budget: usize) -> bool {
+        self.wake_up();
+        self.progress(&mut Queued { budget });
+        self.attend_overruns();
+        if self.cqs.iter().any(|cq| cq.is_armed()) {
+            self.fall_asleep();
+            self.progress(&mut Queued { budget });
+            self.attend_overruns();
+        }
+        self.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
+    }
+}

@@ -1,0 +1,53 @@
+//! What wakes a thread that sleeps: descriptors of the system, without knowing which.
+
+use core::any::Any;
+use core::fmt;
+use std_alloc::sync::Arc;
+
+/// A descriptor that any thread can make readable, an eventfd in practice. Cloning gives another
+/// handle.
+#[derive(Clone)]
+pub struct Bell {
+    fd: i32,
+    ring: fn(i32),
+    clear: fn(i32),
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl Bell {
+    /// A bell over descriptor `fd`, open as long as `keep` lives. `ring` makes it readable, `clear`
+    /// makes it unreadable until it is rung again; neither blocks.
+    pub fn new(fd: i32, keep: Arc<dyn Any + Send + Sync>, ring: fn(i32), clear: fn(i32)) -> Bell {
+        Bell { fd, ring, clear, _keep: keep }
+    }
+
+    /// The descriptor, to wait on until it is readable.
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// Wakes whoever waits on the descriptor, now or next.
+    pub fn ring(&self) {
+        (self.ring)(self.fd);
+    }
+
+    /// Forgets the rings so far.
+    pub fn clear(&self) {
+        (self.clear)(self.fd);
+    }
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+/// The descriptors of a [`super::Poller`] that sleeps: readable when there is reason to poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeFds {
+    /// Something came for the thread that polls.
+    pub device: i32,
+    /// Something was put into this queue by another thread, if that can be.
+    pub queue: Option<i32>,
+}
