@@ -50,15 +50,19 @@ mod mapping;
 
 mod got;
 mod pages;
+mod place;
+mod why;
 
 mod pool;
 
 pub mod arith;
 
 pub use arith::SizeError;
-pub use got::{Got, Shortfall, Why};
+pub use got::{Got, Shortfall};
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub use linux::{MapError, MapRequest, MemfdError};
+pub use linux::{Machine, MapError, MapRequest, MemfdError, Where, where_is};
 pub use mapping::{Mapping, Release};
 pub use pages::{Ask, Pages};
+pub use place::Place;
 pub use pool::BlockPool;
+pub use why::{Bound, Lack, Why};

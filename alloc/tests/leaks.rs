@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use doorbell_alloc::{Ask, MapRequest, Mapping};
+use doorbell_alloc::{Ask, MapRequest, Mapping, Place};
 
 const ROUNDS: usize = 100;
 
@@ -18,8 +18,9 @@ fn in_use() -> (usize, usize, String) {
 
 fn round(len: usize) {
     for ask in [Ask::Huge2M, Ask::Transparent, Ask::Plain] {
-        for shared in [false, true] {
-            let mapping = MapRequest::new(len).pages(ask).shared(shared).map().unwrap();
+        for (shared, guard) in [(false, false), (true, false), (false, true), (true, true)] {
+            let request = MapRequest::new(len).pages(ask).shared(shared).guard(guard);
+            let mapping = request.place(Place::Prefer(0)).map().unwrap();
             if let Some(fd) = mapping.memfd() {
                 let fd = fd.try_clone_to_owned().unwrap();
                 Mapping::from_memfd(fd, len).unwrap();

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "reads and writes mapped bytes through pointers")]
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 
 use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, Pages, Shortfall, SizeError, Why};
 
@@ -72,6 +73,71 @@ fn private_memory_stays_out_of_children_and_shared_memory_does_not() {
 }
 
 #[test]
+fn memory_stays_out_of_core_dumps_unless_asked_for() {
+    for shared in [false, true] {
+        for ask in [Ask::Plain, Ask::Best] {
+            let request = MapRequest::new(MIB).pages(ask).shared(shared);
+            let (kept, dumped) = (request.map().unwrap(), request.dump(true).map().unwrap());
+            assert!(!kept.got().dumped() && dumped.got().dumped());
+            assert!(area_flags(&kept).split(' ').any(|flag| flag == "dd"));
+            assert!(!area_flags(&dumped).split(' ').any(|flag| flag == "dd"));
+        }
+    }
+}
+
+/// The rights of the areas that end where `mapping` starts and start where it ends.
+fn neighbours(mapping: &Mapping) -> (Option<String>, Option<String>) {
+    let text = fs::read_to_string("/proc/self/maps").unwrap();
+    let start = mapping.as_ptr().addr();
+    let areas = text.lines().map(|line| {
+        let (area, rest) = line.split_once(' ').unwrap();
+        let (low, high) = area.split_once('-').unwrap();
+        let number = |hex| usize::from_str_radix(hex, 16).unwrap();
+        (number(low), number(high), rest[..4].to_owned())
+    });
+    let areas: Vec<_> = areas.collect();
+    let below = areas.iter().find(|(_, high, _)| *high == start);
+    let above = areas.iter().find(|(low, _, _)| *low == start + mapping.len());
+    (below.map(|area| area.2.clone()), above.map(|area| area.2.clone()))
+}
+
+#[test]
+fn guards_lie_on_both_sides_of_every_kind() {
+    for ask in [Ask::Huge1G, Ask::Huge2M, Ask::Transparent, Ask::Plain] {
+        for shared in [false, true] {
+            let request = MapRequest::new(3 * MIB + 1).pages(ask).shared(shared);
+            let mapping = request.guard(true).map().unwrap();
+            assert!(mapping.got().guarded());
+            let none = Some("---p".to_owned());
+            assert_eq!(neighbours(&mapping), (none.clone(), none), "{mapping:?}");
+            assert!(bytes(&mapping).iter().all(|&byte| byte == 0));
+            assert!(!request.map().unwrap().got().guarded());
+        }
+    }
+}
+
+#[test]
+fn a_step_beyond_a_guarded_mapping_ends_the_process() {
+    const CHILD: &str = "DOORBELL_ALLOC_TEST_BEYOND";
+    if let Ok(offset) = std::env::var(CHILD) {
+        let mapping = MapRequest::new(4096).pages(Ask::Plain).guard(true).map().unwrap();
+        let at = mapping.as_ptr().wrapping_offset(offset.parse().unwrap());
+        // SAFETY: none: for the two offsets outside, the guard turns the write into a signal.
+        unsafe { at.write_volatile(1) };
+        return;
+    }
+    let child = |offset: isize| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_step_beyond_a_guarded_mapping_ends_the_process"]);
+        child.env(CHILD, offset.to_string()).output().unwrap().status
+    };
+    assert!(child(4095).success());
+    for offset in [-1, 4096] {
+        assert_eq!(child(offset).signal(), Some(libc::SIGSEGV), "offset {offset}");
+    }
+}
+
+#[test]
 fn lengths_that_cannot_be_are_refused_by_type() {
     let error = Mapping::plain(0).unwrap_err();
     assert!(matches!(error, MapError::Size { len: 0, source: SizeError::Zero }), "{error:?}");
@@ -91,8 +157,14 @@ fn lengths_that_cannot_be_are_refused_by_type() {
 #[test]
 fn more_than_the_machine_can_address_is_an_error_with_a_cure() {
     let error = Mapping::plain(1 << 60).unwrap_err();
-    assert!(matches!(error, MapError::System { call: "mmap", .. }), "{error:?}");
+    let foreseen = matches!(error, MapError::NoPages { why: Why::Bound { .. }, .. });
+    assert!(foreseen, "{error:?}");
     assert!(error.to_string().contains("mend: "), "{error}");
+    // Untouched, so that the promise alone counts; the address space ends long before.
+    let request = MapRequest::new(1 << 60).pages(Ask::Plain).lock(false).prefault(false);
+    let error = request.map().unwrap_err();
+    let call = matches!(error, MapError::System { call: "mmap", .. });
+    assert!(call || matches!(error, MapError::NoPages { .. }), "{error:?}");
 }
 
 #[test]
@@ -103,7 +175,8 @@ fn a_strict_request_for_huge_pages_that_lack_names_the_command() {
     for shared in [false, true] {
         let request = MapRequest::new(needed * 2 * MIB - 1).pages(Ask::Huge2M).shared(shared);
         let error = request.strict(true).map().unwrap_err();
-        let MapError::NoHugePages { asked: Pages::Huge2M, needed: said, free: left, cure } = &error
+        let MapError::NoHugePages { asked: Pages::Huge2M, needed: said, free: left, cure, .. } =
+            &error
         else {
             panic!("{error:?}");
         };

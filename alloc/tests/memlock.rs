@@ -41,7 +41,7 @@ fn in_the_child() {
 
     let mapping = request.map().unwrap();
     assert!(!mapping.got().locked());
-    let [note @ Shortfall::Lock { len: LEN, limit: Some(LIMIT), errno: libc::ENOMEM }] =
+    let [note @ Shortfall::Lock { len: LEN, limit: Some(LIMIT), held: 0, errno: None }] =
         mapping.got().notes()
     else {
         panic!("{}", mapping.got());

@@ -1,13 +1,16 @@
 //! Why memory could not be mapped.
 
+use std::format;
 use std::io;
 use std::string::String;
 
 use thiserror::Error;
 
 use crate::arith::SizeError;
-use crate::got::{Shortfall, Why};
+use crate::got::Shortfall;
 use crate::pages::Pages;
+use crate::place::Place;
+use crate::why::Why;
 
 /// Why [`MapRequest::map`](crate::MapRequest::map) gave no mapping.
 #[derive(Debug, Error)]
@@ -22,7 +25,7 @@ pub enum MapError {
         source: SizeError,
     },
     /// A strict request for huge pages, and the pool is short.
-    #[error("asked {needed} pages of {asked}, the pool has {free} free; mend: {cure}")]
+    #[error("asked {needed} pages of {asked}, the pool{} has {free} free; mend: {cure}", of(*.node))]
     NoHugePages {
         /// The kind asked for.
         asked: Pages,
@@ -30,14 +33,25 @@ pub enum MapError {
         needed: usize,
         /// Pages free and not promised to others.
         free: usize,
+        /// The node whose share of the pool it is; `None` for the whole machine.
+        node: Option<u32>,
         /// The command that reserves enough.
         cure: String,
     },
-    /// A strict request, and pages of the kind asked could not be had for another reason.
+    /// A strict request, and pages of the kind asked could not be had for another reason; or not
+    /// even plain pages are to be had.
     #[error("asked {asked} pages, got none: {why}")]
     NoPages {
         /// The kind asked for.
         asked: Pages,
+        /// What stood in the way, with the cure.
+        why: Why,
+    },
+    /// [`Place::Only`] or a strict request, and the memory could not be had on the node.
+    #[error("asked {asked}, got none: {why}")]
+    Place {
+        /// The node asked for.
+        asked: Place,
         /// What stood in the way, with the cure.
         why: Why,
     },
@@ -56,6 +70,11 @@ pub enum MapError {
         /// What the system answered.
         source: io::Error,
     },
+}
+
+/// The words for a node's share.
+fn of(node: Option<u32>) -> String {
+    node.map(|node| format!(" of node {node}")).unwrap_or_default()
 }
 
 /// Why [`Mapping::from_memfd`](crate::Mapping::from_memfd) refused a descriptor. What came from

@@ -8,8 +8,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::vec::Vec;
 
 use super::error::{MapError, MemfdError};
+use super::machine::Machine;
 use super::memory::{Memory, SHORT_OF_MEMORY, answer, system};
-use super::{request, smaps};
+use super::{prefault, request, smaps};
 use crate::arith;
 use crate::got::Got;
 use crate::mapping::Mapping;
@@ -73,16 +74,19 @@ impl Mapping {
         let rounded = arith::round_up(len, page).map_err(size_error)?;
         let reserved = [Pages::Huge1G, Pages::Huge2M].into_iter().find(|p| p.bytes() == page);
 
-        let memory = Memory::shared(fd, rounded)?;
-        memory.populate(reserved.unwrap_or(Pages::Plain))?;
+        let pages = reserved.unwrap_or(Pages::Plain);
+        let memory = Memory::shared(fd, rounded, pages, false)?;
+        memory.keep_from_dumps()?;
+        prefault::populate(&memory, pages, 1)?;
         let (locked, note) = match reserved {
             Some(_) => (true, None),
-            None => request::lock(&memory),
+            None => request::lock(&Machine::this(), &memory),
         };
         let ordinary = || smaps::look(memory.range()).ordinary_pages(rounded);
         let got = reserved.unwrap_or_else(ordinary);
         let notes = Vec::from_iter(note);
-        Ok(memory.into_mapping(Got { asked: got, got, locked, shared: true, notes }))
+        let got = Got { locked, shared: true, dumped: false, notes, ..Got::as_given(got) };
+        Ok(memory.into_mapping(got))
     }
 }
 

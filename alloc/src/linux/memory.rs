@@ -1,8 +1,7 @@
 //! [`Memory`]: a mapped range before it becomes a [`Mapping`], and the calls made on it.
-#![expect(unsafe_code, reason = "mmap, madvise and mlock on raw ranges; the release hook")]
+#![expect(unsafe_code, reason = "madvise and mlock on raw ranges; the release hook")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering};
 use std::boxed::Box;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -10,34 +9,60 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::error::MapError;
+use super::guard::{Body, Guarded};
 use super::limits;
 use crate::arith;
 use crate::got::Got;
 use crate::mapping::Mapping;
 use crate::pages::Pages;
 
+/// The cure for advice that fails only on memory that is not mapped.
+const ON_NO_MEMORY_ALONE: &str = "none is known: the call fails only on memory that is not mapped";
+
 /// What helps when memory itself is short.
 pub(super) const SHORT_OF_MEMORY: &str = "free memory, or raise the memory limit of this process";
 
-/// A mapped range: `len` bytes from `skip` of the map, and the memfd behind it if shared.
+/// A mapped range: `len` bytes from `start`, and the memfd behind it if shared.
 #[derive(Debug)]
 pub(super) struct Memory {
-    map: MmapRaw,
-    fd: Option<OwnedFd>,
-    skip: usize,
+    _map: Map,
+    start: NonNull<u8>,
     len: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: `start` lies in the map, which may be used and dropped on any thread.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference gives the range as plain values and asks the kernel about it.
+unsafe impl Sync for Memory {}
+
+/// What unmaps a range when it is dropped.
+#[derive(Debug)]
+enum Map {
+    Alone { _map: MmapRaw },
+    Guarded { _map: Guarded },
 }
 
 impl Memory {
     /// Maps private memory of `len` bytes, a multiple of the page.
-    pub(super) fn private(len: usize, pages: Pages) -> Result<Self, MapError> {
+    pub(super) fn private(len: usize, pages: Pages, guarded: bool) -> Result<Self, MapError> {
         let failed = system("mmap", len, SHORT_OF_MEMORY);
+        let size_bits = pages.bytes().trailing_zeros();
+        if guarded {
+            let page_flags = match pages {
+                Pages::Huge1G | Pages::Huge2M => {
+                    libc::MAP_HUGETLB | (size_bits << libc::MAP_HUGE_SHIFT) as i32
+                }
+                Pages::Transparent | Pages::Plain => 0,
+            };
+            return Self::between_guards(len, pages, page_flags, None).map_err(failed);
+        }
         let mut options = MmapOptions::new();
         let mut slack = 0;
         match pages {
             Pages::Huge1G | Pages::Huge2M => {
                 // A cast of 21 or 30 to u8 loses nothing.
-                options.huge(Some(pages.bytes().trailing_zeros() as u8));
+                options.huge(Some(size_bits as u8));
             }
             // Kernels before 6.7 place a map on any base page. A huge page's worth of address
             // space more, never touched, leaves room to start on a huge page, and keeps areas
@@ -49,14 +74,49 @@ impl Memory {
         let whole = arith::round_up(len.saturating_add(slack), limits::page_bytes(Pages::Plain));
         let map = MmapRaw::from(options.len(whole.map_err(size)?).map_anon().map_err(failed)?);
         let skip = if slack == 0 { 0 } else { map.as_ptr().align_offset(slack) };
-        Ok(Self { map, fd: None, skip, len })
+        // SAFETY: `skip` is less than the slack, and the map is as much longer than `len`.
+        let start = unsafe { map.as_mut_ptr().add(skip) };
+        Self::alone(map, start, len, None)
     }
 
     /// Maps the first `len` bytes of a memfd, a multiple of its page.
-    pub(super) fn shared(fd: OwnedFd, len: usize) -> Result<Self, MapError> {
-        let map = MmapOptions::new().len(len).map_raw(&fd);
-        let map = map.map_err(system("mmap", len, SHORT_OF_MEMORY))?;
-        Ok(Self { map, fd: Some(fd), skip: 0, len })
+    pub(super) fn shared(
+        fd: OwnedFd,
+        len: usize,
+        pages: Pages,
+        guarded: bool,
+    ) -> Result<Self, MapError> {
+        let failed = system("mmap", len, SHORT_OF_MEMORY);
+        if guarded {
+            return Self::between_guards(len, pages, 0, Some(fd)).map_err(failed);
+        }
+        let map = MmapOptions::new().len(len).map_raw(&fd).map_err(failed)?;
+        let start = map.as_mut_ptr();
+        Self::alone(map, start, len, Some(fd))
+    }
+
+    fn alone(
+        map: MmapRaw,
+        start: *mut u8,
+        len: usize,
+        fd: Option<OwnedFd>,
+    ) -> Result<Self, MapError> {
+        let nowhere = || io::ErrorKind::AddrNotAvailable.into();
+        let start = NonNull::new(start).ok_or_else(nowhere);
+        let start = start.map_err(system("mmap", len, SHORT_OF_MEMORY))?;
+        Ok(Self { _map: Map::Alone { _map: map }, start, len, fd })
+    }
+
+    fn between_guards(
+        len: usize,
+        pages: Pages,
+        page_flags: i32,
+        fd: Option<OwnedFd>,
+    ) -> io::Result<Self> {
+        let align = limits::page_bytes(pages);
+        let body = Body { len, align, fd: fd.as_ref(), page_flags };
+        let map = Guarded::map(&body, limits::page_bytes(Pages::Plain))?;
+        Ok(Self { start: map.start(), _map: Map::Guarded { _map: map }, len, fd })
     }
 
     /// Length of the range, bytes.
@@ -65,65 +125,33 @@ impl Memory {
     }
 
     /// The range.
-    pub(super) fn range(&self) -> (NonNull<u8>, usize) {
-        // SAFETY: `skip` is less than the map's length, which is `len` plus one huge page if
-        // `skip` is not 0, and `len` otherwise; a map's address is never null.
-        let ptr = unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(self.skip)) };
-        (ptr, self.len)
+    pub(super) const fn range(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.len)
+    }
+
+    /// The memfd.
+    pub(super) const fn fd(&self) -> Option<&OwnedFd> {
+        self.fd.as_ref()
     }
 
     /// Asks for transparent huge pages (`MADV_HUGEPAGE`).
     pub(super) fn prefer_huge(&self) -> Result<(), MapError> {
         const CURE: &str = "build the kernel with transparent huge pages";
-        self.advise(libc::MADV_HUGEPAGE).map_err(system("madvise(MADV_HUGEPAGE)", self.len, CURE))
+        let advised = self.advise(0, self.len, libc::MADV_HUGEPAGE);
+        advised.map_err(system("madvise(MADV_HUGEPAGE)", self.len, CURE))
     }
 
     /// Keeps the range out of children (`MADV_DONTFORK`): after a fork, copy-on-write would move
     /// this process to other pages than those the NIC writes to.
     pub(super) fn keep_from_children(&self) -> Result<(), MapError> {
-        const CURE: &str = "none is known: the call fails only on memory that is not mapped";
-        self.advise(libc::MADV_DONTFORK).map_err(system("madvise(MADV_DONTFORK)", self.len, CURE))
+        let advised = self.advise(0, self.len, libc::MADV_DONTFORK);
+        advised.map_err(system("madvise(MADV_DONTFORK)", self.len, ON_NO_MEMORY_ALONE))
     }
 
-    /// Obtains every page now, keeping what is in it.
-    pub(super) fn populate(&self, pages: Pages) -> Result<(), MapError> {
-        let error = match self.advise(libc::MADV_POPULATE_WRITE) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => error,
-            Err(error) => match self.populate_by_touch(pages, error) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            },
-        };
-        Err(system("madvise(MADV_POPULATE_WRITE)", self.len, SHORT_OF_MEMORY)(error))
-    }
-
-    /// Obtains every page on a kernel before 5.14, which answers EINVAL to
-    /// `MADV_POPULATE_WRITE`. A touch that finds no page is a signal, so the pages of a memfd
-    /// are allocated first, and private pages of the reserved pool, which cannot be, are refused.
-    fn populate_by_touch(&self, pages: Pages, unknown: io::Error) -> io::Result<()> {
-        match &self.fd {
-            Some(fd) => {
-                let len = libc::off_t::try_from(self.len).map_err(io::Error::other)?;
-                // SAFETY: fallocate takes numbers and touches no memory of ours.
-                answer(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len) })?;
-            }
-            None if pages.is_reserved() => return Err(unknown),
-            None => {}
-        }
-        self.touch(limits::page_bytes(Pages::Plain));
-        Ok(())
-    }
-
-    /// Writes to one byte a page without changing it: a peer may already use the memory.
-    fn touch(&self, page: usize) {
-        let (ptr, len) = self.range();
-        for offset in (0..len).step_by(page) {
-            // SAFETY: the offset lies in the range, which is mapped for writing and lives as
-            // long as `self`; a byte is always aligned, and no reference to it exists here.
-            let byte = unsafe { AtomicU8::from_ptr(ptr.as_ptr().add(offset)) };
-            byte.fetch_or(0, Ordering::Relaxed);
-        }
+    /// Keeps the range out of core dumps (`MADV_DONTDUMP`).
+    pub(super) fn keep_from_dumps(&self) -> Result<(), MapError> {
+        let advised = self.advise(0, self.len, libc::MADV_DONTDUMP);
+        advised.map_err(system("madvise(MADV_DONTDUMP)", self.len, ON_NO_MEMORY_ALONE))
     }
 
     /// Locks the range into memory (mlock(2)).
@@ -133,11 +161,13 @@ impl Memory {
         answer(unsafe { libc::mlock(ptr.as_ptr().cast(), len) })
     }
 
-    fn advise(&self, advice: i32) -> io::Result<()> {
-        let (ptr, len) = self.range();
-        // SAFETY: the range is mapped as long as `self` lives, and none of the three advices
-        // used in this file (huge pages, not in children, populate) changes a byte of it.
-        answer(unsafe { libc::madvise(ptr.as_ptr().cast(), len, advice) })
+    /// Gives advice on `len` bytes from offset `at`, which lie in the range.
+    pub(super) fn advise(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
+        debug_assert!(at <= self.len && len <= self.len - at, "{at} and {len} of {}", self.len);
+        let ptr = self.start.as_ptr().wrapping_add(at);
+        // SAFETY: the range is mapped as long as `self` lives, and none of the advices given in
+        // this crate (huge pages, not in children, not in dumps, populate) changes a byte of it.
+        answer(unsafe { libc::madvise(ptr.cast(), len, advice) })
     }
 
     /// Hands the range over to a [`Mapping`], which unmaps it when dropped.
@@ -187,38 +217,20 @@ pub(super) fn system(
 
 #[cfg(test)]
 mod tests {
-    use super::super::memfd;
     use super::*;
 
     #[test]
     fn transparent_memory_starts_on_a_huge_page() {
         let len = 2 * Pages::Transparent.bytes();
-        let memory = Memory::private(len, Pages::Transparent).expect("address space");
-        let (ptr, got) = memory.range();
-        assert_eq!(got, len);
-        assert_eq!(ptr.addr().get() % Pages::Transparent.bytes(), 0);
-        let end = ptr.addr().get() + len;
-        let map_end = memory.map.as_ptr().addr() + memory.map.len();
-        assert!(end < map_end, "a gap to the next area must remain");
-    }
-
-    #[test]
-    fn touching_keeps_what_is_in_the_pages() {
-        let fd = memfd::create(8192, Pages::Plain).expect("memfd");
-        let memory = Memory::shared(fd, 8192).expect("map");
-        let last = memory.range().0.as_ptr().wrapping_add(4096);
-        // SAFETY: the second page is mapped and only this test uses it.
-        unsafe { last.write(0xa5) };
-        memory.populate_by_touch(Pages::Plain, io::ErrorKind::Other.into()).expect("touch");
-        // SAFETY: as above.
-        assert_eq!(unsafe { last.read() }, 0xa5);
-    }
-
-    #[test]
-    fn an_old_kernel_is_not_trusted_with_private_reserved_pages() {
-        let memory = Memory::private(4096, Pages::Plain).expect("map");
-        let unknown = io::Error::from_raw_os_error(libc::EINVAL);
-        let error = memory.populate_by_touch(Pages::Huge2M, unknown).expect_err("refused");
-        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        for guarded in [false, true] {
+            let memory = Memory::private(len, Pages::Transparent, guarded).expect("addresses");
+            let (ptr, got) = memory.range();
+            assert_eq!(got, len);
+            assert_eq!(ptr.addr().get() % Pages::Transparent.bytes(), 0);
+            if let Map::Alone { _map } = &memory._map {
+                let map_end = _map.as_ptr().addr() + _map.len();
+                assert!(ptr.addr().get() + len < map_end, "a gap to the next area must remain");
+            }
+        }
     }
 }

@@ -5,13 +5,22 @@ mod error;
 
 mod request;
 
+mod groups;
 mod limits;
+mod machine;
+mod nodes;
 
 mod memfd;
 
+mod guard;
 mod memory;
+
+mod bind;
+mod prefault;
 
 mod smaps;
 
+pub use bind::{Where, where_is};
 pub use error::{MapError, MemfdError};
+pub use machine::Machine;
 pub use request::MapRequest;

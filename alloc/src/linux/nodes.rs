@@ -1,0 +1,163 @@
+//! NUMA nodes: sets of them, and which can give memory to this process.
+
+use core::fmt;
+use std::string::ToString;
+
+use super::machine::Machine;
+use crate::why::{Lack, Why};
+
+/// Nodes, as a set. The kernel has room for 1024 at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct NodeSet([u64; Self::WORDS]);
+
+impl NodeSet {
+    const WORDS: usize = 16;
+
+    /// How many nodes a set has room for.
+    pub(super) const ROOM: u32 = Self::WORDS as u32 * u64::BITS;
+
+    /// A set of one node, if there can be such a node.
+    pub(super) fn one(node: u32) -> Option<Self> {
+        let mut set = Self::default();
+        set.insert(node).then_some(set)
+    }
+
+    /// Reads the kernel's notation: `0-1,3`. An empty text is the empty set.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut set = Self::default();
+        for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            for node in first..=last.min(Self::ROOM) {
+                if !set.insert(node) {
+                    return None;
+                }
+            }
+        }
+        Some(set)
+    }
+
+    /// Adds a node; false if there cannot be such a node.
+    fn insert(&mut self, node: u32) -> bool {
+        let Some(word) = self.0.get_mut((node / u64::BITS) as usize) else { return false };
+        *word |= 1 << (node % u64::BITS);
+        true
+    }
+
+    pub(super) fn has(self, node: u32) -> bool {
+        let word = self.0.get((node / u64::BITS) as usize);
+        word.is_some_and(|word| word >> (node % u64::BITS) & 1 == 1)
+    }
+
+    pub(super) fn len(self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// The nodes of both.
+    fn and(self, other: Self) -> Self {
+        let mut both = self;
+        both.0.iter_mut().zip(other.0).for_each(|(word, theirs)| *word &= theirs);
+        both
+    }
+
+    /// The set as the kernel takes it: bits, the first node lowest.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut node, mut comma) = (0, "");
+        while node < Self::ROOM {
+            let first = node;
+            while self.has(node) {
+                node += 1;
+            }
+            match node - first {
+                0 => {}
+                1 => write!(f, "{comma}{first}")?,
+                _ => write!(f, "{comma}{first}-{}", node - 1)?,
+            }
+            if node > first {
+                comma = ",";
+            }
+            node += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What a machine says of its nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nodes {
+    online: NodeSet,
+    /// Those with memory.
+    memory: NodeSet,
+    /// Those this process may take memory from.
+    allowed: NodeSet,
+}
+
+impl Nodes {
+    /// A kernel without NUMA has no list: then there is node 0 and no other.
+    pub(super) fn read(machine: &Machine) -> Self {
+        let list = |name: &str| {
+            let folder = "/sys/devices/system/node";
+            machine.nodes(&std::format!("{folder}/{name}"))
+        };
+        let online = list("online").or(NodeSet::one(0)).unwrap_or_default();
+        let memory = list("has_memory").unwrap_or(online);
+        let allowed = machine.status("Mems_allowed_list").and_then(|text| NodeSet::parse(&text));
+        Self { online, memory, allowed: allowed.unwrap_or(online) }
+    }
+
+    /// The nodes that can give memory to this process.
+    pub(super) fn usable(self) -> NodeSet {
+        self.online.and(self.memory).and(self.allowed)
+    }
+
+    /// Whether a node can give memory to this process.
+    pub(super) fn check(self, node: u32) -> Result<(), Why> {
+        let lacks = if !self.online.has(node) {
+            Lack::Online
+        } else if !self.memory.has(node) {
+            Lack::Memory
+        } else if !self.allowed.has(node) {
+            Lack::Leave
+        } else {
+            return Ok(());
+        };
+        Err(Why::Node { node, lacks, choose: self.usable().to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_notation_is_read_and_written() {
+        for text in ["", "0", "0-1", "0-1,3", "1,3,5-1023", "63-64"] {
+            let set = NodeSet::parse(text).expect("a list");
+            assert_eq!(set.to_string(), text);
+        }
+        assert_eq!(NodeSet::parse("0-3\n").map(NodeSet::len), Some(4));
+        for text in ["x", "1-", "1024", "0-1024", "5-4294967295"] {
+            assert_eq!(NodeSet::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_beyond_the_kernels_room_is_in_no_set() {
+        let all = NodeSet::parse("0-1023").expect("a list");
+        assert!(all.has(1023) && !all.has(1024) && !all.has(u32::MAX));
+        assert_eq!(NodeSet::one(1024), None);
+    }
+
+    #[test]
+    fn a_kernel_without_numa_has_node_0_alone() {
+        let nodes = Nodes::read(&Machine::recorded("/nowhere/at/all"));
+        assert_eq!(nodes.check(0), Ok(()));
+        assert!(matches!(nodes.check(1), Err(Why::Node { lacks: Lack::Online, .. })));
+    }
+}
