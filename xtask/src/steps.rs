@@ -90,4 +90,9 @@ pub(crate) const STEPS: &[Step] = &[
         shows: "conformance and real peers on a kernel's RDMA device",
         work: Work::Own(suite::check),
     },
+    Step {
+        name: "vm-numa",
+        shows: "memory is where it was asked for, and limits are foreseen, with two nodes",
+        work: Work::Own(suite::numa),
+    },
 ];

@@ -1,4 +1,4 @@
-//! The step in the virtual machine: builds the programs out here, runs `xtask/vm/suite.sh` in
+//! The steps in the virtual machine: build the programs out here, run a script of `xtask/vm` in
 //! there.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::Outcome;
 use crate::args::quoted;
 use crate::count::Count;
 use crate::exec::{Sink, capture};
-use crate::machine::{Job, Shared};
+use crate::machine::{Job, Machine, Shared};
 use crate::packages::{self, Need};
 use crate::place::cargo;
 use crate::steps::Report;
@@ -20,8 +20,17 @@ struct Program {
     build: &'static [&'static str],
 }
 
-/// Every program built for the suite. All are built with the feature `verbs`.
-const PROGRAMS: &[Program] = &[
+/// What is checked in one virtual machine.
+struct Suite {
+    script: &'static str,
+    programs: &'static [Program],
+    /// Cargo words that all of its programs are built with.
+    features: &'static [&'static str],
+    machine: Machine,
+}
+
+/// The programs beside an RDMA device.
+const RXE: &[Program] = &[
     Program {
         name: "conformance",
         build: &["test", "--no-run", "--package", "doorbell-cm", "--test", "conformance"],
@@ -41,53 +50,84 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
+/// The programs that need a machine with two nodes.
+const NUMA: &[Program] = &[
+    Program {
+        name: "numa",
+        build: &["test", "--no-run", "--package", "doorbell-alloc", "--test", "numa"],
+    },
+    Program {
+        name: "memlock",
+        build: &["test", "--no-run", "--package", "doorbell-alloc", "--test", "memlock"],
+    },
+];
+
 /// A hung machine must not hang the ladder.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Builds, boots, runs. A program that cannot be built is one failure; what does not need it runs.
+/// Conformance and real peers beside an RDMA device.
 pub(crate) fn check() -> Outcome<Report> {
     packages::ensure(&[Need::Verbs])?;
-    let parts = setup::machine()?;
-    let mut count = Count::default();
-    let mut text = String::new();
-    let mut line = String::new();
-    for program in PROGRAMS {
-        match build(program) {
-            Ok(path) => {
-                let path = quoted(&path);
-                let variable = program.name.to_uppercase().replace('-', "_");
-                line.push_str(&format!("{variable}={path} "));
+    Suite {
+        script: "suite.sh",
+        programs: RXE,
+        features: &["--features", "verbs"],
+        machine: vm::usual(LIMIT),
+    }
+    .run()
+}
+
+/// Placement and limits on a machine with two nodes.
+pub(crate) fn numa() -> Outcome<Report> {
+    let machine = Machine { cpus: 4, numa: true, hugepages: 0, ..vm::usual(LIMIT) };
+    Suite { script: "numa.sh", programs: NUMA, features: &[], machine }.run()
+}
+
+impl Suite {
+    /// Builds, boots, runs. A program that cannot be built is one failure; what does not need it
+    /// runs.
+    fn run(&self) -> Outcome<Report> {
+        let parts = setup::machine()?;
+        let mut count = Count::default();
+        let mut text = String::new();
+        let mut line = String::new();
+        for program in self.programs {
+            match build(program, self.features) {
+                Ok(path) => {
+                    let path = quoted(&path);
+                    let variable = program.name.to_uppercase().replace('-', "_");
+                    line.push_str(&format!("{variable}={path} "));
+                }
+                Err(message) => {
+                    count += Count::one(false);
+                    text.push_str(&format!("{message}\n"));
+                }
+            }
+        }
+        line.push_str(&format!("bash xtask/vm/{}", self.script));
+        let shared = Shared::new()?;
+        let machine = &self.machine;
+        let job = Job { machine, shared: &shared, role: "command", line: &line, sink: Sink::Kept };
+        match job.run(&parts, &|| false) {
+            Ok((code, output)) => {
+                count += Count::of_program(&output, code == 0);
+                text.push_str(&output);
             }
             Err(message) => {
-                count += Count::one(false);
-                text.push_str(&format!("{message}\n"));
+                // With what it had printed until then: those tests have run.
+                count += Count::of_program(&message, false);
+                text.push_str(&message);
             }
         }
+        Ok(Report { count, text })
     }
-    line.push_str("bash xtask/vm/suite.sh");
-    let machine = vm::usual(LIMIT);
-    let shared = Shared::new()?;
-    let job =
-        Job { machine: &machine, shared: &shared, role: "command", line: &line, sink: Sink::Kept };
-    match job.run(&parts, &|| false) {
-        Ok((code, output)) => {
-            count += Count::of_program(&output, code == 0);
-            text.push_str(&output);
-        }
-        Err(message) => {
-            // With what it had printed until then: those tests have run.
-            count += Count::of_program(&message, false);
-            text.push_str(&message);
-        }
-    }
-    Ok(Report { count, text })
 }
 
 /// Builds one program; the path of what came out.
-fn build(program: &Program) -> Outcome<String> {
+fn build(program: &Program, features: &[&str]) -> Outcome<String> {
     let mut cargo = cargo();
     cargo.args(program.build);
-    cargo.args(["--features", "verbs", "--message-format", "json-render-diagnostics"]);
+    cargo.args(features).args(["--message-format", "json-render-diagnostics"]);
     let done = capture(&mut cargo)?;
     match executable(&done.text, program.name) {
         Some(path) if done.ok => Ok(path),
@@ -127,7 +167,7 @@ mod tests {
     #[test]
     fn a_missing_program_says_so() {
         let none = Program { name: "none-such", build: &["build", "--bin", "none-such"] };
-        let message = build(&none).expect_err("there is no such program");
+        let message = build(&none, &[]).expect_err("there is no such program");
         assert!(message.contains("`none-such` is missing"), "{message}");
     }
 }
