@@ -10,10 +10,13 @@
 //! - [`MapRequest`] asks for memory (feature `std`, Linux): huge pages, a memfd that a second
 //!   process can map, locking, prefaulting. What could not be had is a note in [`Got`] with the
 //!   command that mends it, or an error when the request is [`strict`](MapRequest::strict).
-//! - [`Mapping`] owns the bytes until it is dropped. Without `std` it can be made from a static
-//!   or from parts.
-//! - [`BlockPool`] hands out fixed blocks of a mapping by index, in constant time, and never
-//!   allocates after it was made.
+//! - [`Machine`] answers for the limits that decide a request, which are read before it is tried;
+//!   [`MapRequest::outlook`] says what would come of it, here or on a recorded machine.
+//! - [`Mapping`] owns the bytes until it is dropped, and [`where_is`](fn@where_is) tells the NUMA
+//!   node of each of them. Without `std` a mapping can be made from a static or from parts.
+//! - [`Arena`] cuts one region into pieces that never overlap, so that one registration serves all.
+//! - [`BlockPool`] hands out fixed blocks of a region by index, in constant time, and never
+//!   allocates after it was made; [`Depot`] is the stock behind the caches of several workers.
 //!
 //! ```
 //! # #[cfg(feature = "std")]
@@ -22,7 +25,7 @@
 //!
 //! let memory = Mapping::huge(256 * 2048)?;
 //! for note in memory.got().notes() {
-//!     eprintln!("{note}"); // asked 2 MiB pages, got plain: 0 of 1 free; mend: echo 1 > ...
+//!     eprintln!("{note}"); // asked 2 MiB pages, got plain: 0 of 1 huge pages free; mend: echo ...
 //! }
 //!
 //! let mut pool = BlockPool::over(memory.len(), 2048)?;
@@ -53,10 +56,13 @@ mod pages;
 mod place;
 mod why;
 
+mod arena;
+
 mod pool;
 
 pub mod arith;
 
+pub use arena::{Arena, ArenaError, CACHE_LINE, Foreign, Piece};
 pub use arith::SizeError;
 pub use got::{Got, Shortfall};
 #[cfg(all(feature = "std", target_os = "linux"))]
@@ -64,5 +70,5 @@ pub use linux::{Machine, MapError, MapRequest, MemfdError, Where, where_is};
 pub use mapping::{Mapping, Release};
 pub use pages::{Ask, Pages};
 pub use place::Place;
-pub use pool::BlockPool;
+pub use pool::{BlockPool, Depot, NotHome};
 pub use why::{Bound, Lack, Why};

@@ -132,11 +132,79 @@ fn a_put_into_a_full_pool_asserts() {
 }
 
 #[test]
-#[cfg(debug_assertions)]
-#[should_panic(expected = "block 0 was put twice")]
-fn a_block_put_twice_asserts() {
+fn an_account_that_does_not_match_is_an_error_at_the_end() {
     let mut pool = BlockPool::new(4, 64).unwrap();
-    let (first, _second) = (pool.take().unwrap(), pool.take().unwrap());
+    let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
     pool.put(first);
-    pool.put(first);
+    let line = line!() - 2;
+    let missing = pool.close().unwrap_err();
+    assert_eq!((missing.out(), missing.count()), (1, 4));
+    let text = missing.to_string();
+    assert!(text.starts_with("1 of 4 blocks are not home"), "{text}");
+    let holder = format!("block {second}: owner 0 took it at {}:{line}:", file!());
+    assert_eq!(text.contains(&holder), cfg!(debug_assertions), "{text}");
+
+    let mut pool = BlockPool::new(4, 64).unwrap();
+    let block = pool.take().unwrap();
+    pool.put(block);
+    assert_eq!(pool.close(), Ok(None));
+}
+
+/// The message of the assertion in `misuse`, if there is one.
+#[cfg(debug_assertions)]
+fn assertion(misuse: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    let panic = std::panic::catch_unwind(misuse).err()?;
+    panic.downcast::<String>().ok().map(|text| *text)
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn the_ledger_names_who_did_it_now_and_who_did_it_before() {
+    type Misuse = fn(&mut BlockPool, u32);
+    let cases: [(&str, Misuse); 5] = [
+        ("put twice", |pool, block| {
+            pool.put(block);
+            pool.put(block);
+        }),
+        ("posted twice", |pool, block| {
+            pool.posted(block);
+            pool.posted(block);
+        }),
+        ("put while posted", |pool, block| {
+            pool.posted(block);
+            pool.put(block);
+        }),
+        ("posted while free", |pool, block| {
+            pool.put(block);
+            pool.posted(block);
+        }),
+        ("completed, never posted", |pool, block| pool.completed(block)),
+    ];
+    for (what, misuse) in cases {
+        let text = assertion(move || {
+            let mut pool = BlockPool::new(4, 64).unwrap();
+            let (block, _) = (pool.take().unwrap(), pool.take().unwrap());
+            misuse(&mut pool, block);
+        });
+        let text = text.unwrap_or_else(|| panic!("{what} was not found"));
+        assert!(text.starts_with("block 0 was "), "{what}: {text}");
+        // Two places of this file: the misuse and what was done before it.
+        let places: BTreeSet<&str> =
+            text.match_indices(file!()).map(|(at, _)| &text[at..at + file!().len() + 4]).collect();
+        assert_eq!(places.len(), 2, "{what}: {text}");
+    }
+}
+
+#[test]
+fn a_block_may_go_to_the_device_and_back_as_often_as_it_likes() {
+    let mut pool = BlockPool::new(1, 64).unwrap();
+    for _ in 0..3 {
+        let block = pool.take().unwrap();
+        for _ in 0..2 {
+            pool.posted(block);
+            pool.completed(block);
+        }
+        pool.put(block);
+    }
+    assert_eq!(pool.close(), Ok(None));
 }

@@ -25,7 +25,10 @@ pub enum MapError {
         source: SizeError,
     },
     /// A strict request for huge pages, and the pool is short.
-    #[error("asked {needed} pages of {asked}, the pool{} has {free} free; mend: {cure}", of(*.node))]
+    #[error(
+        "asked {needed} pages of {asked}, the pool{} has {free} free; mend: {cure}",
+        of(*.node)
+    )]
     NoHugePages {
         /// The kind asked for.
         asked: Pages,
