@@ -23,12 +23,19 @@ impl fmt::Display for CoreList<'_> {
     }
 }
 
+/// No kernel has that many CPUs or nodes; a file that says so must not eat the memory.
+const NUMBER_MAX: usize = 1 << 20;
+
 /// Reads the kernel's list format; `None` for anything else.
 pub(crate) fn parse(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cores.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse().ok()?);
+        if last > NUMBER_MAX {
+            return None;
+        }
+        cores.extend(first..=last);
     }
     Some(cores)
 }
@@ -55,6 +62,7 @@ mod tests {
     fn what_is_no_list_is_refused() {
         assert_eq!(parse("0-"), None);
         assert_eq!(parse("a"), None);
+        assert_eq!(parse("0-99999999999"), None);
         assert_eq!(parse("1,,2"), Some(vec![1, 2]));
     }
 }

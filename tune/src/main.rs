@@ -1,0 +1,53 @@
+//! `tune`: what a machine has, where a program should run on it, and what is wrong.
+
+mod commands;
+mod failure;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::topology;
+use crate::failure::{Failure, complain};
+
+/// Placement: cores, nodes, and what is wrong with them.
+#[derive(Debug, Parser)]
+#[command(name = "tune", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Debug, Subcommand)]
+enum Cmd {
+    /// What the machine has: packages, nodes, cores, devices
+    Topology(topology::TopologyArgs),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            complain(&failure.text);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The command's exit code; 2 is a wrong command line.
+fn run(command: Cmd) -> Result<u8, Failure> {
+    match command {
+        Cmd::Topology(args) => topology::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+}
