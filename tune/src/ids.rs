@@ -11,7 +11,7 @@ use crate::list::{self, CoreList};
 
 /// Numbers of CPUs or of nodes, ascending, each once. Reads and writes the kernel's list format
 /// (cpuset(7)): `0-3,8`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Ids(Vec<usize>);
 
 /// What is no list of numbers.
@@ -95,6 +95,12 @@ impl FromStr for Ids {
 impl fmt::Display for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         CoreList(&self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Ids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ids({self})")
     }
 }
 

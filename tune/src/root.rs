@@ -110,6 +110,13 @@ impl Root {
         names
     }
 
+    /// The folder or file itself, with all symbolic links on the way followed; `None` where there is
+    /// none.
+    #[must_use]
+    pub fn resolve(&self, file: &str) -> Option<PathBuf> {
+        fs::canonicalize(self.path(file)).ok()
+    }
+
     /// The name at the end of where a symbolic link leads, such as the driver of a device; `None`
     /// where there is no such link.
     #[must_use]

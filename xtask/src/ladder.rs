@@ -6,9 +6,9 @@ use crate::Outcome;
 use crate::args::Args;
 use crate::count::Count;
 use crate::exec::capture;
-use crate::packages::{self, Need};
+use crate::packages;
 use crate::place::{self, cargo, packages_with};
-use crate::steps::{STEPS, Step, VERBS, Work};
+use crate::steps::{FEATURES, STEPS, Step, Work};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -82,19 +82,19 @@ fn attempt(work: &Work) -> Outcome<Option<(Count, String)>> {
     };
     let mut cargo = cargo();
     for word in *words {
-        if *word != VERBS {
+        let Some((_, feature, need)) = FEATURES.iter().find(|(sign, ..)| sign == word) else {
             cargo.arg(word);
             continue;
-        }
-        let packages = packages_with("verbs");
+        };
+        let packages = packages_with(feature);
         if packages.is_empty() {
             return Ok(None);
         }
-        packages::ensure(&[Need::Verbs])?;
+        packages::ensure(&[*need])?;
         for (name, _) in packages {
             cargo.args(["--package", &name]);
         }
-        cargo.args(["--features", "verbs"]);
+        cargo.args(["--features", feature]);
     }
     let done = capture(&mut cargo)?;
     let count = if tests { Count::of_program(&done.text, done.ok) } else { Count::one(done.ok) };

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::count::Count;
+use crate::packages::Need;
 use crate::{bare, sim, suite, tidy};
 
 /// One rung.
@@ -37,9 +38,12 @@ pub(crate) struct Report {
     pub(crate) text: String,
 }
 
-/// In a cargo command: the packages that have the feature `verbs`, and that feature. Without such
-/// a package the step is skipped.
-pub(crate) const VERBS: &str = "@verbs";
+/// In a cargo command: the packages that have a feature, and that feature. Without such a package
+/// the step is skipped.
+pub(crate) const FEATURES: &[(&str, &str, Need)] =
+    &[(VERBS, "verbs", Need::Verbs), (NUMA, "numa", Need::Numa)];
+const VERBS: &str = "@verbs";
+const NUMA: &str = "@numa";
 
 /// Every step, in order. An example that has to run to its end is one line here:
 /// `Work::Cargo(&["run", "--release", "--package", "doorbell-examples", "--bin", …])`.
@@ -61,6 +65,11 @@ pub(crate) const STEPS: &[Step] = &[
         work: Work::Cargo(&["clippy", VERBS, "--all-targets", "--", "-D", "warnings"]),
     },
     Step {
+        name: "clippy-numa",
+        shows: "nor with the feature numa",
+        work: Work::Cargo(&["clippy", NUMA, "--all-targets", "--", "-D", "warnings"]),
+    },
+    Step {
         name: "build",
         shows: "everything builds",
         work: Work::Build(&["test", "--workspace", "--no-run"]),
@@ -74,6 +83,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "tests-verbs",
         shows: "unit tests with the feature verbs",
         work: Work::Tests(&["test", VERBS, "--lib", "--no-fail-fast"]),
+    },
+    Step {
+        name: "tests-numa",
+        shows: "hwloc and the kernel's files agree, with the feature numa",
+        work: Work::Tests(&["test", NUMA, "--no-fail-fast"]),
     },
     Step {
         name: "bare",

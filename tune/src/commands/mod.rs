@@ -1,11 +1,15 @@
 //! What the command line asks for, a file each.
 
+mod svg;
 pub(crate) mod topology;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use doorbell_tune::Root;
+use doorbell_tune::{Machine, Root};
+
+use crate::failure::Failure;
 
 /// Which machine is meant.
 #[derive(Debug, Args)]
@@ -13,10 +17,37 @@ pub(crate) struct Which {
     /// A folder with a copy of the machine's files under /sys, /proc and /etc
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
+    /// A machine as `lstopo FILE.xml` recorded it (needs the feature numa)
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    xml: Option<PathBuf>,
 }
 
 impl Which {
-    pub(crate) fn root(&self) -> Root {
-        Root::at(&self.root)
+    pub(crate) fn machine(&self) -> Result<Machine, Failure> {
+        match &self.xml {
+            Some(file) => from_xml(file),
+            None => Ok(Machine::read(&Root::at(&self.root))?),
+        }
     }
+}
+
+#[cfg(feature = "numa")]
+fn from_xml(file: &Path) -> Result<Machine, Failure> {
+    Ok(Machine::from_xml(file)?)
+}
+
+#[cfg(not(feature = "numa"))]
+fn from_xml(file: &Path) -> Result<Machine, Failure> {
+    Err(Failure::new(format_args!(
+        "asked to read {}: this program was built without hwloc, which reads such files; build it \
+         with --features numa",
+        file.display()
+    )))
+}
+
+/// Writes a whole file.
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(file, text).map_err(|error| {
+        Failure::new(format_args!("asked to write {}: {error}; name another", file.display()))
+    })
 }

@@ -1,0 +1,92 @@
+//! Which part of a machine is drawn in which.
+
+use doorbell_tune::{Cache, Core, Device, Machine, Node};
+
+/// A socket and what is on it.
+pub(super) struct PackageBox<'a> {
+    pub(super) id: usize,
+    pub(super) nodes: Vec<NodeBox<'a>>,
+}
+
+/// A node and what is near to it.
+pub(super) struct NodeBox<'a> {
+    pub(super) node: &'a Node,
+    /// Cores that share their last cache, with that cache if several do.
+    pub(super) groups: Vec<(Option<&'a Cache>, Vec<&'a Core>)>,
+    pub(super) devices: Vec<&'a Device>,
+}
+
+/// Packages with their nodes. A node that belongs to several is in the first.
+pub(super) fn packages(machine: &Machine) -> Vec<PackageBox<'_>> {
+    let mut placed = Vec::new();
+    let mut boxes = Vec::new();
+    for package in &machine.packages {
+        let near = machine.nodes.iter().filter(|node| {
+            let here = !node.cpus.and(&package.cpus).is_empty();
+            here && !placed.contains(&node.id)
+        });
+        let nodes: Vec<NodeBox<'_>> = near.map(|node| node_box(machine, node)).collect();
+        placed.extend(nodes.iter().map(|node| node.node.id));
+        boxes.push(PackageBox { id: package.id, nodes });
+    }
+    boxes
+}
+
+fn node_box<'a>(machine: &'a Machine, node: &'a Node) -> NodeBox<'a> {
+    let last = machine.caches.iter().map(|cache| cache.level).max();
+    let caches: Vec<&Cache> = machine
+        .caches
+        .iter()
+        .filter(|cache| Some(cache.level) == last && !cache.cpus.and(&node.cpus).is_empty())
+        .collect();
+    let mut groups: Vec<(Option<&Cache>, Vec<&Core>)> = Vec::new();
+    for core in machine.cores.iter().filter(|core| core.node == node.id) {
+        let shared = caches.iter().find(|cache| {
+            let first = core.cpus.first();
+            cache.cpus.len() > core.cpus.len() && first.is_some_and(|cpu| cache.cpus.contains(cpu))
+        });
+        let shared = shared.copied();
+        match groups.iter_mut().find(|(cache, _)| *cache == shared) {
+            Some((_, cores)) => cores.push(core),
+            None => groups.push((shared, vec![core])),
+        }
+    }
+    let devices = machine.devices.iter().filter(|device| device.node == Some(node.id)).collect();
+    NodeBox { node, groups, devices }
+}
+
+/// Nodes without a CPU: memory only.
+pub(super) fn nodes_apart(machine: &Machine) -> impl Iterator<Item = &Node> {
+    machine.nodes.iter().filter(|node| node.cpus.is_empty())
+}
+
+/// Devices of no known node.
+pub(super) fn devices_apart(machine: &Machine) -> impl Iterator<Item = &Device> {
+    machine.devices.iter().filter(|device| device.node.is_none())
+}
+
+/// A core as its hardware threads, `3+35`.
+pub(super) fn name(core: &Core) -> String {
+    core.cpus.iter().map(|cpu| cpu.to_string()).collect::<Vec<_>>().join("+")
+}
+
+/// True if one of a core's threads is isolated.
+pub(super) fn is_isolated(machine: &Machine, core: &Core) -> bool {
+    !core.cpus.and(&machine.cpus.isolated).is_empty()
+}
+
+/// True if no thread of a core may be used by this program.
+pub(super) fn is_closed(machine: &Machine, core: &Core) -> bool {
+    core.cpus.and(&machine.cpus.usable).is_empty()
+}
+
+/// Bytes for people: GiB, MiB or KiB.
+pub(super) fn size(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0x4000_0000.. => (0x4000_0000, "GiB"),
+        0x10_0000.. => (0x10_0000, "MiB"),
+        _ => (0x400, "KiB"),
+    };
+    let tenths = (bytes as f64 / f64::from(unit) * 10.0).round() / 10.0;
+    format!("{tenths} {name}")
+}

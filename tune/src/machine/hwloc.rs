@@ -1,0 +1,233 @@
+//! A machine by hwloc, which reads recorded XML as well.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hwlocality::Topology;
+use hwlocality::bitmap::Bitmap;
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::ObjectAttributes;
+use hwlocality::object::types::{CacheType, OSDeviceType, ObjectType};
+use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
+use thiserror::Error;
+
+use crate::ids::Ids;
+use crate::machine::devices::{self, DeviceKind};
+use crate::machine::{Cache, Core, Cpus, Device, Machine, MachineError, Node, Package, sysfs};
+use crate::root::Root;
+
+/// What hwloc did not do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HwlocError {
+    /// It could not look at this machine.
+    #[error("asked for this machine's topology, hwloc answered: {0}; see lstopo(1)")]
+    Load(String),
+    /// It could not use a file.
+    #[error(
+        "asked for the machine in {}, hwloc answered: {answer}; `lstopo FILE.xml` writes one",
+        path.display()
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What hwloc answered.
+        answer: String,
+    },
+}
+
+pub(super) fn system() -> Result<Machine, MachineError> {
+    let load = |error: &dyn std::fmt::Display| HwlocError::Load(error.to_string());
+    let topology =
+        complete(Topology::builder()).and_then(|builder| builder.build().map_err(|e| load(&e)));
+    let root = Root::system();
+    let topology = topology?;
+    let cpus = Cpus::read(&root)?;
+    let slow = sysfs::slow(&root, &cpus.online);
+    let machine = model(&topology, cpus, &slow, sysfs::processor(&root), &root);
+    // hwloc shows what sits on a PCI bus; devices that are software, the kernel alone.
+    let ids: Vec<usize> = machine.nodes.iter().map(|node| node.id).collect();
+    let mut devices = devices::read(&root, &ids);
+    for device in &mut devices {
+        if let Some(seen) = machine.device(&device.name) {
+            device.node = seen.node;
+        }
+    }
+    Ok(Machine { devices, ..machine })
+}
+
+pub(super) fn xml(path: &Path) -> Result<Machine, HwlocError> {
+    let file = |error: &dyn std::fmt::Display| HwlocError::File {
+        path: path.to_owned(),
+        answer: error.to_string(),
+    };
+    // Not by `from_xml_file`, which panics where there is no such file.
+    let text = fs::read_to_string(path).map_err(|error| file(&error))?;
+    let builder = Topology::builder().from_xml(&text).map_err(|error| file(&error))?;
+    let topology = complete(builder)?.build().map_err(|error| file(&error))?;
+    let online = ids(&topology.cpuset());
+    let cpus = Cpus {
+        offline: ids(&topology.complete_cpuset()).without(&online),
+        usable: ids(&topology.allowed_cpuset()),
+        online,
+        ..Cpus::default()
+    };
+    let kinds: Vec<Ids> = topology.cpu_kinds().map_or_else(
+        |_| Vec::new(),
+        |kinds| {
+            kinds.filter(|kind| kind.efficiency.is_some()).map(|kind| ids(&kind.cpuset)).collect()
+        },
+    );
+    let slow = if kinds.len() > 1 { kinds[0].clone() } else { Ids::default() };
+    let packages = topology.objects_with_type(ObjectType::Package);
+    let name = packages.filter_map(|package| package.info("CPUModel")).next();
+    let processor = name.map(|name| name.to_string_lossy().into_owned());
+    // Nothing of this machine's belongs to that one.
+    Ok(model(&topology, cpus, &slow, processor, &Root::at("/proc/none")))
+}
+
+/// Everything, of devices those that matter: without the filter there are none.
+fn complete(builder: TopologyBuilder) -> Result<TopologyBuilder, HwlocError> {
+    let load = |error: &dyn std::fmt::Display| HwlocError::Load(error.to_string());
+    builder
+        .with_flags(BuildFlags::INCLUDE_DISALLOWED)
+        .map_err(|error| load(&error))?
+        .with_io_type_filter(TypeFilter::KeepImportant)
+        .map_err(|error| load(&error))
+}
+
+fn model(
+    topology: &Topology,
+    cpus: Cpus,
+    slow: &Ids,
+    processor: Option<String>,
+    root: &Root,
+) -> Machine {
+    let nodes = nodes(topology);
+    let node_ids: Vec<usize> = nodes.iter().map(|node| node.id).collect();
+    let mut devices: Vec<Device> =
+        topology.os_devices().filter_map(|object| device(object, &node_ids, root)).collect();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    devices::name_interfaces(&mut devices);
+    Machine {
+        processor,
+        packages: packages(topology),
+        cores: cores(topology, &nodes, slow),
+        caches: caches(topology),
+        cpus,
+        nodes,
+        devices,
+    }
+}
+
+/// The kernel's numbers in one of hwloc's sets.
+fn ids<S: Clone + AsRef<Bitmap>>(set: &S) -> Ids {
+    set.as_ref().iter_set().map(usize::from).collect()
+}
+
+fn cpus_of(object: &TopologyObject) -> Ids {
+    object.cpuset().map(|set| set.iter_set().map(usize::from).collect()).unwrap_or_default()
+}
+
+fn packages(topology: &Topology) -> Vec<Package> {
+    let package = |object: &TopologyObject| Package {
+        id: object.os_index().unwrap_or(0),
+        cpus: cpus_of(object),
+    };
+    let mut packages: Vec<Package> =
+        topology.objects_with_type(ObjectType::Package).map(package).collect();
+    packages.sort_by_key(|package| package.id);
+    packages
+}
+
+fn nodes(topology: &Topology) -> Vec<Node> {
+    let far = topology.distances_with_name("NUMALatency").unwrap_or_default();
+    let far = far.first();
+    let mut objects: Vec<&TopologyObject> =
+        topology.objects_with_type(ObjectType::NUMANode).collect();
+    objects.sort_by_key(|object| object.os_index());
+    let distances = |from: &TopologyObject| {
+        let to =
+            objects.iter().map(|to| far?.object_pair_distance((from, to)).map(|(there, _)| there));
+        to.collect::<Option<Vec<u64>>>().unwrap_or_default()
+    };
+    let node = |object: &&TopologyObject| Node {
+        id: object.os_index().unwrap_or(0),
+        cpus: cpus_of(object),
+        memory_bytes: match object.attributes() {
+            Some(ObjectAttributes::NUMANode(node)) => node.local_memory().map_or(0, u64::from),
+            _ => 0,
+        },
+        distances: distances(object),
+    };
+    objects.iter().map(node).collect()
+}
+
+fn cores(topology: &Topology, nodes: &[Node], slow: &Ids) -> Vec<Core> {
+    let node_of: HashMap<usize, usize> =
+        nodes.iter().flat_map(|node| node.cpus.iter().map(|cpu| (cpu, node.id))).collect();
+    let core = |object: &TopologyObject| {
+        let cpus = cpus_of(object);
+        let first = cpus.first()?;
+        let package = object.first_ancestor_with_type(ObjectType::Package);
+        Some(Core {
+            package: package.and_then(TopologyObject::os_index).unwrap_or(0),
+            node: node_of.get(&first).copied().unwrap_or(0),
+            slow: slow.contains(first),
+            cpus,
+        })
+    };
+    let mut cores: Vec<Core> =
+        topology.objects_with_type(ObjectType::Core).filter_map(core).collect();
+    cores.sort_by_key(|core| core.cpus.first());
+    cores
+}
+
+fn caches(topology: &Topology) -> Vec<Cache> {
+    let cache = |object: &TopologyObject| match object.attributes() {
+        Some(ObjectAttributes::Cache(cache)) if cache.cache_type() != CacheType::Instruction => {
+            Some(Cache {
+                level: u8::try_from(cache.depth()).ok()?,
+                bytes: cache.size().map_or(0, u64::from),
+                cpus: cpus_of(object),
+            })
+        }
+        _ => None,
+    };
+    let mut caches: Vec<Cache> = topology.normal_objects().filter_map(cache).collect();
+    caches.sort_by_key(|cache| (cache.level, cache.cpus.first()));
+    caches
+}
+
+fn device(object: &TopologyObject, nodes: &[usize], root: &Root) -> Option<Device> {
+    let kind = match object.attributes()? {
+        ObjectAttributes::OSDevice(device) => match device.device_type() {
+            OSDeviceType::Network => DeviceKind::Net,
+            OSDeviceType::OpenFabrics => DeviceKind::Rdma,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let name = object.name()?.to_string_lossy().into_owned();
+    let on_bus = object.ancestors().find_map(|above| match above.attributes() {
+        Some(ObjectAttributes::PCIDevice(pci)) => Some(format!(
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            pci.domain(),
+            pci.bus_id(),
+            pci.bus_device(),
+            pci.function()
+        )),
+        _ => None,
+    })?;
+    let near = object.first_non_io_ancestor().and_then(TopologyObject::nodeset);
+    let near: Vec<usize> =
+        near.map(|set| set.iter_set().map(usize::from).collect()).unwrap_or_default();
+    // Under several nodes is under none of them.
+    let node = match near[..] {
+        [only] => Some(only),
+        _ => None,
+    };
+    let device = devices::on_pci(root, name, kind, on_bus, nodes);
+    Some(Device { node, ..device })
+}

@@ -1,0 +1,81 @@
+//! hwloc and the kernel's files must say the same of a machine. hwloc reads a recorded one where
+//! HWLOC_FSROOT points, which it looks at once and for all: in a process of its own.
+#![cfg(feature = "numa")]
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod machines;
+
+use std::path::Path;
+use std::process::Command;
+
+use doorbell_tune::{Cpus, Device, Machine};
+use hwlocality::Topology;
+use hwlocality::topology::builder::{BuildFlags, TypeFilter};
+use hwlocality::topology::export::xml::XMLExportFlags;
+use machines::Recorded;
+
+/// Not a test by itself: [`recorded_xml`] runs it in another process, which has these variables.
+#[test]
+fn export() {
+    let Some(file) = std::env::var_os("TUNE_TEST_XML") else { return };
+    let topology = Topology::builder()
+        .with_flags(BuildFlags::INCLUDE_DISALLOWED)
+        .unwrap()
+        .with_io_type_filter(TypeFilter::KeepImportant)
+        .unwrap()
+        .build()
+        .unwrap();
+    topology.export_xml_file(Some(Path::new(&file)), XMLExportFlags::empty()).unwrap();
+}
+
+/// The machine as `lstopo FILE.xml` would record it, read back.
+fn recorded_xml(recorded: &Recorded) -> Machine {
+    let file = recorded.folder().join("machine.xml");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "export"])
+        .env("HWLOC_FSROOT", recorded.folder())
+        // It would ask the processor under this test.
+        .env("HWLOC_COMPONENTS", "-x86")
+        .env("TUNE_TEST_XML", &file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    Machine::from_xml(&file).unwrap()
+}
+
+/// Without what such a file cannot say.
+fn comparable(machine: Machine) -> Machine {
+    let Cpus { online, offline, .. } = machine.cpus;
+    let cpus = Cpus { online, offline, ..Cpus::default() };
+    let devices =
+        machine.devices.into_iter().map(|device| Device { link: None, ..device }).collect();
+    Machine { cpus, devices, ..machine }
+}
+
+#[test]
+fn both_say_the_same_of_every_recorded_machine() {
+    for recorded in [
+        machines::two_sockets(),
+        machines::amd(),
+        machines::laptop(),
+        machines::container(),
+        machines::eight_nodes(),
+    ] {
+        let by_files = comparable(Machine::from_files(&recorded.root()).unwrap());
+        let by_hwloc = comparable(recorded_xml(&recorded));
+        assert_eq!(by_hwloc, by_files, "{}", recorded.folder().display());
+    }
+}
+
+#[test]
+fn both_say_the_same_of_1536_cpus() {
+    let recorded = machines::many();
+    let by_files = comparable(Machine::from_files(&recorded.root()).unwrap());
+    assert_eq!(comparable(recorded_xml(&recorded)), by_files);
+}
+
+#[test]
+fn what_is_no_recording_is_an_error() {
+    let error = Machine::from_xml(Path::new("/proc/cpuinfo")).unwrap_err().to_string();
+    assert!(error.contains("/proc/cpuinfo") && error.contains("lstopo"), "{error}");
+}
