@@ -17,6 +17,11 @@ impl Failure {
     pub(crate) fn new(text: impl fmt::Display) -> Failure {
         Failure { text: text.to_string().replace('\n', " "), code: FAILED }
     }
+
+    /// The same with another exit code.
+    pub(crate) fn with_code(self, code: u8) -> Failure {
+        Failure { code, ..self }
+    }
 }
 
 impl<E: std::error::Error> From<E> for Failure {

@@ -4,7 +4,8 @@
 //! - [`choose`] picks some of them, with as little in common as there is;
 //! - [`pin()`] moves the thread to one of them, and looks whether it is there;
 //! - [`Root`] is where a machine is read: its own files, or a recorded copy of them;
-//! - [`Machine`] is what it has: packages, nodes, cores, caches, NICs.
+//! - [`Machine`] is what it has: packages, nodes, cores, caches, NICs;
+//! - [`Plan`] is where workers run on it, and a program that enters one runs there.
 //!
 //! Cores are read once, at the start: a thread that is pinned, and every thread and process it
 //! starts, sees one core only.
@@ -14,6 +15,8 @@ mod list;
 mod machine;
 mod mask;
 mod pin;
+mod place;
+mod plan;
 mod root;
 mod topology;
 
@@ -26,5 +29,7 @@ pub use machine::{
 };
 pub use mask::cores;
 pub use pin::{PinError, pin};
+pub use place::{Memory, PlaceError, run_on, take_memory};
+pub use plan::{MakeError, PLAN_VARIABLE, Plan, PlanError, Request, Worker};
 pub use root::{ReadError, Root};
 pub use topology::{ChooseError, choose};

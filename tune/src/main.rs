@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::topology;
+use crate::commands::{plan, run, topology};
 use crate::failure::{Failure, complain};
 
 /// Placement: cores, nodes, and what is wrong with them.
@@ -22,10 +22,14 @@ struct Cli {
 enum Cmd {
     /// What the machine has: packages, nodes, cores, devices
     Topology(topology::TopologyArgs),
+    /// Where workers should run, near a device: a plan, as TOML
+    Plan(plan::PlanArgs),
+    /// Run a program where a plan says
+    Run(run::RunArgs),
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match start(Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             complain(&failure.text);
@@ -35,9 +39,11 @@ fn main() -> ExitCode {
 }
 
 /// The command's exit code; 2 is a wrong command line.
-fn run(command: Cmd) -> Result<u8, Failure> {
+fn start(command: Cmd) -> Result<u8, Failure> {
     match command {
         Cmd::Topology(args) => topology::run(&args),
+        Cmd::Plan(args) => plan::run(&args),
+        Cmd::Run(args) => run::run(&args),
     }
 }
 

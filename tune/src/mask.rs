@@ -3,8 +3,8 @@
 
 use std::io;
 
-/// Cores per word of the mask (sched_setaffinity(2): an array of `unsigned long`).
-const WORD: usize = libc::c_ulong::BITS as usize;
+/// Bits per word of a mask (sched_setaffinity(2): an array of `unsigned long`).
+pub(crate) const WORD: usize = libc::c_ulong::BITS as usize;
 
 /// Words to begin with: 1024 cores, what `cpu_set_t` holds.
 const WORDS_FIRST: usize = 1024 / WORD;
@@ -39,9 +39,9 @@ fn read(words: usize) -> io::Result<Vec<libc::c_ulong>> {
     if answer == 0 { Ok(mask) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Moves the calling thread to one core, whatever its number.
-pub(crate) fn set(core: usize) -> io::Result<()> {
-    let mask = of(core);
+/// Lets the calling thread run on these cores alone, whatever their numbers.
+pub(crate) fn set(cores: &[usize]) -> io::Result<()> {
+    let mask = of(cores);
     let bytes = mask.len() * size_of::<libc::c_ulong>();
     // SAFETY: the mask has `bytes` bytes and lives through the call, which only reads it;
     // thread 0 is the caller.
@@ -49,9 +49,11 @@ pub(crate) fn set(core: usize) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn of(core: usize) -> Vec<libc::c_ulong> {
-    let mut mask: Vec<libc::c_ulong> = vec![0; (core / WORD + 1).max(WORDS_FIRST)];
-    mask[core / WORD] = 1 << (core % WORD);
+/// A mask with these bits, as long as it has to be and 1024 bits at least.
+pub(crate) fn of(bits: &[usize]) -> Vec<libc::c_ulong> {
+    let last = bits.iter().max().copied().unwrap_or(0);
+    let mut mask: Vec<libc::c_ulong> = vec![0; (last / WORD + 1).max(WORDS_FIRST)];
+    bits.iter().for_each(|bit| mask[bit / WORD] |= 1 << (bit % WORD));
     mask
 }
 
@@ -66,8 +68,9 @@ mod tests {
     #[test]
     fn a_mask_holds_cores_beyond_1024() {
         for core in [0, 1, 63, 64, 1023, 1024, 5000] {
-            assert_eq!(to_cores(&of(core)), [core]);
+            assert_eq!(to_cores(&of(&[core])), [core]);
         }
+        assert_eq!(to_cores(&of(&[5000, 3, 64])), [3, 64, 5000]);
     }
 
     #[test]

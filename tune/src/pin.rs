@@ -60,7 +60,7 @@ pub fn pin(core: usize) -> Result<(), PinError> {
             return Err(system(io::Error::last_os_error()));
         }
     } else {
-        mask::set(core).map_err(system)?;
+        mask::set(&[core]).map_err(system)?;
     }
     match mask::cores() {
         got if got == [core] => Ok(()),
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_way_past_1024_works_below_it_too() {
         let core = mask::cores()[0];
-        assert_eq!(apart(|| mask::set(core).map(|()| mask::cores())).unwrap(), [core]);
+        assert_eq!(apart(|| mask::set(&[core]).map(|()| mask::cores())).unwrap(), [core]);
     }
 
     #[test]

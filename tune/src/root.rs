@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use crate::ids::Ids;
 
-/// The folder under which `/sys`, `/proc` and `/etc` are read: `/`, or a folder that holds a copy of
-/// the files that matter. Names of files are given as on the machine itself, `/sys/...`.
+/// The folder under which `/sys`, `/proc` and `/etc` are read: `/`, or a folder that holds a copy
+/// of the files that matter. Names of files are given as on the machine itself, `/sys/...`.
 ///
 /// Files under `/proc/self` are those of the program that asks; in a recorded machine, of the
 /// program for which it was recorded.
@@ -110,8 +110,8 @@ impl Root {
         names
     }
 
-    /// The folder or file itself, with all symbolic links on the way followed; `None` where there is
-    /// none.
+    /// The folder or file itself, with all symbolic links on the way followed; `None` where there
+    /// is none.
     #[must_use]
     pub fn resolve(&self, file: &str) -> Option<PathBuf> {
         fs::canonicalize(self.path(file)).ok()

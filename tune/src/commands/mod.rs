@@ -1,13 +1,15 @@
 //! What the command line asks for, a file each.
 
+pub(crate) mod plan;
+pub(crate) mod run;
 mod svg;
 pub(crate) mod topology;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use doorbell_tune::{Machine, Root};
+use clap::{Args, ValueEnum};
+use doorbell_tune::{Machine, Memory, Root};
 
 use crate::failure::Failure;
 
@@ -27,6 +29,27 @@ impl Which {
         match &self.xml {
             Some(file) => from_xml(file),
             None => Ok(Machine::read(&Root::at(&self.root))?),
+        }
+    }
+}
+
+/// How strictly memory comes from a plan's nodes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Policy {
+    /// From them alone: where they are full, the program ends
+    Bind,
+    /// From them while they have some, then from others
+    Prefer,
+    /// From wherever a page is first touched
+    Any,
+}
+
+impl From<Policy> for Memory {
+    fn from(policy: Policy) -> Memory {
+        match policy {
+            Policy::Bind => Memory::Bind,
+            Policy::Prefer => Memory::Prefer,
+            Policy::Any => Memory::Any,
         }
     }
 }

@@ -54,7 +54,8 @@ pub(super) fn system() -> Result<Machine, MachineError> {
             device.node = seen.node;
         }
     }
-    Ok(Machine { devices, ..machine })
+    let memory_nodes = sysfs::memory_nodes(&root, &machine.nodes);
+    Ok(Machine { devices, memory_nodes, ..machine })
 }
 
 pub(super) fn xml(path: &Path) -> Result<Machine, HwlocError> {
@@ -110,7 +111,9 @@ fn model(
         topology.os_devices().filter_map(|object| device(object, &node_ids, root)).collect();
     devices.sort_by(|a, b| a.name.cmp(&b.name));
     devices::name_interfaces(&mut devices);
+    let full: Ids = nodes.iter().filter(|node| node.memory_bytes > 0).map(|n| n.id).collect();
     Machine {
+        memory_nodes: full.and(&ids(&topology.allowed_nodeset())),
         processor,
         packages: packages(topology),
         cores: cores(topology, &nodes, slow),

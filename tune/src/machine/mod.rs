@@ -29,6 +29,8 @@ pub struct Machine {
     pub packages: Vec<Package>,
     /// NUMA nodes, ascending. At least one.
     pub nodes: Vec<Node>,
+    /// Nodes that have memory which this program may use.
+    pub memory_nodes: Ids,
     /// Cores, in the order of their first CPU.
     pub cores: Vec<Core>,
     /// Caches for data, by level and then by their first CPU.

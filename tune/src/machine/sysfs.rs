@@ -20,10 +20,21 @@ pub(super) fn read(root: &Root) -> Result<Machine, ReadError> {
         packages: packages(&cores),
         caches: caches(root, &cpus.online),
         devices: devices::read(root, &ids),
+        memory_nodes: memory_nodes(root, &nodes),
         cpus,
         nodes,
         cores,
     })
+}
+
+/// Nodes with memory, of those that this program's cpuset holds.
+pub(super) fn memory_nodes(root: &Root, nodes: &[Node]) -> Ids {
+    let full = nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id).collect();
+    let allowed = root.field("/proc/self/status", "Mems_allowed_list");
+    match allowed.and_then(|text| text.parse::<Ids>().ok()) {
+        Some(allowed) => allowed.and(&full),
+        None => full,
+    }
 }
 
 pub(super) fn processor(root: &Root) -> Option<String> {

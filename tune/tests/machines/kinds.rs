@@ -29,7 +29,7 @@ const NIC: Nic = Nic {
 };
 
 /// Two sockets of 16 cores with two threads, a NIC each; the second NIC in a slot that is too
-/// narrow. Cores 8 to 15 of each socket are isolated. CPU 31 is switched off, its sibling 63 is not.
+/// narrow. Cores 8 to 15 of each socket are isolated. CPU 31 is switched off, its sibling is not.
 pub(crate) fn two_sockets() -> Recorded {
     let shape = Shape {
         name: "two-sockets",

@@ -1,0 +1,90 @@
+//! `tune plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use doorbell_tune::{Plan, Request};
+
+use crate::commands::{Policy, Which, write};
+use crate::failure::{Failure, say};
+
+/// Where workers should run, near a device: a plan, as TOML. A worker gets a core of its own, the
+/// nearest to the device first, isolated ones before others; memory of its node; and a shared
+/// receive queue together with its neighbour. `tune run --plan` and `doorbell-bench --plan` run
+/// there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  tune plan --workers 4 --device mlx5_0 --out plan.toml
+  tune plan --workers 2                       # for soft0, which is memory
+  tune plan --workers 64 --device mlx5_1 --root recorded/server-7")]
+pub(crate) struct PlanArgs {
+    /// Workers, a core each
+    #[arg(long, value_name = "N")]
+    workers: usize,
+    /// The RDMA device or NIC they serve, like mlx5_0 or eth0 [default: soft0, which has no place]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Cores left to the control plane, to interrupts and to other programs
+    #[arg(long, value_name = "CORES", default_value_t = 1)]
+    housekeeping: usize,
+    /// Let two workers share a core where no other is left
+    #[arg(long)]
+    siblings: bool,
+    /// Memory of each worker, in bytes, or with K, M or G for KiB, MiB or GiB
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
+    memory: u64,
+    /// How strictly memory comes from the workers' nodes
+    #[arg(long, value_enum, default_value = "bind")]
+    policy: Policy,
+    /// Where to write the plan [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &PlanArgs) -> Result<u8, Failure> {
+    let request = Request {
+        workers: args.workers,
+        device: args.device.clone(),
+        housekeeping: args.housekeeping,
+        siblings: args.siblings,
+        memory_bytes: args.memory,
+        memory: args.policy.into(),
+    };
+    let text = Plan::make(&args.which.machine()?, &request)?.to_toml()?;
+    match &args.out {
+        Some(file) => write(file, &text)?,
+        None => say(&text)?,
+    }
+    Ok(0)
+}
+
+/// `64M` in bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 1 << 10),
+        Some('M') => (&text[..text.len() - 1], 1 << 20),
+        Some('G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    // TOML has no larger numbers.
+    let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
+    bytes.ok_or_else(|| "bytes, such as 4096, 64M or 2G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64M"), Ok(64 << 20));
+        assert_eq!(bytes("2G"), Ok(2 << 30));
+        for text in ["", "M", "-1", "1.5G", "99999999999G", "9223372036854775808", "é"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}
