@@ -47,6 +47,10 @@ pub(crate) struct Common {
     /// other side is another host, those of this side alone [default: chosen]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
+    /// Device, cores and memory node from a file of `tune plan`: its first worker connects, the
+    /// others serve [default: $DOORBELL_PLAN, unless --cores is given]
+    #[arg(long, value_name = "FILE", conflicts_with = "cores")]
+    pub(crate) plan: Option<PathBuf>,
     /// Both sides in one process
     #[arg(long, conflicts_with_all = ["listen", "connect"])]
     pub(crate) threads: bool,

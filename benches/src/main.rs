@@ -1,7 +1,7 @@
 //! Core-pinned benchmarks of Doorbell: latency and rate between two processes of one machine,
 //! two threads of one process, or two hosts, on any device.
 //!
-//! In data order: the command line ([`cli`]), the other side ([`other`], [`serve`]) and this one
+//! In data order: the command line ([`cli`], [`placed`]), the other side ([`other`], [`serve`]) and this one
 //! ([`run`], [`side`]), what they say to each other ([`wire`]), what is measured ([`latency`],
 //! [`rate`], [`floor`], with [`clock`] and [`count`]), and what comes out ([`record`], [`table`],
 //! [`report`]).
@@ -15,6 +15,7 @@ mod floor;
 mod latency;
 mod machine;
 mod other;
+mod placed;
 mod plan;
 mod rate;
 mod record;
@@ -85,9 +86,18 @@ fn start(command: Cmd) -> Result<(), Failure> {
             let soft = is_soft(&device);
             device.run(Parent { args: &args, soft })
         }
-        Cmd::Latency(common) => bench(&common, plan::latency(&common), None),
-        Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
-        Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
+        Cmd::Latency(mut common) => {
+            placed::enter(&mut common)?;
+            bench(&common, plan::latency(&common), None)
+        }
+        Cmd::Rate(mut args) => {
+            placed::enter(&mut args.common)?;
+            bench(&args.common, plan::rate(&args), None)
+        }
+        Cmd::Report(mut args) => {
+            placed::enter(&mut args.common)?;
+            bench(&args.common, plan::report(&args), Some(&args.out))
+        }
     }
 }
 
@@ -134,7 +144,8 @@ fn cores(common: &Common, workers: u32) -> Result<Vec<usize>, Failure> {
     if cores.len() < need || (need > 1 && cores[1..].contains(&cores[0])) {
         return Err(Failure::new(format!(
             "--cores: {need} are needed, first the connecting side's, which it has for itself, \
-             then one for each worker; choose from {list}"
+             then one for each worker; choose from {list}, or from a plan for more workers \
+             (tune plan --workers {need})"
         )));
     }
     Ok(cores.clone())
