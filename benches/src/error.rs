@@ -6,7 +6,7 @@ use doorbell_alloc::MapError;
 use doorbell_cm::CmError;
 use doorbell_engine::error::SetupError;
 use doorbell_engine::worker::SendError;
-use doorbell_tune::{ChooseError, PinError};
+use doorbell_tune::{ChooseError, MeasureError, PinError};
 use thiserror::Error;
 
 /// Why there are no figures, in one line.
@@ -67,6 +67,12 @@ impl From<PinError> for Failure {
 
 impl From<ChooseError> for Failure {
     fn from(error: ChooseError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<MeasureError> for Failure {
+    fn from(error: MeasureError) -> Failure {
         Failure::new(error.to_string())
     }
 }

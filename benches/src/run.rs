@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clock::Clock;
 use crate::error::Failure;
-use crate::floor::{self, Floor};
+use crate::floor::Floor;
 use crate::machine::Machine;
 use crate::other::Other;
 use crate::record::{Placement, Record, SCHEMA, round};
@@ -96,7 +96,7 @@ impl<F: Fabric> Bench<'_, F> {
     /// The floor between the two sides, if both are on this machine.
     fn floor(&self) -> Result<Option<f64>, Failure> {
         match self.cores[..] {
-            [here, there, ..] => floor::probe([here, there]).map(Some),
+            [here, there, ..] => Ok(Some(tune::floor([here, there])?)),
             _ => Ok(None),
         }
     }

@@ -5,7 +5,8 @@
 //! - [`pin()`] moves the thread to one of them, and looks whether it is there;
 //! - [`Root`] is where a machine is read: its own files, or a recorded copy of them;
 //! - [`Machine`] is what it has: packages, nodes, cores, caches, NICs;
-//! - [`Plan`] is where workers run on it, and a program that enters one runs there.
+//! - [`Plan`] is where workers run on it, and a program that enters one runs there;
+//! - [`Measured`] is what such a plan rests on: latency between cores, bandwidth of nodes.
 //!
 //! Cores are read once, at the start: a thread that is pinned, and every thread and process it
 //! starts, sees one core only.
@@ -14,6 +15,7 @@ mod ids;
 mod list;
 mod machine;
 mod mask;
+mod measure;
 mod pin;
 mod place;
 mod plan;
@@ -28,6 +30,7 @@ pub use machine::{
     Cache, Core, Cpus, Device, DeviceKind, Link, Machine, MachineError, Node, Package,
 };
 pub use mask::cores;
+pub use measure::{Bandwidth, MeasureError, Measured, Scope, floor};
 pub use pin::{PinError, pin};
 pub use place::{Memory, PlaceError, run_on, take_memory};
 pub use plan::{MakeError, PLAN_VARIABLE, Plan, PlanError, Request, Worker};

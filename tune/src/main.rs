@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{plan, run, topology};
+use crate::commands::{measure, plan, run, topology};
 use crate::failure::{Failure, complain};
 
 /// Placement: cores, nodes, and what is wrong with them.
@@ -26,6 +26,8 @@ enum Cmd {
     Plan(plan::PlanArgs),
     /// Run a program where a plan says
     Run(run::RunArgs),
+    /// How far cores are from each other, and nodes from memory
+    Measure(measure::MeasureArgs),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +46,7 @@ fn start(command: Cmd) -> Result<u8, Failure> {
         Cmd::Topology(args) => topology::run(&args),
         Cmd::Plan(args) => plan::run(&args),
         Cmd::Run(args) => run::run(&args),
+        Cmd::Measure(args) => measure::run(&args),
     }
 }
 

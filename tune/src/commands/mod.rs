@@ -1,5 +1,6 @@
 //! What the command line asks for, a file each.
 
+pub(crate) mod measure;
 pub(crate) mod plan;
 pub(crate) mod run;
 mod svg;
@@ -73,4 +74,33 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
     fs::write(file, text).map_err(|error| {
         Failure::new(format_args!("asked to write {}: {error}; name another", file.display()))
     })
+}
+
+/// `64M` in bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 1 << 10),
+        Some('M') => (&text[..text.len() - 1], 1 << 20),
+        Some('G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    // TOML has no larger numbers.
+    let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
+    bytes.ok_or_else(|| "bytes, such as 4096, 64M or 2G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64M"), Ok(64 << 20));
+        assert_eq!(bytes("2G"), Ok(2 << 30));
+        for text in ["", "M", "-1", "1.5G", "99999999999G", "9223372036854775808", "é"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
 }

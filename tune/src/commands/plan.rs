@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use doorbell_tune::{Plan, Request};
 
-use crate::commands::{Policy, Which, write};
+use crate::commands::{Policy, Which, bytes, write};
 use crate::failure::{Failure, say};
 
 /// Where workers should run, near a device: a plan, as TOML. A worker gets a core of its own, the
@@ -58,33 +58,4 @@ pub(crate) fn run(args: &PlanArgs) -> Result<u8, Failure> {
         None => say(&text)?,
     }
     Ok(0)
-}
-
-/// `64M` in bytes.
-fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], 1 << 10),
-        Some('M') => (&text[..text.len() - 1], 1 << 20),
-        Some('G') => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    // TOML has no larger numbers.
-    let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| "bytes, such as 4096, 64M or 2G".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert_eq!(bytes("64M"), Ok(64 << 20));
-        assert_eq!(bytes("2G"), Ok(2 << 30));
-        for text in ["", "M", "-1", "1.5G", "99999999999G", "9223372036854775808", "é"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-    }
 }

@@ -33,10 +33,20 @@ impl Svg {
 
     /// Text whose baseline begins at `(x, y)`.
     pub(crate) fn text(&mut self, at: (f64, f64), text: &str) {
+        self.ink(at, text, "#000");
+    }
+
+    /// The same in another colour.
+    pub(crate) fn ink(&mut self, at: (f64, f64), text: &str, ink: &str) {
         self.width = self.width.max(at.0 + text.chars().count() as f64 * LETTER);
         self.height = self.height.max(at.1 + 4.0);
-        let _ =
-            writeln!(self.body, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", at.0, at.1, plain(text));
+        let _ = writeln!(
+            self.body,
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{ink}\">{}</text>",
+            at.0,
+            at.1,
+            plain(text)
+        );
     }
 
     /// The whole picture.

@@ -5,7 +5,7 @@ mod cpus;
 mod devices;
 #[cfg(feature = "numa")]
 mod hwloc;
-mod sysfs;
+pub(crate) mod sysfs;
 
 use serde::Serialize;
 use thiserror::Error;

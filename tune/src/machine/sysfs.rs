@@ -61,12 +61,21 @@ fn nodes(root: &Root, online: &Ids) -> Vec<Node> {
     ids.iter().map(node).collect()
 }
 
-/// The total of a `meminfo`, whose lines are `[Node 0 ]MemTotal: 123 kB`, in bytes.
 fn memory(root: &Root, file: &str) -> u64 {
-    let text = root.text(file).unwrap_or_default();
-    let total = text.lines().find_map(|line| line.split_once("MemTotal:"));
-    let number = total.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or(0) * 1024
+    meminfo(root, file, "MemTotal:").unwrap_or(0)
+}
+
+/// Memory of a node that nothing uses, in bytes; `None` where the machine does not say.
+pub(crate) fn free(root: &Root, node: usize) -> Option<u64> {
+    meminfo(root, &format!("{NODE}/node{node}/meminfo"), "MemFree:")
+        .or_else(|| meminfo(root, "/proc/meminfo", "MemFree:"))
+}
+
+/// A line of a `meminfo`, which reads `[Node 0 ]MemTotal: 123 kB`, in bytes.
+fn meminfo(root: &Root, file: &str, key: &str) -> Option<u64> {
+    let text = root.text(file)?;
+    let (_, rest) = text.lines().find_map(|line| line.split_once(key))?;
+    rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn cores(root: &Root, online: &Ids, nodes: &[Node]) -> Vec<Core> {
