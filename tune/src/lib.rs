@@ -11,6 +11,7 @@
 //! Cores are read once, at the start: a thread that is pinned, and every thread and process it
 //! starts, sees one core only.
 
+mod choose;
 mod ids;
 mod list;
 mod machine;
@@ -20,8 +21,8 @@ mod pin;
 mod place;
 mod plan;
 mod root;
-mod topology;
 
+pub use choose::{ChooseError, choose};
 pub use ids::{Ids, IdsError};
 pub use list::CoreList;
 #[cfg(feature = "numa")]
@@ -35,4 +36,3 @@ pub use pin::{PinError, pin};
 pub use place::{Memory, PlaceError, run_on, take_memory};
 pub use plan::{MakeError, PLAN_VARIABLE, Plan, PlanError, Request, Worker};
 pub use root::{ReadError, Root};
-pub use topology::{ChooseError, choose};

@@ -20,13 +20,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Cmd {
-    /// What the machine has: packages, nodes, cores, devices
     Topology(topology::TopologyArgs),
-    /// Where workers should run, near a device: a plan, as TOML
     Plan(plan::PlanArgs),
-    /// Run a program where a plan says
     Run(run::RunArgs),
-    /// How far cores are from each other, and nodes from memory
     Measure(measure::MeasureArgs),
 }
 

@@ -103,9 +103,13 @@ fn this_machine_can_be_read() {
     assert_eq!(machine.cpus.online.len(), cpus);
     assert!(!machine.nodes.is_empty() && machine.nodes[0].memory_bytes > 0);
     assert!(doorbell_tune::cores().iter().all(|cpu| machine.cpus.usable.contains(*cpu)));
+    // A virtual machine may get more memory meanwhile.
+    let still = |mut machine: Machine| {
+        machine.nodes.iter_mut().for_each(|node| node.memory_bytes = 0);
+        machine
+    };
     let by_files = Machine::from_files(&Root::system()).unwrap();
-    assert_eq!(machine.cores, by_files.cores);
-    assert_eq!(machine.devices, by_files.devices);
+    assert_eq!(still(machine), still(by_files), "by hwloc, if the feature numa is on");
 }
 
 #[test]

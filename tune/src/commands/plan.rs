@@ -8,7 +8,9 @@ use doorbell_tune::{Plan, Request};
 use crate::commands::{Policy, Which, bytes, write};
 use crate::failure::{Failure, say};
 
-/// Where workers should run, near a device: a plan, as TOML. A worker gets a core of its own, the
+/// Where workers should run, near a device: a plan, as TOML
+///
+/// A worker gets a core of its own, the
 /// nearest to the device first, isolated ones before others; memory of its node; and a shared
 /// receive queue together with its neighbour. `tune run --plan` and `doorbell-bench --plan` run
 /// there.

@@ -50,7 +50,9 @@ fn nodes(root: &Root, online: &Ids) -> Vec<Node> {
     }
     let node = |id| {
         let folder = format!("{NODE}/node{id}");
-        let distances = root.text(&format!("{folder}/distance")).unwrap_or_default();
+        // One node alone is far from nothing.
+        let far = (ids.len() > 1).then(|| root.text(&format!("{folder}/distance"))).flatten();
+        let distances = far.unwrap_or_default();
         Node {
             id,
             cpus: root.ids(&format!("{folder}/cpulist")).unwrap_or_default().and(online),

@@ -20,9 +20,10 @@ const CACHES: u64 = 4;
 /// And not less, in bytes.
 const MEMORY_MIN: u64 = 256 << 20;
 
-/// How far cores are from each other, in nanoseconds (half a round trip of a flag), and how fast
-/// the cores of each node together read the memory of each node, in GB/s. Nothing else should run
-/// meanwhile.
+/// How far cores are from each other, and nodes from memory
+///
+/// Half a round trip of a flag between each two cores, in nanoseconds, and how fast the cores of
+/// each node together read the memory of each node, in GB/s. Nothing else should run meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune measure

@@ -11,9 +11,11 @@ use clap::Args;
 use crate::commands::{Which, write};
 use crate::failure::{Failure, say};
 
-/// What the machine has: packages, NUMA nodes with their memory, caches, cores with their hardware
-/// threads, NICs and RDMA devices with their PCIe links. Memory is in GiB, caches in KiB and MiB,
-/// lanes in GT/s; in JSON everything is in bytes and GT/s.
+/// What the machine has: packages, nodes, cores, devices
+///
+/// Packages, NUMA nodes with their memory, caches, cores with their hardware threads, NICs and RDMA
+/// devices with their PCIe links. Memory is in GiB, caches in KiB and MiB, lanes in GT/s; in JSON
+/// everything is in bytes and GT/s.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune topology

@@ -1,13 +1,13 @@
 //! Which cores have nothing in common.
 
 use std::collections::HashSet;
-use std::fs;
-use std::path::Path;
 
 use thiserror::Error;
 
-use crate::list::{self, CoreList};
+use crate::list::CoreList;
+use crate::machine::Machine;
 use crate::mask;
+use crate::root::Root;
 
 /// Fewer cores than asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -34,13 +34,13 @@ pub fn choose(wanted: usize) -> Result<Vec<usize>, ChooseError> {
     if allowed.len() < wanted {
         return Err(ChooseError { wanted, allowed });
     }
-    let mut cores: Vec<Core> = allowed.into_iter().map(|id| Core::read(SYSTEM, id)).collect();
+    // A machine that says nothing has cores with nothing in common.
+    let machine = Machine::from_files(&Root::system()).unwrap_or_default();
+    let mut cores: Vec<Core> = allowed.into_iter().map(|id| Core::of(&machine, id)).collect();
     // Ascending, but core 0 at the end.
     cores.sort_by_key(|core| (core.id == 0, core.id));
     Ok(pick(&cores, wanted))
 }
-
-const SYSTEM: &str = "/sys/devices/system/cpu";
 
 /// Where a hardware thread sits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,13 +53,10 @@ struct Core {
 }
 
 impl Core {
-    fn read(system: &str, id: usize) -> Core {
-        let folder = Path::new(system).join(format!("cpu{id}")).join("topology");
-        let text = |name| fs::read_to_string(folder.join(name)).ok();
-        let siblings = text("thread_siblings_list").and_then(|text| list::parse(&text));
-        let first = siblings.and_then(|list| list.first().copied()).unwrap_or(id);
-        let package = text("physical_package_id").and_then(|text| text.trim().parse().ok());
-        Core { id, package: package.unwrap_or(0), first }
+    fn of(machine: &Machine, id: usize) -> Core {
+        let core = machine.cores.iter().find(|core| core.cpus.contains(id));
+        let first = core.and_then(|core| core.cpus.first()).unwrap_or(id);
+        Core { id, package: core.map_or(0, |core| core.package), first }
     }
 }
 
@@ -120,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_system_that_says_nothing_is_taken_as_flat() {
-        let core = Core::read("/nonexistent", 7);
+        let core = Core::of(&Machine::default(), 7);
         assert_eq!(core, Core { id: 7, package: 0, first: 7 });
     }
 
