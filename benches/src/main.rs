@@ -1,10 +1,10 @@
 //! Core-pinned benchmarks of Doorbell: latency and rate between two processes of one machine,
 //! two threads of one process, or two hosts, on any device.
 //!
-//! In data order: the command line ([`cli`], [`placed`]), the other side ([`other`], [`serve`]) and this one
-//! ([`run`], [`side`]), what they say to each other ([`wire`]), what is measured ([`latency`],
-//! [`rate`], [`floor`], with [`clock`] and [`count`]), and what comes out ([`record`], [`table`],
-//! [`report`]).
+//! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), the other side
+//! ([`other`], [`serve`]) and this one ([`run`], [`side`]), what they say to each other ([`wire`]),
+//! what is measured ([`latency`], [`rate`], [`floor`], with [`clock`] and [`count`]), and what comes
+//! out ([`record`], [`table`], [`report`]).
 
 mod chart;
 mod cli;

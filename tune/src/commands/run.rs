@@ -19,9 +19,10 @@ const NOT_FOUND: u8 = 127;
 
 /// Run a program where a plan says
 ///
-/// Its threads run on the CPUs of the plan's workers, its memory is of their nodes. The variable DOORBELL_PLAN tells it the plan's path, so that it can pin each
-/// worker to its own CPU; threads that nobody pins are not spread over isolated CPUs by the kernel.
-/// The program takes this one's place: its exit code and signals are its own.
+/// Its threads run on the CPUs of the plan's workers, its memory is of their nodes. The variable
+/// DOORBELL_PLAN tells it the plan's path, so that it can pin each worker to its own CPU; threads
+/// that nobody pins are not spread over isolated CPUs by the kernel. The program takes this one's
+/// place: its exit code and signals are its own.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune run --plan plan.toml -- doorbell-bench rate --workers 2

@@ -51,10 +51,11 @@ pub enum MakeError {
     /// There is not that much to run on.
     #[error(
         "{workers} workers were asked for, and there are CPUs for {room}: this program may use \
-         CPUs {usable}{}, {housekeeping} of their cores are for housekeeping{}; ask for fewer, or {}",
+         CPUs {usable}{}, {housekeeping} of their cores are for housekeeping{}; ask for fewer, or \
+         see {}",
         gone(offline),
         if *siblings { "" } else { ", and two workers do not share a core" },
-        if *siblings { "see --housekeeping" } else { "see --siblings and --housekeeping" }
+        if *siblings { "--housekeeping" } else { "--siblings and --housekeeping" }
     )]
     TooMany {
         /// Workers asked for.

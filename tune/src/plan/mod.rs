@@ -68,7 +68,10 @@ pub struct Worker {
 #[non_exhaustive]
 pub enum PlanError {
     /// The file cannot be read.
-    #[error("asked to read the plan {}, the system answered: {source}; `tune plan` writes one", path.display())]
+    #[error(
+        "asked to read the plan {}, the system answered: {source}; `tune plan` writes one",
+        path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,
