@@ -3,8 +3,8 @@
 //!
 //! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), the other side
 //! ([`other`], [`serve`]) and this one ([`run`], [`side`]), what they say to each other ([`wire`]),
-//! what is measured ([`latency`], [`rate`], [`floor`], with [`clock`] and [`count`]), and what comes
-//! out ([`record`], [`table`], [`report`]).
+//! what is measured ([`latency`], [`rate`], [`floor`], with [`clock`] and [`count`]), and what
+//! comes out ([`record`], [`table`], [`report`]).
 
 mod chart;
 mod cli;

@@ -67,6 +67,17 @@ fn workers_are_on_isolated_cores_of_the_devices_socket() {
 }
 
 #[test]
+fn housekeeping_stays_off_isolated_cores() {
+    let recorded = machines::two_sockets();
+    recorded.write("/sys/devices/system/cpu/isolated", "0-15,32-47");
+    let plan = make(&recorded, &request(16, Some("mlx5_0"))).unwrap();
+    check(&recorded, &plan);
+    assert_eq!((plan.cpus(), plan.housekeeping.clone()), (ids("0-15"), ids("16,48")));
+    let two = Request { housekeeping: 2, ..request(1, Some("mlx5_0")) };
+    assert_eq!(make(&recorded, &two).unwrap().housekeeping, ids("16-17,48-49"));
+}
+
+#[test]
 fn what_is_near_goes_first_and_what_is_far_is_said() {
     let recorded = machines::two_sockets();
     // Fifteen cores are near: one of the sixteen is for housekeeping.

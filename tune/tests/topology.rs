@@ -87,6 +87,15 @@ fn a_container_may_use_its_cpuset_and_sees_the_whole_machine() {
 }
 
 #[test]
+fn a_sibling_that_is_switched_off_is_no_thread_of_a_core() {
+    let recorded = machines::two_sockets();
+    recorded.write("/sys/devices/system/cpu/cpu63/topology/core_cpus_list", "31,63");
+    let machine = read(&recorded);
+    assert!(machine.cores.iter().any(|core| core.cpus == ids("63")));
+    assert!(!machine.cores.iter().any(|core| core.cpus.contains(31)));
+}
+
+#[test]
 fn a_machine_of_1536_cpus_is_read_whole() {
     let recorded = machines::many();
     let machine = read(&recorded);

@@ -8,7 +8,7 @@ use hwlocality::Topology;
 use hwlocality::bitmap::Bitmap;
 use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::ObjectAttributes;
-use hwlocality::object::types::{CacheType, OSDeviceType, ObjectType};
+use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use thiserror::Error;
 
@@ -189,13 +189,12 @@ fn cores(topology: &Topology, nodes: &[Node], slow: &Ids) -> Vec<Core> {
 
 fn caches(topology: &Topology) -> Vec<Cache> {
     let cache = |object: &TopologyObject| match object.attributes() {
-        Some(ObjectAttributes::Cache(cache)) if cache.cache_type() != CacheType::Instruction => {
-            Some(Cache {
-                level: u8::try_from(cache.depth()).ok()?,
-                bytes: cache.size().map_or(0, u64::from),
-                cpus: cpus_of(object),
-            })
-        }
+        // Those for instructions are left out unless they are asked for.
+        Some(ObjectAttributes::Cache(cache)) => Some(Cache {
+            level: u8::try_from(cache.depth()).ok()?,
+            bytes: cache.size().map_or(0, u64::from),
+            cpus: cpus_of(object),
+        }),
         _ => None,
     };
     let mut caches: Vec<Cache> = topology.normal_objects().filter_map(cache).collect();
