@@ -17,6 +17,8 @@ use crate::ids::Ids;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     base: PathBuf,
+    /// Where what is read is copied to.
+    copy: Option<PathBuf>,
 }
 
 /// A file that could not be read.
@@ -38,7 +40,15 @@ impl Root {
 
     /// A machine recorded in a folder.
     pub fn at(base: impl Into<PathBuf>) -> Root {
-        Root { base: base.into() }
+        Root { base: base.into(), copy: None }
+    }
+
+    /// The same machine; what is read of it from now on is copied to `folder`, which is then a
+    /// recorded machine. A file that cannot be written is left out: whoever records reads the copy
+    /// and compares.
+    #[must_use]
+    pub fn recorded_in(self, folder: impl Into<PathBuf>) -> Root {
+        Root { copy: Some(folder.into()), ..self }
     }
 
     /// True for this machine, false for a recorded one: only on the former can anything be changed.
@@ -66,9 +76,20 @@ impl Root {
     pub fn read(&self, file: &str) -> Result<String, ReadError> {
         let path = self.path(file);
         match fs::read_to_string(&path) {
-            Ok(text) => Ok(text.trim().to_owned()),
+            Ok(text) => {
+                self.copy(file, |to| fs::write(to, &text));
+                Ok(text.trim().to_owned())
+            }
             Err(source) => Err(ReadError { path, source }),
         }
+    }
+
+    fn copy(&self, file: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
+        let Some(folder) = &self.copy else { return };
+        let to = folder.join(file.trim_start_matches('/'));
+        let parent = to.parent().map_or(Ok(()), fs::create_dir_all);
+        // Whoever records finds out by comparing.
+        let _ = parent.and_then(|()| write(&to));
     }
 
     /// A file's text; `None` where it cannot be read, which is how the kernel says that it does not
@@ -104,8 +125,15 @@ impl Root {
     #[must_use]
     pub fn entries(&self, folder: &str) -> Vec<String> {
         let Ok(found) = fs::read_dir(self.path(folder)) else { return Vec::new() };
-        let mut names: Vec<String> =
-            found.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let mut names = Vec::new();
+        for entry in found.flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            // What is below is copied when it is read, but that it is there is known now.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.copy(&format!("{folder}/{name}"), |to| fs::create_dir_all(to));
+            }
+            names.push(name);
+        }
         names.sort();
         names
     }
@@ -114,7 +142,18 @@ impl Root {
     /// is none.
     #[must_use]
     pub fn resolve(&self, file: &str) -> Option<PathBuf> {
-        fs::canonicalize(self.path(file)).ok()
+        let found = fs::canonicalize(self.path(file)).ok()?;
+        self.copy_link(file);
+        Some(found)
+    }
+
+    /// Links of /sys lead to folders of /sys by relative paths: they do so in a copy, too.
+    fn copy_link(&self, file: &str) {
+        let Ok(target) = fs::read_link(self.path(file)) else { return };
+        self.copy(file, |to| {
+            std::os::unix::fs::symlink(&target, to)?;
+            fs::create_dir_all(to.parent().unwrap_or(to).join(&target))
+        });
     }
 
     /// The name at the end of where a symbolic link leads, such as the driver of a device; `None`
@@ -122,6 +161,7 @@ impl Root {
     #[must_use]
     pub fn link(&self, file: &str) -> Option<String> {
         let target = fs::read_link(self.path(file)).ok()?;
+        self.copy_link(file);
         Some(target.file_name()?.to_str()?.to_owned())
     }
 }

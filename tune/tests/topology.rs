@@ -164,6 +164,25 @@ fn the_picture_has_every_core_and_device() {
 }
 
 #[test]
+fn a_recorded_copy_is_the_same_machine() {
+    for recorded in [machines::two_sockets(), machines::laptop(), machines::container()] {
+        let copy = recorded.folder().join("copy");
+        topology(&recorded, &["--record", copy.to_str().unwrap()]);
+        assert_eq!(Machine::read(&Root::at(&copy)).unwrap(), read(&recorded));
+        let output = tune(&["topology", "--record", copy.to_str().unwrap()]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains("name a new folder"), "{text}");
+    }
+    // This one, whose links are the kernel's.
+    let place = machines::laptop();
+    let copy = place.folder().join("copy");
+    let output = tune(&["topology", "--record", copy.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let (here, there) = (Machine::from_files(&Root::system()), Machine::read(&Root::at(&copy)));
+    assert_eq!(there.unwrap().devices, here.unwrap().devices);
+}
+
+#[test]
 fn what_is_no_machine_is_an_error_that_says_what_would_be() {
     let output = tune(&["topology", "--root", "/none-such"]);
     let text = String::from_utf8(output.stderr).unwrap();

@@ -26,10 +26,14 @@ pub(crate) struct Which {
 }
 
 impl Which {
+    pub(crate) fn root(&self) -> Root {
+        Root::at(&self.root)
+    }
+
     pub(crate) fn machine(&self) -> Result<Machine, Failure> {
         match &self.xml {
             Some(file) => from_xml(file),
-            None => Ok(Machine::read(&Root::at(&self.root))?),
+            None => Ok(Machine::read(&self.root())?),
         }
     }
 }

@@ -4,9 +4,10 @@ mod layout;
 mod picture;
 mod tree;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use doorbell_tune::{Machine, Root};
 
 use crate::commands::{Which, write};
 use crate::failure::{Failure, say};
@@ -20,6 +21,7 @@ use crate::failure::{Failure, say};
 #[command(after_help = "Examples:
   tune topology
   tune topology --svg machine.svg
+  tune topology --record server-7 && tune plan --workers 4 --root server-7
   tune topology --json | jq '.devices[] | {name, node}'")]
 pub(crate) struct TopologyArgs {
     #[command(flatten)]
@@ -27,6 +29,9 @@ pub(crate) struct TopologyArgs {
     /// JSON instead of a tree
     #[arg(long)]
     json: bool,
+    /// Record the machine, too, in a folder of that name, for --root there or elsewhere
+    #[arg(long, value_name = "FOLDER", conflicts_with = "xml")]
+    record: Option<PathBuf>,
     /// Draw a picture, too, in a file of that name
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -34,6 +39,9 @@ pub(crate) struct TopologyArgs {
 
 pub(crate) fn run(args: &TopologyArgs) -> Result<u8, Failure> {
     let machine = args.which.machine()?;
+    if let Some(folder) = &args.record {
+        record(&args.which.root(), folder)?;
+    }
     if let Some(file) = &args.svg {
         write(file, &picture::svg(&machine))?;
     }
@@ -43,4 +51,26 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<u8, Failure> {
     };
     say(&text)?;
     Ok(0)
+}
+
+/// Copies the files a machine is read from.
+fn record(root: &Root, folder: &Path) -> Result<(), Failure> {
+    if folder.exists() {
+        let folder = folder.display();
+        return Err(Failure::new(format_args!("{folder} is there already; name a new folder")));
+    }
+    let machine = Machine::from_files(&root.clone().recorded_in(folder))?;
+    let copy = Machine::from_files(&Root::at(folder))?;
+    // Memory may come and go between the two.
+    let same = machine.cores == copy.cores
+        && machine.cpus == copy.cpus
+        && machine.devices == copy.devices
+        && machine.memory_nodes == copy.memory_nodes;
+    match same {
+        true => Ok(()),
+        false => Err(Failure::new(format_args!(
+            "the copy in {} is not the same machine; is there room on that disk?",
+            folder.display()
+        ))),
+    }
 }
