@@ -6,11 +6,13 @@
 //! - [`Root`] is where a machine is read: its own files, or a recorded copy of them;
 //! - [`Machine`] is what it has: packages, nodes, cores, caches, NICs;
 //! - [`Plan`] is where workers run on it, and a program that enters one runs there;
-//! - [`Measured`] is what such a plan rests on: latency between cores, bandwidth of nodes.
+//! - [`Measured`] is what such a plan rests on: latency between cores, bandwidth of nodes;
+//! - [`check`] says what costs latency or rate there, and mends it.
 //!
 //! Cores are read once, at the start: a thread that is pinned, and every thread and process it
 //! starts, sees one core only.
 
+pub mod check;
 mod choose;
 mod ids;
 mod list;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{measure, plan, run, topology};
+use crate::commands::{check, measure, plan, run, topology};
 use crate::failure::{Failure, complain};
 
 /// Placement: cores, nodes, and what is wrong with them.
@@ -21,6 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Cmd {
     Topology(topology::TopologyArgs),
+    Check(check::CheckArgs),
     Plan(plan::PlanArgs),
     Run(run::RunArgs),
     Measure(measure::MeasureArgs),
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
 fn start(command: Cmd) -> Result<u8, Failure> {
     match command {
         Cmd::Topology(args) => topology::run(&args),
+        Cmd::Check(args) => check::run(&args),
         Cmd::Plan(args) => plan::run(&args),
         Cmd::Run(args) => run::run(&args),
         Cmd::Measure(args) => measure::run(&args),

@@ -1,5 +1,6 @@
 //! What the command line asks for, a file each.
 
+pub(crate) mod check;
 pub(crate) mod measure;
 pub(crate) mod plan;
 pub(crate) mod run;

@@ -1,0 +1,281 @@
+//! What a check reads.
+
+use std::io;
+
+use glob::{MatchOptions, Pattern};
+use thiserror::Error;
+
+use super::mend::{Rule, Setting};
+use crate::{Cpus, Ids, ReadError, Root};
+
+/// What the workers on this machine shall have.
+#[derive(Clone, Debug)]
+pub struct Wants {
+    /// The cores they run on; without a word, those that are isolated.
+    pub cores: Option<Ids>,
+    /// Huge pages of 2 MiB on each node.
+    pub hugepages: u64,
+}
+
+impl Default for Wants {
+    /// 128 MiB a node: forty workers with default settings.
+    fn default() -> Wants {
+        Wants { cores: None, hugepages: 64 }
+    }
+}
+
+/// What could not be read, so that nothing can be said.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Unread {
+    /// The system would not.
+    #[error("{source}; is this the right user?")]
+    Refused {
+        /// What was asked, and the answer.
+        #[from]
+        source: ReadError,
+    },
+    /// It holds something else than the kernel writes there.
+    #[error("{file} holds `{text}`, which is not {wanted}")]
+    Garbled {
+        /// The file.
+        file: String,
+        /// What it holds.
+        text: String,
+        /// What was looked for.
+        wanted: &'static str,
+    },
+    /// Only the beginning of a device's configuration space is for everybody.
+    #[error("{file}: only its first {len} bytes may be read; ask as root")]
+    Short {
+        /// The file.
+        file: String,
+        /// Bytes read.
+        len: usize,
+    },
+    /// Workers cannot run on cores that do not.
+    #[error("cores {cores} do not run on this machine; choose from {online}")]
+    NoCore {
+        /// Those asked for that do not.
+        cores: Ids,
+        /// Those that do.
+        online: Ids,
+    },
+}
+
+/// A machine, and what is wanted of it.
+#[derive(Debug)]
+pub struct Host<'a> {
+    /// Where it is read.
+    pub root: &'a Root,
+    /// Its CPUs.
+    pub cpus: Cpus,
+    /// The CPUs that workers run on, or could.
+    pub workers: Ids,
+    /// True if those were named or are isolated; false if nothing is set apart for workers, and
+    /// `workers` is only what could be.
+    pub apart: bool,
+    /// Huge pages of 2 MiB wanted on each node.
+    pub hugepages: u64,
+}
+
+/// Files that a setting is about.
+#[derive(Debug)]
+pub(super) struct Matched {
+    /// How many there are.
+    pub(super) total: usize,
+    /// What the last of them holds.
+    pub(super) last: String,
+    /// Those that do not hold what they should, and what they hold.
+    pub(super) off: Vec<(String, String)>,
+}
+
+impl<'a> Host<'a> {
+    /// Reads which CPUs there are.
+    ///
+    /// # Errors
+    /// The machine does not say which CPUs run, or workers are wanted on others.
+    pub fn read(root: &'a Root, wants: &Wants) -> Result<Host<'a>, Unread> {
+        let cpus = Cpus::read(root)?;
+        let missing = wants.cores.clone().unwrap_or_default().without(&cpus.online);
+        if !missing.is_empty() {
+            return Err(Unread::NoCore { cores: missing, online: cpus.online });
+        }
+        let apart = wants.cores.is_some() || !cpus.isolated.is_empty();
+        let mut host =
+            Host { root, cpus, workers: Ids::default(), apart, hugepages: wants.hugepages };
+        host.workers = match &wants.cores {
+            Some(cores) => cores.clone(),
+            None if apart => host.cpus.isolated.clone(),
+            // Most machines give their first core the housekeeping.
+            None => match host.cpus.online.first() {
+                Some(first) => host.cpus.online.without(&host.siblings(first)?),
+                None => Ids::default(),
+            },
+        };
+        Ok(host)
+    }
+
+    /// The CPUs left for everybody else.
+    #[must_use]
+    pub fn housekeeping(&self) -> Ids {
+        self.cpus.online.without(&self.workers)
+    }
+
+    /// The hardware threads of the core that `cpu` belongs to, itself among them.
+    pub(super) fn siblings(&self, cpu: usize) -> Result<Ids, Unread> {
+        let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        Ok(self.ids(&file)?.unwrap_or_else(|| Ids::from_iter([cpu])))
+    }
+
+    /// A file's text, trimmed; `None` if there is no such file.
+    pub(super) fn text(&self, file: &str) -> Result<Option<String>, Unread> {
+        match self.root.read(file) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_absent(&error.source) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A file's bytes; `None` if there is no such file.
+    pub(super) fn bytes(&self, file: &str) -> Result<Option<Vec<u8>>, Unread> {
+        let path = self.root.path(file);
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(source) if is_absent(&source) => Ok(None),
+            Err(source) => Err(ReadError { path, source }.into()),
+        }
+    }
+
+    /// A file that holds one number.
+    pub(super) fn number(&self, file: &str) -> Result<Option<u64>, Unread> {
+        let Some(text) = self.text(file)? else { return Ok(None) };
+        match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(garbled(file, &text, "a number")),
+        }
+    }
+
+    /// A file that holds a list of CPUs or nodes; the kernel writes `(null)` for none in some.
+    pub(super) fn ids(&self, file: &str) -> Result<Option<Ids>, Unread> {
+        match self.text(file)? {
+            None => Ok(None),
+            Some(text) if text == "(null)" => Ok(Some(Ids::default())),
+            Some(text) => match text.parse() {
+                Ok(ids) => Ok(Some(ids)),
+                Err(_) => Err(garbled(file, &text, "a list such as 0-3,8")),
+            },
+        }
+    }
+
+    /// The value of a parameter on the kernel's command line; empty if it has none.
+    pub(super) fn parameter(&self, name: &str) -> Result<Option<String>, Unread> {
+        let line = self.text("/proc/cmdline")?.unwrap_or_default();
+        let mut words =
+            line.split_whitespace().map(|word| word.split_once('=').unwrap_or((word, "")));
+        Ok(words.find(|(word, _)| *word == name).map(|(_, value)| value.to_owned()))
+    }
+
+    /// The files that a pattern (glob(7)) names, in the order of the numbers in their names.
+    pub(super) fn files(&self, pattern: &str) -> Vec<String> {
+        let base = self.root.path("/");
+        let base = base.to_string_lossy();
+        let under = format!("{}{}", Pattern::escape(&base), pattern.trim_start_matches('/'));
+        let found = glob::glob_with(&under, MatchOptions::new()).into_iter().flatten().flatten();
+        let mut files: Vec<String> = found
+            .filter_map(|path| Some(format!("/{}", path.to_str()?.strip_prefix(base.as_ref())?)))
+            .collect();
+        files.sort_by_cached_key(|file| (numbers(file), file.clone()));
+        files
+    }
+
+    /// The value of a setting on this machine: the table says `$WORKERS`, `$HOUSEKEEPING` and
+    /// `$HUGEPAGES`.
+    pub(super) fn filled(&self, value: &str) -> String {
+        value
+            .replace("$WORKERS", &self.workers.to_string())
+            .replace("$HOUSEKEEPING", &self.housekeeping().to_string())
+            .replace("$HUGEPAGES", &self.hugepages.to_string())
+    }
+
+    /// Which files of a setting do not hold what they should.
+    pub(super) fn matched(&self, setting: &Setting) -> Result<Matched, Unread> {
+        let value = self.filled(setting.value);
+        let mut matched = Matched { total: 0, last: String::new(), off: Vec::new() };
+        for file in self.files(setting.files) {
+            // A CPU that is switched off in the meantime takes its files along.
+            let Some(text) = self.text(&file)? else { continue };
+            let now = chosen(&text).to_owned();
+            let holds = match setting.rule {
+                Rule::Is => now == value,
+                Rule::AtLeast => number_in(&file, &now)? >= number_in(&file, &value)?,
+                Rule::Above { beside, above } => {
+                    let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+                    match self.number(&format!("{folder}/{beside}"))? {
+                        Some(number) if number > above => now == value,
+                        _ => true,
+                    }
+                }
+            };
+            matched.total += 1;
+            matched.last.clone_from(&now);
+            if !holds {
+                matched.off.push((file, now));
+            }
+        }
+        Ok(matched)
+    }
+}
+
+/// The word in brackets, in a file that lists all the words it knows; else the whole text.
+pub(super) fn chosen(text: &str) -> &str {
+    let text = text.trim();
+    let mut words = text.split_whitespace();
+    words.find_map(|word| word.strip_prefix('[')?.strip_suffix(']')).unwrap_or(text)
+}
+
+/// The CPU in `/sys/devices/system/cpu/cpu12/…`.
+pub(super) fn cpu_of(file: &str) -> Option<usize> {
+    file.strip_prefix("/sys/devices/system/cpu/cpu")?.split('/').next()?.parse().ok()
+}
+
+pub(super) fn garbled(file: &str, text: &str, wanted: &'static str) -> Unread {
+    // A binary file, or one of another kind, may be long.
+    let text = text.chars().take(60).collect();
+    Unread::Garbled { file: file.to_owned(), text, wanted }
+}
+
+fn number_in(file: &str, text: &str) -> Result<u64, Unread> {
+    text.parse().map_err(|_| garbled(file, text, "a number"))
+}
+
+/// The kernel's ways to say that it does not have the thing.
+fn is_absent(error: &io::Error) -> bool {
+    let gone = [libc::ENODEV, libc::ENXIO, libc::EINVAL, libc::EOPNOTSUPP].map(Some);
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || gone.contains(&error.raw_os_error())
+}
+
+/// The numbers in a name, so that cpu10 comes after cpu9.
+fn numbers(file: &str) -> Vec<u64> {
+    file.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chosen_word_is_the_one_in_brackets() {
+        assert_eq!(chosen("always defer [madvise] never\n"), "madvise");
+        assert_eq!(chosen("performance\n"), "performance");
+        assert_eq!(chosen("50000 100000\n"), "50000 100000");
+    }
+
+    #[test]
+    fn files_come_in_the_order_of_their_numbers() {
+        assert!(numbers("/cpu9/state10") < numbers("/cpu10/state2"));
+        assert_eq!(cpu_of("/sys/devices/system/cpu/cpu12/cpuidle/state1/disable"), Some(12));
+        assert_eq!(cpu_of("/sys/devices/system/cpu/cpufreq"), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! Memory: pages, limits, and what moves pages about.
+
+use super::Check;
+use super::host::{Host, Unread, chosen, garbled};
+use super::mend::{Mend, Rule, Setting, Step};
+use super::report::{Verdict, settings, settings_noted, words, write};
+
+const HUGEPAGES: Setting = Setting {
+    files: "/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB/nr_hugepages",
+    value: "$HUGEPAGES",
+    rule: Rule::AtLeast,
+};
+const MEMLOCK: Setting = Setting {
+    files: "/etc/security/limits.d/60-doorbell.conf",
+    value: "* - memlock unlimited",
+    rule: Rule::Is,
+};
+const THP_DEFRAG: Setting = Setting {
+    files: "/sys/kernel/mm/transparent_hugepage/defrag",
+    value: "madvise",
+    rule: Rule::Is,
+};
+
+/// A setting of sysctl(8).
+const fn sysctl(files: &'static str, value: &'static str) -> Mend {
+    Mend::Write(Setting { files, value, rule: Rule::Is })
+}
+
+/// The family, in the order in which memory comes to be: reserved, locked, and left in peace.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "hugepages",
+        should: "each node with memory has pages of 2 MiB set aside (--hugepages says how many)",
+        why: "a region in small pages needs 512 times the translations, in the core and in the NIC",
+        cost: "about 20 to 30 cycles for each touch of a page that the core's table of 1500 to 3000 \
+               translations does not hold (Intel's and AMD's optimization manuals); a NIC that \
+               misses asks over PCIe, about 0.5 to 1 us (a PCIe round trip)",
+        judge: hugepages,
+        mends: &[
+            Mend::Write(HUGEPAGES),
+            Mend::Advice(
+                "if fewer come out, memory is in pieces: restart, with hugepages=N on the kernel's \
+                 command line if that does not help either",
+            ),
+        ],
+    },
+    Check {
+        name: "memlock",
+        should: "a program may lock all the memory it registers",
+        why: "memory that a NIC reads and writes is locked in place and counts against this limit",
+        cost: "no time, it fails: registration answers ENOMEM (ibv_reg_mr(3)); the kernel's default \
+               is 64 KiB, 8 MiB since Linux 5.16 (getrlimit(2))",
+        judge: memlock,
+        mends: &[
+            Mend::Write(MEMLOCK),
+            Mend::Advice("log in again; a systemd service needs LimitMEMLOCK=infinity instead"),
+        ],
+    },
+    Check {
+        name: "thp",
+        should: "transparent huge pages are for those who ask (madvise)",
+        why: "`never` takes the second-best pages away; `always` lets khugepaged move any program's \
+              memory while it runs",
+        cost: "about 0.1 to 1 ms while a page of 2 MiB is copied under a program that touches it \
+               (2 MiB at memory speed and a fault; kernel: admin-guide/mm/transhuge)",
+        judge: settings_noted,
+        mends: &[Mend::Write(Setting {
+            files: "/sys/kernel/mm/transparent_hugepage/enabled",
+            value: "madvise",
+            rule: Rule::Is,
+        })],
+    },
+    Check {
+        name: "thp_defrag",
+        should: "a page fault does not wait for memory to be compacted, unless it asked (madvise)",
+        why: "with `always` any first touch may stop to reclaim and to move pages about",
+        cost: "about 0.1 to 10 ms a fault when memory is fragmented (direct compaction; kernel: \
+               admin-guide/mm/transhuge)",
+        judge: thp_defrag,
+        mends: &[Mend::Write(THP_DEFRAG)],
+    },
+    Check {
+        name: "numa_balancing",
+        should: "kernel.numa_balancing is 0",
+        why: "pages are unmapped now and then to see who touches them, and moved to that node",
+        cost: "about 1 to 2 us a fault, for every page in turn, and an interrupt on each core of the \
+               program that has it mapped (kernel: admin-guide/sysctl/kernel)",
+        judge: numa_balancing,
+        mends: &[sysctl("/proc/sys/kernel/numa_balancing", "0")],
+    },
+    Check {
+        name: "zone_reclaim",
+        should: "vm.zone_reclaim_mode is 0",
+        why: "with it a node that is full is cleared of file pages before another node gives memory",
+        cost: "about 0.1 to 10 ms an allocation (direct reclaim; kernel: admin-guide/sysctl/vm)",
+        judge: settings,
+        mends: &[sysctl("/proc/sys/vm/zone_reclaim_mode", "0")],
+    },
+    Check {
+        name: "swap",
+        should: "no swap, or vm.swappiness is 1",
+        why: "memory that is not locked (stacks, tables, the control plane) may be on a disk when it \
+              is needed",
+        cost: "about 0.1 ms a touch from an SSD, 10 ms from a disk (their access times)",
+        judge: swap,
+        mends: &[sysctl("/proc/sys/vm/swappiness", "1")],
+    },
+];
+
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+const NODES: &str = "/sys/devices/system/node";
+
+/// Where there is a pool, on each node that has memory.
+fn pools(host: &Host<'_>) -> Result<Vec<String>, Unread> {
+    let with_memory = host.ids(&format!("{NODES}/has_memory"))?;
+    let mut folders = Vec::new();
+    for file in host.files(HUGEPAGES.files) {
+        let node = file.strip_prefix(NODES).and_then(|rest| rest.strip_prefix("/node"));
+        let node = node.and_then(|rest| rest.split('/').next()?.parse::<usize>().ok());
+        let empty =
+            node.is_some_and(|node| with_memory.as_ref().is_some_and(|ids| !ids.contains(node)));
+        if !empty && let Some(folder) = file.strip_suffix("/nr_hugepages") {
+            folders.push(folder.to_owned());
+        }
+    }
+    if folders.is_empty() && host.root.has(POOL) {
+        folders.push(POOL.to_owned());
+    }
+    Ok(folders)
+}
+
+fn hugepages(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    let folders = pools(host)?;
+    if folders.is_empty() {
+        return Ok(Verdict::absent("this kernel sets no pages of 2 MiB aside"));
+    }
+    let (mut told, mut steps, mut taken) = (Vec::new(), Vec::new(), false);
+    for folder in folders {
+        let number = |name: &str| host.number(&format!("{folder}/{name}"));
+        let giant = folder.replace("-2048kB", "-1048576kB");
+        let giant = host.number(&format!("{giant}/nr_hugepages"))?.unwrap_or(0);
+        let small = number("nr_hugepages")?.unwrap_or(0);
+        let free = number("free_hugepages")?.unwrap_or(small);
+        let place = folder.split('/').find(|part| part.starts_with("node") && part.len() > 4);
+        told.push(format!("{} has {small}, {free} of them free", place.unwrap_or("the machine")));
+        // A page of 1 GiB holds as much as 512 of 2 MiB.
+        if small.saturating_add(giant.saturating_mul(512)) < host.hugepages {
+            steps.push(write(host, &HUGEPAGES, &format!("{folder}/nr_hugepages")));
+        } else {
+            taken |= free == 0 && giant == 0 && host.hugepages > 0;
+        }
+    }
+    let is = format!("{} ({} wanted on each)", told.join("; "), host.hugepages);
+    if !steps.is_empty() {
+        steps.extend(words(host, check));
+        return Ok(Verdict::bad(is, steps));
+    }
+    let more = "other programs hold all pages of a node; ask for more: --hugepages".to_owned();
+    Ok(if taken { Verdict::note(is, vec![Step::Advice(more)]) } else { Verdict::fine(is) })
+}
+
+/// CAP_IPC_LOCK, which lifts the limit (capabilities(7)).
+const IPC_LOCK: u64 = 1 << 14;
+
+fn memlock(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    let file = "/proc/self/limits";
+    let Some(text) = host.text(file)? else { return Ok(Verdict::absent("no limits here")) };
+    let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let Some(soft) = line.and_then(|rest| rest.split_whitespace().next()) else {
+        return Err(garbled(file, &text, "a table with a line `Max locked memory`"));
+    };
+    if soft == "unlimited" {
+        return Ok(Verdict::fine("unlimited"));
+    }
+    let Ok(bytes) = soft.parse::<u64>() else { return Err(garbled(file, soft, "a number")) };
+    let caps = host.root.field("/proc/self/status", "CapEff").unwrap_or_default();
+    if u64::from_str_radix(&caps, 16).is_ok_and(|caps| caps & IPC_LOCK != 0) {
+        return Ok(Verdict::fine(format!("{bytes} bytes, and CAP_IPC_LOCK lifts the limit")));
+    }
+    let wanted = host.hugepages << 21;
+    let is = format!("{bytes} bytes; the huge pages of one node are {wanted}");
+    let set = host.text(MEMLOCK.files)?.unwrap_or_default();
+    let set = set.lines().any(|line| line == MEMLOCK.value);
+    let mut steps = words(host, check);
+    if set {
+        return Ok(Verdict::note(format!("{is}; the next login will have no limit"), steps));
+    }
+    steps.insert(0, write(host, &MEMLOCK, MEMLOCK.files));
+    Ok(if bytes < wanted { Verdict::bad(is, steps) } else { Verdict::note(is, steps) })
+}
+
+fn thp_defrag(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
+    Ok(match host.text(THP_DEFRAG.files)?.as_deref().map(chosen) {
+        None => Verdict::absent("this kernel has no transparent huge pages"),
+        Some("always") => Verdict::bad(
+            "always: any fault may stop",
+            vec![write(host, &THP_DEFRAG, THP_DEFRAG.files)],
+        ),
+        Some(mode) => Verdict::fine(mode),
+    })
+}
+
+fn numa_balancing(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    if host.files(&format!("{NODES}/node[0-9]*")).len() < 2 {
+        return Ok(Verdict::absent("one node, so nothing to balance"));
+    }
+    settings(host, check)
+}
+
+fn swap(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    let areas = host.text("/proc/swaps")?.unwrap_or_default().lines().skip(1).count();
+    if areas == 0 {
+        return Ok(Verdict::fine("no swap"));
+    }
+    settings_noted(host, check)
+}

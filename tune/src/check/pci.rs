@@ -1,0 +1,255 @@
+//! The way from the device to memory: its link, its ordering, and who checks its addresses.
+
+use super::Check;
+use super::device::pci_paths;
+use super::host::{Host, Unread};
+use super::mend::{Mend, Step};
+use super::report::{Verdict, words};
+
+/// The family, in the order in which a write of the NIC meets it.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "pcie_link",
+        should: "the device's PCIe link runs at its full width and speed",
+        why: "a slot with fewer lanes, or a card that sits badly, halves the rate and halves it again",
+        cost: "about half the rate for half the lanes, and the same for half the speed (the PCIe \
+               specification's rates a lane)",
+        judge: link,
+        mends: &[Mend::Advice("another slot, or the card out and in again; see lspci -vv, LnkSta")],
+    },
+    Check {
+        name: "pcie_relaxed",
+        should: "the device may order its writes loosely (DevCtl, RlxdOrd+)",
+        why: "without it each write waits for those before it, though only completions have to",
+        cost: "about 10 to 50 % of the bandwidth on machines with several memory controllers a \
+               socket, nothing for lone small messages (tuning guides of AMD and NVIDIA)",
+        judge: relaxed,
+        mends: &[],
+    },
+    Check {
+        name: "iommu",
+        should: "no IOMMU, or one that passes the device's addresses through (iommu=pt)",
+        why: "otherwise each address is looked up, and a miss of the IOMMU's table walks memory",
+        cost: "about 0.3 us a miss (Neugebauer and others, SIGCOMM 2018), up to 20 % of the rate at \
+               200 Gb/s (Farshin and others, PeerJ CS 2023)",
+        judge: iommu,
+        mends: &[Mend::Kernel("iommu=pt")],
+    },
+    Check {
+        name: "acs",
+        should: "bridges above the device send requests between peers straight on (ACS off)",
+        why: "with redirection, what one device writes to another goes up to the root and back",
+        cost: "about 0.5 us and half the bandwidth from device to device, such as GPU to NIC; nothing \
+               between NIC and memory (the longer path; NVIDIA GPUDirect guide)",
+        judge: acs,
+        mends: &[],
+    },
+    Check {
+        name: "device_node",
+        should: "the system knows which node the device is near",
+        why: "memory and workers on the other socket reach the NIC over the link between sockets",
+        cost: "about 0.1 to 0.2 us each way (remote less local latency; tune measure)",
+        judge: node,
+        mends: &[Mend::Advice(
+            "a firmware that tells it, or a plan made by hand: tune plan, with the node named",
+        )],
+    },
+];
+
+const NO_DEVICE: &str = "no RDMA device on PCIe";
+
+/// What one function looks like.
+enum Function {
+    /// As it should.
+    Good(String),
+    /// Not so, and what would help.
+    Wrong(String, Vec<Step>),
+}
+
+/// Judges each RDMA function; `wrong` says how bad it is if one of them is not as it should be.
+fn each(
+    host: &Host<'_>,
+    wrong: fn(String, Vec<Step>) -> Verdict,
+    judge: impl Fn(&str) -> Result<Function, Unread>,
+) -> Result<Verdict, Unread> {
+    let (mut good, mut bad, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+    for folder in pci_paths(host).iter().filter_map(|path| path.last()) {
+        match judge(folder)? {
+            Function::Good(what) => good.push(format!("{} {what}", address(folder))),
+            Function::Wrong(what, help) => {
+                bad.push(format!("{} {what}", address(folder)));
+                steps.extend(help);
+            }
+        }
+    }
+    Ok(match (bad.is_empty(), good.is_empty()) {
+        (true, true) => Verdict::absent(NO_DEVICE),
+        (true, false) => Verdict::fine(good.join("; ")),
+        (false, _) => wrong(bad.join("; "), steps),
+    })
+}
+
+/// The last part of a folder's name.
+fn address(folder: &str) -> &str {
+    folder.rsplit('/').next().unwrap_or(folder)
+}
+
+fn link(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    each(host, Verdict::bad, |folder| {
+        let read = |name: &str| host.text(&format!("{folder}/{name}"));
+        let now = (read("current_link_width")?, read("current_link_speed")?);
+        let most = (read("max_link_width")?, read("max_link_speed")?);
+        let told = |(width, speed): &(Option<String>, Option<String>)| match (width, speed) {
+            (Some(width), Some(speed)) => format!("{width} lanes of {speed}"),
+            _ => "a link that says nothing".to_owned(),
+        };
+        if now == most || most.0.is_none() {
+            return Ok(Function::Good(format!("has {}", told(&now))));
+        }
+        let bad = format!("has {}, and could have {}", told(&now), told(&most));
+        Ok(Function::Wrong(bad, words(host, check)))
+    })
+}
+
+fn relaxed(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
+    // The firmware or the kernel may have a reason, and only streams of data gain.
+    each(host, Verdict::note, |folder| {
+        let config = Config::read(host, folder)?;
+        Ok(match config.device_control()? {
+            None => Function::Good("is not PCIe".to_owned()),
+            Some(control) if control & RELAXED != 0 => Function::Good("has it on".to_owned()),
+            Some(_) => {
+                let at = address(folder);
+                let help = format!(
+                    "setpci -s {at} CAP_EXP+8.w=10:10, unless the kernel's log says that the root \
+                     port mishandles it; and ask for it at registration (IBV_ACCESS_RELAXED_ORDERING)"
+                );
+                Function::Wrong("has it off".to_owned(), vec![Step::Advice(help)])
+            }
+        })
+    })
+}
+
+fn iommu(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    each(host, Verdict::bad, |folder| {
+        let Some(group) = host.root.link(&format!("{folder}/iommu_group")) else {
+            return Ok(Function::Good("is behind no IOMMU".to_owned()));
+        };
+        let kind = host.text(&format!("/sys/kernel/iommu_groups/{group}/type"))?;
+        Ok(match kind.as_deref() {
+            Some("identity") => Function::Good(format!("passes through (group {group})")),
+            kind => {
+                let kind = kind.unwrap_or("of an unnamed kind");
+                let bad = format!("is translated: group {group} is {kind}");
+                Function::Wrong(bad, words(host, check))
+            }
+        })
+    })
+}
+
+fn acs(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
+    let paths = pci_paths(host);
+    let (mut redirecting, mut steps, mut bridges) = (Vec::new(), Vec::new(), 0);
+    for bridge in paths.iter().flat_map(|path| path.split_last().map_or(&[][..], |(_, up)| up)) {
+        bridges += 1;
+        let config = Config::read(host, bridge)?;
+        let at = address(bridge);
+        if config.access_control()?.is_some_and(|control| control & REDIRECT != 0)
+            && !redirecting.contains(&at)
+        {
+            redirecting.push(at);
+            steps.push(Step::Advice(format!(
+                "if peers share it and trust each other: setpci -s {at} ECAP_ACS+6.w=0:c, or \
+                 pci=disable_acs_redir={at} on the kernel's command line"
+            )));
+        }
+    }
+    Ok(match (paths.is_empty(), redirecting.is_empty()) {
+        (true, _) => Verdict::absent(NO_DEVICE),
+        (false, true) => Verdict::fine(format!("{bridges} bridges, none of which redirects")),
+        (false, false) => Verdict::note(format!("{} redirects", redirecting.join(", ")), steps),
+    })
+}
+
+fn node(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    let nodes = host.files("/sys/devices/system/node/node[0-9]*").len();
+    each(host, Verdict::note, |folder| {
+        let node = host.text(&format!("{folder}/numa_node"))?;
+        Ok(match node.as_deref() {
+            Some("-1") | None if nodes > 1 => {
+                let bad = "is near no node that is known".to_owned();
+                Function::Wrong(bad, words(host, check))
+            }
+            Some("-1") | None => Function::Good("is on the only node".to_owned()),
+            Some(node) => Function::Good(format!("is on node {node}")),
+        })
+    })
+}
+
+/// Enable Relaxed Ordering, in Device Control (PCI Express Base Specification 7.5.3.4).
+const RELAXED: u16 = 1 << 4;
+/// Request and Completion Redirect, in ACS Control (7.7.11.3).
+const REDIRECT: u16 = 1 << 2 | 1 << 3;
+
+/// A function's configuration space, as far as it may be read.
+struct Config {
+    file: String,
+    bytes: Vec<u8>,
+}
+
+impl Config {
+    fn read(host: &Host<'_>, folder: &str) -> Result<Config, Unread> {
+        let file = format!("{folder}/config");
+        let bytes = host.bytes(&file)?.unwrap_or_default();
+        Ok(Config { file, bytes })
+    }
+
+    fn u16(&self, at: usize) -> Result<u16, Unread> {
+        match self.bytes.get(at..at + 2) {
+            Some(two) => Ok(u16::from_le_bytes([two[0], two[1]])),
+            None => Err(Unread::Short { file: self.file.clone(), len: self.bytes.len() }),
+        }
+    }
+
+    /// Device Control, of the PCI Express capability; `None` for a function of plain PCI.
+    fn device_control(&self) -> Result<Option<u16>, Unread> {
+        const LIST: u16 = 1 << 4;
+        if self.u16(6)? & LIST == 0 {
+            return Ok(None);
+        }
+        let mut at = usize::from(self.u16(0x34)? & 0xFC);
+        // As many as fit; a list that goes round ends here too.
+        for _ in 0..48 {
+            if at == 0 {
+                break;
+            }
+            let head = self.u16(at)?;
+            if head & 0xFF == 0x10 {
+                return self.u16(at + 8).map(Some);
+            }
+            at = usize::from(head >> 8 & 0xFC);
+        }
+        Ok(None)
+    }
+
+    /// ACS Control, of the extended capability; `None` for a function without.
+    fn access_control(&self) -> Result<Option<u16>, Unread> {
+        // A space of 256 bytes is whole, and has no extended part.
+        if self.bytes.len() == 256 {
+            return Ok(None);
+        }
+        let mut at = 0x100;
+        for _ in 0..960 {
+            let (id, next) = (self.u16(at)?, self.u16(at + 2)?);
+            match id {
+                0x000D => return self.u16(at + 6).map(Some),
+                0 | 0xFFFF => break,
+                _ => at = usize::from(next >> 4 & 0xFFC),
+            }
+            if at < 0x100 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,73 @@
+//! The shell that mends a machine while it runs.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+
+use super::mend::{Step, quoted};
+use super::report::{Report, Severity};
+use crate::Root;
+
+/// Where a script keeps what was there before, under the root.
+pub const STATE: &str = "/var/lib/doorbell/tune.state";
+
+/// The functions of every script: `put`, `stop` and what they need.
+pub(super) const PRELUDE: &str = include_str!("prelude.sh");
+
+/// A script that mends what is bad and can be mended at run time; with `all`, what is worth knowing
+/// too. The rest is in it as comments. It keeps what was there before in `state`, or, without one,
+/// in [`STATE`] under the root.
+#[must_use]
+pub fn script(report: &Report, all: bool, state: Option<&str>) -> String {
+    let mut text = String::from("#!/bin/sh\n# Mends what `tune check` found; run it as root.\n");
+    text.push_str(PRELUDE);
+    match state {
+        Some(file) => push(&mut text, format_args!("STATE={}", quoted(file))),
+        None => push(&mut text, format_args!("STATE=${{STATE:-$ROOT{STATE}}}")),
+    }
+    for finding in &report.findings {
+        let asked = match finding.severity {
+            Severity::Bad => true,
+            Severity::Note => all,
+            Severity::Unknown | Severity::Fine | Severity::Absent => false,
+        };
+        if !asked || finding.mend.is_empty() {
+            continue;
+        }
+        push(&mut text, format_args!("\n# {}: {}", finding.name, finding.is.replace('\n', " ")));
+        for step in &finding.mend {
+            match step {
+                Step::Write { file, value } => {
+                    push(&mut text, format_args!("put {} {}", quoted(file), quoted(value)));
+                }
+                Step::Stop(service) => push(&mut text, format_args!("stop {}", quoted(service))),
+                step => push(&mut text, format_args!("# {}", step.to_string().replace('\n', " "))),
+            }
+        }
+    }
+    text.push_str("\nexit $failed\n");
+    text
+}
+
+/// Runs a script of [`script()`] on a machine, and says whether all of it worked; what did not has
+/// been told on standard error.
+///
+/// # Errors
+/// There is no shell.
+pub fn run_script(root: &Root, script: &str) -> io::Result<bool> {
+    let base = root.path("/");
+    // As `ROOT` it stands before names that begin with a slash.
+    let base = base.to_string_lossy();
+    let mut shell = Command::new("sh");
+    shell.arg("-s").env("ROOT", base.trim_end_matches('/')).env_remove("STATE");
+    let mut child = shell.stdin(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(script.as_bytes())?;
+    }
+    Ok(child.wait()?.success())
+}
+
+pub(super) fn push(text: &mut String, line: fmt::Arguments<'_>) {
+    text.push_str(&line.to_string());
+    text.push('\n');
+}

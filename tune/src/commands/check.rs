@@ -1,0 +1,134 @@
+//! `tune check`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use doorbell_tune::check::{self, Host, Report, STATE, Wants, boot};
+use doorbell_tune::{Ids, Root};
+
+use crate::failure::{Failure, complain, say};
+
+/// What costs latency or rate here.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 nothing is bad, 1 something is, 2 something could not be read.\n\
+Mends are for what is bad; with --only, for what is worth knowing too.\n\
+Example: tune check --apply --cores 2-5 && run-it; tune check --undo"
+)]
+pub(crate) struct CheckArgs {
+    /// A folder with a copy of the machine's files under /sys, /proc and /etc
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    root: PathBuf,
+    /// Only these checks, by name
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// The workers' cores, such as 2-5; else the isolated ones
+    #[arg(long, value_name = "LIST")]
+    cores: Option<Ids>,
+    /// Pages of 2 MiB that each node should have
+    #[arg(long, value_name = "N", default_value_t = Wants::default().hugepages)]
+    hugepages: u64,
+    /// JSON instead of text
+    #[arg(long, conflicts_with_all = ["fix", "apply", "undo", "boot"])]
+    json: bool,
+    /// Print a script that mends what can be mended at run time
+    #[arg(long, conflicts_with_all = ["apply", "undo", "boot"])]
+    fix: bool,
+    /// Show that script, run it, and check again
+    #[arg(long, conflicts_with_all = ["undo", "boot"])]
+    apply: bool,
+    /// Restore what --apply has changed
+    #[arg(long, conflicts_with = "boot")]
+    undo: bool,
+    /// Write the files that do the same at every start
+    #[arg(long, value_name = "FOLDER")]
+    boot: Option<PathBuf>,
+    /// Where --apply keeps what was there before [default: /var/lib/doorbell/tune.state]
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+/// Exit code of what could not be done.
+const COULD_NOT: u8 = 2;
+
+pub(crate) fn run(args: &CheckArgs) -> Result<u8, Failure> {
+    let root = Root::at(&args.root);
+    if let Some(folder) = &args.boot {
+        return write_boot(folder);
+    }
+    if args.undo {
+        let state = args.state.clone().unwrap_or_else(|| root.path(STATE));
+        return undo(&root, &state);
+    }
+    let report = judge(args, &root)?;
+    if !args.fix && !args.apply {
+        let text = match args.json {
+            true => format!("{}\n", serde_json::to_string_pretty(&report)?),
+            false => report.to_string(),
+        };
+        say(&text)?;
+        return Ok(report.exit_code());
+    }
+    let state = args.state.as_ref().map(|file| file.to_string_lossy());
+    let script = check::script(&report, !args.only.is_empty(), state.as_deref());
+    say(&script)?;
+    if args.fix {
+        return Ok(0);
+    }
+    let whole = check::run_script(&root, &script).map_err(could_not)?;
+    let report = judge(args, &root)?;
+    say(&format!("\n{report}"))?;
+    Ok(if whole { report.exit_code() } else { COULD_NOT })
+}
+
+fn judge(args: &CheckArgs, root: &Root) -> Result<Report, Failure> {
+    if let Some(name) = args.only.iter().find(|name| check::checks().all(|c| c.name != **name)) {
+        let names: Vec<&str> = check::checks().map(|check| check.name).collect();
+        return Err(could_not(format_args!(
+            "no check is called {name}; there are {}",
+            names.join(", ")
+        )));
+    }
+    let wants = Wants { cores: args.cores.clone(), hugepages: args.hugepages };
+    let host = Host::read(root, &wants).map_err(could_not)?;
+    Ok(check::run(&host, &args.only))
+}
+
+fn could_not(text: impl std::fmt::Display) -> Failure {
+    Failure { code: COULD_NOT, ..Failure::new(text) }
+}
+
+fn undo(root: &Root, state: &Path) -> Result<u8, Failure> {
+    let undone = check::undo(root, state).map_err(could_not)?;
+    if undone.is_nothing() {
+        say("nothing to undo\n")?;
+        return Ok(0);
+    }
+    let mut text = String::new();
+    for name in &undone.restored {
+        text.push_str(&format!("restored {name}\n"));
+    }
+    for name in &undone.gone {
+        text.push_str(&format!("a restart has reset {name}\n"));
+    }
+    say(&text)?;
+    for failed in &undone.failed {
+        complain(&format_args!("not restored: {failed}"));
+    }
+    Ok(if undone.failed.is_empty() { 0 } else { COULD_NOT })
+}
+
+fn write_boot(folder: &Path) -> Result<u8, Failure> {
+    let fault = |path: &Path| {
+        let path = path.display().to_string();
+        move |error| could_not(format_args!("asked to write {path}, the system answered: {error}"))
+    };
+    fs::create_dir_all(folder).map_err(fault(folder))?;
+    for file in boot::files() {
+        let path = folder.join(file.name);
+        fs::write(&path, file.text).map_err(fault(&path))?;
+        say(&format!("{}\n", path.display()))?;
+    }
+    Ok(0)
+}
