@@ -1,0 +1,293 @@
+//! A recorded machine: a folder with the few files that matter. It begins as one of which there is
+//! nothing to complain, so that a test says only what is bad.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use doorbell_tune::Root;
+use doorbell_tune::check::{self, Host, Wants};
+use serde_json::Value;
+
+/// The RDMA function, and the bridge above it.
+pub(crate) const FUNCTION: &str = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
+pub(crate) const BRIDGE: &str = "/sys/devices/pci0000:3a/0000:3a:00.0";
+pub(crate) const PORT: &str = "/sys/class/infiniband/mlx5_0/ports/1";
+
+/// The folder goes when this value does.
+pub(crate) struct Machine {
+    folder: PathBuf,
+    wants: Wants,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+/// Every file and link of a machine, and what it holds.
+pub(crate) type Holds = BTreeMap<PathBuf, Vec<u8>>;
+
+impl Machine {
+    /// Two nodes, eight cores of which the last six are the workers', a NIC, everything well.
+    pub(crate) fn quiet() -> Machine {
+        let machine = Machine::empty();
+        machine.cpus().memory().devices().rest()
+    }
+
+    /// Without any file.
+    pub(crate) fn empty() -> Machine {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: only the number has to be unique.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // A name with a space and with what a pattern would take for its own.
+        let name = format!("a [machine] {}-{number}", std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Machine { folder, wants: Wants::default() }
+    }
+
+    fn cpus(mut self) -> Machine {
+        let cpu = "/sys/devices/system/cpu";
+        for (name, list) in [("online", "0-7"), ("isolated", "2-7"), ("nohz_full", "2-7")] {
+            self = self.with(&format!("{cpu}/{name}"), list);
+        }
+        for id in 0..8 {
+            let folder = format!("{cpu}/cpu{id}");
+            self = self
+                .with(&format!("{folder}/topology/thread_siblings_list"), &id.to_string())
+                .with(&format!("{folder}/cpufreq/scaling_governor"), "performance");
+            for (state, name, us, off) in [(0, "POLL", 0, 0), (1, "C1", 2, 0), (2, "C6", 133, 1)] {
+                let folder = format!("{folder}/cpuidle/state{state}");
+                self = self
+                    .with(&format!("{folder}/name"), name)
+                    .with(&format!("{folder}/latency"), &us.to_string())
+                    .with(&format!("{folder}/disable"), &off.to_string());
+            }
+        }
+        self.with("/proc/cmdline", "quiet isolcpus=2-7 nohz_full=2-7 rcu_nocbs=2-7")
+            .with("/proc/sys/kernel/nmi_watchdog", "0")
+            .with("/proc/sys/vm/stat_interval", "10")
+            .with("/proc/irq/24/smp_affinity_list", "0-1")
+            .with("/proc/1/comm", "systemd")
+    }
+
+    fn memory(mut self) -> Machine {
+        for node in 0..2 {
+            let folder = format!("/sys/devices/system/node/node{node}/hugepages");
+            self = self
+                .with(&format!("{folder}/hugepages-2048kB/nr_hugepages"), "64")
+                .with(&format!("{folder}/hugepages-2048kB/free_hugepages"), "60");
+        }
+        let table = "Limit                     Soft Limit           Hard Limit           Units\n\
+                     Max locked memory         unlimited            unlimited            bytes";
+        self.with("/sys/devices/system/node/has_memory", "0-1")
+            .with("/proc/self/limits", table)
+            .with("/proc/self/status", "CapEff:\t0000000000000000\nCpus_allowed_list:\t0-7")
+            .with("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
+            .with(
+                "/sys/kernel/mm/transparent_hugepage/defrag",
+                "always defer defer+madvise [madvise] never",
+            )
+            .with("/proc/sys/kernel/numa_balancing", "0")
+            .with("/proc/sys/vm/zone_reclaim_mode", "0")
+            .with("/proc/sys/vm/swappiness", "60")
+            .with("/etc/security/limits.d/README", "")
+            .with("/proc/swaps", "Filename\tType\tSize\tUsed\tPriority")
+    }
+
+    fn devices(self) -> Machine {
+        let group = "/sys/kernel/iommu_groups/7";
+        self.bytes(&format!("{BRIDGE}/config"), &config(0, 0))
+            .bytes(&format!("{FUNCTION}/config"), &config(1 << 4, 0))
+            .with(&format!("{FUNCTION}/numa_node"), "1")
+            .with(&format!("{FUNCTION}/current_link_width"), "16")
+            .with(&format!("{FUNCTION}/current_link_speed"), "16.0 GT/s PCIe")
+            .with(&format!("{FUNCTION}/max_link_width"), "16")
+            .with(&format!("{FUNCTION}/max_link_speed"), "16.0 GT/s PCIe")
+            .with(&format!("{group}/type"), "identity")
+            .link(&format!("{FUNCTION}/iommu_group"), "../../../../kernel/iommu_groups/7")
+            .link(&format!("{FUNCTION}/infiniband/mlx5_0/device"), "../../../0000:3b:00.0")
+            .link(
+                "/sys/class/infiniband/mlx5_0",
+                "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband/mlx5_0",
+            )
+            .with(&format!("{PORT}/state"), "4: ACTIVE")
+            .with(&format!("{PORT}/link_layer"), "Ethernet")
+            .with(&format!("{PORT}/gid_attrs/ndevs/0"), "ens1np0")
+            .with(&format!("{PORT}/hw_counters/out_of_buffer"), "0")
+            .with("/sys/class/net/ens1np0/mtu", "9000")
+    }
+
+    fn rest(self) -> Machine {
+        let clock = "/sys/devices/system/clocksource/clocksource0";
+        let group = "/sys/fs/cgroup/system.slice/engine.service";
+        self.with(&format!("{clock}/current_clocksource"), "tsc")
+            .with(&format!("{clock}/available_clocksource"), "tsc hpet acpi_pm")
+            .with("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu constant_tsc nonstop_tsc")
+            .with("/proc/stat", "cpu  1000 0 200 8000 0 0 0 0 0 0")
+            .with("/proc/self/cgroup", "0::/system.slice/engine.service")
+            .with(&format!("{group}/cpu.max"), "max 100000")
+            .with(&format!("{group}/memory.max"), "max")
+            .with(&format!("{group}/memory.current"), "1000000")
+            .with(&format!("{group}/hugetlb.2MB.max"), "max")
+            .with(&format!("{group}/cpuset.cpus.effective"), "0-7")
+    }
+
+    /// A file, with the line end that the kernel writes.
+    pub(crate) fn with(self, file: &str, text: &str) -> Machine {
+        self.bytes(file, format!("{text}\n").as_bytes())
+    }
+
+    pub(crate) fn bytes(self, file: &str, bytes: &[u8]) -> Machine {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+        self
+    }
+
+    pub(crate) fn link(self, file: &str, target: &str) -> Machine {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+        self
+    }
+
+    /// Takes a file, a link or a whole folder away.
+    pub(crate) fn without(self, file: &str) -> Machine {
+        let path = self.path(file);
+        match path.symlink_metadata().unwrap().is_dir() {
+            true => fs::remove_dir_all(path).unwrap(),
+            false => fs::remove_file(path).unwrap(),
+        }
+        self
+    }
+
+    /// The workers' cores.
+    pub(crate) fn cores(mut self, list: &str) -> Machine {
+        self.wants.cores = Some(list.parse().unwrap());
+        self
+    }
+
+    /// Huge pages that each node should have.
+    pub(crate) fn hugepages(mut self, pages: u64) -> Machine {
+        self.wants.hugepages = pages;
+        self
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.folder.join(file.trim_start_matches('/'))
+    }
+
+    pub(crate) fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    /// `tune check` with these words.
+    pub(crate) fn tune(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tune"));
+        command.arg("check").arg("--root").arg(&self.folder).args(words);
+        command.args(["--hugepages", &self.wants.hugepages.to_string()]);
+        if let Some(cores) = &self.wants.cores {
+            command.args(["--cores", &cores.to_string()]);
+        }
+        command.output().unwrap()
+    }
+
+    /// What one check says.
+    pub(crate) fn finding(&self, name: &str) -> Value {
+        let root = Root::at(&self.folder);
+        let host = Host::read(&root, &self.wants).unwrap();
+        let report = check::run(&host, &[name.to_owned()]);
+        serde_json::to_value(&report.findings[0]).unwrap()
+    }
+
+    /// What a check finds, if it is that bad.
+    #[track_caller]
+    pub(crate) fn says(&self, name: &str, severity: &str) -> String {
+        let finding = self.finding(name);
+        assert_eq!(finding["severity"], severity, "{finding:#}");
+        assert_eq!(finding["name"], name);
+        finding["is"].as_str().unwrap().to_owned()
+    }
+
+    /// The check finds that, is mended by the printed script, and undone to the last byte.
+    #[track_caller]
+    pub(crate) fn mends(&self, name: &str, severity: &str) {
+        self.mends_to(name, severity, "fine");
+    }
+
+    #[track_caller]
+    pub(crate) fn mends_to(&self, name: &str, severity: &str, then: &str) {
+        self.says(name, severity);
+        let before = self.holds();
+        let script = self.tune(&["--fix", "--only", name]);
+        assert!(script.status.success(), "{}", told(&script));
+        let ran = self.shell(&String::from_utf8(script.stdout).unwrap(), &[]);
+        assert!(ran.status.success(), "{}", told(&ran));
+        self.says(name, then);
+        assert_ne!(self.holds(), before, "{name} changed nothing");
+        let undone = self.tune(&["--undo"]);
+        assert!(undone.status.success(), "{}", told(&undone));
+        assert_eq!(self.holds(), before);
+        self.says(name, severity);
+        let again = self.tune(&["--undo"]);
+        assert_eq!(again.stdout, b"nothing to undo\n", "{}", told(&again));
+        assert!(again.status.success());
+    }
+
+    /// Runs a script with this machine as its root.
+    pub(crate) fn shell(&self, script: &str, variables: &[(&str, &str)]) -> Output {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).env("ROOT", &self.folder).env_remove("STATE");
+        shell.envs(variables.iter().copied()).output().unwrap()
+    }
+
+    pub(crate) fn holds(&self) -> Holds {
+        let mut files = Holds::new();
+        collect(&self.folder, &mut files);
+        files
+    }
+}
+
+fn collect(folder: &Path, files: &mut Holds) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_symlink() {
+            let target = fs::read_link(&path).unwrap();
+            files.insert(path, target.into_os_string().into_encoded_bytes());
+        } else if path.is_dir() {
+            collect(&path, files);
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            files.insert(path, bytes);
+        }
+    }
+}
+
+/// What a command said, for people.
+pub(crate) fn told(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}: {}{}", output.status, text(&output.stdout), text(&output.stderr))
+}
+
+/// A PCI Express function's configuration space, with these two registers.
+pub(crate) fn config(device_control: u16, access_control: u16) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    let mut put = |at: usize, value: u16| bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    put(0x06, 1 << 4); // has capabilities, of which the first is
+    put(0x34, 0x40); // power management, which leads to
+    put(0x40, 0x6001);
+    put(0x60, 0x0010); // PCI Express, the last
+    put(0x68, device_control);
+    put(0x100, 0x0001); // advanced error reporting, which leads to
+    put(0x102, 0x1481);
+    put(0x148, 0x000D); // access control services, the last
+    put(0x14A, 0x0001);
+    put(0x14E, access_control);
+    bytes
+}
