@@ -122,9 +122,9 @@ fn mtu(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     Ok(Verdict::note(is, steps))
 }
 
-/// What devices call their counters of missing receives: as seen by the receiver, by the sender,
-/// and in rxe.
-const COUNTERS: [&str; 4] = ["out_of_buffer", "rnr_nak_retry_err", "rcvd_rnr_err", "sent_rnr_err"];
+/// What devices call their counters of missing receives, as seen by the receiver and the sender:
+/// mlx5, then rxe.
+const COUNTERS: [&str; 4] = ["out_of_buffer", "rnr_nak_retry_err", "send_rnr_err", "rcvd_rnr_err"];
 
 fn rnr_timer(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let (mut met, mut counters) = (Vec::new(), 0);

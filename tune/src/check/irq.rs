@@ -38,18 +38,23 @@ fn affinity(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     }
     let (mut reached, mut first, mut total) = (Vec::new(), None, 0);
     for file in host.files(AFFINITY.files) {
-        let Some(mut cores) = host.ids(&file)? else { continue };
-        // Of the cores that may be asked the kernel chooses, mostly one.
-        let used = file.replace("smp_affinity_list", "effective_affinity_list");
-        if let Some(used) = host.ids(&used)?.filter(|ids| !ids.is_empty()) {
-            cores = used;
+        let name = file.trim_end_matches("/smp_affinity_list");
+        let number = name.trim_start_matches("/proc/irq/");
+        let handlers = host.text(&format!("/sys/kernel/irq/{number}/actions"))?;
+        // One without a handler never comes.
+        if handlers.as_deref() == Some("") {
+            continue;
         }
+        let Some(allowed) = host.ids(&file)? else { continue };
         total += 1;
-        let on_workers = cores.and(&host.workers);
-        if !on_workers.is_empty() {
-            first.get_or_insert_with(|| {
-                format!("{} goes to {cores}", file.trim_end_matches("/smp_affinity_list"))
-            });
+        // Of the cores that it may ask, the kernel chooses one; a new choice may wait for the next
+        // interrupt.
+        let used = file.replace("smp_affinity_list", "effective_affinity_list");
+        let used = host.ids(&used)?.filter(|ids| !ids.is_empty());
+        let used = used.unwrap_or_else(|| allowed.clone()).and(&allowed);
+        if !used.and(&host.workers).is_empty() {
+            let whose = handlers.map(|whose| format!(" ({whose})")).unwrap_or_default();
+            first.get_or_insert_with(|| format!("{name}{whose} goes to {used}"));
             reached.push(file);
         }
     }

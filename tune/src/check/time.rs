@@ -20,7 +20,10 @@ pub const CHECKS: &[Check] = &[
         cost: "about 1 us a reading from hpet or acpi_pm, 20 to 40 ns from tsc or kvm-clock (a read \
                over the device's bus against rdtsc in the vdso(7))",
         judge: clocksource,
-        mends: &[Mend::Write(CLOCKSOURCE)],
+        mends: &[
+            Mend::Write(CLOCKSOURCE),
+            Mend::Advice("if tsc is not offered, the kernel's log says why: dmesg | grep -i tsc"),
+        ],
     },
     Check {
         name: "tsc",

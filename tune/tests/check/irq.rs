@@ -13,7 +13,18 @@ fn where_an_interrupt_really_goes_decides() {
     let machine = Machine::quiet().with("/proc/irq/31/smp_affinity_list", "0-7");
     let machine = machine.with("/proc/irq/31/effective_affinity_list", "1");
     machine.says("irq_affinity", "fine");
-    machine.with("/proc/irq/31/effective_affinity_list", "6").says("irq_affinity", "bad");
+    let machine = machine
+        .with("/proc/irq/31/effective_affinity_list", "6")
+        .with("/sys/kernel/irq/31/actions", "nvme0q7");
+    assert!(machine.says("irq_affinity", "bad").contains("/proc/irq/31 (nvme0q7) goes to 6"));
+    // Which stays until the next interrupt comes.
+    machine.mends("irq_affinity", "bad");
+}
+
+#[test]
+fn an_interrupt_without_a_handler_never_comes() {
+    let machine = Machine::quiet().with("/proc/irq/2/smp_affinity_list", "0-7");
+    machine.with("/sys/kernel/irq/2/actions", "").says("irq_affinity", "fine");
 }
 
 #[test]
