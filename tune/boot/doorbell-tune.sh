@@ -1,31 +1,42 @@
 #!/bin/sh
 # Written by `tune check --boot`; a change here is lost with the next.
+ROOT=${ROOT:-}
+STATE=
 # ROOT is the folder that holds the machine's files, empty for this machine. Where STATE is not
 # empty, it is the file that keeps what was there before: `tune check --undo` restores it.
-ROOT=${ROOT:-}
 failed=0
 
-# keep KIND NAME BEFORE: a line of STATE. What /proc and /sys hold ends with this start's number.
+# What /proc and /sys hold ends with this start of the machine.
+start=-
+if [ -r "$ROOT/proc/sys/kernel/random/boot_id" ]; then
+    read -r start < "$ROOT/proc/sys/kernel/random/boot_id"
+fi
+
+# keep KIND NAME BEFORE: a line of STATE.
 keep() {
     [ -n "$STATE" ] || return 0
-    mkdir -p "$(dirname "$STATE")"
-    start=$(cat "$ROOT/proc/sys/kernel/random/boot_id" 2> /dev/null || echo -)
+    [ -d "${STATE%/*}" ] || mkdir -p "${STATE%/*}"
     printf '%s\t%s\t%s\t%s\n' "$start" "$1" "$2" "$3" >> "$STATE"
 }
 
 # put FILE VALUE: keeps what FILE holds, then writes VALUE.
 put() {
-    if [ -e "$ROOT$1" ]; then
-        before=had:$(od -An -vtx1 "$ROOT$1" | tr -d ' \n')
-    else
-        before=absent
+    file=$1
+    value=$2
+    before=absent
+    if [ -e "$ROOT$file" ]; then
+        # Two digits for each byte; joined without the spaces between.
+        set -- $(od -An -vtx1 "$ROOT$file")
+        IFS=
+        before="had:$*"
+        unset IFS
     fi
-    if ! keep file "$1" "$before"; then
-        echo "$1 is left alone: what it holds cannot be kept in $STATE" >&2
+    if ! keep file "$file" "$before"; then
+        echo "$file is left alone: what it holds cannot be kept in $STATE" >&2
         failed=1
-    elif ! printf '%s\n' "$2" > "$ROOT$1"; then
-        echo "$1 did not take $2" >&2
-        case $1 in
+    elif ! printf '%s\n' "$value" > "$ROOT$file"; then
+        echo "$file did not take $value" >&2
+        case $file in
         /proc/irq/*) ;; # some interrupts are the kernel's own to place
         *) failed=1 ;;
         esac
@@ -72,8 +83,7 @@ at_least() {
 # Patterns are looked for from here.
 cd "$ROOT/" || exit 1
 
-# A restart is what takes this back.
-STATE=
+
 HUGEPAGES=${HUGEPAGES:-64}
 HOUSEKEEPING=${HOUSEKEEPING:-}
 

@@ -103,8 +103,8 @@ fn variables() -> String {
 }
 
 fn shell() -> String {
-    let mut text = format!("#!/bin/sh\n{WRITTEN}{PRELUDE}{FUNCTIONS}");
-    text.push_str("# A restart is what takes this back.\nSTATE=\n");
+    // A restart is what takes this back.
+    let mut text = format!("#!/bin/sh\n{WRITTEN}ROOT=${{ROOT:-}}\nSTATE=\n{PRELUDE}{FUNCTIONS}\n");
     push(&mut text, format_args!("HUGEPAGES=${{HUGEPAGES:-{}}}", Wants::default().hugepages));
     text.push_str("HOUSEKEEPING=${HOUSEKEEPING:-}\n");
     for check in checks() {

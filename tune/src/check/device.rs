@@ -4,6 +4,7 @@ use super::Check;
 use super::host::{Host, Unread};
 use super::mend::{Mend, Step};
 use super::report::{Verdict, words};
+use crate::machine::is_pci;
 
 /// The least that carries RDMA packets of 4096 bytes: 4096 and at most 104 of headers.
 const MTU: u64 = 4200;
@@ -151,17 +152,16 @@ fn rnr_timer(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
 /// Folders of the PCI functions that are RDMA devices, root first: each function's own, behind
 /// those of the bridges above it. Names are those under `/sys/devices`.
 pub(super) fn pci_paths(host: &Host<'_>) -> Vec<Vec<String>> {
-    let base = std::fs::canonicalize(host.root.path("/")).unwrap_or_default();
+    let Some(base) = host.root.resolve("/") else { return Vec::new() };
     let mut paths = Vec::new();
-    for device in host.files(&format!("{CLASS}/*/device")) {
-        // The link leads to the function; one that leads nowhere is no PCI function.
-        let Ok(real) = std::fs::canonicalize(host.root.path(&device)) else { continue };
+    for device in host.files(&format!("{CLASS}/*")) {
+        let Some(real) = host.root.resolve(&device) else { continue };
         let Ok(inside) = real.strip_prefix(&base) else { continue };
         let mut folder = String::new();
         let mut path = Vec::new();
         for part in inside.iter().filter_map(|part| part.to_str()) {
             folder = format!("{folder}/{part}");
-            if is_address(part) {
+            if is_pci(part) {
                 path.push(folder.clone());
             }
         }
@@ -170,22 +170,4 @@ pub(super) fn pci_paths(host: &Host<'_>) -> Vec<Vec<String>> {
         }
     }
     paths
-}
-
-/// True for `0000:3b:00.0`.
-fn is_address(name: &str) -> bool {
-    let hex = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
-    let Some((device, function)) = name.rsplit_once('.') else { return false };
-    device.split(':').count() == 3 && device.split(':').all(hex) && hex(function)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pci_address_is_told_from_other_folders() {
-        assert!(is_address("0000:3b:00.0") && is_address("10000:e1:00.1"));
-        assert!(!is_address("pci0000:3a") && !is_address("rxe0") && !is_address("0000.3b:00:0"));
-    }
 }

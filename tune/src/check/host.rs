@@ -6,21 +6,33 @@ use glob::{MatchOptions, Pattern};
 use thiserror::Error;
 
 use super::mend::{Rule, Setting};
-use crate::{Cpus, Ids, ReadError, Root};
+use crate::{Cpus, Ids, Plan, ReadError, Root};
 
 /// What the workers on this machine shall have.
 #[derive(Clone, Debug)]
 pub struct Wants {
     /// The cores they run on; without a word, those that are isolated.
     pub cores: Option<Ids>,
-    /// Huge pages of 2 MiB on each node.
+    /// Huge pages of 2 MiB on each node that workers take memory from.
     pub hugepages: u64,
+    /// Those nodes; without a word, all that have memory.
+    pub nodes: Option<Ids>,
+}
+
+impl Wants {
+    /// What a plan asks for.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Wants {
+        let bytes = plan.memory_by_node().into_values().max().unwrap_or(0);
+        let hugepages = bytes.div_ceil(2 << 20);
+        Wants { cores: Some(plan.cpus()), hugepages, nodes: Some(plan.memory_nodes()) }
+    }
 }
 
 impl Default for Wants {
     /// 128 MiB a node: forty workers with default settings.
     fn default() -> Wants {
-        Wants { cores: None, hugepages: 64 }
+        Wants { cores: None, hugepages: 64, nodes: None }
     }
 }
 
@@ -75,8 +87,10 @@ pub struct Host<'a> {
     /// True if those were named or are isolated; false if nothing is set apart for workers, and
     /// `workers` is only what could be.
     pub apart: bool,
-    /// Huge pages of 2 MiB wanted on each node.
+    /// Huge pages of 2 MiB wanted on each of the nodes.
     pub hugepages: u64,
+    /// Those nodes; `None` for all that have memory.
+    pub nodes: Option<Ids>,
 }
 
 /// Files that a setting is about.
@@ -102,8 +116,14 @@ impl<'a> Host<'a> {
             return Err(Unread::NoCore { cores: missing, online: cpus.online });
         }
         let apart = wants.cores.is_some() || !cpus.isolated.is_empty();
-        let mut host =
-            Host { root, cpus, workers: Ids::default(), apart, hugepages: wants.hugepages };
+        let mut host = Host {
+            root,
+            cpus,
+            workers: Ids::default(),
+            apart,
+            hugepages: wants.hugepages,
+            nodes: wants.nodes.clone(),
+        };
         host.workers = match &wants.cores {
             Some(cores) => cores.clone(),
             None if apart => host.cpus.isolated.clone(),

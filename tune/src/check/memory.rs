@@ -110,16 +110,18 @@ pub const CHECKS: &[Check] = &[
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const NODES: &str = "/sys/devices/system/node";
 
-/// Where there is a pool, on each node that has memory.
+/// Where there is a pool, on each node that workers take memory from.
 fn pools(host: &Host<'_>) -> Result<Vec<String>, Unread> {
-    let with_memory = host.ids(&format!("{NODES}/has_memory"))?;
+    let wanted = match &host.nodes {
+        Some(nodes) => Some(nodes.clone()),
+        None => host.ids(&format!("{NODES}/has_memory"))?,
+    };
     let mut folders = Vec::new();
     for file in host.files(HUGEPAGES.files) {
         let node = file.strip_prefix(NODES).and_then(|rest| rest.strip_prefix("/node"));
         let node = node.and_then(|rest| rest.split('/').next()?.parse::<usize>().ok());
-        let empty =
-            node.is_some_and(|node| with_memory.as_ref().is_some_and(|ids| !ids.contains(node)));
-        if !empty && let Some(folder) = file.strip_suffix("/nr_hugepages") {
+        let asked = wanted.as_ref().zip(node).is_none_or(|(ids, node)| ids.contains(node));
+        if asked && let Some(folder) = file.strip_suffix("/nr_hugepages") {
             folders.push(folder.to_owned());
         }
     }

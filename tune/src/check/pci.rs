@@ -5,6 +5,7 @@ use super::device::pci_paths;
 use super::host::{Host, Unread};
 use super::mend::{Mend, Step};
 use super::report::{Verdict, words};
+use crate::machine;
 
 /// The family, in the order in which a write of the NIC meets it.
 pub const CHECKS: &[Check] = &[
@@ -96,18 +97,13 @@ fn address(folder: &str) -> &str {
 
 fn link(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     each(host, Verdict::bad, |folder| {
-        let read = |name: &str| host.text(&format!("{folder}/{name}"));
-        let now = (read("current_link_width")?, read("current_link_speed")?);
-        let most = (read("max_link_width")?, read("max_link_speed")?);
-        let told = |(width, speed): &(Option<String>, Option<String>)| match (width, speed) {
-            (Some(width), Some(speed)) => format!("{width} lanes of {speed}"),
-            _ => "a link that says nothing".to_owned(),
-        };
-        if now == most || most.0.is_none() {
-            return Ok(Function::Good(format!("has {}", told(&now))));
-        }
-        let bad = format!("has {}, and could have {}", told(&now), told(&most));
-        Ok(Function::Wrong(bad, words(host, check)))
+        Ok(match machine::link(host.root, address(folder)) {
+            None => Function::Good("has a link that says nothing".to_owned()),
+            Some(link) if (link.width, link.speed_gts) == (link.width_max, link.speed_gts_max) => {
+                Function::Good(format!("is {link}"))
+            }
+            Some(link) => Function::Wrong(format!("is {link}"), words(host, check)),
+        })
     })
 }
 

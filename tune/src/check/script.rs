@@ -20,11 +20,12 @@ pub(super) const PRELUDE: &str = include_str!("prelude.sh");
 #[must_use]
 pub fn script(report: &Report, all: bool, state: Option<&str>) -> String {
     let mut text = String::from("#!/bin/sh\n# Mends what `tune check` found; run it as root.\n");
-    text.push_str(PRELUDE);
+    text.push_str("ROOT=${ROOT:-}\n");
     match state {
         Some(file) => push(&mut text, format_args!("STATE={}", quoted(file))),
         None => push(&mut text, format_args!("STATE=${{STATE:-$ROOT{STATE}}}")),
     }
+    text.push_str(PRELUDE);
     for finding in &report.findings {
         let asked = match finding.severity {
             Severity::Bad => true,

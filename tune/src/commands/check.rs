@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use doorbell_tune::check::{self, Host, Report, STATE, Wants, boot};
-use doorbell_tune::{Ids, Root};
+use doorbell_tune::{Ids, Plan, Root};
 
 use crate::failure::{Failure, complain, say};
 
@@ -14,7 +14,7 @@ use crate::failure::{Failure, complain, say};
 #[command(
     after_help = "Exit code: 0 nothing is bad, 1 something is, 2 something could not be read.\n\
 Mends are for what is bad; with --only, for what is worth knowing too.\n\
-Example: tune check --apply --cores 2-5 && run-it; tune check --undo"
+Example: tune check --apply --plan plan.toml"
 )]
 pub(crate) struct CheckArgs {
     /// A folder with a copy of the machine's files under /sys, /proc and /etc
@@ -26,9 +26,12 @@ pub(crate) struct CheckArgs {
     /// The workers' cores, such as 2-5; else the isolated ones
     #[arg(long, value_name = "LIST")]
     cores: Option<Ids>,
-    /// Pages of 2 MiB that each node should have
-    #[arg(long, value_name = "N", default_value_t = Wants::default().hugepages)]
-    hugepages: u64,
+    /// Pages of 2 MiB that each node should have [default: as the plan says, else 64]
+    #[arg(long, value_name = "N")]
+    hugepages: Option<u64>,
+    /// The plan that workers will run by: its cores, its nodes and their memory
+    #[arg(long, value_name = "FILE", conflicts_with = "cores")]
+    plan: Option<PathBuf>,
     /// JSON instead of text
     #[arg(long, conflicts_with_all = ["fix", "apply", "undo", "boot"])]
     json: bool,
@@ -90,7 +93,11 @@ fn judge(args: &CheckArgs, root: &Root) -> Result<Report, Failure> {
             names.join(", ")
         )));
     }
-    let wants = Wants { cores: args.cores.clone(), hugepages: args.hugepages };
+    let mut wants = match &args.plan {
+        Some(file) => Wants::of(&Plan::load(file).map_err(could_not)?),
+        None => Wants { cores: args.cores.clone(), ..Wants::default() },
+    };
+    wants.hugepages = args.hugepages.unwrap_or(wants.hugepages);
     let host = Host::read(root, &wants).map_err(could_not)?;
     Ok(check::run(&host, &args.only))
 }

@@ -118,7 +118,8 @@ pub(super) fn on_pci(
     Device { name, kind, pci: Some(pci), node, link, interface: None }
 }
 
-fn link(root: &Root, pci: &str) -> Option<Link> {
+/// The link of a PCI function; `None` where it does not say.
+pub(crate) fn link(root: &Root, pci: &str) -> Option<Link> {
     let text = |name: &str| root.text(&format!("/sys/bus/pci/devices/{pci}/{name}"));
     let speed = |name| text(name)?.split_whitespace().next()?.parse::<f64>().ok();
     let width = |name| text(name)?.parse::<u32>().ok().filter(|width| *width > 0);
@@ -138,7 +139,7 @@ fn pci_of(root: &Root, entry: &str) -> Option<String> {
 }
 
 /// `0000:3b:00.0`: hexadecimal domain, bus, device, and function.
-fn is_pci(name: &str) -> bool {
+pub(crate) fn is_pci(name: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     let parts: Vec<&str> = name.split([':', '.']).collect();
     name.contains('.') && parts.len() == 4 && parts.iter().all(|part| hex(part))

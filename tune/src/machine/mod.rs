@@ -12,6 +12,7 @@ use thiserror::Error;
 
 pub use cpus::Cpus;
 pub use devices::{Device, DeviceKind, Link};
+pub(crate) use devices::{is_pci, link};
 #[cfg(feature = "numa")]
 pub use hwloc::HwlocError;
 

@@ -185,3 +185,24 @@ fn the_state_file_may_be_elsewhere() {
     assert!(machine.tune(&["--undo", "--state", state]).status.success());
     assert_eq!(machine.holds(), before);
 }
+
+/// Workers on cores 2 and 6, with 200 MiB of node 1 in all.
+const PLAN: &str = "version = 1\nhousekeeping = \"0-1\"\nmemory = \"bind\"\nnotes = []\n
+[[worker]]\ncpu = 2\nnode = 1\nmemory_node = 1\nmemory_bytes = 104857600\nsrq = 0\n
+[[worker]]\ncpu = 6\nnode = 1\nmemory_node = 1\nmemory_bytes = 104857600\nsrq = 0\n";
+
+#[test]
+fn a_plan_says_what_is_wanted() {
+    let isolated = "/sys/devices/system/cpu/isolated";
+    let machine = Machine::quiet().with("/plan.toml", PLAN).with(isolated, "2-5");
+    let plan = machine.path("/plan.toml");
+    let only = "isolcpus,hugepages";
+    let output = machine.tune(&["--plan", plan.to_str().unwrap(), "--json", "--only", only]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [pages, cores] = report["findings"].as_array().unwrap().as_slice() else {
+        panic!("{report:#}");
+    };
+    assert_eq!(pages["severity"], "bad", "{pages:#}");
+    assert_eq!(pages["is"], "node1 has 64, 60 of them free (100 wanted on each)");
+    assert_eq!(cores["mend"][0]["kernel"], "isolcpus=managed_irq,domain,2,6", "{cores:#}");
+}

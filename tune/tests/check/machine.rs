@@ -111,6 +111,10 @@ impl Machine {
             .with(&format!("{FUNCTION}/max_link_speed"), "16.0 GT/s PCIe")
             .with(&format!("{group}/type"), "identity")
             .link(&format!("{FUNCTION}/iommu_group"), "../../../../kernel/iommu_groups/7")
+            .link(
+                "/sys/bus/pci/devices/0000:3b:00.0",
+                "../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0",
+            )
             .link(&format!("{FUNCTION}/infiniband/mlx5_0/device"), "../../../0000:3b:00.0")
             .link(
                 "/sys/class/infiniband/mlx5_0",
@@ -191,7 +195,9 @@ impl Machine {
     pub(crate) fn tune(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tune"));
         command.arg("check").arg("--root").arg(&self.folder).args(words);
-        command.args(["--hugepages", &self.wants.hugepages.to_string()]);
+        if self.wants.hugepages != Wants::default().hugepages {
+            command.args(["--hugepages", &self.wants.hugepages.to_string()]);
+        }
         if let Some(cores) = &self.wants.cores {
             command.args(["--cores", &cores.to_string()]);
         }
