@@ -81,36 +81,54 @@ fn groups(host: &Host<'_>, controller: &str) -> Result<Vec<String>, Unread> {
     }
 }
 
-/// The first of the files that has a limit in it, from the innermost group on: what it says.
-fn limit(
+/// What is found in a program's groups.
+struct Found {
+    /// Files that could hold a limit: none where the controller is not on, or where the group is the
+    /// topmost.
+    files: usize,
+    /// Those that do.
+    limits: Vec<Limit>,
+}
+
+struct Limit {
+    file: String,
+    folder: String,
+    text: String,
+}
+
+/// Every limit in files of these names, from the innermost group on.
+fn find(
     host: &Host<'_>,
     controller: &str,
     names: &[&str],
     unlimited: fn(&str) -> bool,
 ) -> Result<Found, Unread> {
-    let mut files = 0;
+    let mut found = Found { files: 0, limits: Vec::new() };
     for folder in groups(host, controller)? {
         for name in names {
             let file = format!("{folder}/{name}");
-            if let Some(text) = host.text(&file)? {
-                files += 1;
-                if !unlimited(&text) {
-                    return Ok(Found::Limit { file, folder, text });
-                }
+            let Some(text) = host.text(&file)? else { continue };
+            found.files += 1;
+            if !unlimited(&text) {
+                found.limits.push(Limit { file, folder: folder.clone(), text });
             }
         }
     }
-    Ok(if files == 0 { Found::Nothing } else { Found::Free })
+    Ok(found)
 }
 
-/// What is found in a program's groups.
-enum Found {
-    /// No such file: the controller is not on, or the group is the topmost.
-    Nothing,
-    /// No limit.
-    Free,
-    /// A limit.
-    Limit { file: String, folder: String, text: String },
+/// The verdict, once each limit was looked at: `told` says of each what it is.
+fn verdict(host: &Host<'_>, check: &Check, found: &Found, bad: bool, told: &[String]) -> Verdict {
+    if found.limits.is_empty() {
+        return match found.files {
+            0 => Verdict::absent(NOTHING),
+            _ => Verdict::fine("no limit"),
+        };
+    }
+    let mut steps: Vec<Step> = found.limits.iter().map(|limit| lifted(&limit.file)).collect();
+    steps.extend(words(host, check));
+    let is = told.join("; ");
+    if bad { Verdict::bad(is, steps) } else { Verdict::note(is, steps) }
 }
 
 const NOTHING: &str = "this program is in no group with such a limit";
@@ -124,15 +142,10 @@ fn lifted(file: &str) -> Step {
 
 fn cpu(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let free = |text: &str| text.starts_with("max") || text.starts_with('-');
-    Ok(match limit(host, "cpu", &["cpu.max", "cpu.cfs_quota_us"], free)? {
-        Found::Nothing => Verdict::absent(NOTHING),
-        Found::Free => Verdict::fine("no quota"),
-        Found::Limit { file, text, .. } => {
-            let mut steps = vec![lifted(&file)];
-            steps.extend(words(host, check));
-            Verdict::bad(format!("{file} holds `{text}` (quota and period, us)"), steps)
-        }
-    })
+    let found = find(host, "cpu", &["cpu.max", "cpu.cfs_quota_us"], free)?;
+    let told = |limit: &Limit| format!("{} holds `{}` (us)", limit.file, limit.text);
+    let told: Vec<String> = found.limits.iter().map(told).collect();
+    Ok(verdict(host, check, &found, true, &told))
 }
 
 /// Version 1 says no limit by the greatest multiple of a page that fits.
@@ -142,26 +155,28 @@ fn is_endless(text: &str) -> bool {
     text == "max" || text.parse::<u64>().is_ok_and(|bytes| bytes >= ENDLESS)
 }
 
-fn memory(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
-    let names = ["memory.max", "memory.high", "memory.limit_in_bytes"];
-    let (file, folder, text) = match limit(host, "memory", &names, is_endless)? {
-        Found::Nothing => return Ok(Verdict::absent(NOTHING)),
-        Found::Free => return Ok(Verdict::fine("no limit")),
-        Found::Limit { file, folder, text } => (file, folder, text),
-    };
-    let Ok(bytes) = text.parse::<u64>() else { return Err(garbled(&file, &text, "a number")) };
-    let mut used = 0;
-    for name in ["memory.current", "memory.usage_in_bytes"] {
-        used = host.number(&format!("{folder}/{name}"))?.unwrap_or(used);
-    }
-    let is = format!("{file} holds {bytes}, of which {used} are used");
-    let mut steps = vec![lifted(&file)];
-    steps.extend(words(host, check));
-    // Nine tenths, so that files it has read, which count and can go, are no alarm by themselves.
-    Ok(if used >= bytes / 10 * 9 { Verdict::bad(is, steps) } else { Verdict::note(is, steps) })
+fn bytes_of(limit: &Limit) -> Result<u64, Unread> {
+    limit.text.parse().map_err(|_| garbled(&limit.file, &limit.text, "a number"))
 }
 
-fn hugetlb(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
+fn memory(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
+    let names = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    let found = find(host, "memory", &names, is_endless)?;
+    let (mut told, mut near) = (Vec::new(), false);
+    for limit in &found.limits {
+        let bytes = bytes_of(limit)?;
+        let mut used = 0;
+        for name in ["memory.current", "memory.usage_in_bytes"] {
+            used = host.number(&format!("{}/{name}", limit.folder))?.unwrap_or(used);
+        }
+        told.push(format!("{} holds {bytes}, of which {used} are used", limit.file));
+        // Nine tenths, so that files it has read, which count and can go, are no alarm.
+        near |= used >= bytes / 10 * 9;
+    }
+    Ok(verdict(host, check, &found, near, &told))
+}
+
+fn hugetlb(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let names = [
         "hugetlb.2MB.max",
         "hugetlb.2MB.rsvd.max",
@@ -170,19 +185,15 @@ fn hugetlb(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
         "hugetlb.2MB.limit_in_bytes",
         "hugetlb.1GB.limit_in_bytes",
     ];
-    Ok(match limit(host, "hugetlb", &names, is_endless)? {
-        Found::Nothing => Verdict::absent(NOTHING),
-        Found::Free => Verdict::fine("no limit"),
-        Found::Limit { file, text, .. } => {
-            let Ok(bytes) = text.parse::<u64>() else {
-                return Err(garbled(&file, &text, "a number"));
-            };
-            let wanted = host.hugepages << 21;
-            let is = format!("{file} holds {bytes}; the pages of one node are {wanted}");
-            let steps = vec![lifted(&file)];
-            if bytes < wanted { Verdict::bad(is, steps) } else { Verdict::note(is, steps) }
-        }
-    })
+    let found = find(host, "hugetlb", &names, is_endless)?;
+    let wanted = host.hugepages << 21;
+    let (mut told, mut few) = (Vec::new(), false);
+    for limit in &found.limits {
+        let bytes = bytes_of(limit)?;
+        told.push(format!("{} holds {bytes}; the pages of one node are {wanted}", limit.file));
+        few |= bytes < wanted && limit.file.contains(".2MB.");
+    }
+    Ok(verdict(host, check, &found, few, &told))
 }
 
 fn cpuset(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {

@@ -18,6 +18,14 @@ fn a_quota_of_a_group_above_counts_as_well() {
 }
 
 #[test]
+fn every_quota_on_the_way_up_is_lifted() {
+    let machine = Machine::quiet()
+        .with(&format!("{GROUP}/cpu.max"), "50000 100000")
+        .with(&format!("{ABOVE}/cpu.max"), "70000 100000");
+    machine.mends("cgroup_cpu", "bad");
+}
+
+#[test]
 fn a_limit_on_memory_is_bad_once_it_is_near() {
     let machine = Machine::quiet().with(&format!("{GROUP}/memory.max"), "10000000");
     machine.mends("cgroup_memory", "note");
@@ -32,6 +40,8 @@ fn a_limit_on_huge_pages_below_what_is_wanted_is_bad() {
     machine.with(&format!("{GROUP}/hugetlb.2MB.max"), "134217728").says("cgroup_hugetlb", "note");
     let reserved = Machine::quiet().with(&format!("{GROUP}/hugetlb.2MB.rsvd.max"), "0");
     reserved.says("cgroup_hugetlb", "bad");
+    let giant = Machine::quiet().with(&format!("{GROUP}/hugetlb.1GB.max"), "0");
+    giant.mends("cgroup_hugetlb", "note");
 }
 
 #[test]
