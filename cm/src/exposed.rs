@@ -53,6 +53,21 @@ impl<P: Provider> Exposed<P> {
         self.len == 0
     }
 
+    /// What it lies in, for the device: the region's handle, and an address.
+    pub(crate) fn place(&self, offset: usize) -> (u64, u64) {
+        (self.region.handle(), self.region.remote(offset).addr)
+    }
+
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), CmError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => {
+                let asked = format!("{len} bytes at {offset} of exposed memory");
+                Err(CmError::new(Code::Invalid, asked, format!("it has {} bytes", self.len)))
+            }
+        }
+    }
+
     /// What a peer is told, to reach the bytes from `offset` on.
     pub fn remote(&self, offset: usize) -> Remote {
         self.region.remote(offset)
@@ -105,16 +120,6 @@ impl<P: Provider> Exposed<P> {
         // SAFETY: inside the region, which lives as long as `self` at one address; all access on
         // this side is by atomics, and a peer's by its device, as on any memory of this kind.
         Ok(unsafe { std::slice::from_raw_parts(self.region.as_ptr().add(offset).cast(), len) })
-    }
-
-    fn check(&self, offset: usize, len: usize) -> Result<(), CmError> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
-            _ => {
-                let asked = format!("{len} bytes at {offset} of exposed memory");
-                Err(CmError::new(Code::Invalid, asked, format!("it has {} bytes", self.len)))
-            }
-        }
     }
 }
 

@@ -4,15 +4,17 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::QpCaps;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_engine::provider::{Access, QpCaps};
+use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
 use crate::attr::{ConnParam, PortSpace};
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed, Refused};
+use crate::exposed::Exposed;
 use crate::fabric::{CmId, Fabric, IdKey};
 use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
 use crate::queues::{CompletionQueue, SharedReceive};
+use crate::window::Window;
 
 /// How long completions are still waited for once the peer has left: its last messages and
 /// acknowledgements come another way than the news that it has gone.
@@ -346,6 +348,39 @@ impl<F: Fabric> Id<F> {
     ) -> Result<(), PostFailed> {
         match &mut self.qp {
             Some(qp) => qp.post_inline(bytes, op, flags),
+            None => Err(PostFailed::state()),
+        }
+    }
+
+    /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with those
+    /// rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory is
+    /// exposed with MW_BIND. What the peer is told comes back; it holds once the request has
+    /// completed. A window of type 1 and no bytes: it is closed.
+    ///
+    /// # Errors
+    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory.
+    pub fn bind_window(
+        &mut self,
+        window: &mut Window<F>,
+        memory: &Exposed<F>,
+        (offset, len): (usize, usize),
+        rights: Access,
+        flags: SendFlags,
+    ) -> Result<Remote, PostFailed> {
+        match &mut self.qp {
+            Some(qp) => qp.bind_window(window, memory, (offset, len), rights, flags),
+            None => Err(PostFailed::state()),
+        }
+    }
+
+    /// Posts a request that closes our own window of type 2 with that key (LOCAL_INV). With a
+    /// [`SendFlags::FENCE`] it waits for READs through the window.
+    ///
+    /// # Errors
+    /// See [`doorbell_engine::wr::PostCause`].
+    pub fn invalidate(&mut self, rkey: u32, flags: SendFlags) -> Result<(), PostFailed> {
+        match &mut self.qp {
+            Some(qp) => qp.post_bare(SendOp::LocalInv(rkey), flags),
             None => Err(PostFailed::state()),
         }
     }

@@ -21,6 +21,7 @@ mod listener;
 mod qp;
 mod queues;
 mod wait;
+mod window;
 
 pub mod soft;
 #[cfg(feature = "verbs")]
@@ -40,3 +41,4 @@ pub use id::Id;
 pub use listener::Listener;
 pub use qp::{Completion, QpInit, SendRequest};
 pub use queues::{CompletionQueue, SharedReceive};
+pub use window::Window;

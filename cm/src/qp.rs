@@ -5,15 +5,17 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Qp, QpCaps};
+use doorbell_engine::provider::{Access, Qp, QpCaps, Window as _, WindowKind};
 use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
+use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use crate::attr::QpAttr;
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed};
+use crate::exposed::Exposed;
 use crate::fabric::{CmId, Fabric};
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
+use crate::window::Window;
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
 /// along with it (QP-6).
@@ -160,6 +162,8 @@ pub struct Completion<F: Fabric> {
     pub len: usize,
     /// Immediate data of the sender.
     pub imm: Option<u32>,
+    /// The key of our window that the message has closed (RC-5).
+    pub invalidated: Option<u32>,
 }
 
 impl<F: Fabric> Completion<F> {
@@ -196,6 +200,7 @@ impl<F: Fabric> fmt::Debug for Completion<F> {
             .field("buffer", &self.buffer)
             .field("len", &self.len)
             .field("imm", &self.imm)
+            .field("invalidated", &self.invalidated)
             .finish()
     }
 }
@@ -342,6 +347,48 @@ impl<F: Fabric> QueuePair<F> {
         Ok(())
     }
 
+    /// Posts a request without pieces.
+    pub(crate) fn post_bare(&mut self, op: SendOp, flags: SendFlags) -> Result<(), PostFailed> {
+        let wr_id = self.sent_first + self.sent.len() as u64;
+        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
+        // SAFETY: there are no buffers. Window and memory that a binding names are kept by the
+        // window's owner, which the device lets go of first.
+        unsafe { self.qp.post(&[wr]) }?;
+        self.sent.push_back(None);
+        Ok(())
+    }
+
+    /// Opens a window; what the peer is told.
+    pub(crate) fn bind_window(
+        &mut self,
+        window: &mut Window<F>,
+        memory: &Exposed<F>,
+        (offset, len): (usize, usize),
+        access: Access,
+        flags: SendFlags,
+    ) -> Result<Remote, PostFailed> {
+        let beyond = |_| PostFailed { cause: PostCause::Device(14) };
+        memory.check(offset, len).map_err(beyond)?;
+        let ((region, addr), rkey) = (memory.place(offset), window.next_rkey());
+        let handle = window.raw().handle();
+        let binding = Binding { window: handle, region, addr, length: len as u64, access, rkey };
+        let rkey = match window.kind() {
+            WindowKind::Two => {
+                self.post_bare(SendOp::Bind(binding), flags)?;
+                rkey
+            }
+            WindowKind::One => {
+                let wr_id = self.sent_first + self.sent.len() as u64;
+                // SAFETY: the window keeps the memory as long as it is bound to it.
+                let rkey = unsafe { self.qp.bind(window.raw_mut(), binding, wr_id, flags) }?;
+                self.sent.push_back(None);
+                rkey
+            }
+        };
+        window.note(rkey, memory.clone());
+        Ok(Remote { addr, rkey })
+    }
+
     /// The next completed send, if there is one.
     pub(crate) fn poll_send(&mut self) -> Option<Completion<F>> {
         loop {
@@ -401,13 +448,14 @@ fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>) -> Completion<F> {
         WcOpcode::CompareSwap | WcOpcode::FetchAdd => room.min(8),
         _ => 0,
     };
-    let with_imm = wc.status.is_ok() && wc.flags.contains(WcFlags::WITH_IMM);
+    let word = |flag| (wc.status.is_ok() && wc.flags.contains(flag)).then_some(wc.imm);
     Completion {
         status: wc.status,
         opcode: wc.opcode,
         vendor_err: wc.vendor_err,
         len,
-        imm: with_imm.then_some(wc.imm),
+        imm: word(WcFlags::WITH_IMM),
+        invalidated: word(WcFlags::WITH_INV),
         buffer,
     }
 }

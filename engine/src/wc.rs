@@ -91,6 +91,10 @@ pub enum WcOpcode {
     CompareSwap = 3,
     /// A fetch-and-add of ours; what was there before has come.
     FetchAdd = 4,
+    /// A memory window of ours is open.
+    Bind = 5,
+    /// A memory window of ours is closed.
+    LocalInv = 6,
     /// A receive that a SEND filled.
     Recv = 128,
     /// A receive that a WRITE with immediate data consumed; its buffer is untouched.
@@ -108,6 +112,8 @@ impl WcOpcode {
             2 => WcOpcode::Read,
             3 => WcOpcode::CompareSwap,
             4 => WcOpcode::FetchAdd,
+            5 => WcOpcode::Bind,
+            6 => WcOpcode::LocalInv,
             128 => WcOpcode::Recv,
             129 => WcOpcode::RecvWriteWithImm,
             _ => WcOpcode::Other,
@@ -123,6 +129,8 @@ bitflags! {
         const GRH = 1;
         /// `imm` holds the immediate data of the sender.
         const WITH_IMM = 2;
+        /// `imm` holds the key of the memory window that the message has closed (RC-5).
+        const WITH_INV = 8;
     }
 }
 

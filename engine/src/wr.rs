@@ -4,6 +4,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 
+use crate::provider::Access;
 use crate::wc::WcOpcode;
 
 /// One piece of registered memory (`struct ibv_sge`): 16 bytes.
@@ -33,6 +34,23 @@ impl Remote {
     pub fn offset(self, bytes: u64) -> Remote {
         Remote { addr: self.addr.wrapping_add(bytes), ..self }
     }
+}
+
+/// What a memory window opens, once it is bound: part of a region, with some of its rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The window, by [`crate::provider::Window::handle`].
+    pub window: u64,
+    /// The region, by [`crate::provider::Region::handle`]; registered with MW_BIND.
+    pub region: u64,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes; 0 closes a window of type 1.
+    pub length: u64,
+    /// What a peer may do there.
+    pub access: Access,
+    /// The key it is to have: the window's own with other low eight bits (MW-1).
+    pub rkey: u32,
 }
 
 /// What a send request does (`enum ibv_wr_opcode`).
@@ -69,6 +87,14 @@ pub enum SendOp {
         /// What is added.
         add: u64,
     },
+    /// SEND; before the peer hears of it, its memory window of that key is closed (RC-5).
+    SendWithInv(u32),
+    /// Closes our own memory window of that key, of type 2. It has no pieces; READs through the
+    /// window should have finished, see [`SendFlags::FENCE`].
+    LocalInv(u32),
+    /// Opens a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
+    /// pieces.
+    Bind(Binding),
 }
 
 impl SendOp {
@@ -76,17 +102,26 @@ impl SendOp {
     #[inline(always)]
     pub fn is_outward(self) -> bool {
         match self {
-            SendOp::Send | SendOp::SendWithImm(_) => true,
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
+            SendOp::LocalInv(_) | SendOp::Bind(_) => true,
             SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
         }
+    }
+
+    /// True for messages: what takes a receive and names no memory of the peer's.
+    #[inline(always)]
+    pub fn is_send(self) -> bool {
+        matches!(self, SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_))
     }
 
     /// What its completion says it was.
     #[inline(always)]
     pub fn completes_as(self) -> WcOpcode {
         match self {
-            SendOp::Send | SendOp::SendWithImm(_) => WcOpcode::Send,
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => WcOpcode::Send,
+            SendOp::LocalInv(_) => WcOpcode::LocalInv,
+            SendOp::Bind(_) => WcOpcode::Bind,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
             SendOp::Read(_) => WcOpcode::Read,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
@@ -146,8 +181,9 @@ impl SendWr<'_> {
     #[inline(always)]
     pub fn is_well_formed(&self) -> bool {
         match self.op {
-            SendOp::Send | SendOp::SendWithImm(_) => true,
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
+            SendOp::LocalInv(_) | SendOp::Bind(_) => self.length() == 0,
             SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
                 !self.flags.contains(SendFlags::INLINE) && self.length() == 8
@@ -191,7 +227,7 @@ pub enum PostCause {
     /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
     TooManyPieces,
     /// The operation and what it came with do not go together: READs and atomics are never inline
-    /// (SQ-4), the result of an atomic has eight bytes. EINVAL.
+    /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces. EINVAL.
     Malformed,
     /// Another answer of the device, as a positive errno.
     Device(i32),
@@ -217,7 +253,7 @@ impl fmt::Display for PostCause {
             PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
             PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
             PostCause::Malformed => f.write_str(
-                "the operation cannot be inline, or its result does not have eight bytes",
+                "the operation cannot be inline, or its pieces do not have the bytes it takes",
             ),
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }

@@ -31,9 +31,9 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq,
+    FileName, Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
 };
-use doorbell_engine::provider::{Access, Caps, Provider, Sharing};
+use doorbell_engine::provider::{Access, Caps, Provider, Sharing, WindowKind};
 
 pub use self::channel::SoftChannel;
 pub use self::id::SoftId;
@@ -140,6 +140,7 @@ impl Provider for SoftDevice {
     type Cq = SoftCq;
     type Poller = SoftPoller;
     type Srq = SoftSrq;
+    type Window = SoftWindow;
     type Qp = SoftQp;
 
     fn caps(&self) -> &Caps {
@@ -156,6 +157,10 @@ impl Provider for SoftDevice {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         self.0.soft.create_srq(depth)
+    }
+
+    fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
+        self.0.soft.create_window(kind)
     }
 
     fn cq_id(&self, cq: &SoftCq) -> u64 {

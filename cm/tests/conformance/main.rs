@@ -19,3 +19,4 @@ mod queues;
 mod raw;
 mod receive_queues;
 mod sends;
+mod windows;

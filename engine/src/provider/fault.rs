@@ -13,11 +13,11 @@ use std_alloc::vec::Vec;
 
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
-use super::{Access, Caps, Poller, Provider, Qp, QpCaps, Sharing, Srq};
+use super::{Access, Caps, Poller, Provider, Qp, QpCaps, Sharing, Srq, WindowKind};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::wc::{Status, Wc, WcOpcode};
-use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 /// Polls that find nothing in a row at most, besides those that do by chance.
 pub const DOZE_MAX: u64 = 200;
@@ -99,6 +99,7 @@ impl<P: Provider> Provider for Fault<P> {
     type Cq = FaultCq<P>;
     type Poller = FaultPoller<P>;
     type Srq = FaultSrq<P>;
+    type Window = P::Window;
     type Qp = FaultQp<P>;
 
     fn caps(&self) -> &Caps {
@@ -124,6 +125,10 @@ impl<P: Provider> Provider for Fault<P> {
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
         let inner = self.inner.create_srq(depth)?;
         Ok(FaultSrq { inner, dice: self.dice.clone() })
+    }
+
+    fn create_window(&self, kind: WindowKind) -> Result<P::Window, SetupError> {
+        self.inner.create_window(kind)
     }
 
     fn cq_id(&self, cq: &FaultCq<P>) -> u64 {
@@ -314,6 +319,19 @@ impl<P: Provider> FaultQp<P> {
 }
 
 impl<P: Provider> Qp for FaultQp<P> {
+    type Window = P::Window;
+
+    unsafe fn bind(
+        &mut self,
+        window: &mut P::Window,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.bind(window, binding, wr_id, flags) }
+    }
+
     fn num(&self) -> u32 {
         self.inner.num()
     }

@@ -20,7 +20,7 @@ use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::wc::Wc;
-use crate::wr::{PostError, RecvWr, Remote, SendWr};
+use crate::wr::{Binding, PostError, RecvWr, Remote, SendFlags, SendWr};
 
 bitflags! {
     /// What a region may be used for (`enum ibv_access_flags`, MR-1). Local read is always on.
@@ -34,6 +34,8 @@ bitflags! {
         const REMOTE_READ = 4;
         /// A peer may do atomics here; needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 8;
+        /// Memory windows may be bound to it.
+        const MW_BIND = 16;
     }
 }
 
@@ -117,8 +119,10 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     type Poller: Poller + Send + 'static;
     /// A shared receive queue; several workers post to it.
     type Srq: Srq + Clone + Send + Sync + 'static;
+    /// A memory window.
+    type Window: Window;
     /// A queue pair, owned by one worker or id. Dropping it destroys it.
-    type Qp: Qp + Send + 'static;
+    type Qp: Qp<Window = Self::Window> + Send + 'static;
 
     /// The limits of the device.
     fn caps(&self) -> &Caps;
@@ -145,6 +149,12 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// # Errors
     /// `depth` of 0 or over the device's limit.
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError>;
+
+    /// Makes a memory window, closed (`ibv_alloc_mw`).
+    ///
+    /// # Errors
+    /// The device has none, or none left.
+    fn create_window(&self, kind: WindowKind) -> Result<Self::Window, SetupError>;
 
     /// By what number events name a completion queue.
     fn cq_id(&self, cq: &Self::Cq) -> u64;
@@ -176,10 +186,36 @@ pub unsafe trait Region: Send + Sync + 'static {
     fn lkey(&self) -> u32;
     /// Key a peer needs for one-sided access.
     fn rkey(&self) -> u32;
+    /// By what number a [`crate::wr::Binding`] names it.
+    fn handle(&self) -> u64;
     /// What a peer is told, for one-sided access to the bytes from `offset` on.
     fn remote(&self, offset: usize) -> Remote {
         Remote { addr: (self.as_ptr() as u64).wrapping_add(offset as u64), rkey: self.rkey() }
     }
+}
+
+/// Kinds of memory windows (`enum ibv_mw_type`, numbers as there; MW-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WindowKind {
+    /// Bound by [`Qp::bind`], which chooses the key; open to every queue pair of the device's
+    /// domain, until bound anew.
+    One = 1,
+    /// Bound by [`crate::wr::SendOp::Bind`], with a key of the poster's choice; open to the peer of
+    /// that queue pair, until invalidated by either.
+    Two = 2,
+}
+
+/// A memory window: part of a region, opened and closed by requests. Dropping it closes it. A
+/// region that goes closes the windows bound to it.
+pub trait Window: Send + Sync + 'static {
+    /// Its kind.
+    fn kind(&self) -> WindowKind;
+    /// The key it was made with, or was last given by [`Qp::bind`]. Of type 2: the upper 24 bits of
+    /// each key it can have.
+    fn rkey(&self) -> u32;
+    /// By what number a [`crate::wr::Binding`] names it.
+    fn handle(&self) -> u64;
 }
 
 /// The reader of a completion queue.
@@ -249,6 +285,27 @@ pub trait Srq {
 
 /// A queue pair.
 pub trait Qp {
+    /// The device's memory windows.
+    type Window: Window;
+
+    /// Posts a request that opens a window of type 1, or closes it with a length of 0
+    /// (`ibv_bind_mw`, MW-1), and says under what key: that of the binding is not looked at. The
+    /// key opens it once the request has completed.
+    ///
+    /// # Errors
+    /// See [`PostError`]; a window of the other type is [`crate::wr::PostCause::Malformed`].
+    ///
+    /// # Safety
+    /// The region that the binding names lives until the request has completed.
+    #[expect(unsafe_code, reason = "the device is given the region by address")]
+    unsafe fn bind(
+        &mut self,
+        window: &mut Self::Window,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError>;
+
     /// Its number (QX-13).
     fn num(&self) -> u32;
 
@@ -262,7 +319,8 @@ pub trait Qp {
     ///
     /// # Safety
     /// Buffers that are not inline stay registered and unchanged until a completion of the same
-    /// or a later request was polled, or the queue pair is gone. With
+    /// or a later request was polled, or the queue pair is gone; so do the window and the region
+    /// that a [`crate::wr::SendOp::Bind`] names. With
     /// [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;

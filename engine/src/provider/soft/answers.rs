@@ -69,7 +69,7 @@ impl Inside {
         let nic = self.nic.clone();
         let lent = match answer.owed {
             Owed::Bytes { addr, rkey, left } => {
-                nic.memory.lend(rkey, addr, left, Access::REMOTE_READ)
+                nic.memory.lend(answer.qp, rkey, addr, left, Access::REMOTE_READ)
             }
             Owed::Value(_) => None,
         };

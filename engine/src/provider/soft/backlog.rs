@@ -5,6 +5,7 @@
 
 use arrayvec::ArrayVec;
 
+use super::bound_kind;
 use super::copy;
 use super::layout::{
     ADD_OPERANDS, FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
@@ -14,7 +15,7 @@ use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::qp::{Pending, QpContext, Sent};
 use super::requester::push;
-use crate::provider::Access;
+use crate::provider::{Access, WindowKind};
 use crate::wc::Status;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -83,8 +84,13 @@ pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
             qp.held = true;
             break;
         }
-        if !write_request(link, qp, &pending) {
-            return false;
+        match write_request(link, memory, qp, &pending) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(status) => {
+                qp.poison = Some((qp.sent, status));
+                break;
+            }
         }
     }
     qp.in_backlog = false;
@@ -117,16 +123,36 @@ fn waits_for_answers(qp: &QpContext, pending: &Pending) -> bool {
     full || (pending.fence && qp.asking() > 0)
 }
 
-/// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`.
-fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool {
+/// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`. Or why it
+/// cannot be carried out.
+fn write_request(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    pending: &Pending,
+) -> Result<bool, Status> {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
     if link.is_broken() || (signaled && !link.signaled.has_room()) {
-        return false;
+        return Ok(false);
     }
     let size = u64::from(pending.length) << 32;
     let written = match pending.op {
         SendOp::Send => write_fragments(link, qp, pending, None, None),
-        SendOp::SendWithImm(imm) => write_fragments(link, qp, pending, None, Some(imm)),
+        SendOp::SendWithImm(word) | SendOp::SendWithInv(word) => {
+            write_fragments(link, qp, pending, None, Some(word))
+        }
+        SendOp::LocalInv(key) => {
+            let close = |qp: &QpContext| memory.invalidate(key, qp.num);
+            write_local(link, qp, close, Status::LocalQpOperation)?
+        }
+        SendOp::Bind(binding) => {
+            let everybody = bound_kind(binding.window) == Some(WindowKind::One);
+            let open = |qp: &QpContext| {
+                let only = if everybody { 0 } else { qp.num };
+                memory.bind(binding.window as u32, &binding, only)
+            };
+            write_local(link, qp, open, Status::MwBind)?
+        }
         SendOp::Write(to) => write_fragments(link, qp, pending, Some(to), None),
         SendOp::WriteWithImm(to, imm) => write_fragments(link, qp, pending, Some(to), Some(imm)),
         SendOp::Read(Remote { addr, rkey }) => {
@@ -142,7 +168,7 @@ fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool
     };
     if written {
         let (end, index) = (link.tx.at, qp.sent);
-        if !matches!(pending.op, SendOp::Send | SendOp::SendWithImm(_)) {
+        if !pending.op.is_send() {
             qp.one_sided_until = end;
         }
         if signaled {
@@ -154,7 +180,36 @@ fn write_request(link: &mut Link, qp: &mut QpContext, pending: &Pending) -> bool
         qp.sent = index.wrapping_add(1);
         qp.sent_bytes = 0;
     }
-    written
+    Ok(written)
+}
+
+/// Carries out a request that is for this side alone, with `deed`. For a completion an empty WRITE
+/// goes along: it makes the peer say how far it has read, so that the completion comes in order.
+fn write_local(
+    link: &mut Link,
+    qp: &mut QpContext,
+    deed: impl FnOnce(&QpContext) -> bool,
+    otherwise: Status,
+) -> Result<bool, Status> {
+    let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+    let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
+    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    if signaled && !link.has_space(header.record()) {
+        return Ok(false);
+    }
+    if !deed(qp) {
+        return Err(otherwise);
+    }
+    if signaled {
+        let to = link.tx.begin(header, 0).cast::<u64>();
+        // SAFETY: `begin` gives space for the record, 8-byte aligned, two words among it.
+        unsafe {
+            to.write(0);
+            to.add(1).write(0);
+        }
+        link.tx.end(header);
+    }
+    Ok(true)
 }
 
 /// Writes a request whose answer brings bytes: one record of operands.
@@ -200,6 +255,7 @@ fn write_fragments(
         flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
         flags.set(RecordFlags::LAST, last);
         flags.set(RecordFlags::IMM, last && imm.is_some());
+        flags.set(RecordFlags::INV, last && matches!(pending.op, SendOp::SendWithInv(_)));
         let header = Header::new(kind, flags, operands + length, qp.peer);
         if !link.has_space(header.record()) {
             return false;

@@ -81,6 +81,8 @@ bitflags! {
         const FIRST = 8;
         /// Last fragment of a message.
         const LAST = 16;
+        /// The immediate word is the key of a memory window to be closed.
+        const INV = 32;
     }
 }
 
@@ -145,11 +147,12 @@ impl Header {
     pub(super) fn qp(self) -> u32 {
         (self.0 >> 32) as u32
     }
-    /// True for a SEND in one record.
+    /// True for a SEND in one record that closes no window.
     #[inline(always)]
     pub(super) fn is_whole_send(self) -> bool {
         const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
-        self.0 >> 16 & (WHOLE << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+        const LOOK: u64 = WHOLE | RecordFlags::INV.bits() as u64;
+        self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
     }
     /// True for a SEND in one record without immediate data.
     #[inline(always)]

@@ -18,6 +18,7 @@ use std_alloc::vec::Vec;
 
 use super::nic::QPS;
 use crate::provider::Access;
+use crate::wr::Binding;
 use crate::wr::Sge;
 
 /// Regions of one device at most.
@@ -47,7 +48,17 @@ pub(super) struct Slot {
     /// The file's descriptor, plus one; 0 if there is no file.
     pub(super) fd: AtomicU64,
     pub(super) inode: AtomicU64,
+    /// Of a memory window: the key of its region.
+    parent: AtomicU32,
+    /// Of a memory window: the queue pair whose peer it is open to; 0 for all.
+    qp: AtomicU32,
 }
+
+/// In a slot's rights: it is a memory window, good for nothing on this side.
+const WINDOW: u32 = 1 << 31;
+
+/// The bits of a key that its holder may choose (MW-1).
+const TAG: u32 = 0xff;
 
 /// What peers may read of a device: its queue pairs and its regions. All zero is empty.
 #[repr(C)]
@@ -165,6 +176,59 @@ impl Memory {
         Some(key)
     }
 
+    /// A place for a memory window, closed; the key it may have, but for the low bits.
+    pub(super) fn insert_window(&self) -> Option<u32> {
+        let mut free = self.free.lock();
+        let index = free.slots.pop()?;
+        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
+        Some(key)
+    }
+
+    /// Opens a memory window under `binding.rkey`, to the peer of `qp`, or of any queue pair if
+    /// that is 0; a length of 0 leaves it closed. False: the region's key, rights or bounds do not
+    /// allow it (MW-1).
+    pub(super) fn bind(&self, window: u32, binding: &Binding, qp: u32) -> bool {
+        let slot = &self.table().slots[index_of(window)];
+        let wants = Access::MW_BIND
+            | match binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+                true => Access::LOCAL_WRITE,
+                false => Access::empty(),
+            };
+        let Some(bounds) = self.region(binding.region as u32, wants) else { return false };
+        let offset = binding.addr.wrapping_sub(bounds.start);
+        let inside = offset.checked_add(binding.length).is_some_and(|end| end <= bounds.length);
+        if !inside || (window ^ binding.rkey) & !TAG != 0 {
+            return false;
+        }
+        // Closed while it changes: a peer's look at it compares the key before and after.
+        slot.key.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if binding.length == 0 {
+            return true;
+        }
+        slot.start.store(binding.addr, Ordering::Relaxed);
+        slot.length.store(binding.length, Ordering::Relaxed);
+        slot.access.store(binding.access.bits() | WINDOW, Ordering::Relaxed);
+        slot.fd.store(0, Ordering::Relaxed);
+        slot.parent.store(binding.region as u32, Ordering::Relaxed);
+        slot.qp.store(qp, Ordering::Relaxed);
+        slot.key.store(binding.rkey, Ordering::Release);
+        true
+    }
+
+    /// Closes the memory window of that key, which must be open to the peer of `qp` alone. False:
+    /// there is none (MW-2).
+    pub(super) fn invalidate(&self, key: u32, qp: u32) -> bool {
+        let slot = &self.table().slots[index_of(key)];
+        let open = slot.key.load(Ordering::Acquire) == key
+            && slot.access.load(Ordering::Relaxed) & WINDOW != 0
+            && slot.qp.load(Ordering::Relaxed) == qp;
+        if open {
+            slot.key.store(0, Ordering::SeqCst);
+        }
+        open
+    }
+
     /// Takes a region out: its key fails from here on, and no access of a peer is under way.
     pub(super) fn remove(&self, key: u32) {
         let index = index_of(key);
@@ -200,25 +264,55 @@ impl Memory {
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
-        let allowed = slot.access.load(Ordering::Relaxed) & right.bits() == right.bits();
+        let allowed = slot.access.load(Ordering::Relaxed) & (right.bits() | WINDOW) == right.bits();
         let start = slot.start.load(Ordering::Relaxed);
         allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
     }
 
-    /// As [`Memory::allows`], for what a peer asks: while the answer is held, the region stays.
+    /// As [`Memory::allows`], for what the peer of `qp` asks, of a region or through a window:
+    /// while the answer is held, the region stays.
     pub(super) fn lend(
         &self,
+        qp: u32,
         key: u32,
         start: u64,
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
-        let count = &self.lent[index_of(key)];
+        let (region, right) = match self.behind_window(qp, key, (start, length), right) {
+            Some(region) => (region, Access::empty()),
+            None => (key, right),
+        };
+        let count = &self.lent[index_of(region)];
         // SeqCst: either `remove` sees this count and waits, or the key is gone below.
         count.fetch_add(1, Ordering::SeqCst);
         let lent = Lent { count };
         fence(Ordering::SeqCst);
-        if self.allows(key, start, length, right) { Some(lent) } else { None }
+        if self.allows(region, start, length, right) { Some(lent) } else { None }
+    }
+
+    /// The region behind an open window that allows this.
+    fn behind_window(
+        &self,
+        qp: u32,
+        key: u32,
+        (start, length): (u64, u32),
+        right: Access,
+    ) -> Option<u32> {
+        let slot = &self.table().slots[index_of(key)];
+        if slot.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        let wanted = right.bits() | WINDOW;
+        let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
+        let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
+        let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
+        let region = slot.parent.load(Ordering::Relaxed);
+        // Acquire: what was read belongs together if the key is still the same.
+        fence(Ordering::Acquire);
+        let same = slot.key.load(Ordering::Relaxed) == key;
+        let open = same && allowed && bounds.hold(start, length) && (only == 0 || only == qp);
+        open.then_some(region)
     }
 }
 
@@ -240,7 +334,7 @@ impl Bounds {
 
 /// The region last written to, so that the next access finds it without the table.
 #[derive(Default)]
-pub(super) struct Window {
+pub(super) struct Recent {
     /// Its key; 0, with no bytes, for none.
     key: u32,
     /// [`Memory::removals`] when it was looked up: while that is the same, the key is alive.
@@ -248,13 +342,13 @@ pub(super) struct Window {
     bounds: Bounds,
 }
 
-impl Window {
+impl Recent {
     /// Forgets the region if any has gone since it was looked up. For the start of a poll: an
     /// access in the same poll may already be under way when a region goes.
     #[inline(always)]
     pub(super) fn renew(&mut self, memory: &Memory) {
         if self.removals != memory.removals() {
-            *self = Window::default();
+            *self = Recent::default();
         }
     }
 
@@ -270,7 +364,7 @@ impl Window {
         // Counted before the look: a region that goes in between makes this one old.
         let removals = memory.removals();
         let Some(bounds) = memory.region(key, Access::LOCAL_WRITE) else { return false };
-        *self = Window { key, removals, bounds };
+        *self = Recent { key, removals, bounds };
         true
     }
 }
@@ -359,7 +453,7 @@ mod tests {
         let go = memory.insert(0x9000, 0x100, Access::LOCAL_WRITE, None).unwrap();
         let read_only = insert(&memory, Access::empty());
         let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
-        let mut window = Window::default();
+        let mut window = Recent::default();
         assert!(!window.writable(&memory, piece(0, 0x9000), 1));
         assert!(!window.writable(&memory, piece(read_only, 0x1000), 1));
         assert!(window.writable(&memory, piece(go, 0x9000), 0x100));
@@ -422,7 +516,7 @@ mod tests {
                 for () in users {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
-                            if let Some(lent) = memory.lend(key, 0x1000, 8, Access::all()) {
+                            if let Some(lent) = memory.lend(1, key, 0x1000, 8, Access::all()) {
                                 assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
                                 drop(lent);
                             }

@@ -57,9 +57,11 @@ use self::recvq::RecvQueue;
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
-use crate::provider::{Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
+use crate::provider::{
+    Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq, Window, WindowKind,
+};
 use crate::wc::Wc;
-use crate::wr::{PostCause, PostError, RecvWr, SendWr};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// Work one poll of the shared domain does at most.
 const SHARED_BUDGET: usize = 256;
@@ -190,6 +192,7 @@ impl Provider for Soft {
     type Cq = SoftCq;
     type Poller = SoftPoller;
     type Srq = SoftSrq;
+    type Window = SoftWindow;
     type Qp = SoftQp;
 
     fn caps(&self) -> &Caps {
@@ -208,12 +211,7 @@ impl Provider for Soft {
         let file = if shown { (self.nic.host.name_file)(&memory) } else { None };
         match self.nic.memory.insert(start, length, access, file) {
             Some(key) => Ok(SoftRegion { nic: self.nic.clone(), memory, key }),
-            None => Err(SetupError::new(
-                Code::NoMemory,
-                asked(),
-                format!("all {} entries of the region table are taken", memory::REGIONS),
-            )
-            .cure("register fewer, larger regions")),
+            None => Err(table_full(asked())),
         }
     }
 
@@ -240,6 +238,13 @@ impl Provider for Soft {
         Ok(SoftSrq { queue: Arc::new(RecvQueue::new(self.nic.next_queue(), depth)) })
     }
 
+    fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
+        match self.nic.memory.insert_window() {
+            Some(key) => Ok(SoftWindow { nic: self.nic.clone(), kind, key }),
+            None => Err(table_full(String::from("a memory window"))),
+        }
+    }
+
     fn cq_id(&self, cq: &SoftCq) -> u64 {
         cq.domain.cq_id(cq.index)
     }
@@ -251,6 +256,11 @@ impl Provider for Soft {
     fn async_fd(&self) -> Option<i32> {
         self.nic.events_bell.as_ref().map(Bell::fd)
     }
+}
+
+fn table_full(asked: String) -> SetupError {
+    let answer = format!("all {} entries of the region table are taken", memory::REGIONS);
+    SetupError::new(Code::NoMemory, asked, answer).cure("register fewer, larger regions")
 }
 
 fn check_depth(what: &str, depth: u32, max: u32) -> Result<(), SetupError> {
@@ -285,9 +295,51 @@ unsafe impl Region for SoftRegion {
     fn rkey(&self) -> u32 {
         self.key
     }
+    fn handle(&self) -> u64 {
+        self.key.into()
+    }
 }
 
 impl Drop for SoftRegion {
+    fn drop(&mut self) {
+        self.nic.memory.remove(self.key);
+    }
+}
+
+/// In a window's handle: the request comes from [`Qp::bind`]. Windows of type 1 have no other way
+/// (MW-2).
+const BOUND_BY_CALL: u64 = 1 << 40;
+
+/// The kind of the window that a request binds; `None` if it may not be bound that way.
+fn bound_kind(handle: u64) -> Option<WindowKind> {
+    let by_call = handle & BOUND_BY_CALL != 0;
+    match (handle >> 32 & 0xff, by_call) {
+        (1, true) => Some(WindowKind::One),
+        (2, false) => Some(WindowKind::Two),
+        _ => None,
+    }
+}
+
+/// A memory window of the soft device.
+pub struct SoftWindow {
+    nic: Arc<Nic>,
+    kind: WindowKind,
+    key: u32,
+}
+
+impl Window for SoftWindow {
+    fn kind(&self) -> WindowKind {
+        self.kind
+    }
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+    fn handle(&self) -> u64 {
+        u64::from(self.key) | (self.kind as u64) << 32
+    }
+}
+
+impl Drop for SoftWindow {
     fn drop(&mut self) {
         self.nic.memory.remove(self.key);
     }
@@ -551,6 +603,30 @@ impl Breaker {
 }
 
 impl Qp for SoftQp {
+    type Window = SoftWindow;
+
+    unsafe fn bind(
+        &mut self,
+        window: &mut SoftWindow,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        if window.kind != WindowKind::One {
+            return Err(PostError { accepted: 0, cause: PostCause::Malformed });
+        }
+        let rkey = window.key & !0xff | window.key.wrapping_add(1) & 0xff;
+        let handle = window.handle() | BOUND_BY_CALL;
+        let op = SendOp::Bind(Binding { window: handle, rkey, ..binding });
+        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
+        // SAFETY: as in `post`; the request has no buffers.
+        unsafe {
+            self.domain.enter(|inside| inside.post(&mut *self.context.as_ptr(), &[wr]))?;
+        }
+        window.key = rkey;
+        Ok(rkey)
+    }
+
     fn num(&self) -> u32 {
         self.num
     }

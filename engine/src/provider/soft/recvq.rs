@@ -13,7 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-use super::memory::Window;
+use super::memory::Recent;
 use super::sleep::Sleeper;
 use crate::wr::{PostCause, PostError, RecvWr};
 
@@ -115,8 +115,8 @@ impl RecvQueue {
             Some(number) => ring.claims[number] = Some(claim),
             None => ring.claims.push(Some(claim)),
         }
-        let (window, wrs) = (Window::default(), [RecvWr::default(); STASH]);
-        Stash { number, used, next: 0, end: 0, window, wrs }
+        let (recent, wrs) = (Recent::default(), [RecvWr::default(); STASH]);
+        Stash { number, used, next: 0, end: 0, recent, wrs }
     }
 
     /// One domain less: what it has fetched ahead comes back.
@@ -253,7 +253,7 @@ pub(super) struct Stash {
     used: Arc<AtomicU32>,
     next: u32,
     end: u32,
-    window: Window,
+    recent: Recent,
     wrs: [RecvWr; STASH],
 }
 
@@ -266,18 +266,18 @@ impl Stash {
 
     /// The oldest, left in place, and where it may lie.
     #[inline(always)]
-    pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut Window)> {
+    pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut Recent)> {
         if self.next == self.end {
             return None;
         }
-        Some((&self.wrs[self.next as usize % STASH], &mut self.window))
+        Some((&self.wrs[self.next as usize % STASH], &mut self.recent))
     }
 
     /// All of them, left in place, and where they may lie.
     #[inline(always)]
-    pub(super) fn ready(&mut self) -> (&[RecvWr], &mut Window) {
+    pub(super) fn ready(&mut self) -> (&[RecvWr], &mut Recent) {
         let wrs = self.wrs.get(self.next as usize..self.end as usize).unwrap_or_default();
-        (wrs, &mut self.window)
+        (wrs, &mut self.recent)
     }
 
     /// Takes away the oldest `count`.

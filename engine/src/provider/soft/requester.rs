@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use super::backlog;
+use super::bound_kind;
 use super::copy;
 use super::cq::{Retire, Sink};
 use super::direct;
@@ -416,7 +417,11 @@ fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
     if wr.flags.contains(SendFlags::INLINE) && wr.length() > u64::from(qp.inline_max()) {
         return Err(PostCause::InlineTooLong);
     }
-    if wr.is_well_formed() { Ok(()) } else { Err(PostCause::Malformed) }
+    let bindable = match wr.op {
+        SendOp::Bind(binding) => bound_kind(binding.window).is_some(),
+        _ => true,
+    };
+    if wr.is_well_formed() && bindable { Ok(()) } else { Err(PostCause::Malformed) }
 }
 
 #[inline(always)]
@@ -425,7 +430,7 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     let mut sent = on_wire | Sent::of(wr.op);
     sent.set(Sent::SIGNALED, signaled);
     let length = match wr.op {
-        SendOp::Send | SendOp::SendWithImm(_) => wr.sge.length,
+        op if op.is_send() => wr.sge.length,
         _ => wr.length() as u32,
     };
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });

@@ -190,10 +190,10 @@ impl Inside {
     fn receive_lone<S: Sink>(&mut self, link: &mut Link, lone: Lone, sink: &mut S) -> bool {
         let header = lone.header;
         let Some(rq) = self.rqs.get_mut(link.rq) else { return false };
-        let Some((wr, window)) = rq.stash.ready_first() else { return false };
-        window.renew(&self.nic.memory);
+        let Some((wr, recent)) = rq.stash.ready_first() else { return false };
+        recent.renew(&self.nic.memory);
         let (length, wr_id) = (header.length(), wr.wr_id);
-        if length > wr.sge.length || !window.writable(&self.nic.memory, wr.sge, length) {
+        if length > wr.sge.length || !recent.writable(&self.nic.memory, wr.sge, length) {
             return false;
         }
         let Some(recv_cq) = open_on(&self.qps, header.qp(), link.index) else { return false };
@@ -217,8 +217,8 @@ impl Inside {
     fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         let Some(rq) = self.rqs.get_mut(link.rq) else { return };
         let memory = &self.nic.memory;
-        let (wrs, window) = rq.stash.ready();
-        window.renew(memory);
+        let (wrs, recent) = rq.stash.ready();
+        recent.renew(memory);
         let mut burst = link.rx.burst();
         // The last queue pair found: a batch is usually for one. No number is 0.
         let mut known = (0, 0);
@@ -233,7 +233,7 @@ impl Inside {
                 let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
                 known = (num, recv_cq);
             }
-            if length > wr.sge.length || !window.writable(memory, wr.sge, length) {
+            if length > wr.sge.length || !recent.writable(memory, wr.sge, length) {
                 break;
             }
             // SAFETY: as in `receive_lone`.
@@ -332,6 +332,12 @@ impl Inside {
         let length = header.length();
         if length > wr.sge.length - received {
             let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
+            return self.refuse(link, header, qp, statuses, sink);
+        }
+        if header.flags().contains(RecordFlags::INV)
+            && !self.nic.memory.invalidate(link.rx.immediate(header), qp.num)
+        {
+            let statuses = (Some(Status::Flushed), Status::RemoteAccess);
             return self.refuse(link, header, qp, statuses, sink);
         }
         let to = wr.sge.addr + u64::from(received);
@@ -525,7 +531,11 @@ fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
 
 #[inline(always)]
 pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
-    let imm_flag = record.contains(RecordFlags::IMM);
+    let word = match (record.contains(RecordFlags::IMM), record.contains(RecordFlags::INV)) {
+        (false, _) => WcFlags::empty(),
+        (true, false) => WcFlags::WITH_IMM,
+        (true, true) => WcFlags::WITH_INV,
+    };
     Wc {
         wr_id,
         qp_num,
@@ -534,6 +544,6 @@ pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlag
         vendor_err: 0,
         status: Status::Success,
         opcode: WcOpcode::Recv,
-        flags: if imm_flag { WcFlags::WITH_IMM } else { WcFlags::empty() },
+        flags: word,
     }
 }

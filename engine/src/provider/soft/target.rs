@@ -63,7 +63,7 @@ impl Inside {
         // have gone meanwhile, and a peer may name another.
         let range = if qp.writing.is_none() { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.lend(qp.num, rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
@@ -143,7 +143,11 @@ impl Inside {
         if !allowed || qp.owed >= qp.responder_depth {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        if length > 0 && !self.nic.memory.allows(rkey, addr, length, Access::REMOTE_READ) {
+        let allowed = || {
+            let memory = &self.nic.memory;
+            memory.lend(qp.num, rkey, addr, length, Access::REMOTE_READ).is_some()
+        };
+        if length > 0 && !allowed() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
         self.owe(link, header, qp, Owed::Bytes { addr, rkey, left: length });
@@ -176,7 +180,7 @@ impl Inside {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         let nic = self.nic.clone();
-        let Some(lent) = nic.memory.lend(rkey, addr, 8, Access::REMOTE_ATOMIC) else {
+        let Some(lent) = nic.memory.lend(qp.num, rkey, addr, 8, Access::REMOTE_ATOMIC) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         };
         // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change

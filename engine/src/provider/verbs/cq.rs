@@ -163,11 +163,12 @@ fn convert(raw: &ibv_wc) -> Wc {
         wc.opcode = WcOpcode::from_raw(raw.opcode);
         wc.byte_len = raw.byte_len;
         wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u8);
-        if wc.flags.contains(WcFlags::WITH_IMM) {
-            // SAFETY: with the flag the driver has written this field, and both fields of the
+        if wc.flags.intersects(WcFlags::WITH_IMM | WcFlags::WITH_INV) {
+            // SAFETY: with either flag the driver has written this field, and both fields of the
             // union are the same four bytes.
-            let imm = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
-            wc.imm = u32::from_be(imm);
+            let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+            let key = wc.flags.contains(WcFlags::WITH_INV);
+            wc.imm = if key { word } else { u32::from_be(word) };
         }
     }
     wc

@@ -15,24 +15,27 @@ mod send;
 mod shim;
 mod srq;
 mod wake;
+mod window;
 
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::srq::VerbsSrq;
+pub use self::window::VerbsWindow;
 
 use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::provider::{Access, Caps, Provider, Sharing};
+use crate::provider::{Access, Caps, Provider, Sharing, WindowKind};
 
 impl Provider for Verbs {
     type Region = VerbsRegion;
     type Cq = VerbsCq;
     type Poller = VerbsPoller;
     type Srq = VerbsSrq;
+    type Window = VerbsWindow;
     type Qp = VerbsQp;
 
     fn caps(&self) -> &Caps {
@@ -55,6 +58,10 @@ impl Provider for Verbs {
 
     fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
         VerbsSrq::new(self.device(), depth)
+    }
+
+    fn create_window(&self, kind: WindowKind) -> Result<VerbsWindow, SetupError> {
+        VerbsWindow::new(self.device(), kind)
     }
 
     fn cq_id(&self, cq: &VerbsCq) -> u64 {

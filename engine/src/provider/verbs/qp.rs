@@ -5,16 +5,19 @@ use core::mem::zeroed;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys::{ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use rdma_sys::{
+    ibv_bind_mw, ibv_modify_qp, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
+};
 use std_alloc::sync::Arc;
 
 use super::Verbs;
 use super::cq::VerbsCq;
 use super::device::Ops;
-use super::send::Sender;
+use super::send::{Sender, bind_info, cause_of};
 use super::srq::{VerbsSrq, post_chunks};
-use crate::provider::{Qp, QpCaps};
-use crate::wr::{PostCause, PostError, RecvWr, SendWr};
+use super::window::VerbsWindow;
+use crate::provider::{Qp, QpCaps, Window, WindowKind};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 /// Where a queue pair came from: the identifier of its connection, which outlives it.
 pub trait QpHome: Send + Sync + 'static {
@@ -110,6 +113,32 @@ impl VerbsQp {
 }
 
 impl Qp for VerbsQp {
+    type Window = VerbsWindow;
+
+    unsafe fn bind(
+        &mut self,
+        window: &mut VerbsWindow,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        let refused = |cause| Err(PostError { accepted: 0, cause });
+        if window.kind() != WindowKind::One {
+            return refused(PostCause::Malformed);
+        }
+        if !self.takes_sends() {
+            return refused(PostCause::State);
+        }
+        let send_flags = flags.bits().into();
+        let mut bind = ibv_mw_bind { wr_id, send_flags, bind_info: bind_info(&binding) };
+        // SAFETY: queue pair and window live until their values are dropped; the caller vouches
+        // for the region.
+        match unsafe { ibv_bind_mw(self.as_ptr(), window.as_ptr(), &raw mut bind) } {
+            0 => Ok(window.rkey()),
+            answer => refused(cause_of(answer)),
+        }
+    }
+
     fn num(&self) -> u32 {
         self.num
     }

@@ -60,13 +60,14 @@ impl VerbsRegion {
 }
 
 /// The access as `ibv_reg_mr` takes it.
-fn flags(access: Access) -> i32 {
+pub(super) fn flags(access: Access) -> i32 {
     let mut flags = 0;
     for (ours, theirs) in [
         (Access::LOCAL_WRITE, Flags::IBV_ACCESS_LOCAL_WRITE),
         (Access::REMOTE_WRITE, Flags::IBV_ACCESS_REMOTE_WRITE),
         (Access::REMOTE_READ, Flags::IBV_ACCESS_REMOTE_READ),
         (Access::REMOTE_ATOMIC, Flags::IBV_ACCESS_REMOTE_ATOMIC),
+        (Access::MW_BIND, Flags::IBV_ACCESS_MW_BIND),
     ] {
         if access.contains(ours) {
             flags |= theirs.0.cast_signed();
@@ -106,6 +107,9 @@ unsafe impl Region for VerbsRegion {
     fn rkey(&self) -> u32 {
         self.rkey
     }
+    fn handle(&self) -> u64 {
+        self.mr.as_ptr() as u64
+    }
 }
 
 impl Drop for VerbsRegion {
@@ -127,7 +131,7 @@ mod tests {
     #[test]
     fn access_bits_are_those_of_the_headers() {
         assert_eq!(flags(Access::empty()), 0);
-        assert_eq!(flags(Access::all()), 15);
+        assert_eq!(flags(Access::all()), 31);
         assert_eq!(flags(Access::REMOTE_READ), 4);
     }
 

@@ -4,13 +4,17 @@
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{atomic_t, ibv_qp, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t, wr_t};
+use rdma_sys::{
+    atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode, rdma_t, wr_t,
+};
 use std_alloc::boxed::Box;
 
 use super::device::PostSend;
+use super::region::flags;
 use super::srq::accepted_of;
 use crate::provider::QpCaps;
-use crate::wr::{PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
+use crate::wr::{Binding, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
 /// Builds lists of requests in memory of its own and posts them.
 pub(super) struct Sender {
@@ -161,6 +165,32 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
             raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
             raw.wr = atomic(at, add, 0);
         }
+        SendOp::SendWithInv(key) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+            raw.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+        }
+        SendOp::LocalInv(key) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
+            raw.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+        }
+        SendOp::Bind(binding) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+            raw.bind_mw_tso_union.bind_mw = bind_mw_t {
+                mw: binding.window as *mut ibv_mw,
+                rkey: binding.rkey,
+                bind_info: bind_info(&binding),
+            };
+        }
+    }
+}
+
+/// What a window is bound to, as the driver takes it.
+pub(super) fn bind_info(binding: &Binding) -> ibv_mw_bind_info {
+    ibv_mw_bind_info {
+        mr: binding.region as *mut ibv_mr,
+        addr: binding.addr,
+        length: binding.length,
+        mw_access_flags: flags(binding.access).cast_unsigned(),
     }
 }
 

@@ -1,0 +1,65 @@
+//! Memory windows: part of exposed memory, opened to peers for a while.
+
+use std::fmt;
+
+use doorbell_engine::provider::{Provider, Window as _, WindowKind};
+
+use crate::error::CmError;
+use crate::exposed::Exposed;
+
+/// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind`] opens it.
+pub struct Window<P: Provider> {
+    // Before what it is bound to: the device lets go of the window first.
+    raw: P::Window,
+    rkey: u32,
+    bound: Option<Exposed<P>>,
+}
+
+impl<P: Provider> Window<P> {
+    /// A window of that kind.
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none; `NoMemory`: none left.
+    pub fn new(device: &P, kind: WindowKind) -> Result<Window<P>, CmError> {
+        let raw = device.create_window(kind)?;
+        Ok(Window { rkey: raw.rkey(), raw, bound: None })
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> WindowKind {
+        self.raw.kind()
+    }
+
+    /// The key under which it was bound last.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// The key a window of type 2 is bound under next: the last one with its low eight bits one
+    /// further (`ibv_inc_rkey`).
+    pub(crate) fn next_rkey(&self) -> u32 {
+        self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
+    }
+
+    pub(crate) fn raw(&self) -> &P::Window {
+        &self.raw
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut P::Window {
+        &mut self.raw
+    }
+
+    /// It is bound to that memory now, under that key. The memory stays registered meanwhile.
+    pub(crate) fn note(&mut self, rkey: u32, memory: Exposed<P>) {
+        (self.rkey, self.bound) = (rkey, Some(memory));
+    }
+}
+
+impl<P: Provider> fmt::Debug for Window<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window")
+            .field("kind", &self.kind())
+            .field("bound", &self.bound)
+            .finish_non_exhaustive()
+    }
+}
