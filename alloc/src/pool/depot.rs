@@ -13,9 +13,9 @@ use crate::arith::SizeError;
 /// One stock of blocks that several workers draw on, each through a cache of its own.
 ///
 /// A cache is a [`BlockPool`]: taking and putting there touch nothing that another worker
-/// touches. Only when it runs empty or full does it exchange a batch, half of what it can hold, with
-/// the depot, in a few atomic steps without a lock. A block may be put into another cache than the
-/// one it was taken from. All memory is allocated when depot and caches are made.
+/// touches. Only when it runs empty or full does it exchange a batch, half of what it can hold,
+/// with the depot, in a few atomic steps without a lock. A block may be put into another cache than
+/// the one it was taken from. All memory is allocated when depot and caches are made.
 ///
 /// Caches are bounded, and what lies in one is out of the others' reach: for `n` blocks to be had
 /// by one worker whatever the others hold, the depot needs `n` plus the sizes of all the other
