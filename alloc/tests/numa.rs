@@ -146,6 +146,34 @@ fn too_few_huge_pages_on_the_node_is_an_error_or_a_fallback_and_can_be_mended() 
 }
 
 #[test]
+fn a_page_of_1_gib_is_had_on_its_node_and_returned() {
+    if !two_nodes() {
+        return;
+    }
+    let folder = "/sys/devices/system/node/node1/hugepages/hugepages-1048576kB";
+    let set = |pages: &str| fs::write(format!("{folder}/nr_hugepages"), pages).unwrap();
+    let free = || number(&format!("{folder}/free_hugepages"));
+    set("1");
+    assert_eq!(free(), 1, "no whole GiB of node 1 is free: take more memory");
+    let request = MapRequest::new(MIB).pages(Ask::Huge1G).strict(true);
+    for (shared, guard) in [(false, false), (false, true), (true, false)] {
+        let request = request.shared(shared).guard(guard);
+        let error = request.place(Place::Only(0)).map().unwrap_err();
+        let short = matches!(error, MapError::NoHugePages { free: 0, node: Some(0), .. });
+        assert!(short, "{error:?}");
+        let mapping = request.place(Place::Only(1)).map().unwrap();
+        assert_eq!((mapping.len(), mapping.pages()), (1024 * MIB, Pages::Huge1G));
+        assert_eq!(mapping.got().node(), Some(1));
+        assert_eq!(mapping.where_is(0..mapping.len()).unwrap().bytes_on(1), 1024 * MIB);
+        assert_eq!(nodes_of(&numa_maps(&mapping)), [1]);
+        assert_eq!(free(), 0);
+        drop(mapping);
+        assert_eq!(free(), 1);
+    }
+    set("0");
+}
+
+#[test]
 fn a_node_that_is_not_there_is_named_with_those_that_are() {
     if !two_nodes() {
         return;

@@ -79,7 +79,9 @@ pub(crate) fn check() -> Outcome<Report> {
 
 /// Placement and limits on a machine with two nodes.
 pub(crate) fn numa() -> Outcome<Report> {
-    let machine = Machine { cpus: 4, numa: true, hugepages: 0, ..vm::usual(LIMIT) };
+    // Each node holds the kernel's own data and a whole free GiB besides.
+    let machine =
+        Machine { cpus: 4, memory_mib: 8192, numa: true, hugepages: 0, ..vm::usual(LIMIT) };
     Suite { script: "numa.sh", programs: NUMA, features: &[], machine }.run()
 }
 

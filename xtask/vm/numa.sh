@@ -43,7 +43,7 @@ if [ -n "${NUMA:-}" ]; then
     check "a control group of version 2" 60 group_two
     harness "alloc with two nodes" 300 "$NUMA" $alone
     echo 0 > /sys/devices/system/cpu/cpu3/online
-    harness "alloc with an offline processor" 120 "$NUMA" $alone on_it
+    harness "alloc with an offline processor" 120 "$NUMA" $alone memory_asked
     echo 1 > /sys/devices/system/cpu/cpu3/online
 fi
 
