@@ -106,7 +106,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "vm-numa",
-        shows: "memory is where it was asked for, and limits are foreseen, with two nodes",
+        shows: "memory and workers are where they were asked for, with two nodes",
         work: Work::Own(suite::numa),
     },
 ];

@@ -60,6 +60,15 @@ const NUMA: &[Program] = &[
         name: "memlock",
         build: &["test", "--no-run", "--package", "doorbell-alloc", "--test", "memlock"],
     },
+    Program {
+        name: "workers",
+        build: &["test", "--no-run", "--package", "doorbell-tune", "--test", "workers"],
+    },
+    Program { name: "tune", build: &["build", "--package", "doorbell-tune", "--bin", "tune"] },
+    Program {
+        name: "doorbell-bench",
+        build: &["build", "--package", "doorbell-bench", "--bin", "doorbell-bench"],
+    },
 ];
 
 /// A hung machine must not hang the ladder.

@@ -1,6 +1,6 @@
 # The checks of the virtual machine with two nodes, run by bash. The variables NUMA and MEMLOCK are
-# the paths of alloc's test programs, or unset if they could not be built: that has been counted as
-# a failure. The tests change the pools of huge pages, and run in control groups that are made here.
+# the paths of alloc's test programs, WORKERS that of tune's, TUNE and DOORBELL_BENCH those of the
+# commands; unset if they could not be built: that has been counted as a failure. The tests change the pools of huge pages, and run in control groups that are made here.
 #
 # To add a check, add a line at the end: `harness NAME LIMIT COMMAND…` or `check NAME LIMIT COMMAND…`.
 
@@ -34,6 +34,45 @@ group_two() {
         export DOORBELL_GROUP=$top/doorbell
 }
 
+# A plan that a processor has left is refused with its name, and a new one leaves it out.
+offline_processor() {
+    local plan=$scratch/plan.toml online=/sys/devices/system/cpu/cpu3/online
+    "$TUNE" plan --workers 3 --out "$plan" && "$TUNE" run --plan "$plan" -- true || return 1
+    echo 0 > $online
+    "$TUNE" run --plan "$plan" -- true 2> "$scratch/refused"
+    local code=$?
+    "$TUNE" plan --workers 3 2> "$scratch/smaller"
+    "$TUNE" plan --workers 2 > "$scratch/new"
+    "$TUNE" topology > "$scratch/tree"
+    echo 1 > $online
+    cat "$scratch/refused" "$scratch/smaller" "$scratch/new" "$scratch/tree"
+    [ $code = 125 ] && grep -q "asked to run on CPUs 1-3, got 1-2" "$scratch/refused" &&
+        grep -q "CPUs 3 are switched off" "$scratch/smaller" &&
+        grep -q "CPUs switched off: 3" "$scratch/new" &&
+        ! grep -q "cpu = 3" "$scratch/new" &&
+        grep -q "CPUs switched off: 3" "$scratch/tree"
+}
+
+# Memory of the process that serves is bound to the plan's node.
+serves_there() {
+    local other
+    other=$(pgrep -P "$bench" | head -n 1)
+    [ -n "$other" ] && grep " bind:1 " "/proc/$other/numa_maps" | grep -q " N1="
+}
+
+# Both sides of a benchmark under a plan have its cores, which they look for themselves, and memory
+# of its node, by the kernel's own account.
+bench_by_plan() {
+    local plan=$scratch/bench.toml bench
+    # Two workers with one core for housekeeping: the second node has room for both.
+    "$TUNE" plan --workers 2 --out "$plan" && cat "$plan" || return 1
+    "$DOORBELL_BENCH" latency --size 8 --duration 4 --plan "$plan" --json - \
+        > "$scratch/bench.json" &
+    bench=$!
+    await 30 serves_there && wait $bench &&
+        tr -d ' \n' < "$scratch/bench.json" | grep -q '"cores":\[2,3\]'
+}
+
 # The tests share the machine's pools: one after the other.
 alone=--test-threads=1
 
@@ -49,6 +88,18 @@ fi
 
 if [ -n "${MEMLOCK:-}" ]; then
     harness "alloc with 64 KiB of lockable memory" 60 "$MEMLOCK"
+fi
+
+if [ -n "${WORKERS:-}" ]; then
+    harness "tune run with two nodes" 120 "$WORKERS"
+fi
+
+if [ -n "${TUNE:-}" ]; then
+    check "a plan and an offline processor" 60 offline_processor
+fi
+
+if [ -n "${TUNE:-}" ] && [ -n "${DOORBELL_BENCH:-}" ]; then
+    check "doorbell-bench by a plan" 120 bench_by_plan
 fi
 
 result
