@@ -1,17 +1,15 @@
-# What `tune check` mends, on a real kernel with two nodes, as root: each condition is made bad, seen,
-# applied, seen to be fine, undone, and then holds what it held before. TUNE is the program's path.
-# Ends with 0 if all did.
+# What `tune check` mends, on a real kernel with two nodes, run by bash as root. TUNE is the program's
+# path. Each condition is made bad, seen, applied, seen to be fine, undone, and then holds what it
+# held before; each is one test.
+#
+# To add a condition, add a line at the end of its like: `cycle NAME SEVERITY FINE FILE…` once it is
+# made, or `with NAME SEVERITY VALUE FILE` for one value in one file.
 
-state=$(mktemp -d)/tune.state
+. xtask/vm/harness.sh
+
+state=$scratch/state/tune.state
 tune=("$TUNE")
 options=()
-wrong=0
-
-# fault NAME TEXT...: one thing that is not as it should be.
-fault() {
-    echo "FAULT: $*"
-    wrong=1
-}
 
 # severity NAME: what the check says.
 severity() {
@@ -24,37 +22,81 @@ held() {
     grep -H '' "$@" 2>&1
 }
 
-# applied NAME FILE...: applies, and undoes to what the files held, twice the same.
-applied() {
-    local name=$1 before
-    shift
-    before=$(held "$@")
-    "${tune[@]}" check --apply --only "$name" --state "$state" "${options[@]}" \
-        > "$state.out" 2>&1 || fault "$name: apply ended with $?: $(cat "$state.out")"
-    found=$(severity "$name")
-    [ "$(held "$@")" != "$before" ] || fault "$name: still $before"
-    "$TUNE" check --undo --state "$state" > "$state.out" 2>&1 ||
-        fault "$name: undo ended with $?: $(cat "$state.out")"
-    [ "$(held "$@")" = "$before" ] || fault "$name: was $before, and is $(held "$@")"
-    [ "$("$TUNE" check --undo --state "$state")" = "nothing to undo" ] ||
-        fault "$name: could be undone twice"
+# same WHAT ONE OTHER: both are the same, or else says so.
+same() {
+    [ "$2" = "$3" ] || { echo "$1: $2, not $3"; false; }
 }
 
-# cycle NAME SEVERITY FINE FILE...: a condition that was made, and what it is when mended.
-cycle() {
-    local name=$1 bad=$2 fine=$3 found
+# mended NAME SEVERITY FINE FILE...: from bad to fine and back to what the files held, once.
+mended() {
+    local name=$1 bad=$2 fine=$3 before good=yes
     shift 3
-    found=$(severity "$name")
-    [ "$found" = "$bad" ] || fault "$name: $found when made, not $bad"
-    applied "$name" "$@"
-    [ "$found" = "$fine" ] || fault "$name: $found when applied, not $fine"
-    echo "$name: $bad, applied, $fine, undone"
+    same "when made" "$(severity "$name")" "$bad" || good=
+    before=$(held "$@")
+    "${tune[@]}" check --apply --only "$name" --state "$state" "${options[@]}" || good=
+    same "when applied" "$(severity "$name")" "$fine" || good=
+    [ "$(held "$@")" != "$before" ] || { echo "still $before"; good=; }
+    "$TUNE" check --undo --state "$state" || good=
+    same "when undone" "$(held "$@")" "$before" || good=
+    same "undone again" "$("$TUNE" check --undo --state "$state")" "nothing to undo" || good=
+    [ "$good" ]
 }
 
-# with NAME SEVERITY VALUE FILE: the same, for a value in one file.
+cycle() {
+    check "tune check mends $1" 0 mended "$@"
+}
+
 with() {
-    echo "$3" > "$4" || fault "$1: $4 does not take $3"
+    echo "$3" > "$4"
     cycle "$1" "$2" fine "$4"
+}
+
+# Workers on the second node, and every interrupt that can be sent there is sent there.
+interrupts() {
+    local files=(/proc/irq/[0-9]*/smp_affinity_list) file
+    for file in "${files[@]}"; do echo 3 > "$file"; done 2> /dev/null
+    options=(--cores 2-3)
+    mended irq_affinity bad fine "${files[@]}"
+    local code=$?
+    options=()
+    return $code
+}
+
+# Without the right to lock, and with little leave to.
+little_memlock() {
+    (
+        ulimit -l 64
+        tune=(setpriv --bounding-set -ipc_lock "$TUNE")
+        mended memlock bad note /etc/security/limits.d/60-doorbell.conf
+    )
+}
+
+# Swap in a file in memory is enough to have some.
+some_swap() {
+    truncate -s 64M "$scratch/swap" && mkswap -q "$scratch/swap" && modprobe loop &&
+        swapon "$(losetup -f --show "$scratch/swap")"
+}
+
+# A control group for this shell.
+own_group() {
+    echo "+cpu +memory +hugetlb" > /sys/fs/cgroup/cgroup.subtree_control && mkdir $group &&
+        echo $$ > $group/cgroup.procs
+}
+
+# All at once, as a person would. The kernel's command line stays as it is, so some is bad still.
+all_at_once() {
+    local files=("${pools[@]}" $thp/enabled $thp/defrag /proc/sys/kernel/numa_balancing
+        /proc/sys/vm/zone_reclaim_mode $group/cpu.max $group/hugetlb.2MB.max)
+    local before name good=yes
+    before=$(held "${files[@]}")
+    "$TUNE" check --apply --state "$state"
+    same "exit code" $? 1 || good=
+    for name in hugepages thp_defrag numa_balancing zone_reclaim cgroup_cpu cgroup_hugetlb; do
+        same "$name" "$(severity $name)" fine || good=
+    done
+    "$TUNE" check --undo --state "$state" || good=
+    same "when undone" "$(held "${files[@]}")" "$before" || good=
+    [ "$good" ]
 }
 
 pools=(/sys/devices/system/node/node[01]/hugepages/hugepages-2048kB/nr_hugepages)
@@ -69,45 +111,14 @@ with numa_balancing bad 1 /proc/sys/kernel/numa_balancing
 with zone_reclaim bad 1 /proc/sys/vm/zone_reclaim_mode
 with stat_interval note 1 /proc/sys/vm/stat_interval
 with mtu note 1500 /sys/class/net/d0/mtu
-
-# Without the right to lock, and with little leave to.
-(
-    ulimit -l 64
-    tune=(setpriv --bounding-set -ipc_lock "$TUNE")
-    cycle memlock bad note /etc/security/limits.d/60-doorbell.conf
-    exit $wrong
-) || wrong=1
-
-# Swap in memory is enough to have some.
-truncate -s 64M "$state.swap" && mkswap -q "$state.swap" &&
-    modprobe loop && swapon "$(losetup -f --show "$state.swap")" || fault "swap: cannot be had"
+check "tune check mends memlock" 0 little_memlock
+check "some swap" 0 some_swap
 with swap note 60 /proc/sys/vm/swappiness
-
-# Workers on the second node; every interrupt may go there.
-options=(--cores 2-3)
-affinities=(/proc/irq/[0-9]*/smp_affinity_list)
-for file in "${affinities[@]}"; do echo 3 > "$file"; done 2> /dev/null
-cycle irq_affinity bad fine "${affinities[@]}"
-options=()
-
-# A group of this shell's own.
-echo "+cpu +memory +hugetlb" > /sys/fs/cgroup/cgroup.subtree_control && mkdir $group &&
-    echo $$ > $group/cgroup.procs || fault "groups: cannot be had"
+check "tune check mends irq_affinity" 0 interrupts
+check "a control group" 0 own_group
 with cgroup_cpu bad "50000 100000" $group/cpu.max
 with cgroup_memory note 1073741824 $group/memory.max
 with cgroup_hugetlb bad 2097152 $group/hugetlb.2MB.max
+check "tune check mends all at once" 0 all_at_once
 
-# All at once, as a person would; the kernel's command line stays as it is, so some is bad still.
-files=("${pools[@]}" $thp/enabled $thp/defrag /proc/sys/kernel/numa_balancing
-    /proc/sys/vm/zone_reclaim_mode $group/cpu.max $group/hugetlb.2MB.max)
-before=$(held "${files[@]}")
-"$TUNE" check --apply > "$state.out" 2>&1
-[ $? = 1 ] || fault "all: $(cat "$state.out")"
-for name in hugepages thp_defrag numa_balancing zone_reclaim cgroup_cpu cgroup_hugetlb; do
-    [ "$(severity $name)" = fine ] || fault "all: $name is $(severity $name)"
-done
-"$TUNE" check --undo || fault "all: undo ended with $?"
-[ "$(held "${files[@]}")" = "$before" ] || fault "all: was $before, and is $(held "${files[@]}")"
-echo "all at once: applied, undone"
-
-exit $wrong
+result

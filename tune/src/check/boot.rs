@@ -4,7 +4,7 @@
 use super::mend::{Mend, Rule, Setting, quoted};
 use super::report::wrapped;
 use super::script::{PRELUDE, push};
-use super::{Check, Wants, checks};
+use super::{Check, Host, Wants, checks};
 
 /// A file for a machine's start.
 #[derive(Debug)]
@@ -20,14 +20,15 @@ const WRITTEN: &str = "# Written by `tune check --boot`; a change here is lost w
 const SYSCTL: &str = "/proc/sys/";
 const ETC: &str = "/etc/";
 
-/// Every file, in the order in which a person would put them in place.
+/// Every file, in the order in which a person would put them in place: with the values of `host`, or,
+/// without one, for any machine, whose values a person has to fill in.
 #[must_use]
-pub fn files() -> Vec<BootFile> {
+pub fn files(host: Option<&Host<'_>>) -> Vec<BootFile> {
     vec![
-        BootFile { name: "cmdline.txt", text: cmdline() },
+        BootFile { name: "cmdline.txt", text: cmdline(host) },
         BootFile { name: "60-doorbell-sysctl.conf", text: sysctl() },
         BootFile { name: "60-doorbell-limits.conf", text: limits() },
-        BootFile { name: "doorbell-tune.env", text: variables() },
+        BootFile { name: "doorbell-tune.env", text: variables(host) },
         BootFile { name: "doorbell-tune.sh", text: shell() },
         BootFile { name: "doorbell-tune.service", text: service() },
     ]
@@ -49,19 +50,26 @@ fn reason(check: &Check) -> String {
     wrapped(&format!("# {}: ", check.name), &text, "#   ")
 }
 
-fn cmdline() -> String {
+fn cmdline(host: Option<&Host<'_>>) -> String {
     let mut text = String::from(WRITTEN);
     text.push_str(
-        "# Advice for the kernel's command line: what only a restart can bring. Take the lines you\n\
-         # want, with lists of CPUs for WORKERS and HOUSEKEEPING (`tune plan` chooses them), into\n\
-         # GRUB_CMDLINE_LINUX of /etc/default/grub; then update-grub, and restart.\n",
+        "# Advice for the kernel's command line: what only a restart can bring. Take what you\n",
     );
+    match host {
+        Some(_) => text.push_str("# want into"),
+        None => text.push_str(
+            "# want, with lists of CPUs for WORKERS and HOUSEKEEPING (`tune plan` chooses them, and\n\
+             # `tune check --plan FILE --boot FOLDER` writes them), into",
+        ),
+    }
+    text.push_str(" GRUB_CMDLINE_LINUX of\n# /etc/default/grub; then update-grub, and restart.\n");
     for check in checks() {
-        let parameters = check.mends.iter().filter_map(|mend| match mend {
-            Mend::Kernel(parameter) => Some(parameter.replace('$', "")),
-            _ => None,
-        });
-        for parameter in parameters {
+        for mend in check.mends {
+            let Mend::Kernel(parameter) = mend else { continue };
+            let parameter = match host {
+                Some(host) => host.filled(parameter),
+                None => parameter.replace('$', ""),
+            };
             push(&mut text, format_args!("\n{}{parameter}", reason(check)));
         }
     }
@@ -92,13 +100,14 @@ fn limits() -> String {
     text
 }
 
-fn variables() -> String {
-    let pages = Wants::default().hugepages;
+fn variables(host: Option<&Host<'_>>) -> String {
+    let pages = host.map_or(Wants::default().hugepages, |host| host.hugepages);
+    let housekeeping = host.map(|host| host.housekeeping().to_string()).unwrap_or_default();
     format!(
         "{WRITTEN}# To be /etc/doorbell/doorbell-tune.env, with this machine's values.\n\n\
          # Pages of 2 MiB on each node.\nHUGEPAGES={pages}\n\n\
          # CPUs that take the interrupts, such as 0-1. Empty: interrupts stay where they are.\n\
-         HOUSEKEEPING=\n"
+         HOUSEKEEPING={housekeeping}\n"
     )
 }
 

@@ -9,7 +9,7 @@ use doorbell_tune::{Ids, Plan, Root};
 
 use crate::failure::{Failure, complain, say};
 
-/// What costs latency or rate here.
+/// What costs latency or rate here, and what mends it
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit code: 0 nothing is bad, 1 something is, 2 something could not be read.\n\
@@ -44,7 +44,8 @@ pub(crate) struct CheckArgs {
     /// Restore what --apply has changed
     #[arg(long, conflicts_with = "boot")]
     undo: bool,
-    /// Write the files that do the same at every start
+    /// Write the files that do the same at every start: for any machine, or with --plan or --cores
+    /// for this one
     #[arg(long, value_name = "FOLDER")]
     boot: Option<PathBuf>,
     /// Where --apply keeps what was there before [default: /var/lib/doorbell/tune.state]
@@ -58,7 +59,7 @@ const COULD_NOT: u8 = 2;
 pub(crate) fn run(args: &CheckArgs) -> Result<u8, Failure> {
     let root = Root::at(&args.root);
     if let Some(folder) = &args.boot {
-        return write_boot(folder);
+        return write_boot(args, &root, folder);
     }
     if args.undo {
         let state = args.state.clone().unwrap_or_else(|| root.path(STATE));
@@ -93,13 +94,19 @@ fn judge(args: &CheckArgs, root: &Root) -> Result<Report, Failure> {
             names.join(", ")
         )));
     }
+    let wants = wants(args)?;
+    let host = Host::read(root, &wants).map_err(could_not)?;
+    Ok(check::run(&host, &args.only))
+}
+
+/// What the plan, or the words, say workers shall have.
+fn wants(args: &CheckArgs) -> Result<Wants, Failure> {
     let mut wants = match &args.plan {
         Some(file) => Wants::of(&Plan::load(file).map_err(could_not)?),
         None => Wants { cores: args.cores.clone(), ..Wants::default() },
     };
     wants.hugepages = args.hugepages.unwrap_or(wants.hugepages);
-    let host = Host::read(root, &wants).map_err(could_not)?;
-    Ok(check::run(&host, &args.only))
+    Ok(wants)
 }
 
 fn could_not(text: impl std::fmt::Display) -> Failure {
@@ -126,13 +133,18 @@ fn undo(root: &Root, state: &Path) -> Result<u8, Failure> {
     Ok(if undone.failed.is_empty() { 0 } else { COULD_NOT })
 }
 
-fn write_boot(folder: &Path) -> Result<u8, Failure> {
+fn write_boot(args: &CheckArgs, root: &Root, folder: &Path) -> Result<u8, Failure> {
+    let files = if args.plan.is_some() || args.cores.is_some() {
+        boot::files(Some(&Host::read(root, &wants(args)?).map_err(could_not)?))
+    } else {
+        boot::files(None)
+    };
     let fault = |path: &Path| {
         let path = path.display().to_string();
         move |error| could_not(format_args!("asked to write {path}, the system answered: {error}"))
     };
     fs::create_dir_all(folder).map_err(fault(folder))?;
-    for file in boot::files() {
+    for file in files {
         let path = folder.join(file.name);
         fs::write(&path, file.text).map_err(fault(&path))?;
         say(&format!("{}\n", path.display()))?;

@@ -66,3 +66,18 @@ fn without_housekeeping_cores_interrupts_stay_where_they_are() {
     assert_eq!(machine.text("/proc/irq/31/smp_affinity_list"), "0-7\n");
     assert!(told(&ran).contains("is left alone"));
 }
+
+#[test]
+fn for_one_machine_the_files_have_its_values() {
+    let machine = Machine::quiet().cores("4-7").hugepages(100);
+    let folder = machine.path("/boot");
+    let wrote = machine.tune(&["--boot", folder.to_str().unwrap()]);
+    assert!(wrote.status.success(), "{}", told(&wrote));
+    let variables = machine.text("/boot/doorbell-tune.env");
+    assert!(variables.contains("\nHUGEPAGES=100\n"), "{variables}");
+    assert!(variables.contains("\nHOUSEKEEPING=0-3\n"), "{variables}");
+    let cmdline = machine.text("/boot/cmdline.txt");
+    for line in ["isolcpus=managed_irq,domain,4-7", "nohz_full=4-7", "irqaffinity=0-3"] {
+        assert!(cmdline.lines().any(|found| found == line), "{line} is not in {cmdline}");
+    }
+}
