@@ -102,4 +102,9 @@ if [ -n "${TUNE:-}" ] && [ -n "${DOORBELL_BENCH:-}" ]; then
     check "doorbell-bench by a plan" 120 bench_by_plan
 fi
 
+# Last: it leaves the machine with swap, and in a group of its own.
+if [ -n "${TUNE:-}" ]; then
+    harness "tune check" 300 bash xtask/vm/check.sh
+fi
+
 result
