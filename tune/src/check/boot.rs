@@ -20,8 +20,8 @@ const WRITTEN: &str = "# Written by `tune check --boot`; a change here is lost w
 const SYSCTL: &str = "/proc/sys/";
 const ETC: &str = "/etc/";
 
-/// Every file, in the order in which a person would put them in place: with the values of `host`, or,
-/// without one, for any machine, whose values a person has to fill in.
+/// Every file, in the order in which a person would put them in place: with the values of `host`,
+/// or, without one, for any machine, whose values a person has to fill in.
 #[must_use]
 pub fn files(host: Option<&Host<'_>>) -> Vec<BootFile> {
     vec![
@@ -58,8 +58,8 @@ fn cmdline(host: Option<&Host<'_>>) -> String {
     match host {
         Some(_) => text.push_str("# want into"),
         None => text.push_str(
-            "# want, with lists of CPUs for WORKERS and HOUSEKEEPING (`tune plan` chooses them, and\n\
-             # `tune check --plan FILE --boot FOLDER` writes them), into",
+            "# want, with lists of CPUs for WORKERS and HOUSEKEEPING (`tune plan` chooses them,\n\
+             # and `tune check --plan FILE --boot FOLDER` writes them), into",
         ),
     }
     text.push_str(" GRUB_CMDLINE_LINUX of\n# /etc/default/grub; then update-grub, and restart.\n");
@@ -148,7 +148,8 @@ fn line(mend: &Mend) -> Option<String> {
 
 fn service() -> String {
     format!(
-        "{WRITTEN}# To be /etc/systemd/system/doorbell-tune.service, with doorbell-tune.sh in /usr/local/sbin; then\n\
+        "{WRITTEN}# To be /etc/systemd/system/doorbell-tune.service, with doorbell-tune.sh in\n\
+         # /usr/local/sbin; then\n\
          # systemctl enable doorbell-tune\n\
          [Unit]\n\
          Description=Memory, cores and interrupts for doorbell\n\

@@ -11,7 +11,8 @@ pub const CHECKS: &[Check] = &[
         name: "cgroup_cpu",
         should: "no quota of time (cpu.max is max)",
         why: "a worker that polls uses up any quota, and then stands still until the next period",
-        cost: "about the rest of a period of 100 ms, in every period (kernel: admin-guide/cgroup-v2)",
+        cost: "about the rest of a period of 100 ms, in every period (kernel: \
+               admin-guide/cgroup-v2)",
         judge: cpu,
         mends: &[Mend::Advice("for good: CPUQuota= of the service, or --cpus of the container")],
     },
@@ -83,8 +84,8 @@ fn groups(host: &Host<'_>, controller: &str) -> Result<Vec<String>, Unread> {
 
 /// What is found in a program's groups.
 struct Found {
-    /// Files that could hold a limit: none where the controller is not on, or where the group is the
-    /// topmost.
+    /// Files that could hold a limit: none where the controller is not on, or where the group is
+    /// the topmost.
     files: usize,
     /// Those that do.
     limits: Vec<Limit>,

@@ -59,7 +59,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "cstates",
         should: "no sleep state that takes more than 10 us to leave",
-        why: "a worker that waits for an event pays the way out of the state its core has sunk into",
+        why: "a worker that waits for an event pays the way out of the state its core has sunk \
+              into",
         cost: "about 1 us to leave C1, 30 to 200 us to leave C6 and deeper (the driver's own \
                figures: cpuidle/state*/latency)",
         judge: cstates,
@@ -72,8 +73,8 @@ pub const CHECKS: &[Check] = &[
         name: "smt",
         should: "no two workers share a core, and no other program runs beside one",
         why: "hardware threads of one core share its caches and execution units",
-        cost: "about a third of the rate: two busy threads get 60 to 65 % of a core each (Intel: SMT \
-               adds 20 to 30 %)",
+        cost: "about a third of the rate: two busy threads get 65 % of a core each at best (Marr \
+               and others, Intel Technology Journal 2002: up to 30 % more for both)",
         judge: smt,
         mends: &[Mend::Kernel("nosmt")],
     },

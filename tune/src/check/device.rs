@@ -24,8 +24,8 @@ pub const CHECKS: &[Check] = &[
         name: "mtu",
         should: "the interface under an RDMA device carries packets of 4200 bytes or more",
         why: "RoCE takes the next smaller of 1024, 2048 and 4096 bytes: with 1500 that is 1024",
-        cost: "about 7 % of the wire instead of 2 %, and four times as many packets (82 bytes around \
-               each: Ethernet, IP, UDP and InfiniBand headers)",
+        cost: "about 7 % of the wire instead of 2 %, and four times as many packets (82 bytes \
+               around each: Ethernet, IP, UDP and InfiniBand headers)",
         judge: mtu,
         mends: &[
             // Not at boot: the switch has to carry them, which is for its owner to say.

@@ -14,8 +14,8 @@ pub const CHECKS: &[Check] = &[
         name: "irq_affinity",
         should: "no interrupt goes to a worker's core",
         why: "an interrupt stops the worker, and its handler takes the worker's cache lines",
-        cost: "about 2 to 10 us each, with the softirq behind it (kernel: core-api/irq/irq-affinity; \
-               measure with osnoise or hwlatdetect)",
+        cost: "about 2 to 10 us each, with the softirq behind it (kernel: \
+               core-api/irq/irq-affinity; measure with osnoise or hwlatdetect)",
         judge: affinity,
         mends: &[Mend::Write(AFFINITY), Mend::Kernel("irqaffinity=$HOUSEKEEPING")],
     },

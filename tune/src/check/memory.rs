@@ -32,9 +32,9 @@ pub const CHECKS: &[Check] = &[
         name: "hugepages",
         should: "each node with memory has pages of 2 MiB set aside (--hugepages says how many)",
         why: "a region in small pages needs 512 times the translations, in the core and in the NIC",
-        cost: "about 20 to 30 cycles for each touch of a page that the core's table of 1500 to 3000 \
-               translations does not hold (Intel's and AMD's optimization manuals); a NIC that \
-               misses asks over PCIe, about 0.5 to 1 us (a PCIe round trip)",
+        cost: "about 20 to 30 cycles for each touch of a page that the core's table of 1500 to \
+               3000 translations does not hold (Intel's and AMD's optimization manuals); a NIC \
+               that misses asks over PCIe, about 0.5 to 1 us (a PCIe round trip)",
         judge: hugepages,
         mends: &[
             Mend::Write(HUGEPAGES),
@@ -48,8 +48,8 @@ pub const CHECKS: &[Check] = &[
         name: "memlock",
         should: "a program may lock all the memory it registers",
         why: "memory that a NIC reads and writes is locked in place and counts against this limit",
-        cost: "no time, it fails: registration answers ENOMEM (ibv_reg_mr(3)); the kernel's default \
-               is 64 KiB, 8 MiB since Linux 5.16 (getrlimit(2))",
+        cost: "no time, it fails: registration answers ENOMEM (ibv_reg_mr(3)); the kernel's \
+               default is 64 KiB, 8 MiB since Linux 5.16 (getrlimit(2))",
         judge: memlock,
         mends: &[
             Mend::Write(MEMLOCK),
@@ -59,8 +59,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "thp",
         should: "transparent huge pages are for those who ask (madvise)",
-        why: "`never` takes the second-best pages away; `always` lets khugepaged move any program's \
-              memory while it runs",
+        why: "`never` takes the second-best pages away; `always` lets khugepaged move any \
+              program's memory while it runs",
         cost: "about 0.1 to 1 ms while a page of 2 MiB is copied under a program that touches it \
                (2 MiB at memory speed and a fault; kernel: admin-guide/mm/transhuge)",
         judge: settings_noted,
@@ -83,15 +83,16 @@ pub const CHECKS: &[Check] = &[
         name: "numa_balancing",
         should: "kernel.numa_balancing is 0",
         why: "pages are unmapped now and then to see who touches them, and moved to that node",
-        cost: "about 1 to 2 us a fault, for every page in turn, and an interrupt on each core of the \
-               program that has it mapped (kernel: admin-guide/sysctl/kernel)",
+        cost: "about 1 to 2 us a fault, for every page in turn, and an interrupt on each core of \
+               the program that has it mapped (kernel: admin-guide/sysctl/kernel)",
         judge: numa_balancing,
         mends: &[sysctl("/proc/sys/kernel/numa_balancing", "0")],
     },
     Check {
         name: "zone_reclaim",
         should: "vm.zone_reclaim_mode is 0",
-        why: "with it a node that is full is cleared of file pages before another node gives memory",
+        why: "with it a node that is full is cleared of file pages before another node gives \
+              memory",
         cost: "about 0.1 to 10 ms an allocation (direct reclaim; kernel: admin-guide/sysctl/vm)",
         judge: settings,
         mends: &[sysctl("/proc/sys/vm/zone_reclaim_mode", "0")],
@@ -99,8 +100,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "swap",
         should: "no swap, or vm.swappiness is 1",
-        why: "memory that is not locked (stacks, tables, the control plane) may be on a disk when it \
-              is needed",
+        why: "memory that is not locked (stacks, tables, the control plane) may be on a disk when \
+              it is needed",
         cost: "about 0.1 ms a touch from an SSD, 10 ms from a disk (their access times)",
         judge: swap,
         mends: &[sysctl("/proc/sys/vm/swappiness", "1")],

@@ -2,8 +2,8 @@
 //! judged and mended.
 //!
 //! A run goes through the files in this order: a [`Host`] is what is read, the families
-//! ([`memory`] to [`cgroup`]) judge it, a [`Report`] is what came out, [`script()`] is the shell that
-//! mends it, [`undo`] takes that back, and [`boot`] is the same at every start of the machine.
+//! ([`memory`] to [`cgroup`]) judge it, a [`Report`] is what came out, [`script()`] is the shell
+//! that mends it, [`undo`] takes that back, and [`boot`] is the same at every start of the machine.
 
 mod host;
 mod mend;

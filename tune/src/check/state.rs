@@ -15,7 +15,10 @@ use crate::Root;
 #[non_exhaustive]
 pub enum UndoError {
     /// It cannot be read or written.
-    #[error("asked for {}, which keeps what was there before, the system answered: {source}", file.display())]
+    #[error(
+        "asked for {}, which keeps what was there before, the system answered: {source}",
+        file.display()
+    )]
     State {
         /// The state file.
         file: PathBuf,
@@ -23,7 +26,10 @@ pub enum UndoError {
         source: io::Error,
     },
     /// A line of it is not ours. Nothing has been restored.
-    #[error("line {line} of {} is none that tune has written; nothing was restored", file.display())]
+    #[error(
+        "line {line} of {} is none that tune has written; nothing was restored",
+        file.display()
+    )]
     Garbled {
         /// The state file.
         file: PathBuf,

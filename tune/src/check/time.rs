@@ -17,8 +17,8 @@ pub const CHECKS: &[Check] = &[
         name: "clocksource",
         should: "the kernel reads time from the core's own counter (tsc)",
         why: "from others, each clock_gettime(2) is a system call or asks a device",
-        cost: "about 1 us a reading from hpet or acpi_pm, 20 to 40 ns from tsc or kvm-clock (a read \
-               over the device's bus against rdtsc in the vdso(7))",
+        cost: "about 1 us a reading from hpet or acpi_pm, 20 to 40 ns from tsc or kvm-clock (a \
+               read over the device's bus against rdtsc in the vdso(7))",
         judge: clocksource,
         mends: &[
             Mend::Write(CLOCKSOURCE),
@@ -30,8 +30,8 @@ pub const CHECKS: &[Check] = &[
         should: "the core's counter has one rate and does not stop (constant_tsc, nonstop_tsc)",
         why: "otherwise it drifts with the clock frequency, so latencies measured with it mean \
               nothing, and the kernel stops using it",
-        cost: "about the ratio of the clock rates, up to 2 to 4 times, in every latency taken from \
-               the counter (Intel SDM 17.17)",
+        cost: "about the ratio of the clock rates, up to 2 to 4 times, in every latency taken \
+               from the counter (Intel SDM, volume 3, time-stamp counter)",
         judge: tsc,
         mends: &[Mend::Advice("another CPU model for this virtual machine, with invtsc")],
     },
@@ -39,8 +39,8 @@ pub const CHECKS: &[Check] = &[
         name: "steal",
         should: "no time is stolen by other virtual machines",
         why: "a virtual CPU that is not running answers nothing, however it spins",
-        cost: "about that share of the rate, and 1 to 10 ms each time (proc(5), steal; a time slice \
-               of the hypervisor)",
+        cost: "about that share of the rate, and 1 to 10 ms each time (proc(5), steal; a time \
+               slice of the hypervisor)",
         judge: steal,
         mends: &[Mend::Advice("a machine whose virtual CPUs have a core each, or one without")],
     },
