@@ -33,7 +33,7 @@ pub use self::stats::Stats;
 use self::core::Core;
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
-use self::peers::PeerState;
+use self::peers::{Peer, PeerState};
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Caps, Poller, Provider, Qp, Sharing};
 use crate::wc::{Status, Wc};
@@ -214,6 +214,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// was up is never heard of.
     #[inline(always)]
     fn knows(&mut self, slot: u32) -> bool {
+        let up = |peer: &mut Peer<P>| peer.state == PeerState::Up;
+        self.core.peers.at(slot).is_some_and(up) || self.comes_to_know(slot)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn comes_to_know(&mut self, slot: u32) -> bool {
         match self.core.peers.at(slot).map(|peer| peer.state) {
             Some(PeerState::Up) => true,
             Some(PeerState::Admitted) => {
