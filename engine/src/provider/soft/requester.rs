@@ -442,7 +442,10 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     if !calm(link, qp) || wr.op != SendOp::Send {
         return false;
     }
-    let Some((header, _)) = plain(link, memory, qp, wr) else { return false };
+    let Some((header, _)) = plain(memory, qp, wr) else { return false };
+    if !has_place(link, qp, header) {
+        return false;
+    }
     if header.record() <= BELL_FIRST {
         let ack = link.ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
@@ -451,7 +454,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     } else {
         publish_long(link, header, wr.sge);
     }
-    enter(link, qp, wr, header);
+    enter(link, qp, wr, header, link.tx.at);
     true
 }
 
@@ -489,20 +492,40 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
             link.tx.claim(bytes);
         }
     }
-    for (n, wr) in list.iter().enumerate() {
-        if !write_whole(link, memory, qp, wr) {
-            return n;
+    let mut writer = link.tx.writer();
+    let mut done = 0;
+    for wr in list.iter().take(qp.room() as usize) {
+        let Some((header, imm)) = plain(memory, qp, wr) else { break };
+        let record = header.record();
+        if !writer.fits(record) {
+            link.tx.end_writer(&writer);
+            if !link.has_space(record) {
+                break;
+            }
+            writer = link.tx.writer();
         }
-        if link.tx.unpublished() >= RECORD_MAX {
+        if header.flags().contains(RecordFlags::ASK) && !link.signaled.has_room() {
+            break;
+        }
+        let to = writer.begin(header, imm);
+        // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
+        // was checked unless it is inline.
+        unsafe { copy::exact(to, wr.sge.addr as *const u8, header.length() as usize) };
+        writer.end(record);
+        enter(link, qp, wr, header, writer.at);
+        done += 1;
+        if writer.at - link.tx.published() >= u64::from(RECORD_MAX) {
+            link.tx.end_writer(&writer);
             let ack = link.ack();
             link.tx.publish(ack);
         }
     }
+    link.tx.end_writer(&writer);
     if link.tx.unpublished() > 0 {
         let ack = link.ack();
         link.tx.publish(ack);
     }
-    list.len()
+    done
 }
 
 /// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
@@ -511,22 +534,14 @@ fn calm(link: &Link, qp: &QpContext) -> bool {
     qp.sent == qp.posted && !link.unusual
 }
 
-/// The header of a request that can go to the ring now: one piece, one record, a slot and space
-/// for it, on a calm link. Everything else is slow.
+/// Header and immediate data of a request that is one record of one piece, and needs no more than a
+/// slot and space. Everything else is slow.
 #[inline(always)]
-fn plain(
-    link: &mut Link,
-    memory: &Memory,
-    qp: &QpContext,
-    wr: &SendWr<'_>,
-) -> Option<(Header, u32)> {
+fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<(Header, u32)> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
     let limit = if inline { qp.inline_max() } else { FRAGMENT };
-    if length > limit || !wr.more.is_empty() || qp.room() == 0 {
-        return None;
-    }
-    if wr.flags.contains(SendFlags::FENCE) {
+    if length > limit || !wr.more.is_empty() || wr.flags.contains(SendFlags::FENCE) {
         return None;
     }
     if !inline && !backlog::readable(memory, wr.sge) {
@@ -538,34 +553,39 @@ fn plain(
         _ => return None,
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
-    if header.flags().contains(RecordFlags::ASK) && !link.signaled.has_room() {
-        return None;
-    }
-    if link.has_space(header.record()) { Some((header, imm.unwrap_or(0))) } else { None }
+    Some((header, imm.unwrap_or(0)))
+}
+
+/// True if there is a slot and space for a record of a calm link.
+#[inline(always)]
+fn has_place(link: &mut Link, qp: &QpContext, header: Header) -> bool {
+    let asks = header.flags().contains(RecordFlags::ASK);
+    qp.room() > 0 && (!asks || link.signaled.has_room()) && link.has_space(header.record())
 }
 
 /// Writes a plain request to the ring of a calm link, unpublished. False: it is not plain, nothing
 /// was done.
-#[inline(always)]
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-    let Some((header, imm)) = plain(link, memory, qp, wr) else { return false };
+    let Some((header, imm)) = plain(memory, qp, wr) else { return false };
+    if !has_place(link, qp, header) {
+        return false;
+    }
     let to = link.tx.begin(header, imm);
-    // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
-    // was checked unless it is inline.
+    // SAFETY: as in `post_batch`.
     unsafe { copy::exact(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
     link.tx.end(header);
-    enter(link, qp, wr, header);
+    enter(link, qp, wr, header, link.tx.at);
     true
 }
 
-/// Enters a request that is on the wire in the send queue.
+/// Enters a request that is on the wire, up to ring position `end`, in the send queue.
 #[inline(always)]
-fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header) {
+fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, end: u64) {
     let mut sent = Sent::ON_WIRE;
     if header.flags().contains(RecordFlags::ASK) {
         sent |= Sent::SIGNALED;
-        link.signaled.push(Signaled { end: link.tx.at, qp: qp.num, index: qp.posted });
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
     }
-    qp.push(SqEntry { wr_id: wr.wr_id, end: link.tx.at, sent, length: header.length() });
+    qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
     qp.sent = qp.posted;
 }

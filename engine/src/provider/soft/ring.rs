@@ -45,7 +45,19 @@ impl Tx {
     /// True if `bytes` more fit without looking at shared memory.
     #[inline(always)]
     pub(super) fn fits(&self, bytes: u32) -> bool {
-        self.at - self.freed + u64::from(bytes) <= u64::from(RING)
+        self.writer().fits(bytes)
+    }
+
+    /// A cursor for writing several records with few looks at `self`.
+    #[inline(always)]
+    pub(super) fn writer(&self) -> Writer {
+        Writer { way: self.way, at: self.at, limit: self.freed + u64::from(RING) }
+    }
+
+    /// Takes over how far a cursor has written.
+    #[inline(always)]
+    pub(super) fn end_writer(&mut self, writer: &Writer) {
+        self.at = writer.at;
     }
 
     /// Bytes written that nobody published yet.
@@ -111,18 +123,7 @@ impl Tx {
     /// gives back where the payload goes. The record is not visible before [`Tx::publish`].
     #[inline(always)]
     pub(super) fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
-        let at = self.way.data(self.at);
-        // SAFETY: `data` is valid for RECORD_MAX bytes and 8-byte aligned (positions are
-        // multiples of 8); the receiver does not read here before publication, and the caller
-        // has checked that the space was given back.
-        unsafe {
-            at.cast::<u64>().write(header.0);
-            let skip = 8 + header.immediate_bytes() as usize;
-            if skip == 16 {
-                at.cast::<u64>().add(1).write(u64::from(imm));
-            }
-            at.add(skip)
-        }
+        self.writer().begin(header, imm)
     }
 
     /// Asks for the lines that the next `bytes` will be written to, as its own: the receiver has
@@ -242,6 +243,47 @@ impl Tx {
 #[inline(always)]
 fn bell_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
+}
+
+/// Writes records to the ring, one after the other.
+pub(super) struct Writer {
+    way: Direction,
+    /// Where the next record goes.
+    pub(super) at: u64,
+    /// Up to where there is space.
+    limit: u64,
+}
+
+impl Writer {
+    /// True if there is space for `bytes` more.
+    #[inline(always)]
+    pub(super) fn fits(&self, bytes: u32) -> bool {
+        self.at + u64::from(bytes) <= self.limit
+    }
+
+    /// See [`Tx::begin`].
+    #[inline(always)]
+    pub(super) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
+        let at = self.way.data(self.at);
+        // SAFETY: `data` is valid for RECORD_MAX bytes and 8-byte aligned (positions are
+        // multiples of 8); the receiver does not read here before publication, and the caller
+        // has checked that the space was given back.
+        unsafe {
+            at.cast::<u64>().write(header.0);
+            if header.immediate_bytes() == 0 {
+                return at.add(8);
+            }
+            at.cast::<u64>().add(1).write(u64::from(imm));
+            at.add(16)
+        }
+    }
+
+    /// Moves past a record of that size, whose bytes are all written.
+    #[inline(always)]
+    pub(super) fn end(&mut self, record: u32) {
+        debug_assert!(record <= RECORD_MAX);
+        self.at += u64::from(record);
+    }
 }
 
 /// Bytes claimed ahead of a batch at most.
