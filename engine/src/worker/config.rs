@@ -36,6 +36,10 @@ pub struct Config {
     pub signal_every: u32,
     /// Receives that go back to the shared queue in one post.
     pub refill: u32,
+    /// Messages a handler may keep beyond its call, at a time; at most 65 536.
+    pub keeps: u32,
+    /// Timers a handler may have set, at a time; at most 65 536.
+    pub timers: u32,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,
 }
@@ -51,6 +55,8 @@ impl Config {
         inline_bytes: 220,
         signal_every: 64,
         refill: 32,
+        keeps: 64,
+        timers: 64,
         drain_turns: 1 << 24,
     };
 
@@ -139,6 +145,8 @@ impl Config {
                 self.refill,
                 "1 to a quarter of recv_blocks",
             ),
+            (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
+            (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
         ];
         for (holds, name, value, may) in rules {
             if !holds {
@@ -181,6 +189,8 @@ mod tests {
             Config { signal_every: 129, ..good },
             Config { signal_every: 0, ..good },
             Config { refill: 129, ..good },
+            Config { keeps: 1 << 17, ..good },
+            Config { timers: 1 << 17, ..good },
         ];
         for config in bad {
             assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");

@@ -2,7 +2,7 @@
 //! [`super::send`].
 //!
 //! Each block is in exactly one place: with the device (posted, or in flight below a send), with
-//! the handler for one call, waiting as a deferred reply, or in the refill list.
+//! the handler for one call, kept by it, waiting as a deferred reply, or in the refill list.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
 use core::slice;
@@ -15,12 +15,15 @@ use std_alloc::vec::Vec;
 
 use super::config::{Config, DIRTY_PEERS};
 use super::handler::{DownReason, Message, PeerId};
+use super::kept::{Keeping, Kept, Token};
 use super::mailbox::Mailbox;
 use super::number;
+use super::outbox::SendError;
 use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
 use super::send::{Batch, Deferred, NO_BATCH};
 use super::shared::SharedRecv;
 use super::stats::Stats;
+use super::timers::Timers;
 use crate::provider::{Provider, Qp, Srq};
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -38,6 +41,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) dirty: Vec<u32>,
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) refill: Vec<RecvWr>,
+    pub(super) kept: Kept,
+    pub(super) timers: Timers,
     pub(super) closing: Vec<u32>,
     pub(super) turn: u64,
     /// The message being handled is the only one of its poll: its reply rings at once.
@@ -70,6 +75,8 @@ impl<P: Provider> Core<P> {
             dirty: Vec::with_capacity(DIRTY_PEERS),
             deferred: VecDeque::with_capacity(blocks),
             refill: Vec::with_capacity(blocks),
+            kept: Kept::new(config.keeps),
+            timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
             turn: 0,
             lone: false,
@@ -225,6 +232,66 @@ impl<P: Provider> Core<P> {
             length: (wc.byte_len as usize).min(bytes),
             imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
         }
+    }
+
+    /// A token for the message in the handler's hands.
+    pub(super) fn ask_keep(&mut self, message: &Message<'_>) -> Option<Token> {
+        let block = self.shared.block_at(message.block.as_ptr())?;
+        let (peer, length, imm) = (message.peer, message.length as u32, message.imm);
+        self.kept.ask(Keeping { peer, block, length, imm })
+    }
+
+    /// The handler's verdict is to keep the block.
+    #[cold]
+    pub(super) fn keep(&mut self, slot: u32, block: u32) {
+        if !self.kept.keep(block) {
+            self.done_with(slot, block);
+        }
+    }
+
+    /// A kept message, lent out again.
+    pub(super) fn kept_message(&mut self, token: Token) -> Option<Message<'_>> {
+        let Keeping { peer, block, length, imm } = self.kept.get(token)?;
+        let bytes = self.shared.block_bytes() as usize;
+        // SAFETY: a kept block is in nobody's hands but the table's, and the borrow of the core
+        // keeps it there as long as the message is lent.
+        let block = unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) };
+        Some(Message { peer, block, length: length as usize, imm })
+    }
+
+    /// Replies in a kept block.
+    pub(super) fn reply_kept(&mut self, token: Token, length: usize) -> Result<(), SendError> {
+        let Keeping { peer, block, .. } = self.kept.take(token).ok_or(SendError::NotConnected)?;
+        let up = self.peers.get(peer).is_some_and(|peer| peer.state == PeerState::Up);
+        if up {
+            self.reply(peer.slot, block, length);
+            return Ok(());
+        }
+        self.release(block);
+        Err(SendError::NotConnected)
+    }
+
+    /// Takes a kept block home.
+    pub(super) fn give_back(&mut self, token: Token) -> bool {
+        let keeping = self.kept.take(token);
+        if let Some(Keeping { peer, block, .. }) = keeping {
+            self.done_with(peer.slot, block);
+        }
+        keeping.is_some()
+    }
+
+    /// Takes home all that is kept of a peer.
+    #[cold]
+    pub(super) fn drop_kept(&mut self, peer: PeerId) {
+        while let Some(keeping) = self.kept.take_of(peer) {
+            self.release(keeping.block);
+        }
+    }
+
+    /// The handler is done with a message of that peer.
+    #[inline(always)]
+    pub(super) fn done_with(&mut self, _slot: u32, block: u32) {
+        self.release(block);
     }
 
     /// Takes the queue pair of a closing peer out.

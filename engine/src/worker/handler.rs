@@ -80,6 +80,9 @@ pub enum Verdict {
         /// Bytes.
         len: usize,
     },
+    /// It stays with the handler, who has asked [`Outbox::keep`] for a token in this call, and
+    /// replies or gives it back later. Without such a token this means [`Verdict::Done`].
+    Keep,
 }
 
 /// Why a peer went.
@@ -105,9 +108,15 @@ pub trait Handler<P: Provider> {
     }
 
     /// A peer is gone; comes once for each peer that was up. What was sent to it and not yet
-    /// answered may or may not have arrived.
+    /// answered may or may not have arrived. Messages of it that were kept can be read in this
+    /// call for the last time; after it their tokens name nothing.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
         let _ = (peer, why, out);
+    }
+
+    /// A timer that was set with this key is due: see [`Outbox::set_timer`].
+    fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
+        let _ = (key, out);
     }
 
     /// A turn found nothing to do.

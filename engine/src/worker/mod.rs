@@ -8,6 +8,7 @@
 mod config;
 mod core;
 mod handler;
+mod kept;
 mod mailbox;
 mod number;
 mod outbox;
@@ -17,6 +18,7 @@ mod shared;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 use ::core::sync::atomic::{AtomicBool, Ordering};
 use doorbell_alloc::{BlockPool, Mapping};
@@ -25,10 +27,12 @@ use std_alloc::sync::Arc;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
+pub use self::kept::Token;
 pub use self::mailbox::Intake;
 pub use self::outbox::{Outbox, SendError};
 pub use self::shared::SharedRecv;
 pub use self::stats::Stats;
+pub use self::timers::TimerId;
 
 use self::core::Core;
 use self::mailbox::{Mail, Mailbox};
@@ -40,6 +44,9 @@ use crate::wc::{Status, Wc};
 
 /// Every so many idle turns even a few released blocks go back to the shared queue.
 const REFILL_IDLE_TURNS: u64 = 64;
+
+/// Every so many busy turns the clock is read.
+const CLOCK_TURNS: u64 = 16;
 
 /// Every so many idle turns the completion queue is asked whether it still works.
 const HEALTH_IDLE_TURNS: u64 = 1 << 16;
@@ -145,6 +152,37 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
+    /// Turns until `stop` is true, with a clock for the timers: it is read in every turn that finds
+    /// nothing, and in one of 16 that find something.
+    pub fn run_by(&mut self, stop: &AtomicBool, mut clock: impl FnMut() -> u64) {
+        while !stop.load(Ordering::Relaxed) {
+            if self.turn() == 0 || self.core.turn.is_multiple_of(CLOCK_TURNS) {
+                self.advance(clock());
+            }
+        }
+    }
+
+    /// Tells the worker the time, which must not go back, and calls the handler for each timer
+    /// that is due; how many were. What the handler sends goes out with the next turn.
+    pub fn advance(&mut self, now: u64) -> usize {
+        self.core.timers.now = self.core.timers.now.max(now);
+        let mut fired = 0;
+        // A handler that sets a timer that is due at once is called for it with the next advance.
+        let most = self.core.timers.len();
+        while fired < most
+            && let Some(key) = self.core.timers.fire()
+        {
+            fired += 1;
+            self.handler.on_timer(key, &mut Outbox { core: &mut self.core });
+        }
+        fired
+    }
+
+    /// When the next timer is due, if one is set: so long the caller may sleep.
+    pub fn next_timer(&self) -> Option<u64> {
+        self.core.timers.next_at()
+    }
+
     /// The outbox, between turns: what is sent goes out with the next one, or with its flush.
     pub fn outbox(&mut self) -> Outbox<'_, P> {
         Outbox { core: &mut self.core }
@@ -169,6 +207,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// With no peer left, and after the shared queue was drained, all are accounted for.
     pub fn blocks_home(&self) -> (usize, usize) {
         self.core.blocks_home()
+    }
+
+    /// Messages the handler keeps now.
+    pub fn kept(&self) -> usize {
+        self.core.kept.len()
     }
 
     #[inline(always)]
@@ -273,8 +316,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.stats.received += 1;
         let message = self.core.message(slot, block, wc);
         match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {
-            Verdict::Done => self.core.release(block),
+            Verdict::Done => self.core.done_with(slot, block),
             Verdict::Reply { len } => self.core.reply(slot, block, len),
+            Verdict::Keep => self.core.keep(slot, block),
         }
     }
 
@@ -326,10 +370,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let qp = self.core.take_qp(slot);
             drop(qp);
             self.core.retire_all(slot);
-            self.core.peers.remove(slot);
             if known {
                 self.handler.on_peer_down(id, why, &mut Outbox { core: &mut self.core });
             }
+            self.core.drop_kept(id);
+            self.core.drop_deferred(id);
+            self.core.peers.remove(slot);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What a handler may do: send, close, look at the room there is.
 
 use super::core::Core;
-use super::handler::PeerId;
+use super::handler::{Message, PeerId};
+use super::kept::Token;
+use super::timers::TimerId;
 use crate::provider::Provider;
 use crate::wr::SendOp;
 
@@ -55,6 +57,55 @@ impl<P: Provider> Outbox<'_, P> {
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         self.core.send_now(peer, SendOp::Send, bytes)
+    }
+
+    /// A token for the message in hand, to be followed by [`super::Verdict::Keep`]: then its block
+    /// stays, until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
+    /// kept already. While it is kept the sender has one receive less here.
+    pub fn keep(&mut self, message: &Message<'_>) -> Option<Token> {
+        self.core.ask_keep(message)
+    }
+
+    /// A kept message, to read it or to write a reply in place.
+    pub fn kept(&mut self, token: Token) -> Option<Message<'_>> {
+        self.core.kept_message(token)
+    }
+
+    /// Replies with the first `len` bytes of a kept message's block, as [`super::Verdict::Reply`]
+    /// does; the token is used up.
+    ///
+    /// # Errors
+    /// `NotConnected`: the token was used, or its peer is gone.
+    pub fn reply(&mut self, token: Token, len: usize) -> Result<(), SendError> {
+        self.core.reply_kept(token, len)
+    }
+
+    /// Gives a kept message back without a reply; the token is used up. False: it was already, or
+    /// its peer is gone.
+    pub fn give_back(&mut self, token: Token) -> bool {
+        self.core.give_back(token)
+    }
+
+    /// Messages that may still be kept.
+    pub fn keep_room(&self) -> usize {
+        self.core.kept.room()
+    }
+
+    /// The time of the last [`super::Worker::advance`], in the unit and from the zero of the
+    /// caller's clock.
+    pub fn now(&self) -> u64 {
+        self.core.timers.now
+    }
+
+    /// Sets a timer: [`super::Handler::on_timer`] comes with `key`, once, with the first
+    /// [`super::Worker::advance`] to `at` or later. `None`: `Config::timers` are set already.
+    pub fn set_timer(&mut self, at: u64, key: u64) -> Option<TimerId> {
+        self.core.timers.set(at, key)
+    }
+
+    /// Takes a timer back. False: it has fired, or was taken back before.
+    pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
+        self.core.timers.cancel(timer)
     }
 
     /// Messages that peer's send queue has room for now; 0 for one that is gone.

@@ -103,7 +103,10 @@ impl<P: Provider> Core<P> {
         match self.peers.get(id) {
             None => return Err(SendError::NotConnected),
             // Replies wait for room: this would overtake them.
-            Some(peer) if peer.deferred > 0 => return Err(SendError::Full),
+            Some(peer) if peer.deferred > 0 => {
+                let up = peer.state == PeerState::Up;
+                return Err(if up { SendError::Full } else { SendError::NotConnected });
+            }
             Some(_) => {}
         }
         let (peer, batch) = match self.lane(id.slot) {
@@ -304,6 +307,18 @@ impl<P: Provider> Core<P> {
         self.stats.deferred += 1;
         if let Some(peer) = self.peers.at(slot) {
             peer.deferred += 1;
+        }
+    }
+
+    /// Takes home the replies that wait for a peer that is gone.
+    pub(super) fn drop_deferred(&mut self, id: PeerId) {
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { return };
+            if reply.peer == id {
+                self.release(reply.block);
+            } else {
+                self.deferred.push_back(reply);
+            }
         }
     }
 

@@ -87,6 +87,13 @@ impl<P: Provider> SharedRecv<P> {
         unsafe { self.0.region.as_ptr().add(block as usize * self.0.stride) }
     }
 
+    /// The block that begins there.
+    pub(super) fn block_at(&self, start: *const u8) -> Option<u32> {
+        let offset = (start as usize).checked_sub(self.0.region.as_ptr() as usize)?;
+        let block = u32::try_from(offset / self.0.stride).ok()?;
+        (offset % self.0.stride == 0 && block < self.0.blocks).then_some(block)
+    }
+
     #[inline(always)]
     pub(super) fn block_bytes(&self) -> u32 {
         self.0.block_bytes

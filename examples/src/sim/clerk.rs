@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell_engine::provider::Provider;
-use doorbell_engine::worker::{DownReason, Handler, Message, Outbox, PeerId, SendError, Verdict};
+use doorbell_engine::worker::{
+    DownReason, Handler, Message, Outbox, PeerId, SendError, Token, Verdict,
+};
 
 use super::book::{Book, Happening, State};
 use super::text::Stream;
@@ -17,6 +19,8 @@ pub struct Clerk {
     pub desk: usize,
     /// Which side.
     pub side: usize,
+    /// Messages it keeps, and of which connection.
+    pub kept: Vec<(usize, Token)>,
 }
 
 /// Sends the next message of a side. `Some(length)` if the worker took it.
@@ -53,6 +57,41 @@ pub fn send<P: Provider>(
 }
 
 impl Clerk {
+    /// Writes the next reply to a connection over a message; its length.
+    fn write(&self, book: &mut Book, conn: usize, message: &mut Message<'_>) -> usize {
+        let end = &mut book.conns[conn].ends[self.side];
+        let number = end.sent[Stream::Reply as usize];
+        end.sent[Stream::Reply as usize] += 1;
+        let text = book.text(conn, self.side, Stream::Reply, number);
+        text.write(message.block());
+        book.note(Happening::Reply { conn, from: self.side, number, length: text.length });
+        text.length
+    }
+
+    /// Answers something kept, or gives it back; all of it when nothing new is sent any more.
+    fn tidy<P: Provider>(&mut self, book: &mut Book, out: &mut Outbox<'_, P>) {
+        while !self.kept.is_empty() && (book.still || book.prng.chance(300)) {
+            let any = book.prng.below(self.kept.len() as u64) as usize;
+            let (conn, token) = self.kept.swap_remove(any);
+            let up = book.conns[conn].ends[self.side].state == State::Up;
+            let Some(mut message) = out.kept(token) else {
+                if up {
+                    book.fail(format!("connection {conn} is up, and a message kept is lost"));
+                }
+                continue;
+            };
+            if up && !book.still && !book.replies_out(self.side) {
+                let length = self.write(book, conn, &mut message);
+                if out.reply(token, length).is_err() {
+                    // Its peer fails already, which the handler has not been told.
+                    book.conns[conn].ends[self.side].sent[Stream::Reply as usize] -= 1;
+                }
+            } else {
+                out.give_back(token);
+            }
+        }
+    }
+
     fn burst<P: Provider>(&self, book: &mut Book, out: &mut Outbox<'_, P>) {
         let up = book.up_at(self.side, self.desk);
         if up.is_empty() {
@@ -72,7 +111,8 @@ impl Clerk {
 
 impl<P: Provider> Handler<P> for Clerk {
     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        let mut book = self.book.borrow_mut();
+        let book = self.book.clone();
+        let mut book = book.borrow_mut();
         let (peer, imm) = (message.peer(), message.imm());
         let at = (self.side, self.desk);
         let Some((conn, stream)) = book.got(at, peer, message.bytes(), imm) else {
@@ -86,17 +126,17 @@ impl<P: Provider> Handler<P> for Clerk {
             self.burst(&mut book, out);
         }
         let odds = if stream == Stream::Send { habits.reply } else { habits.reply_again };
+        if book.prng.chance(habits.keep)
+            && let Some(token) = out.keep(&message)
+        {
+            self.kept.push((conn, token));
+            return Verdict::Keep;
+        }
         let end = &book.conns[conn].ends[self.side];
         if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side) {
             return Verdict::Done;
         }
-        let end = &mut book.conns[conn].ends[self.side];
-        let number = end.sent[Stream::Reply as usize];
-        end.sent[Stream::Reply as usize] += 1;
-        let text = book.text(conn, self.side, Stream::Reply, number);
-        text.write(message.block());
-        book.note(Happening::Reply { conn, from: self.side, number, length: text.length });
-        Verdict::Reply { len: text.length }
+        Verdict::Reply { len: self.write(&mut book, conn, &mut message) }
     }
 
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
@@ -116,7 +156,9 @@ impl<P: Provider> Handler<P> for Clerk {
     }
 
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
-        let mut book = self.book.borrow_mut();
+        let book = self.book.clone();
+        let mut book = book.borrow_mut();
+        self.tidy(&mut book, out);
         let odds = book.plan.habits.send;
         if !book.still && book.prng.chance(odds) {
             self.burst(&mut book, out);

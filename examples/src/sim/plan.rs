@@ -24,6 +24,8 @@ pub struct Habits {
     pub burst: u64,
     /// A message is replied to.
     pub reply: u32,
+    /// A message is kept, to be replied to or given back later.
+    pub keep: u32,
     /// A reply is replied to.
     pub reply_again: u32,
     /// A message makes its handler send something more.
@@ -93,6 +95,7 @@ impl Plan {
             send: prng.pick(&[40, 200, 600]),
             burst: prng.pick(&[1, 4, 24]),
             reply: prng.pick(&[0, 300, 900]),
+            keep: prng.pick(&[0, 50, 400]),
             reply_again: prng.pick(&[0, 100, 600]),
             send_more: prng.pick(&[0, 50, 300]),
             trouble: prng.pick(&[0, 2, 10, 40]),
@@ -129,6 +132,8 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         inline_bytes: prng.pick(&[0, 16, 64, 220]),
         signal_every: prng.range(1, u64::from(send_queue / 2)) as u32,
         refill: prng.range(1, u64::from(recv_blocks / 4)) as u32,
+        keeps: prng.range(1, 8) as u32,
+        timers: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
     };
     SidePlan { workers, queues: prng.range(1, workers.min(2) as u64) as usize, config }

@@ -98,7 +98,7 @@ impl World {
                 .map(|_| SharedRecv::new(nic, memory(plan.config.recv_bytes())?, &plan.config))
                 .collect::<Result<Vec<_>, _>>()?;
             for number in 0..plan.workers {
-                let clerk = Clerk { book: book.clone(), desk: desks.len(), side };
+                let clerk = Clerk { book: book.clone(), desk: desks.len(), side, kept: Vec::new() };
                 let queue = number % plan.queues;
                 let memory = memory(plan.config.send_bytes())?;
                 let (worker, intake) =

@@ -1,5 +1,7 @@
 //! The worker over the soft device, in one thread: the test is the scheduler.
 
+mod kept;
+
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -20,6 +22,8 @@ const CONFIG: Config = Config {
     inline_bytes: 64,
     signal_every: 8,
     refill: 8,
+    keeps: 4,
+    timers: 4,
     drain_turns: 1000,
 };
 
@@ -45,30 +49,43 @@ impl<P: Provider> Handler<P> for Log {
     }
 }
 
-struct Side {
+struct Side<H: Handler<Soft> = Log> {
     nic: Soft,
-    worker: Worker<Soft, Log>,
+    worker: Worker<Soft, H>,
     intake: Intake<Soft>,
 }
 
 fn worker(nic: &Soft, shared: &SharedRecv<Soft>, config: &Config, echo: bool) -> Side {
+    handled(nic, shared, config, Log { echo, ..Log::default() })
+}
+
+fn handled<H: Handler<Soft>>(
+    nic: &Soft,
+    shared: &SharedRecv<Soft>,
+    config: &Config,
+    handler: H,
+) -> Side<H> {
     let memory = Mapping::plain(config.send_bytes()).unwrap();
-    let log = Log { echo, ..Log::default() };
-    let (worker, intake) = Worker::new(nic, shared, memory, log, config).unwrap();
+    let (worker, intake) = Worker::new(nic, shared, memory, handler, config).unwrap();
     Side { nic: nic.clone(), worker, intake }
 }
 
-fn side(config: &Config, echo: bool) -> Side {
+/// A side of its own device, with a handler of its own.
+fn side_of<H: Handler<Soft>>(config: &Config, handler: H) -> Side<H> {
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let shared = shared(&nic, config);
-    worker(&nic, &shared, config, echo)
+    handled(&nic, &shared, config, handler)
+}
+
+fn side(config: &Config, echo: bool) -> Side {
+    side_of(config, Log { echo, ..Log::default() })
 }
 
 fn shared(nic: &Soft, config: &Config) -> SharedRecv<Soft> {
     SharedRecv::new(nic, Mapping::plain(config.recv_bytes()).unwrap(), config).unwrap()
 }
 
-impl Side {
+impl<H: Handler<Soft>> Side<H> {
     fn qp(&self) -> SoftQp {
         let init = SoftQpInit {
             send_cq: self.intake.cq(),
@@ -79,14 +96,16 @@ impl Side {
         };
         self.nic.create_qp(&init).unwrap()
     }
+}
 
+impl Side {
     fn only_peer(&mut self) -> PeerId {
         *self.worker.handler().up.last().unwrap()
     }
 }
 
 /// Joins two queue pairs and puts them in the mailboxes; nobody has said yet that they are up.
-fn admit(one: &mut Side, two: &mut Side) -> (u32, u32) {
+fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let (mut a, mut b) = (one.qp(), two.qp());
     let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
     let (maker, taker) = (Arc::new(maker), Arc::new(taker));
@@ -107,7 +126,7 @@ fn admit(one: &mut Side, two: &mut Side) -> (u32, u32) {
 }
 
 /// Connects two workers as the control plane does; the numbers of the queue pairs.
-fn connect(one: &mut Side, two: &mut Side) -> (u32, u32) {
+fn connect<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let nums = admit(one, two);
     assert!(one.intake.up(nums.0) && two.intake.up(nums.1));
     one.worker.turn();

@@ -1,0 +1,119 @@
+//! Messages the handler keeps beyond its call: a bounded table of blocks, named by tokens.
+
+use std_alloc::vec::Vec;
+
+use super::handler::PeerId;
+
+/// A kept message. A name, not an owner: the worker has the block, and takes it home at the
+/// latest when its peer is gone. A token that was used, or whose peer is gone, names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    index: u32,
+    generation: u32,
+}
+
+/// What a token stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Keeping {
+    pub(super) peer: PeerId,
+    pub(super) block: u32,
+    pub(super) length: u32,
+    pub(super) imm: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Free,
+    /// A token was given out in this call; the verdict decides.
+    Asked(Keeping),
+    Kept(Keeping),
+}
+
+/// The table.
+pub(super) struct Kept {
+    places: Vec<(u32, Place)>,
+    free: Vec<u32>,
+    /// The place whose verdict is outstanding, or was never given.
+    asked: Option<u32>,
+}
+
+impl Kept {
+    pub(super) fn new(most: u32) -> Kept {
+        Kept {
+            places: (0..most).map(|_| (0, Place::Free)).collect(),
+            free: (0..most).rev().collect(),
+            asked: None,
+        }
+    }
+
+    /// A token for the message in hand, good once the verdict says so. `None`: all are taken.
+    pub(super) fn ask(&mut self, keeping: Keeping) -> Option<Token> {
+        // A token that was asked for and not used is forgotten here.
+        let index = self.asked.take().or_else(|| self.free.pop())?;
+        let (generation, place) = self.places.get_mut(index as usize)?;
+        *generation = generation.wrapping_add(1);
+        *place = Place::Asked(keeping);
+        self.asked = Some(index);
+        Some(Token { index, generation: *generation })
+    }
+
+    /// The verdict: block `block` is kept. False if no token was given for it.
+    pub(super) fn keep(&mut self, block: u32) -> bool {
+        let Some(index) = self.asked else { return false };
+        let Some((_, place)) = self.places.get_mut(index as usize) else { return false };
+        match *place {
+            Place::Asked(keeping) if keeping.block == block => {
+                *place = Place::Kept(keeping);
+                self.asked = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What a token stands for.
+    pub(super) fn get(&self, token: Token) -> Option<Keeping> {
+        match self.places.get(token.index as usize) {
+            Some((generation, Place::Kept(keeping))) if *generation == token.generation => {
+                Some(*keeping)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes it out: the token is used up.
+    pub(super) fn take(&mut self, token: Token) -> Option<Keeping> {
+        let keeping = self.get(token)?;
+        self.clear(token.index);
+        Some(keeping)
+    }
+
+    /// Takes out one message of a peer, if it has one kept.
+    pub(super) fn take_of(&mut self, peer: PeerId) -> Option<Keeping> {
+        let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
+        let index = self.places.iter().position(|(_, place)| of(place))? as u32;
+        let Some((_, Place::Kept(keeping))) = self.places.get(index as usize).copied() else {
+            return None;
+        };
+        self.clear(index);
+        Some(keeping)
+    }
+
+    fn clear(&mut self, index: u32) {
+        if let Some((generation, place)) = self.places.get_mut(index as usize) {
+            *generation = generation.wrapping_add(1);
+            *place = Place::Free;
+            self.free.push(index);
+        }
+    }
+
+    /// Messages that may still be kept.
+    pub(super) fn room(&self) -> usize {
+        self.free.len() + usize::from(self.asked.is_some())
+    }
+
+    /// Messages kept now.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.room()
+    }
+}

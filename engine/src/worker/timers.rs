@@ -1,0 +1,181 @@
+//! Timers of one worker: a heap of bounded size over a clock the caller reads.
+
+use std_alloc::boxed::Box;
+use std_alloc::vec::Vec;
+
+/// A timer that is set. One that has fired or was cancelled names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimerId {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Timer {
+    at: u64,
+    key: u64,
+    generation: u32,
+    /// Where in the heap it is.
+    place: u32,
+}
+
+/// All timers of a worker: those set, as a binary heap of their numbers, and the free ones.
+pub(super) struct Timers {
+    timers: Box<[Timer]>,
+    heap: Vec<u32>,
+    free: Vec<u32>,
+    pub(super) now: u64,
+}
+
+impl Timers {
+    pub(super) fn new(most: u32) -> Timers {
+        Timers {
+            timers: (0..most).map(|_| Timer::default()).collect(),
+            heap: Vec::with_capacity(most as usize),
+            free: (0..most).rev().collect(),
+            now: 0,
+        }
+    }
+
+    /// Sets a timer; `None` if all are set.
+    pub(super) fn set(&mut self, at: u64, key: u64) -> Option<TimerId> {
+        let index = self.free.pop()?;
+        let place = self.heap.len();
+        let timer = &mut self.timers[index as usize];
+        (timer.at, timer.key, timer.place) = (at, key, place as u32);
+        let generation = timer.generation;
+        self.heap.push(index);
+        self.rise(place);
+        Some(TimerId { index, generation })
+    }
+
+    /// Takes a timer back. False: it has fired, or was cancelled.
+    pub(super) fn cancel(&mut self, id: TimerId) -> bool {
+        let Some(timer) = self.timers.get(id.index as usize) else { return false };
+        if timer.generation != id.generation
+            || self.heap.get(timer.place as usize) != Some(&id.index)
+        {
+            return false;
+        }
+        let place = timer.place as usize;
+        self.remove(place);
+        true
+    }
+
+    /// The key of the timer that is due first, which is set no more.
+    pub(super) fn fire(&mut self) -> Option<u64> {
+        let first = *self.heap.first()?;
+        let Timer { at, key, .. } = self.timers[first as usize];
+        if at > self.now {
+            return None;
+        }
+        self.remove(0);
+        Some(key)
+    }
+
+    /// How many are set.
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// When the next is due.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        self.heap.first().map(|first| self.timers[*first as usize].at)
+    }
+
+    fn at(&self, place: usize) -> u64 {
+        self.timers[self.heap[place] as usize].at
+    }
+
+    fn remove(&mut self, place: usize) {
+        let index = self.heap.swap_remove(place);
+        let timer = &mut self.timers[index as usize];
+        timer.generation = timer.generation.wrapping_add(1);
+        self.free.push(index);
+        if place < self.heap.len() {
+            self.timers[self.heap[place] as usize].place = place as u32;
+            self.sink(place);
+            self.rise(place);
+        }
+    }
+
+    fn swap(&mut self, one: usize, two: usize) {
+        self.heap.swap(one, two);
+        for place in [one, two] {
+            self.timers[self.heap[place] as usize].place = place as u32;
+        }
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 && self.at(place) < self.at((place - 1) / 2) {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let (left, right) = (2 * place + 1, 2 * place + 2);
+            let mut least = place;
+            for child in [left, right] {
+                if child < self.heap.len() && self.at(child) < self.at(least) {
+                    least = child;
+                }
+            }
+            if least == place {
+                return;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Against a sorted set, over many sets, cancels and fires; a used name cancels nothing.
+    #[test]
+    fn the_heap_agrees_with_a_sorted_set() {
+        let mut timers = Timers::new(32);
+        let mut plain = BTreeSet::new();
+        let mut ids = std::collections::BTreeMap::new();
+        let mut seed = 7u64;
+        for key in 0..100_000u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let dice = seed >> 40;
+            match dice % 4 {
+                0 | 1 => {
+                    let at = timers.now + dice % 97;
+                    let id = timers.set(at, key);
+                    assert_eq!(id.is_some(), plain.len() < 32);
+                    if let Some(id) = id {
+                        plain.insert((at, key));
+                        ids.insert(key, (at, id));
+                    }
+                }
+                2 => {
+                    let some = ids.keys().nth(dice as usize % ids.len().max(1)).copied();
+                    if let Some((at, id)) = some.and_then(|key| ids.remove(&key)) {
+                        let was = plain.len();
+                        plain.retain(|(_, key)| timers.timers[id.index as usize].key != *key);
+                        assert_eq!(plain.len() + 1, was, "at {at}");
+                        assert!(timers.cancel(id) && !timers.cancel(id));
+                    }
+                }
+                _ => {
+                    timers.now += dice % 13;
+                    while let Some(fired) = timers.fire() {
+                        let (at, id) = ids.remove(&fired).unwrap();
+                        assert!(at <= timers.now && plain.first().unwrap().0 == at);
+                        assert!(plain.remove(&(at, fired)));
+                        assert!(!timers.cancel(id), "it has fired");
+                    }
+                }
+            }
+            assert_eq!(timers.next_at(), plain.first().map(|first| first.0));
+        }
+    }
+}
