@@ -11,7 +11,7 @@
 #![no_std]
 
 extern crate alloc as std_alloc;
-#[cfg(test)]
+#[cfg(any(test, loom))]
 extern crate std;
 
 pub mod error;

@@ -95,6 +95,22 @@ pub(crate) const STEPS: &[Step] = &[
         work: Work::Own(bare::check),
     },
     Step {
+        name: "models",
+        shows: "the link's memory in every order that the rules of memory allow",
+        work: Work::Tests(&[
+            "test",
+            "--config",
+            "build.rustflags=[\"--cfg\", \"loom\"]",
+            "--target-dir",
+            "target/models",
+            "--package",
+            "doorbell-engine",
+            "--release",
+            "--lib",
+            "models",
+        ]),
+    },
+    Step {
         name: "sim",
         shows: "2000 simulations hold, and find what is planted",
         work: Work::Own(sim::check),

@@ -9,9 +9,9 @@
 #![expect(unsafe_code, reason = "a word of shared memory")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use super::layout::{LinkHeader, Side};
+use super::sync::{AtomicU32, Ordering, half_barrier};
 use crate::provider::wake::Bell;
 
 /// What wakes the domain at the other end of a link.
@@ -32,7 +32,7 @@ impl Alarm {
     /// To be called after what the peer should see was published.
     #[inline(always)]
     pub(super) fn check(&self) {
-        compiler_fence(Ordering::SeqCst);
+        half_barrier();
         // SAFETY: the link that has this alarm keeps the memory.
         if unsafe { self.asleep.as_ref() }.load(Ordering::Relaxed) != 0 {
             self.ring();

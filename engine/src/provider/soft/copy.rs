@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::sync::{AtomicU64, Ordering};
 
 /// Copies exactly `length` bytes, none beyond on either side.
 ///

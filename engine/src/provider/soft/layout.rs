@@ -14,10 +14,10 @@
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use bitflags::bitflags;
 
+use super::sync::{AtomicU32, AtomicU64, word};
 use crate::wr::SendFlags;
 
 /// Bytes of a cache line.
@@ -210,7 +210,7 @@ impl LinkHeader {
     pub(super) fn users(&self) -> &AtomicU32 {
         // SAFETY: `split`'s caller vouches for the memory; offset 0 is 4-byte aligned, and the
         // word is only ever used as an atomic.
-        unsafe { self.base.cast::<AtomicU32>().as_ref() }
+        unsafe { word(self.base) }
     }
 
     /// Not 0 while the domain on that side sleeps, or is about to: it wants to be rung. In a line
@@ -218,7 +218,7 @@ impl LinkHeader {
     pub(super) fn asleep(&self, side: Side) -> &AtomicU32 {
         let offset = LINE + if side == Side::Maker { 0 } else { 4 };
         // SAFETY: as above; the offset lies in the header and is 4-byte aligned.
-        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
+        unsafe { word(self.base.add(offset)) }
     }
 }
 
@@ -227,7 +227,7 @@ impl Direction {
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: every caller passes an 8-byte aligned offset inside the direction, whose
         // memory `split`'s caller vouches for; these words are only ever used as atomics.
-        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+        unsafe { word(self.base.add(offset)) }
     }
 
     /// Word `n` of the bell lines: 0 is tail and acknowledgement (low halves), 1 the sequence of

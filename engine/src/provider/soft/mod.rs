@@ -20,6 +20,8 @@ mod domain;
 mod layout;
 mod link;
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod nic;
 mod qp;
 mod reach;
@@ -30,8 +32,9 @@ mod ring;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod sleep;
+mod sync;
 mod target;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use core::ptr::NonNull;

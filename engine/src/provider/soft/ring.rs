@@ -5,11 +5,10 @@
 //! compared with what is possible.
 #![expect(unsafe_code, reason = "reads and writes the shared ring")]
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
-
 use super::alarm::Alarm;
 use super::copy;
 use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
+use super::sync::{AtomicU64, Ordering, fence};
 use crate::wc::Status;
 
 /// The sending end.
@@ -372,7 +371,7 @@ impl Rx {
             let mut line = 8;
             while line <= self.lines {
                 // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.way.bell(line).as_ptr().cast()) };
+                unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *self.way.bell(line)).cast()) };
                 line += 8;
             }
         }
