@@ -20,7 +20,8 @@ mod domain;
 mod layout;
 mod link;
 mod memory;
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod models;
 mod nic;
 mod qp;
@@ -34,7 +35,8 @@ pub mod sim;
 mod sleep;
 mod sync;
 mod target;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 use core::ptr::NonNull;
