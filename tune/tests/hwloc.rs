@@ -75,6 +75,21 @@ fn both_say_the_same_of_1536_cpus() {
 }
 
 #[test]
+fn a_plan_by_a_recorded_xml_is_the_one_by_files() {
+    let recorded = machines::amd();
+    recorded_xml(&recorded);
+    let folder = recorded.folder().to_str().unwrap();
+    let file = format!("{folder}/machine.xml");
+    let plan = |by: [&str; 2]| {
+        let words = [&["plan", "--workers", "24", "--device", "mlx5_0"], &by[..]].concat();
+        let output = Command::new(env!("CARGO_BIN_EXE_tune")).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(plan(["--xml", &file]), plan(["--root", folder]));
+}
+
+#[test]
 fn what_is_no_recording_is_an_error() {
     let error = Machine::from_xml(Path::new("/proc/cpuinfo")).unwrap_err().to_string();
     assert!(error.contains("/proc/cpuinfo") && error.contains("lstopo"), "{error}");
