@@ -6,12 +6,13 @@
 //! if nobody else used them; and the medians are of rounds of one mode. On a machine that is
 //! never quiet, disturbed rounds are better than none, and are called so.
 
+use doorbell_tune as tune;
 use serde::Serialize;
 
 use crate::busy::Busy;
 use crate::contest::{Contest, Entry, Peer, Setting, Test};
 use crate::error::Failure;
-use crate::floor::{self, Floor};
+use crate::floor::Floor;
 use crate::peer::{self, Figure};
 
 /// Rounds tried for one that is wanted.
@@ -132,7 +133,9 @@ enum Miss {
 /// One round.
 fn round(contest: &Contest, set: &Setting, number: usize) -> Result<Round, Miss> {
     // Without the floor nothing of ours can be told either.
-    let probe = || floor::probe(set.cores).map_err(|failure| Miss::Failed(Peer::Doorbell, failure));
+    let failed = |error: tune::MeasureError| Failure::new(error.to_string());
+    let probe =
+        || tune::floor(set.cores).map_err(|error| Miss::Failed(Peer::Doorbell, failed(error)));
     let entries = contest.entries.len();
     let first = number % entries;
     let mut figures = vec![None; entries];
