@@ -1,6 +1,7 @@
 # The checks of the virtual machine with two nodes, run by bash. The variables NUMA and MEMLOCK are
 # the paths of alloc's test programs, WORKERS that of tune's, TUNE and DOORBELL_BENCH those of the
-# commands; unset if they could not be built: that has been counted as a failure. The tests change the pools of huge pages, and run in control groups that are made here.
+# commands; unset if they could not be built: that has been counted as a failure. The tests change
+# the pools of huge pages, and run in control groups that are made here.
 #
 # To add a check, add a line at the end: `harness NAME LIMIT COMMAND…` or `check NAME LIMIT COMMAND…`.
 
