@@ -44,6 +44,7 @@ mod model {
     }
 
     /// Forgets the words of the last run of a model.
+    #[cfg(test)]
     pub(in super::super) fn forget_words() {
         WORDS.with(|words| words.borrow_mut().clear());
     }
@@ -53,6 +54,7 @@ mod model {
     /// # Safety
     /// None: no memory is touched.
     #[expect(unsafe_code, reason = "has the form of the real one")]
+    #[expect(clippy::expect_used, reason = "a model fails by panicking")]
     pub(in super::super) unsafe fn word<'a, T: Default + 'static>(at: NonNull<u8>) -> &'a T {
         WORDS.with(|words| {
             let mut words = words.borrow_mut();
