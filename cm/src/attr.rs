@@ -1,6 +1,6 @@
 //! What ids, queue pairs and connections are made with.
 
-use doorbell_engine::provider::{Provider, QpCaps};
+use doorbell_engine::provider::{Provider, QpCaps, QpType};
 
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum PortSpace {
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`).
 pub struct QpAttr<'a, P: Provider> {
+    /// The transport.
+    pub kind: QpType,
     /// Where sends complete.
     pub send_cq: &'a P::Cq,
     /// Where receives complete.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::Qp;
+use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::worker::Intake;
 
 use crate::attr::{ConnParam, QpAttr};
@@ -70,6 +70,7 @@ impl<F: Fabric> Connections<F> {
         go: impl FnOnce(&mut F::Id) -> Result<(), CmError>,
     ) -> Result<IdKey, (F::Id, CmError)> {
         let attr = QpAttr {
+            kind: QpType::Rc,
             send_cq: intake.cq(),
             recv_cq: intake.cq(),
             srq: Some(intake.srq()),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Qp, QpCaps, Window as _, WindowKind};
+use doorbell_engine::provider::{Access, Qp, QpCaps, QpType, Window as _, WindowKind};
 use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -26,6 +26,7 @@ use crate::window::Window;
 /// let init = QpInit::<SoftDevice>::rc().send_wr(16).recv_wr(2).inline(16).signal_all(true);
 /// ```
 pub struct QpInit<F: Fabric> {
+    kind: QpType,
     caps: QpCaps,
     signal_all: bool,
     send_cq: Option<CompletionQueue<F>>,
@@ -36,6 +37,7 @@ pub struct QpInit<F: Fabric> {
 impl<F: Fabric> Clone for QpInit<F> {
     fn clone(&self) -> Self {
         QpInit {
+            kind: self.kind,
             caps: self.caps,
             signal_all: self.signal_all,
             send_cq: self.send_cq.clone(),
@@ -49,8 +51,23 @@ impl<F: Fabric> QpInit<F> {
     /// A reliable connection with one request each way, of one piece, nothing inline, and
     /// completions for those sends that ask for one.
     pub fn rc() -> QpInit<F> {
+        QpInit::of(QpType::Rc)
+    }
+
+    /// As [`QpInit::rc`], an unreliable connection: SEND and WRITE, which may be lost without a
+    /// word (section 2.6).
+    pub fn uc() -> QpInit<F> {
+        QpInit::of(QpType::Uc)
+    }
+
+    /// As [`QpInit::rc`], for unreliable datagrams: it takes sends at once (QP-4).
+    pub fn ud() -> QpInit<F> {
+        QpInit::of(QpType::Ud)
+    }
+
+    fn of(kind: QpType) -> QpInit<F> {
         let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
-        QpInit { caps, signal_all: false, send_cq: None, recv_cq: None, srq: None }
+        QpInit { kind, caps, signal_all: false, send_cq: None, recv_cq: None, srq: None }
     }
 
     /// Sends outstanding (`max_send_wr`).
@@ -244,6 +261,7 @@ impl<F: Fabric> QueuePair<F> {
         let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
         let recv_cq = own_cq(&init.recv_cq, received, "max_recv_wr")?;
         let qp = cm.create_qp(&QpAttr {
+            kind: init.kind,
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
             srq: init.srq.as_ref().map(SharedReceive::raw),

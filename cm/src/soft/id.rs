@@ -222,6 +222,7 @@ impl CmId<SoftDevice> for SoftId {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
         let qp = core.device.soft.create_qp(&SoftQpInit {
+            kind: attr.kind,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
             srq: attr.srq,

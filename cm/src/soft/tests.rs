@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::SoftQp;
-use doorbell_engine::provider::{Poller, Provider, QpCaps, Sharing};
+use doorbell_engine::provider::{Poller, Provider, QpCaps, QpType, Sharing};
 use doorbell_engine::wc::{Status, Wc};
 
 use super::sys::{Received, Socket};
@@ -26,7 +26,14 @@ fn loopback(port: u16) -> SocketAddr {
 
 fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
     let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq: None, caps: CAPS, signal_all: true };
+    let attr = QpAttr {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+    };
     (id.create_qp(&attr).unwrap(), poller)
 }
 
@@ -278,7 +285,14 @@ fn connect(one: &SoftDevice, two: &SoftDevice, srqs: Option<(&SoftSrq, &SoftSrq)
     let (listener, _) = listener(two, &there);
     let make = |device: &SoftDevice, id: &mut SoftId, srq| {
         let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
-        let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq, caps: CAPS, signal_all: true };
+        let attr = QpAttr {
+            kind: QpType::Rc,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq,
+            caps: CAPS,
+            signal_all: true,
+        };
         (id.create_qp(&attr).unwrap(), poller)
     };
     let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
@@ -397,7 +411,14 @@ fn a_channel_that_waits_hears_of_ids_that_join_it() {
 fn an_id_makes_one_queue_pair_and_only_when_bound() {
     let device = SoftDevice::open().unwrap();
     let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq: None, caps: CAPS, signal_all: true };
+    let attr = QpAttr {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+    };
     let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
     let code = |made: Result<SoftQp, CmError>| made.map(|_| ()).map_err(|error| error.code());
     assert_eq!(code(id.create_qp(&attr)), Err(Code::Invalid), "QP-2");

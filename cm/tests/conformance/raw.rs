@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr};
-use doorbell_engine::provider::{Access, Poller, Qp, QpCaps, Region, Sharing};
+use doorbell_engine::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing};
 use doorbell_engine::wc::{Status, Wc};
 use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -33,7 +33,14 @@ const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, 
 
 fn side<F: Fabric>(bed: &Bed<F>, mut id: F::Id) -> Side<F> {
     let (cq, poller) = bed.fabric.create_cq(16, Sharing::Shared).expect("a completion queue");
-    let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq: None, caps: CAPS, signal_all: true };
+    let attr = QpAttr {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+    };
     let qp = id.create_qp(&attr).expect("a queue pair");
     Side { qp, poller, _id: id }
 }

@@ -10,7 +10,9 @@ use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr};
 use doorbell_engine::provider::verbs::{
     Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq,
 };
-use doorbell_engine::provider::{Access, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
+use doorbell_engine::provider::{
+    Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq,
+};
 use doorbell_engine::wc::Wc;
 use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -62,6 +64,7 @@ impl Kit {
 
     pub(crate) fn attr(&self) -> QpAttr<'_, Verbs> {
         QpAttr {
+            kind: QpType::Rc,
             send_cq: &self.cq,
             recv_cq: &self.cq,
             srq: self.srq.as_ref(),

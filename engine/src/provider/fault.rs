@@ -369,6 +369,10 @@ impl<P: Provider> Qp for FaultQp<P> {
     fn fail(&mut self) {
         self.inner.fail();
     }
+
+    fn recover(&mut self) {
+        self.inner.recover();
+    }
 }
 
 #[cfg(test)]
@@ -416,6 +420,7 @@ mod tests {
     fn queue_pair(side: &Side) -> FaultQp<Soft> {
         let cq = side.intake.cq();
         let qp = side.nic.inner().create_qp(&SoftQpInit {
+            kind: crate::provider::QpType::Rc,
             send_cq: cq.inner(),
             recv_cq: cq.inner(),
             srq: Some(side.intake.srq().inner()),

@@ -7,6 +7,7 @@
 #[cfg(feature = "sim")]
 pub mod fault;
 pub mod soft;
+mod transport;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod wake;
@@ -15,6 +16,8 @@ use std_alloc::string::String;
 
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
+
+pub use self::transport::QpType;
 
 use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
@@ -338,4 +341,8 @@ pub trait Qp {
 
     /// Moves the queue pair to ERR: what is outstanding completes as flushed (SM-2).
     fn fail(&mut self);
+
+    /// Moves a queue pair of UC or UD from SQE, where a failed send has left it, back to RTS
+    /// (`ibv_modify_qp`, section 2.1). In any other state nothing happens.
+    fn recover(&mut self);
 }

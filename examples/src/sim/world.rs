@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::provider::Qp;
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
 use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpInit, Wiring};
+use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{Intake, SharedRecv, Worker};
 
@@ -191,6 +191,7 @@ impl World {
         let device = &self.devices[*side];
         let cq = intake.cq();
         let qp = device.inner().create_qp(&SoftQpInit {
+            kind: QpType::Rc,
             send_cq: cq.inner(),
             recv_cq: cq.inner(),
             srq: Some(intake.srq().inner()),

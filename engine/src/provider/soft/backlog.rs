@@ -256,6 +256,7 @@ fn write_fragments(
         flags.set(RecordFlags::LAST, last);
         flags.set(RecordFlags::IMM, last && imm.is_some());
         flags.set(RecordFlags::INV, last && matches!(pending.op, SendOp::SendWithInv(_)));
+        flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
         if !link.has_space(header.record()) {
             return false;

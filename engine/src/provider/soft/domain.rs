@@ -39,6 +39,8 @@ pub(super) enum Command {
     SetRnrTimer { num: u32, rnr_timer_ns: u64 },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
     Fail { num: u32, lost: bool },
+    /// An unreliable queue pair goes from SQE back to RTS.
+    Recover { num: u32 },
     /// The queue pair goes away without completions (QX-17).
     Destroy { num: u32 },
 }
@@ -305,9 +307,18 @@ impl Inside {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
+                    if lost && qp.state.is_loose() {
+                        return self.mute(qp);
+                    }
                     let upto = self.safe_position(qp);
                     self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
                     self.tell_all();
+                }
+            }
+            Command::Recover { num } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    unsafe { qp.as_mut() }.recover();
                 }
             }
             Command::Destroy { num } => {
@@ -367,19 +378,25 @@ impl Inside {
         qp.link = index;
         qp.peer = connect.peer;
         let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
-        flags.set(RecordFlags::ASK, qp.signal_all);
+        let reliable = !qp.kind.is_unreliable();
+        flags.set(RecordFlags::ASK, qp.signal_all && reliable);
+        flags.set(RecordFlags::UNRELIABLE, !reliable);
         qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
-        qp.initiator_depth = connect.initiator_depth;
-        qp.responder_depth = connect.responder_depth;
+        if reliable {
+            qp.initiator_depth = connect.initiator_depth;
+            qp.responder_depth = connect.responder_depth;
+        }
         qp.rights = Access::REMOTE_WRITE;
         if qp.responder_depth > 0 {
             qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
-        qp.state = State::Rts;
-        let word = qp_word(qp.num, qp.rights);
-        self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+        qp.state = if reliable { State::Rts } else { State::Loose };
+        if reliable {
+            let word = qp_word(qp.num, qp.rights);
+            self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+        }
         if let Some(link) = &mut self.links[index] {
             if link.users == 0 {
                 link.rq = qp.rq;

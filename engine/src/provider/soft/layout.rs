@@ -83,6 +83,8 @@ bitflags! {
         const LAST = 16;
         /// The immediate word is the key of a memory window to be closed.
         const INV = 32;
+        /// From a queue pair of UC: dropped where it cannot be taken, and nobody is told.
+        const UNRELIABLE = 64;
     }
 }
 

@@ -38,6 +38,7 @@ mod target;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+mod unreliable;
 
 use core::ptr::NonNull;
 
@@ -63,7 +64,7 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, Caps, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq, Window, WindowKind,
+    Access, Caps, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq, Window, WindowKind,
 };
 use crate::wc::Wc;
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -157,6 +158,7 @@ impl Soft {
         })?;
         let parts = QpParts {
             num,
+            kind: init.kind,
             send_cq: init.send_cq.index,
             recv_cq: init.recv_cq.index,
             rq_shared: init.srq.is_some(),
@@ -180,6 +182,8 @@ impl Soft {
 
 /// What a queue pair is made of.
 pub struct SoftQpInit<'a> {
+    /// The transport.
+    pub kind: QpType,
     /// Where sends complete.
     pub send_cq: &'a SoftCq,
     /// Where receives complete.
@@ -667,6 +671,10 @@ impl Qp for SoftQp {
 
     fn fail(&mut self) {
         self.domain.command(Command::Fail { num: self.num, lost: false });
+    }
+
+    fn recover(&mut self) {
+        self.domain.command(Command::Recover { num: self.num });
     }
 }
 

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
-use crate::provider::{Access, QpCaps};
+use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
 
@@ -25,10 +25,26 @@ pub(super) const CLOSED: usize = usize::MAX;
 pub(super) enum State {
     /// Takes receives; nothing moves yet.
     Init,
-    /// Both directions work.
+    /// Both directions work, and the peer acknowledges what it takes (RC).
     Rts,
+    /// Both directions work, and nobody hears what became of a send (UC, UD in RTS).
+    Loose,
+    /// As `Loose`, but a send has failed here: sends are flushed until the owner goes on (SQE).
+    Sqe,
     /// Everything outstanding is flushed.
     Err,
+}
+
+impl State {
+    /// True if messages come in and nobody is told what became of them.
+    pub(super) fn is_loose(self) -> bool {
+        matches!(self, State::Loose | State::Sqe)
+    }
+
+    /// True if what waits may be written to the wire.
+    pub(super) fn sends(self) -> bool {
+        matches!(self, State::Rts | State::Loose)
+    }
 }
 
 bitflags! {
@@ -41,6 +57,8 @@ bitflags! {
         const ON_WIRE = 2;
         /// What its completion says it was: the opcode's number, in the second byte.
         const OPCODE = 0xff00;
+        /// How it ended where nobody is asked, UC and UD: a status, in the third byte.
+        const STATUS = 0xff_0000;
     }
 }
 
@@ -51,10 +69,20 @@ impl Sent {
         Sent::from_bits_retain(u32::from(op.completes_as() as u8) << 8)
     }
 
+    /// It failed with that status, or was flushed.
+    pub(super) fn failed(status: Status) -> Sent {
+        Sent::from_bits_retain(u32::from(status as u8) << 16)
+    }
+
+    /// How it ended, as far as [`Sent::failed`] has said.
+    pub(super) fn status(self) -> Status {
+        Status::from_raw(self.bits() >> 16 & 0xff)
+    }
+
     /// What its completion says it was.
     #[inline(always)]
     pub(super) fn opcode(self) -> WcOpcode {
-        WcOpcode::from_raw(self.bits() >> 8)
+        WcOpcode::from_raw(self.bits() >> 8 & 0xff)
     }
 }
 
@@ -87,10 +115,22 @@ pub(super) struct Assembly {
     pub(super) received: u32,
 }
 
+/// What an unreliable queue pair has of a message whose fragments are coming in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    /// Nothing, or one that is being dropped.
+    Nothing,
+    /// A SEND.
+    Send,
+    /// So many bytes of a WRITE.
+    Write(u32),
+}
+
 /// A queue pair. Indexes count requests since creation and wrap.
 pub(super) struct QpContext {
     pub(super) num: u32,
     pub(super) state: State,
+    pub(super) kind: QpType,
     pub(super) signal_all: bool,
     /// What the headers of all its whole messages have in common; set when connected.
     pub(super) common: u64,
@@ -148,6 +188,10 @@ pub(super) struct QpContext {
     /// Bytes of a WRITE that is coming in pieces.
     pub(super) writing: Option<u32>,
 
+    /// Of UC: what comes in, and that the peer is gone, so that what is sent goes nowhere.
+    pub(super) coming: Coming,
+    pub(super) mute: bool,
+
     /// Request that could not be carried out here, with its status: the queue pair fails when
     /// all before it are done.
     pub(super) poison: Option<(u32, Status)>,
@@ -171,6 +215,7 @@ pub(super) struct QpContext {
 /// What a queue pair is made with, besides its capacities.
 pub(super) struct QpParts {
     pub(super) num: u32,
+    pub(super) kind: QpType,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
     pub(super) rq_shared: bool,
@@ -183,6 +228,7 @@ impl QpContext {
         QpContext {
             num: parts.num,
             state: State::Init,
+            kind: parts.kind,
             signal_all: parts.signal_all,
             common: 0,
             open_on: CLOSED,
@@ -215,6 +261,8 @@ impl QpContext {
             owed: 0,
             parked: None,
             writing: None,
+            coming: Coming::Nothing,
+            mute: false,
             poison: None,
             good_until: 0,
             cause: None,

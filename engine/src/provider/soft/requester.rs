@@ -53,7 +53,7 @@ impl Inside {
     /// The general post, request by request, of `list[done..]`; what came before is written, and
     /// published here.
     #[inline(never)]
-    fn post_slow(
+    pub(super) fn post_slow(
         &mut self,
         qp: &mut QpContext,
         list: &[SendWr<'_>],
@@ -70,7 +70,8 @@ impl Inside {
                 break;
             }
             let written = calm(link, qp) && write_whole(link, memory, qp, wr);
-            if !written && !direct::carry_out(link, memory, qp, wr) {
+            let reaches = qp.state == State::Rts;
+            if !written && !(reaches && direct::carry_out(link, memory, qp, wr)) {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
@@ -93,6 +94,9 @@ impl Inside {
     /// A post outside RTS: refused before (section 2.1), taken and flushed in ERR.
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        if qp.state.is_loose() {
+            return self.post_loose(qp, list);
+        }
         if qp.state != State::Err {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
@@ -160,7 +164,7 @@ impl Inside {
     }
 
     #[inline(always)]
-    fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
+    pub(super) fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
         let entry = *qp.entry(index);
         let opcode = entry.sent.opcode();
         let wc = Wc {
@@ -177,7 +181,13 @@ impl Inside {
     }
 
     #[inline(always)]
-    fn put_send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, wc: Wc, sink: &mut S) {
+    pub(super) fn put_send<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        index: u32,
+        wc: Wc,
+        sink: &mut S,
+    ) {
         qp.completed = index.wrapping_add(1);
         let retire = Retire { qp: qp.num, upto: qp.completed, solicited: false };
         if sink.put(&mut self.cqs, qp.send_cq, wc, retire) {
@@ -193,7 +203,7 @@ impl Inside {
             let alive = qp_in(&self.qps, first).filter(|qp| {
                 // SAFETY: as in `complete`.
                 let qp = unsafe { qp.as_ref() };
-                qp.state == State::Rts && qp.in_backlog
+                qp.state.sends() && qp.in_backlog
             });
             let Some(qp) = alive else {
                 link.first_waits_no_more();
@@ -206,7 +216,7 @@ impl Inside {
                 let ack = link.ack();
                 link.tx.publish(ack);
             }
-            if qp.poison.is_some() {
+            if qp.poison.is_some() || qp.state.is_loose() {
                 self.worry(qp);
             }
             if !wrote {
@@ -275,7 +285,10 @@ impl Inside {
             };
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { &mut *qp.as_ptr() };
-            let mut done = self.release_parked(qp, sink) && qp.poison.is_none();
+            let mut done = match qp.kind.is_unreliable() {
+                true => self.complete_loose(qp, sink),
+                false => self.release_parked(qp, sink) && qp.poison.is_none(),
+            };
             self.fail_poisoned(qp);
             if qp.state == State::Err {
                 done = self.flush_assembly(qp, sink)
@@ -407,7 +420,7 @@ pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
 
 /// The checks of a post, in the order hardware makes them.
 #[inline(always)]
-fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
+pub(super) fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
     if qp.room() == 0 {
         return Err(PostCause::Full);
     }

@@ -276,6 +276,9 @@ impl Inside {
         };
         // SAFETY: as in `open_on`.
         let qp = unsafe { &mut *qp.as_ptr() };
+        if qp.link == link.index && qp.state.is_loose() {
+            return self.receive_loose(link, header, qp, sink);
+        }
         if qp.link != link.index || qp.state != State::Rts {
             return self.receive_for_nobody(link, header, Some(qp.state));
         }
@@ -368,7 +371,12 @@ impl Inside {
         header: Header,
         state: Option<State>,
     ) -> bool {
-        if state == Some(State::Init) || self.attention.load(Ordering::Acquire) {
+        let waits = self.attention.load(Ordering::Acquire);
+        if header.flags().contains(RecordFlags::UNRELIABLE) && !waits {
+            link.consume(header);
+            return true;
+        }
+        if state == Some(State::Init) || waits {
             // Being connected, or the command that does it is still to be read: it stays.
             return false;
         }

@@ -110,7 +110,7 @@ impl Inside {
     }
 
     /// A receive completes with the immediate data of a WRITE of `size` bytes.
-    fn notify<S: Sink>(
+    pub(super) fn notify<S: Sink>(
         &mut self,
         link: &Link,
         header: Header,

@@ -179,6 +179,16 @@ impl Qp for VerbsQp {
         // A device that refuses this has failed itself, and flushes on its own.
         unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask) };
     }
+
+    fn recover(&mut self) {
+        // SAFETY: zero is a valid value of each field.
+        let mut attr: ibv_qp_attr = unsafe { zeroed() };
+        attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        attr.cur_qp_state = ibv_qp_state::IBV_QPS_SQE;
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_CUR_STATE;
+        // SAFETY: as in `fail`. One that is not in SQE refuses, and stays where it is.
+        unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask.0.cast_signed()) };
+    }
 }
 
 impl Drop for VerbsQp {

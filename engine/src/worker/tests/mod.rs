@@ -88,6 +88,7 @@ fn shared(nic: &Soft, config: &Config) -> SharedRecv<Soft> {
 impl<H: Handler<Soft>> Side<H> {
     fn qp(&self) -> SoftQp {
         let init = SoftQpInit {
+            kind: crate::provider::QpType::Rc,
             send_cq: self.intake.cq(),
             recv_cq: self.intake.cq(),
             srq: Some(self.intake.srq()),

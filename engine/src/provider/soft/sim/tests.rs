@@ -10,7 +10,7 @@ use doorbell_alloc::Mapping;
 use super::super::{Host, Soft, SoftPoller, SoftQp, SoftQpInit, SoftRegion, SoftSrq, Wiring};
 use super::*;
 use crate::error::SetupError;
-use crate::provider::{Access, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq};
+use crate::provider::{Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq};
 use crate::wc::{Status, Wc};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -38,8 +38,14 @@ fn end() -> End {
     let nic = Soft::new("sim0", Host::alone(|| NOW.get()), None);
     let (cq, poller) = nic.create_cq(4096, Sharing::Exclusive).unwrap();
     let srq = nic.create_srq(1024).unwrap();
-    let init =
-        SoftQpInit { send_cq: &cq, recv_cq: &cq, srq: Some(&srq), caps: CAPS, signal_all: false };
+    let init = SoftQpInit {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: Some(&srq),
+        caps: CAPS,
+        signal_all: false,
+    };
     let qp = nic.create_qp(&init).unwrap();
     let region = nic.register(memory(1024 * BLOCK).unwrap(), Access::LOCAL_WRITE).unwrap();
     End { nic, poller, qp, srq, region, seen: Vec::new() }

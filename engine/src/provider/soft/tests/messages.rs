@@ -285,6 +285,7 @@ fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
     let (cq, mut poller) = nic.create_cq(4, Sharing::Shared).unwrap();
     let (other, mut other_poller) = nic.create_cq(64, Sharing::Shared).unwrap();
     let init = |recv_cq, send_cq| SoftQpInit {
+        kind: QpType::Rc,
         send_cq,
         recv_cq,
         srq: None,

@@ -6,6 +6,7 @@
 mod direct;
 mod messages;
 mod one_sided;
+mod unreliable;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
@@ -45,7 +46,17 @@ fn end(caps: QpCaps, srq: bool) -> End {
 }
 
 fn make_qp(nic: &Soft, cq: &SoftCq, srq: Option<&SoftSrq>, caps: QpCaps) -> SoftQp {
-    let init = SoftQpInit { send_cq: cq, recv_cq: cq, srq, caps, signal_all: false };
+    make_qp_of(QpType::Rc, nic, cq, srq, caps)
+}
+
+fn make_qp_of(
+    kind: QpType,
+    nic: &Soft,
+    cq: &SoftCq,
+    srq: Option<&SoftSrq>,
+    caps: QpCaps,
+) -> SoftQp {
+    let init = SoftQpInit { kind, send_cq: cq, recv_cq: cq, srq, caps, signal_all: false };
     nic.create_qp(&init).unwrap()
 }
 

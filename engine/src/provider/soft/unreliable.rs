@@ -1,0 +1,228 @@
+//! Queue pairs that promise nothing (section 2.6). UC goes over the link as RC does, and drops what
+//! cannot be taken instead of refusing it or letting it wait: it never stalls the link. A send of
+//! UC or UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
+#![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]
+
+use super::backlog::MESSAGE_MAX;
+use super::cq::{Retire, Sink};
+use super::domain::Inside;
+use super::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
+use super::link::Link;
+use super::qp::{Assembly, CLOSED, Coming, QpContext, Sent, State};
+use super::requester::{admissible, error_wc, push};
+use super::responder::recv_wc;
+use crate::provider::Access;
+use crate::wc::Status;
+use crate::wr::{PostError, SendWr};
+
+impl QpContext {
+    /// From SQE back to RTS.
+    pub(super) fn recover(&mut self) {
+        if self.state == State::Sqe {
+            self.state = State::Loose;
+        }
+    }
+
+    /// From here on nothing more is written for it: its requests not yet sent end with `sent`, the
+    /// first of them with `first`.
+    fn end_unsent(&mut self, first: Sent, sent: Sent) {
+        let from = self.sent;
+        while self.sent != self.posted {
+            let how = if self.sent == from { first } else { sent };
+            self.entry(self.sent).sent |= how;
+            self.sent = self.sent.wrapping_add(1);
+        }
+        self.sent_bytes = 0;
+        self.in_backlog = false;
+    }
+}
+
+impl Inside {
+    /// A post on an unreliable queue pair.
+    pub(super) fn post_loose(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        self.worry(qp);
+        if qp.state == State::Loose && !qp.mute {
+            return self.post_slow(qp, list, 0);
+        }
+        let how = if qp.mute { Sent::ON_WIRE } else { Sent::failed(Status::Flushed) };
+        for (accepted, wr) in list.iter().enumerate() {
+            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            push(qp, wr, 0, how);
+            qp.sent = qp.posted;
+        }
+        Ok(())
+    }
+
+    /// The peer of a queue pair of UC is gone: what is sent goes nowhere, and nobody is told.
+    pub(super) fn mute(&mut self, qp: &mut QpContext) {
+        qp.mute = true;
+        qp.end_unsent(Sent::ON_WIRE, Sent::ON_WIRE);
+        self.worry(qp);
+    }
+
+    /// Makes the completions of sends that are on their way, or failed. False: there is no room
+    /// for more now.
+    pub(super) fn complete_loose<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if let Some((_, status)) = qp.poison.take() {
+            qp.end_unsent(Sent::failed(status), Sent::failed(Status::Flushed));
+            if qp.state == State::Loose {
+                qp.state = State::Sqe;
+            }
+        }
+        while qp.completed != qp.sent {
+            let index = qp.completed;
+            let entry = *qp.entry(index);
+            let status = entry.sent.status();
+            if status.is_ok() && !entry.sent.contains(Sent::SIGNALED) {
+                qp.completed = index.wrapping_add(1);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            match status {
+                Status::Success => self.succeed(qp, index, sink),
+                _ => self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink),
+            }
+        }
+        true
+    }
+
+    /// A record for a queue pair of UC: taken, or dropped with the rest of its message. False: the
+    /// link is no more.
+    pub(super) fn receive_loose<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let flags = header.flags();
+        if flags.contains(RecordFlags::FIRST) {
+            // Whatever came before is not going to be finished; its receive takes this message.
+            qp.coming = Coming::Nothing;
+            if let Some(assembly) = &mut qp.assembly {
+                assembly.received = 0;
+            }
+        }
+        qp.coming = match header.kind() {
+            KIND_SEND => self.take_loose_send(link, header, qp, sink),
+            KIND_WRITE => match link.rx.operands::<2>(header) {
+                Some(operands) => self.take_loose_write(link, header, qp, operands, sink),
+                None => {
+                    self.cut_off(link);
+                    return false;
+                }
+            },
+            _ => Coming::Nothing,
+        };
+        link.consume(header);
+        true
+    }
+
+    /// A SEND or a fragment of one; what is coming of it after this. A receive that has begun to
+    /// be filled stays with the queue pair until a message completes it.
+    fn take_loose_send<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> Coming {
+        let flags = header.flags();
+        if !flags.contains(RecordFlags::FIRST) && qp.coming != Coming::Send {
+            return Coming::Nothing;
+        }
+        let Some(Assembly { wr, received }) = self.receive_begun(qp) else {
+            return Coming::Nothing;
+        };
+        (qp.assembly, qp.open_on) = (Some(Assembly { wr, received }), CLOSED);
+        let length = header.length();
+        if length > wr.sge.length - received {
+            return Coming::Nothing;
+        }
+        let to = wr.sge.addr + u64::from(received);
+        if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
+            // The receive itself is wrong, and would be for every message.
+            qp.assembly = None;
+            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.fail_qp(qp, link.safe(), None);
+            return Coming::Nothing;
+        }
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        unsafe { link.rx.fetch(header, to as *mut u8) };
+        let received = received + length;
+        if !flags.contains(RecordFlags::LAST) {
+            qp.assembly = Some(Assembly { wr, received });
+            return Coming::Send;
+        }
+        qp.assembly = None;
+        qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
+        let wc = recv_wc(wr.wr_id, qp.num, received, flags, link.rx.immediate(header));
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        Coming::Nothing
+    }
+
+    /// The receive that a message of an unreliable queue pair goes to: one that was begun, or the
+    /// oldest posted.
+    pub(super) fn receive_begun(&mut self, qp: &mut QpContext) -> Option<Assembly> {
+        if qp.assembly.is_some() {
+            return qp.assembly;
+        }
+        if !self.has_receive(qp) {
+            return None;
+        }
+        self.take_receive(qp).map(|wr| Assembly { wr, received: 0 })
+    }
+
+    /// A WRITE or a fragment of one; what is coming of it after this. What was written before a
+    /// fragment had to be dropped stays.
+    fn take_loose_write<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        [addr, rest]: [u64; 2],
+        sink: &mut S,
+    ) -> Coming {
+        let (rkey, size) = (rest as u32, (rest >> 32) as u32);
+        let flags = header.flags();
+        let length = header.length() - WRITE_OPERANDS;
+        let written = match qp.coming {
+            Coming::Write(written) => written,
+            _ if flags.contains(RecordFlags::FIRST) => 0,
+            _ => return Coming::Nothing,
+        };
+        let fits = size <= MESSAGE_MAX
+            && u64::from(written) + u64::from(length) <= u64::from(size)
+            && (!flags.contains(RecordFlags::LAST) || written + length == size);
+        if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
+            return Coming::Nothing;
+        }
+        // The whole range with the first fragment, as on RC.
+        let range = if written == 0 { size } else { length };
+        let nic = self.nic.clone();
+        let lent = nic.memory.lend(rkey, addr, range, Access::REMOTE_WRITE);
+        if range > 0 && lent.is_none() {
+            return Coming::Nothing;
+        }
+        if length > 0 {
+            // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
+            // and the region stays while it is lent.
+            unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
+        }
+        if !flags.contains(RecordFlags::LAST) {
+            return Coming::Write(written + length);
+        }
+        if flags.contains(RecordFlags::IMM) && self.has_receive(qp) {
+            self.notify(link, header, qp, size, sink);
+        }
+        Coming::Nothing
+    }
+}
