@@ -156,6 +156,8 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// What else is defined.
     pub flags: WcFlags,
+    /// The sender's queue pair; of datagrams only.
+    pub src_qp: u32,
 }
 
 const _: () = assert!(size_of::<Wc>() == 32, "two completions fill a cache line");

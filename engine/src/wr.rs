@@ -53,6 +53,24 @@ pub struct Binding {
     pub rkey: u32,
 }
 
+/// Names an address handle in a request ([`crate::provider::AddressHandle::name`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AhName(pub(crate) usize);
+
+/// Where a datagram goes (`wr.ud` of `struct ibv_send_wr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The way there.
+    pub ah: AhName,
+    /// The queue pair; [`MULTICAST_QPN`] for all that are attached to a group.
+    pub qpn: u32,
+    /// What that queue pair's key must be; with the top bit set, the sender's own is sent.
+    pub qkey: u32,
+}
+
+/// The queue pair number that stands for all of a multicast group.
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
 /// What a send request does (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -62,6 +80,10 @@ pub enum SendOp {
     /// SEND with four bytes of immediate data; the value arrives as it was given, whatever the
     /// byte order of either side (CP-3).
     SendWithImm(u32),
+    /// SEND of a datagram, on a queue pair of UD: one packet to a queue pair named here.
+    SendTo(Destination),
+    /// As `SendTo`, with four bytes of immediate data.
+    SendToWithImm(Destination, u32),
     /// RDMA WRITE: the pieces go to the peer's memory, which hears nothing of it.
     Write(Remote),
     /// RDMA WRITE, then four bytes of immediate data that consume one receive at the peer, whose
@@ -103,6 +125,7 @@ impl SendOp {
     pub fn is_outward(self) -> bool {
         match self {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
+            SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => true,
             SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
@@ -115,6 +138,12 @@ impl SendOp {
         matches!(self, SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_))
     }
 
+    /// True for what queue pairs of UD send, and no others.
+    #[inline(always)]
+    pub fn is_datagram(self) -> bool {
+        matches!(self, SendOp::SendTo(_) | SendOp::SendToWithImm(..))
+    }
+
     /// What its completion says it was.
     #[inline(always)]
     pub fn completes_as(self) -> WcOpcode {
@@ -122,6 +151,7 @@ impl SendOp {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => WcOpcode::Send,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
             SendOp::Bind(_) => WcOpcode::Bind,
+            SendOp::SendTo(_) | SendOp::SendToWithImm(..) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
             SendOp::Read(_) => WcOpcode::Read,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
@@ -182,6 +212,7 @@ impl SendWr<'_> {
     pub fn is_well_formed(&self) -> bool {
         match self.op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
+            SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => self.length() == 0,
             SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
@@ -227,7 +258,8 @@ pub enum PostCause {
     /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
     TooManyPieces,
     /// The operation and what it came with do not go together: READs and atomics are never inline
-    /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces. EINVAL.
+    /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces, datagrams are for
+    /// queue pairs of UD and those send nothing else. EINVAL.
     Malformed,
     /// Another answer of the device, as a positive errno.
     Device(i32),
@@ -253,7 +285,8 @@ impl fmt::Display for PostCause {
             PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
             PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
             PostCause::Malformed => f.write_str(
-                "the operation cannot be inline, or its pieces do not have the bytes it takes",
+                "the operation is not for this kind of queue pair, cannot be inline, or its pieces \
+                 do not have the bytes it takes",
             ),
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }

@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{DIRECTORY_BYTES, FileName, Host, Reach};
 use doorbell_engine::provider::wake::Bell;
 
+use super::neighbours::neighbours;
 use super::sys;
 use crate::error::CmError;
 
@@ -36,39 +37,66 @@ pub(super) fn host() -> io::Result<Host> {
         name_file: |memory| name_of(memory.fd()?),
         bell,
         barrier: || membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED),
+        neighbours: Some(neighbours()),
     })
 }
 
-/// A bell over an eventfd; `None` if there are no descriptors left.
+/// A new bell; `None` if there are no descriptors left. It is a pipe, opened once for both ends: an
+/// eventfd could not be opened by name, as those who send datagrams have to.
 fn bell() -> Option<Bell> {
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    Some(bell_over(sys::own(fd).ok()?))
+    let (reader, _writer) = io::pipe().ok()?;
+    bell_from_peer(reader.into())
 }
 
-/// A bell over an eventfd, of this process or one that a peer handed over.
-pub(super) fn bell_over(fd: OwnedFd) -> Bell {
+/// The name of a bell of this process.
+pub(super) fn name_bell(fd: RawFd) -> Option<FileName> {
+    name_of(fd)
+}
+
+/// Opens the bell that another process of this user names.
+pub(super) fn open_bell(process: i32, name: FileName) -> Option<Bell> {
+    bell_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
+}
+
+/// The bell behind a descriptor that a peer handed over.
+pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
+    bell_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
+}
+
+/// Opens a bell anew, so that whether it blocks is our own affair; as we hold both of its ends,
+/// writing to it never fails for lack of a reader.
+fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
+    let look = look_at(path)?;
+    let found = look.metadata().ok()?;
+    let named = inode.is_none_or(|inode| found.ino() == inode);
+    if !named || !found.file_type().is_fifo() || found.uid() != sys::user() {
+        return None;
+    }
+    let here = format!("/proc/self/fd/{}", look.as_raw_fd());
+    let mut both = OpenOptions::new();
+    let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here).ok()?;
     let ring = |fd| {
-        let one = 1_u64;
-        // SAFETY: eight bytes of a local word. It fails only when it is rung already.
-        unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+        // SAFETY: one byte of a constant. It fails only when it is rung already, very often.
+        unsafe { libc::write(fd, [1_u8].as_ptr().cast(), 1) };
     };
     let clear = |fd| {
-        let mut count = 0_u64;
-        // SAFETY: as above.
-        unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+        let mut rings = [0_u8; 256];
+        // Not for ever: somebody may ring all the time.
+        for _ in 0..16 {
+            // SAFETY: the buffer is as long as said.
+            let got = unsafe { libc::read(fd, rings.as_mut_ptr().cast(), rings.len()) };
+            if got < rings.len() as isize {
+                return;
+            }
+        }
     };
-    Bell::new(fd.as_raw_fd(), Arc::new(fd), ring, clear)
+    Some(Bell::new(file.as_raw_fd(), Arc::new(file), ring, clear))
 }
 
-/// Whether a peer's descriptor is one that never blocks and may be written to, as a bell must be.
-pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let kind = std::fs::read_link(path).ok()?;
-    // SAFETY: takes numbers only.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    let eventfd = kind.as_os_str() == "anon_inode:[eventfd]";
-    (eventfd && flags >= 0 && flags & libc::O_NONBLOCK != 0).then(|| bell_over(fd))
+/// A look that opens nothing: what a peer names may be a device or a pipe.
+fn look_at(path: &str) -> Option<File> {
+    let mut look = OpenOptions::new();
+    look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()
 }
 
 /// This process takes part in the barriers of its peers ([`Host::barrier`]). A kernel before 4.16
@@ -100,11 +128,9 @@ fn stat(fd: RawFd) -> Option<libc::stat> {
 /// Opens the memfd that another process of this user names.
 fn open(process: i32, name: FileName, write: bool) -> Option<File> {
     let path = format!("/proc/{process}/fd/{}", name.fd);
-    // A look that opens nothing first: what a peer names may be a device or a pipe.
-    let mut look = OpenOptions::new();
-    let look = look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
+    let look = look_at(&path)?;
     let found = look.metadata().ok()?;
-    if found.ino() != name.inode || !found.is_file() {
+    if found.ino() != name.inode || !found.is_file() || found.uid() != sys::user() {
         return None;
     }
     let here = format!("/proc/self/fd/{}", look.as_raw_fd());
@@ -116,7 +142,7 @@ fn open(process: i32, name: FileName, write: bool) -> Option<File> {
 
 /// Maps a peer's region. Not one of huge pages: a hole punched there could end this process when no
 /// huge page is left to fill it. Not one with pages missing: filling them would cost this process.
-fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
+pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
     let file = open(process, name, true)?;
     let found = file.metadata().ok()?;
     let whole = found.blocks() * 512 >= len;
@@ -205,7 +231,7 @@ pub(super) fn reach(process: i32, directory: FileName) -> Option<Reach> {
     let table = window.base;
     // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
     // shrinking and has pages of the ordinary size, so reading it never fails.
-    Some(unsafe { Reach::new(table, Arc::new(window), process, attach) })
+    Some(unsafe { Reach::new(table, Arc::new(window), process, attach, open_bell) })
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared, Reach, Side};
+use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared, Side};
 use doorbell_engine::provider::wake::Bell;
 
 use super::host;
-use super::wire::{Instance, Place, Reply};
+use super::neighbours::reach;
+use super::wire::{Place, Reply};
 use crate::error::CmError;
 
 /// Two places that a link may join; the peer's process is named by the kernel, so that no process
@@ -48,8 +49,6 @@ pub(super) struct Offer {
 pub(super) struct Links {
     made: AtomicU64,
     table: Mutex<HashMap<Ends, Vec<Entry>>>,
-    /// The memory of each peer device, shared by the links to it.
-    reaches: Mutex<HashMap<(i32, Instance), Weak<Reach>>>,
 }
 
 impl Links {
@@ -76,7 +75,7 @@ impl Links {
             let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
-        let reach = self.reach(&ends, directory);
+        let reach = reach(ends.peer_pid, directory);
         let link =
             Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
         qp.attach(&link);
@@ -114,26 +113,13 @@ impl Links {
             // A hole punched there could end this process when no huge page is left to fill it.
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
-        let reach = self.reach(&ends, reply.directory);
+        let reach = reach(ends.peer_pid, reply.directory);
         let bell = files.next().and_then(host::bell_from_peer);
         let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
         let link = Arc::new(link);
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
         Ok(link)
-    }
-
-    /// The memory of a peer's device, if it is within reach.
-    fn reach(&self, ends: &Ends, directory: FileName) -> Option<Arc<Reach>> {
-        let mut reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
-        reaches.retain(|_, reach| reach.strong_count() > 0);
-        let peer = (ends.peer_pid, ends.peer.instance);
-        if let Some(reach) = reaches.get(&peer).and_then(Weak::upgrade) {
-            return Some(reach);
-        }
-        let reach = Arc::new(host::reach(ends.peer_pid, directory)?);
-        reaches.insert(peer, Arc::downgrade(&reach));
-        Some(reach)
     }
 
     /// Links that are alive.

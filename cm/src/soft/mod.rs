@@ -17,6 +17,7 @@ mod conn;
 mod host;
 mod id;
 mod links;
+mod neighbours;
 mod place;
 mod sys;
 #[cfg(test)]
@@ -31,9 +32,10 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
+    FileName, Soft, SoftAh, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
 };
-use doorbell_engine::provider::{Access, Caps, Provider, Sharing, WindowKind};
+use doorbell_engine::provider::{Access, AhAttr, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
+use doorbell_engine::wc::Wc;
 
 pub use self::channel::SoftChannel;
 pub use self::id::SoftId;
@@ -142,6 +144,7 @@ impl Provider for SoftDevice {
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
+    type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
         self.0.soft.caps()
@@ -173,6 +176,14 @@ impl Provider for SoftDevice {
 
     fn async_fd(&self) -> Option<i32> {
         self.0.soft.async_fd()
+    }
+
+    fn create_ah(&self, to: &AhAttr) -> Result<SoftAh, SetupError> {
+        self.0.soft.create_ah(to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+        self.0.soft.sender_of(wc, header)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes whenever a message or the layout of a link does.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;

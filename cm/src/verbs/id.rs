@@ -178,7 +178,7 @@ impl VerbsId {
                 init.cap.max_recv_sge = want.recv_sge.max(1);
             }
         }
-        init.qp_type = ibv_qp_type::IBV_QPT_RC;
+        init.qp_type = attr.kind as ibv_qp_type::Type;
         init.sq_sig_all = attr.signal_all.into();
         Ok(init)
     }
@@ -289,6 +289,7 @@ impl CmId<Verbs> for VerbsId {
             inline: init.cap.max_inline_data,
         };
         let parts = QpParts {
+            kind: attr.kind,
             qp,
             caps,
             device: &self.device,

@@ -13,7 +13,9 @@ use std_alloc::vec::Vec;
 
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
-use super::{Access, Caps, Poller, Provider, Qp, QpCaps, Sharing, Srq, WindowKind};
+use super::{
+    Access, AhAttr, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Sharing, Srq, WindowKind,
+};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::wc::{Status, Wc, WcOpcode};
@@ -101,6 +103,7 @@ impl<P: Provider> Provider for Fault<P> {
     type Srq = FaultSrq<P>;
     type Window = P::Window;
     type Qp = FaultQp<P>;
+    type Ah = P::Ah;
 
     fn caps(&self) -> &Caps {
         self.inner.caps()
@@ -141,6 +144,14 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn async_fd(&self) -> Option<i32> {
         self.inner.async_fd()
+    }
+
+    fn create_ah(&self, to: &AhAttr) -> Result<P::Ah, SetupError> {
+        self.inner.create_ah(to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+        self.inner.sender_of(wc, header)
     }
 }
 
@@ -372,6 +383,14 @@ impl<P: Provider> Qp for FaultQp<P> {
 
     fn recover(&mut self) {
         self.inner.recover();
+    }
+
+    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        self.inner.attach_mcast(group)
+    }
+
+    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        self.inner.detach_mcast(group)
     }
 }
 

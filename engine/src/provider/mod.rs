@@ -17,7 +17,7 @@ use std_alloc::string::String;
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
-pub use self::transport::QpType;
+pub use self::transport::{AddressHandle, AhAttr, GRH_BYTES, Gid, QpType};
 
 use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
@@ -127,6 +127,9 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// A queue pair, owned by one worker or id. Dropping it destroys it.
     type Qp: Qp<Window = Self::Window> + Send + 'static;
 
+    /// The way to a port or a multicast group, for datagrams.
+    type Ah: AddressHandle + Clone + Send + Sync + 'static;
+
     /// The limits of the device.
     fn caps(&self) -> &Caps;
 
@@ -168,6 +171,19 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
 
     /// A descriptor that is readable when there is one; `None` where nobody can be woken.
     fn async_fd(&self) -> Option<i32>;
+
+    /// Makes an address handle (`ibv_create_ah`).
+    ///
+    /// # Errors
+    /// `Invalid` or `NoDevice`: nothing is reached by that address.
+    fn create_ah(&self, to: &AhAttr) -> Result<Self::Ah, SetupError>;
+
+    /// The way back to the sender of a datagram (`ibv_init_ah_from_wc`): `header` is the first
+    /// [`GRH_BYTES`] of its receive.
+    ///
+    /// # Errors
+    /// `Invalid`: the completion is not of a datagram with a header (its flag says so).
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError>;
 }
 
 /// Registered memory. The bytes stay mapped and registered until it is dropped.
@@ -233,9 +249,9 @@ pub trait Poller {
     }
 
     /// Asks to be woken by the next completion (`ibv_req_notify_cq`, CP-6): the descriptors of
-    /// [`Poller::wake_fds`] become readable then. Completions that were there before wake nobody, so
-    /// poll once more before sleeping. `solicited`: only by a message whose sender asked for that,
-    /// or an error; a device may wake for less.
+    /// [`Poller::wake_fds`] become readable then. Completions that were there before wake nobody,
+    /// so poll once more before sleeping. `solicited`: only by a message whose sender asked for
+    /// that, or an error; a device may wake for less.
     ///
     /// # Errors
     /// `NotSupported`: nobody can be woken here.
@@ -323,7 +339,7 @@ pub trait Qp {
     /// # Safety
     /// Buffers that are not inline stay registered and unchanged until a completion of the same
     /// or a later request was polled, or the queue pair is gone; so do the window and the region
-    /// that a [`crate::wr::SendOp::Bind`] names. With
+    /// that a [`crate::wr::SendOp::Bind`] names, and the address handle of a datagram. With
     /// [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
@@ -345,4 +361,17 @@ pub trait Qp {
     /// Moves a queue pair of UC or UD from SQE, where a failed send has left it, back to RTS
     /// (`ibv_modify_qp`, section 2.1). In any other state nothing happens.
     fn recover(&mut self);
+
+    /// Attaches a queue pair of UD to a multicast group (`ibv_attach_mcast`); a second time changes
+    /// nothing. It leaves its groups when it is dropped.
+    ///
+    /// # Errors
+    /// `Invalid`: not a queue pair of UD, or not a group; what the device answers.
+    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError>;
+
+    /// Takes a queue pair out of a group (`ibv_detach_mcast`).
+    ///
+    /// # Errors
+    /// `Invalid`: it is not in that group.
+    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError>;
 }

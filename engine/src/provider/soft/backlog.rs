@@ -109,6 +109,9 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
         // It could wait for ever.
         return Some(Status::LocalQpOperation);
     }
+    if qp.kind.is_unreliable() && matches!(pending.op, SendOp::SendWithInv(_)) {
+        return Some(Status::LocalQpOperation);
+    }
     let mut pieces = pending.pieces.iter();
     let allowed = match outward {
         true => pending.inline || pieces.all(|sge| readable(memory, *sge)),
@@ -155,6 +158,8 @@ fn write_request(
         }
         SendOp::Write(to) => write_fragments(link, qp, pending, Some(to), None),
         SendOp::WriteWithImm(to, imm) => write_fragments(link, qp, pending, Some(to), Some(imm)),
+        // Datagrams never come here: `admissible` keeps them to queue pairs of UD.
+        SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Read(Remote { addr, rkey }) => {
             write_ask(link, qp, (KIND_READ, READ_OPERANDS), &[addr, u64::from(rkey) | size])
         }
@@ -191,7 +196,8 @@ fn write_local(
     deed: impl FnOnce(&QpContext) -> bool,
     otherwise: Status,
 ) -> Result<bool, Status> {
-    let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+    let mut flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+    flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
     let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
     if signaled && !link.has_space(header.record()) {
@@ -290,7 +296,7 @@ fn write_fragments(
 ///
 /// # Safety
 /// The pieces are readable and hold that many bytes; `to` is writable for `length` bytes.
-unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut length: u32) {
+pub(super) unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut length: u32) {
     for piece in pieces {
         if from >= piece.length {
             from -= piece.length;

@@ -15,6 +15,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::Host;
 use super::cq::CompletionQueue;
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
@@ -39,6 +40,8 @@ pub(super) enum Command {
     SetRnrTimer { num: u32, rnr_timer_ns: u64 },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
     Fail { num: u32, lost: bool },
+    /// A queue pair of UD goes to RTS, with that key.
+    Open { num: u32, qkey: u32 },
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover { num: u32 },
     /// The queue pair goes away without completions (QX-17).
@@ -74,6 +77,7 @@ pub(super) struct RqUse {
 pub(super) struct Domain {
     /// Unique within the device.
     pub(super) id: u32,
+    host: Host,
     sharing: Sharing,
     lock: Mutex<()>,
     attention: Arc<AtomicBool>,
@@ -116,6 +120,7 @@ impl Domain {
         let id = nic.next_domain();
         Domain {
             id,
+            host: nic.host,
             sharing,
             lock: Mutex::new(()),
             attention: attention.clone(),
@@ -135,6 +140,10 @@ impl Domain {
                 sharing,
             }),
         }
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.host
     }
 
     pub(super) fn sharing(&self) -> Sharing {
@@ -315,6 +324,14 @@ impl Inside {
                     self.tell_all();
                 }
             }
+            Command::Open { num, qkey } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    let qp = unsafe { qp.as_mut() };
+                    qp.open(qkey);
+                    self.worry(qp);
+                }
+            }
             Command::Recover { num } => {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
@@ -425,6 +442,9 @@ impl Inside {
         let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
         self.nic.memory.table().qps[slot].store(0, Ordering::Release);
         self.todo.retain(|num| *num != qp.num);
+        if let Some(datagrams) = &qp.datagrams {
+            self.nic.memory.hide_inbox(datagrams.place);
+        }
         let rq = &mut self.rqs[qp.rq];
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly) {
             // A message had begun to fill it, and nobody would hear of it any more. There is

@@ -29,7 +29,7 @@ const SECRET_BITS: u32 = 20;
 const _: () = assert!(REGIONS == 1 << (32 - SECRET_BITS));
 
 /// The file behind a region, as a process names it: descriptor and inode number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileName {
     /// The descriptor in its owner's process.
     pub fd: u32,
@@ -60,9 +60,24 @@ const WINDOW: u32 = 1 << 31;
 /// The bits of a key that its holder may choose (MW-1).
 const TAG: u32 = 0xff;
 
-/// What peers may read of a device: its queue pairs and its regions. All zero is empty.
+/// Queue pairs of UD of one device at most.
+pub(super) const INBOXES: usize = 1024;
+
+/// Where senders find the inbox of a queue pair of UD.
+#[repr(C)]
+pub(super) struct InboxSlot {
+    /// The number of the queue pair, 0 if there is none.
+    pub(super) qp: AtomicU32,
+    /// The file's descriptor.
+    pub(super) fd: AtomicU32,
+    pub(super) inode: AtomicU64,
+}
+
+/// What peers may read of a device: its queue pairs, its regions and its inboxes. All zero is
+/// empty.
 #[repr(C)]
 pub(super) struct Table {
+    pub(super) inboxes: [InboxSlot; INBOXES],
     /// By slot: number and rights of a queue pair in RTS, 0 otherwise.
     pub(super) qps: [AtomicU32; QPS],
     pub(super) slots: [Slot; REGIONS],
@@ -103,6 +118,8 @@ pub(super) struct Memory {
 /// Free slots, and where keys come from.
 struct Free {
     slots: Vec<u32>,
+    /// By place: taken or not.
+    inboxes: Vec<bool>,
     random: ChaCha8Rng,
 }
 
@@ -133,6 +150,7 @@ impl Memory {
         // Slot 0 is never given out, and below gets a key of another: the key 0 is never good.
         let free = Free {
             slots: (1..REGIONS as u32).rev().collect(),
+            inboxes: Vec::new(),
             random: ChaCha8Rng::from_seed(seed),
         };
         let table = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
@@ -246,6 +264,33 @@ impl Memory {
     #[inline(always)]
     pub(super) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
+    }
+
+    /// Enters the inbox of a queue pair; its place, or `None` if there is none left. With no file
+    /// nobody finds it, and it takes a place all the same.
+    pub(super) fn show_inbox(&self, qp: u32, file: Option<FileName>) -> Option<usize> {
+        // One at a time: places are taken under the lock of the keys.
+        let mut free = self.free.lock();
+        let place = free.inboxes.iter().position(|taken| !taken).or_else(|| {
+            free.inboxes.push(false);
+            (free.inboxes.len() <= INBOXES).then_some(free.inboxes.len() - 1)
+        })?;
+        free.inboxes[place] = true;
+        if let Some(file) = file {
+            let slot = &self.table().inboxes[place];
+            slot.fd.store(file.fd, Ordering::Relaxed);
+            slot.inode.store(file.inode, Ordering::Relaxed);
+            // Release: who sees the number sees the name that goes with it.
+            slot.qp.store(qp, Ordering::Release);
+        }
+        Some(place)
+    }
+
+    /// Takes an inbox out.
+    pub(super) fn hide_inbox(&self, place: usize) {
+        let mut free = self.free.lock();
+        self.table().inboxes[place].qp.store(0, Ordering::Release);
+        free.inboxes[place] = false;
     }
 
     /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).

@@ -15,8 +15,10 @@ mod answers;
 mod backlog;
 mod copy;
 mod cq;
+mod datagram;
 mod direct;
 mod domain;
+mod inbox;
 mod layout;
 mod link;
 mod memory;
@@ -24,6 +26,7 @@ mod memory;
 #[cfg(loom)]
 mod models;
 mod nic;
+mod path;
 mod qp;
 mod reach;
 mod recvq;
@@ -48,9 +51,11 @@ use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
+pub use self::inbox::{INBOX_BYTES, OpenBell};
 pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
+pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::reach::{Attach, Reach};
 
 use self::cq::Arm;
@@ -58,15 +63,17 @@ use self::cq::Queued;
 use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
 use self::nic::Nic;
+use self::path::Groups;
 use self::qp::{ASKS_MAX, QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, Caps, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq, Window, WindowKind,
+    Access, AhAttr, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing,
+    Srq, Window, WindowKind,
 };
-use crate::wc::Wc;
+use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// Work one poll of the shared domain does at most.
@@ -86,13 +93,22 @@ pub struct Host {
     /// Makes each thread of each process that shares a link with this one pass a full memory
     /// barrier before it returns.
     pub barrier: fn(),
+    /// Other devices, for datagrams; without it there are no queue pairs of UD.
+    pub neighbours: Option<Neighbours>,
 }
 
 impl Host {
     /// A host for devices within one address space, whose keys need not be secret: tests and
     /// simulations.
     pub fn alone(clock: fn() -> u64) -> Host {
-        Host { clock, seed: [0; 32], name_file: |_| None, bell: || None, barrier: || () }
+        Host {
+            clock,
+            seed: [0; 32],
+            name_file: |_| None,
+            bell: || None,
+            barrier: || (),
+            neighbours: None,
+        }
     }
 }
 
@@ -156,6 +172,12 @@ impl Soft {
             SetupError::new(Code::NoMemory, "a queue pair", "all numbers are in use")
                 .cure("close connections first")
         })?;
+        let (datagrams, groups) = match init.kind {
+            QpType::Ud => self
+                .datagrams(num, &init.recv_cq.domain)
+                .map(|(one, two)| (Some(one), Some(two)))?,
+            _ => (None, None),
+        };
         let parts = QpParts {
             num,
             kind: init.kind,
@@ -164,7 +186,9 @@ impl Soft {
             rq_shared: init.srq.is_some(),
             signal_all: init.signal_all,
         };
-        let context = NonNull::from(Box::leak(Box::new(QpContext::new(&parts, caps))));
+        let mut context = Box::new(QpContext::new(&parts, caps));
+        context.datagrams = datagrams;
+        let context = NonNull::from(Box::leak(context));
         let domain = init.send_cq.domain.clone();
         let queue_of = queue.clone();
         domain.command(Command::Add(Owned(context), queue));
@@ -175,8 +199,14 @@ impl Soft {
             num,
             caps,
             shared_queue: init.srq.is_some(),
+            groups,
             _cqs: (init.send_cq.clone(), init.recv_cq.clone()),
         })
+    }
+
+    /// The GID by which address handles lead here; all zero if none does.
+    pub fn gid(&self) -> Gid {
+        self.nic.gid
     }
 }
 
@@ -203,6 +233,7 @@ impl Provider for Soft {
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
+    type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
         &self.nic.caps
@@ -264,6 +295,22 @@ impl Provider for Soft {
 
     fn async_fd(&self) -> Option<i32> {
         self.nic.events_bell.as_ref().map(Bell::fd)
+    }
+
+    fn create_ah(&self, to: &AhAttr) -> Result<SoftAh, SetupError> {
+        SoftAh::new(&self.nic.caps.device, to.gid, &self.nic.host).ok_or_else(|| {
+            let asked = format!("an address handle to {}", to.gid);
+            SetupError::new(Code::NoDevice, asked, "there is no such device, or not any more")
+                .cure("take the address from an event or a datagram of that device")
+        })
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+        if wc.status.is_ok() && wc.flags.contains(WcFlags::GRH) {
+            return Ok(AhAttr::to(datagram::sender_in(header)));
+        }
+        let answer = "the completion is not of a datagram with its header";
+        Err(SetupError::new(Code::Invalid, "the way back to a sender", answer))
     }
 }
 
@@ -498,6 +545,7 @@ pub struct SoftQp {
     shared_queue: bool,
     /// Not gone before the queue pair that completes there.
     _cqs: (SoftCq, SoftCq),
+    groups: Option<Arc<Groups>>,
 }
 
 // SAFETY: the context lives in the domain until this handle asks for its destruction, and is
@@ -545,7 +593,12 @@ impl SoftQp {
     /// A handle by which the control plane can connect and fail the queue pair that a worker
     /// owns.
     pub fn breaker(&self) -> Breaker {
-        Breaker { domain: self.domain.clone(), num: self.num, queue: self.queue.id() }
+        Breaker {
+            domain: self.domain.clone(),
+            num: self.num,
+            queue: self.queue.id(),
+            groups: self.groups.clone(),
+        }
     }
 }
 
@@ -556,6 +609,7 @@ pub struct Breaker {
     domain: Arc<Domain>,
     num: u32,
     queue: u32,
+    groups: Option<Arc<Groups>>,
 }
 
 impl Breaker {
@@ -676,10 +730,21 @@ impl Qp for SoftQp {
     fn recover(&mut self) {
         self.domain.command(Command::Recover { num: self.num });
     }
+
+    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        self.breaker().attach_mcast(group)
+    }
+
+    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        self.breaker().detach_mcast(group)
+    }
 }
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
+        if let Some(groups) = &self.groups {
+            groups.end();
+        }
         self.domain.command(Command::Destroy { num: self.num });
     }
 }

@@ -9,10 +9,11 @@ use std_alloc::vec::Vec;
 
 use super::Host;
 use super::memory::Memory;
+use super::path::gid_of;
 use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use crate::event::{AsyncEvent, AsyncKind, Object};
-use crate::provider::Caps;
 use crate::provider::wake::Bell;
+use crate::provider::{Caps, Gid};
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
 pub(super) const QPS: usize = 1 << 14;
@@ -29,6 +30,8 @@ pub(super) struct Nic {
     events: ArrayQueue<AsyncEvent>,
     pub(super) events_lost: AtomicU32,
     pub(super) events_bell: Option<Bell>,
+    /// Where others find its table; all zero if nobody does.
+    pub(super) gid: Gid,
     domains: AtomicU32,
     queues: AtomicU32,
     numbers: Mutex<Numbers>,
@@ -51,7 +54,13 @@ impl Nic {
         caps.message_max = 1 << 30;
         caps.inline_max = 1024;
         caps.rd_atomic_max = ASKS_MAX as u8;
+        let file = directory.as_ref().and_then(|mapping| (host.name_file)(mapping));
+        let gid = match (host.neighbours, file) {
+            (Some(neighbours), Some(file)) => gid_of(neighbours.process, file),
+            _ => Gid::default(),
+        };
         Nic {
+            gid,
             caps,
             memory: Memory::new(directory, host.seed),
             host,

@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
+use super::inbox::Inbox;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
@@ -126,6 +127,15 @@ pub(super) enum Coming {
     Write(u32),
 }
 
+/// What a queue pair of UD has besides.
+pub(super) struct Datagrams {
+    pub(super) inbox: Inbox,
+    /// The inbox's place in the device's table.
+    pub(super) place: usize,
+    /// What senders have to know.
+    pub(super) qkey: u32,
+}
+
 /// A queue pair. Indexes count requests since creation and wrap.
 pub(super) struct QpContext {
     pub(super) num: u32,
@@ -188,6 +198,8 @@ pub(super) struct QpContext {
     /// Bytes of a WRITE that is coming in pieces.
     pub(super) writing: Option<u32>,
 
+    /// Of UD: where datagrams come in.
+    pub(super) datagrams: Option<Box<Datagrams>>,
     /// Of UC: what comes in, and that the peer is gone, so that what is sent goes nowhere.
     pub(super) coming: Coming,
     pub(super) mute: bool,
@@ -261,6 +273,7 @@ impl QpContext {
             owed: 0,
             parked: None,
             writing: None,
+            datagrams: None,
             coming: Coming::Nothing,
             mute: false,
             poison: None,

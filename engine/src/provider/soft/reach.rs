@@ -17,10 +17,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::boxed::Box;
+use std_alloc::collections::BTreeMap;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::memory::{FileName, REGIONS, Table, index_of, qp_word};
+use super::inbox::{INBOX_BYTES, OpenBell, Outlet};
+use super::memory::{FileName, INBOXES, REGIONS, Table, index_of, qp_word};
 use super::nic::QPS;
 use crate::provider::Access;
 
@@ -36,10 +38,19 @@ pub struct Reach {
     table: NonNull<Table>,
     process: i32,
     attach: Attach,
+    bell: OpenBell,
     views: Box<[View]>,
     /// Kept for as long as somebody may be using them.
     mapped: Mutex<Vec<Mapping>>,
+    outlets: Mutex<BTreeMap<u32, Known>>,
     _keep: Arc<dyn Any + Send + Sync>,
+}
+
+/// The inbox of a queue pair of the peer.
+struct Known {
+    file: FileName,
+    /// As it is mapped here; none if it cannot be had, which is not tried again.
+    outlet: Option<Arc<Outlet>>,
 }
 
 /// A region of the peer as it is mapped here.
@@ -66,6 +77,7 @@ impl Reach {
         keep: Arc<dyn Any + Send + Sync>,
         process: i32,
         attach: Attach,
+        bell: OpenBell,
     ) -> Reach {
         let view = || View {
             key: AtomicU32::new(0),
@@ -76,8 +88,10 @@ impl Reach {
             table: table.cast(),
             process,
             attach,
+            bell,
             views: (0..REGIONS).map(|_| view()).collect(),
             mapped: Mutex::new(Vec::new()),
+            outlets: Mutex::new(BTreeMap::new()),
             _keep: keep,
         }
     }
@@ -85,6 +99,44 @@ impl Reach {
     fn table(&self) -> &Table {
         // SAFETY: `new`'s caller vouches for it; it is only ever used as atomics.
         unsafe { self.table.as_ref() }
+    }
+
+    /// The inbox of the peer's queue pair of UD with that number, mapped at its first use; none if
+    /// there is no such queue pair.
+    pub(super) fn outlet(&self, qp: u32) -> Option<Arc<Outlet>> {
+        let mut outlets = self.outlets.lock();
+        let known = outlets.get(&qp).and_then(|known| known.outlet.as_ref());
+        if let Some(outlet) = known.filter(|outlet| outlet.is_for(qp)) {
+            return Some(outlet.clone());
+        }
+        self.look_up(&mut outlets, qp)
+    }
+
+    #[cold]
+    fn look_up(&self, outlets: &mut BTreeMap<u32, Known>, qp: u32) -> Option<Arc<Outlet>> {
+        // Acquire: the name read below is that of the queue pair, unless the slot changes hands.
+        let slot = self.table().inboxes.iter().find(|slot| slot.qp.load(Ordering::Acquire) == qp);
+        let file = slot.filter(|_| qp != 0).map(|slot| FileName {
+            fd: slot.fd.load(Ordering::Relaxed),
+            inode: slot.inode.load(Ordering::Relaxed),
+        });
+        if outlets.get(&qp).is_some_and(|known| Some(known.file) == file && known.outlet.is_none())
+        {
+            return None;
+        }
+        outlets.remove(&qp);
+        let file = file?;
+        if outlets.len() >= INBOXES {
+            // Of queue pairs that are gone; no device has more that live.
+            outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(*num)));
+        }
+        let memory = (self.attach)(self.process, file, INBOX_BYTES as u64);
+        let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.bell));
+        let outlet = outlet.map(Arc::new);
+        // A slot that changed hands, or a lie, is an inbox of another queue pair: not this time.
+        let outlet = outlet.filter(|outlet| outlet.is_for(qp));
+        outlets.insert(qp, Known { file, outlet: outlet.clone() });
+        outlet
     }
 
     /// Where the bytes are here, if queue pair `qp` of the peer would let its own peer use them

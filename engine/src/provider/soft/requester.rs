@@ -16,6 +16,7 @@ use super::nic::QPS;
 use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::event::{AsyncKind, Object};
+use crate::provider::QpType;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
@@ -70,8 +71,9 @@ impl Inside {
                 break;
             }
             let written = calm(link, qp) && write_whole(link, memory, qp, wr);
-            let reaches = qp.state == State::Rts;
-            if !written && !(reaches && direct::carry_out(link, memory, qp, wr)) {
+            let done =
+                written || (qp.state == State::Rts && direct::carry_out(link, memory, qp, wr));
+            if !done {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
@@ -176,6 +178,7 @@ impl Inside {
             status: Status::Success,
             opcode,
             flags: WcFlags::empty(),
+            src_qp: 0,
         };
         self.put_send(qp, index, wc, sink);
     }
@@ -295,7 +298,8 @@ impl Inside {
                     && self.flush_sends(qp, sink)
                     && self.flush_receives(qp, sink);
             }
-            if done {
+            // A queue pair of UD is looked at in every poll.
+            if done && !self.receive_datagrams(qp, sink) {
                 if qp.state == State::Err && qp.rq_shared && !qp.last_told {
                     qp.last_told = true;
                     self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
@@ -415,6 +419,7 @@ pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
         status,
         opcode: WcOpcode::Other,
         flags: WcFlags::all(),
+        src_qp: 0xdead_beef,
     }
 }
 
@@ -434,7 +439,8 @@ pub(super) fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCaus
         SendOp::Bind(binding) => bound_kind(binding.window).is_some(),
         _ => true,
     };
-    if wr.is_well_formed() && bindable { Ok(()) } else { Err(PostCause::Malformed) }
+    let fits = wr.op.is_datagram() == (qp.kind == QpType::Ud);
+    if fits && bindable && wr.is_well_formed() { Ok(()) } else { Err(PostCause::Malformed) }
 }
 
 #[inline(always)]

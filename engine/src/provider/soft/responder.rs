@@ -553,5 +553,6 @@ pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlag
         status: Status::Success,
         opcode: WcOpcode::Recv,
         flags: word,
+        src_qp: 0,
     }
 }

@@ -1,12 +1,13 @@
 //! Sleeping: who waits for a domain's work, and what wakes them.
 //!
 //! Peers ring through the links ([`super::alarm`]); the control plane, and whoever posts receives
-//! that a domain lacks, through its [`Sleeper`].
+//! that a domain lacks, through its [`Sleeper`]. Datagrams ring through the inbox they go to.
+#![expect(unsafe_code, reason = "queue pairs are boxes of the domain")]
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::cq::{Arm, Queued};
-use super::domain::Inside;
+use super::domain::{Inside, qp_in};
 use crate::provider::wake::Bell;
 
 /// What wakes a domain of this process.
@@ -45,6 +46,7 @@ impl Inside {
         for link in self.links.iter().flatten() {
             link.shared.set_asleep(true);
         }
+        self.set_inboxes_asleep(true);
         fence(Ordering::SeqCst);
         (self.nic.host.barrier)();
     }
@@ -54,6 +56,18 @@ impl Inside {
         self.sleeper.set(false);
         for link in self.links.iter().flatten() {
             link.shared.set_asleep(false);
+        }
+        self.set_inboxes_asleep(false);
+    }
+
+    /// Queue pairs of UD are all on the list of those that need work.
+    fn set_inboxes_asleep(&mut self, asleep: bool) {
+        for num in &self.todo {
+            let Some(qp) = qp_in(&self.qps, *num) else { continue };
+            // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+            if let Some(datagrams) = unsafe { &qp.as_ref().datagrams } {
+                datagrams.inbox.set_asleep(asleep);
+            }
         }
     }
 

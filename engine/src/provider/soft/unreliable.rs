@@ -11,7 +11,7 @@ use super::link::Link;
 use super::qp::{Assembly, CLOSED, Coming, QpContext, Sent, State};
 use super::requester::{admissible, error_wc, push};
 use super::responder::recv_wc;
-use crate::provider::Access;
+use crate::provider::{Access, QpType};
 use crate::wc::Status;
 use crate::wr::{PostError, SendWr};
 
@@ -45,6 +45,9 @@ impl Inside {
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         self.worry(qp);
+        if qp.kind == QpType::Ud {
+            return self.post_datagrams(qp, list);
+        }
         if qp.state == State::Loose && !qp.mute {
             return self.post_slow(qp, list, 0);
         }
@@ -165,7 +168,7 @@ impl Inside {
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received, flags, link.rx.immediate(header));
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         Coming::Nothing
     }
 
@@ -208,7 +211,7 @@ impl Inside {
         // The whole range with the first fragment, as on RC.
         let range = if written == 0 { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.lend(qp.num, rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return Coming::Nothing;
         }

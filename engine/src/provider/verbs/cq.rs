@@ -163,6 +163,10 @@ fn convert(raw: &ibv_wc) -> Wc {
         wc.opcode = WcOpcode::from_raw(raw.opcode);
         wc.byte_len = raw.byte_len;
         wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u8);
+        if wc.flags.contains(WcFlags::GRH) {
+            // Of a datagram; otherwise the driver may not have written it.
+            wc.src_qp = raw.src_qp;
+        }
         if wc.flags.intersects(WcFlags::WITH_IMM | WcFlags::WITH_INV) {
             // SAFETY: with either flag the driver has written this field, and both fields of the
             // union are the same four bytes.

@@ -7,6 +7,7 @@
 //! The device's context is the one the RDMA connection manager holds, because objects of any
 //! other context are those of another device to it.
 
+mod ah;
 mod cq;
 mod device;
 mod qp;
@@ -17,6 +18,7 @@ mod srq;
 mod wake;
 mod window;
 
+pub use self::ah::{VerbsAh, ah_attr};
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
@@ -28,7 +30,8 @@ use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::provider::{Access, Caps, Provider, Sharing, WindowKind};
+use crate::provider::{Access, AhAttr, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
+use crate::wc::Wc;
 
 impl Provider for Verbs {
     type Region = VerbsRegion;
@@ -37,6 +40,7 @@ impl Provider for Verbs {
     type Srq = VerbsSrq;
     type Window = VerbsWindow;
     type Qp = VerbsQp;
+    type Ah = VerbsAh;
 
     fn caps(&self) -> &Caps {
         self.device().caps()
@@ -74,5 +78,13 @@ impl Provider for Verbs {
 
     fn async_fd(&self) -> Option<i32> {
         self.device().events_ready().then(|| self.device().async_fd())
+    }
+
+    fn create_ah(&self, to: &AhAttr) -> Result<VerbsAh, SetupError> {
+        VerbsAh::new(self.device(), to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+        ah::sender_of(self.device(), wc, header)
     }
 }

@@ -6,17 +6,22 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{
-    ibv_bind_mw, ibv_modify_qp, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
+    ibv_attach_mcast, ibv_bind_mw, ibv_detach_mcast, ibv_gid, ibv_modify_qp, ibv_mw_bind, ibv_qp,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };
+use std_alloc::format;
 use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
 
 use super::Verbs;
 use super::cq::VerbsCq;
 use super::device::Ops;
 use super::send::{Sender, bind_info, cause_of};
+use super::shim::refused;
 use super::srq::{VerbsSrq, post_chunks};
 use super::window::VerbsWindow;
-use crate::provider::{Qp, QpCaps, Window, WindowKind};
+use crate::error::SetupError;
+use crate::provider::{Gid, Qp, QpCaps, QpType, Window, WindowKind};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 /// Where a queue pair came from: the identifier of its connection, which outlives it.
@@ -27,6 +32,8 @@ pub trait QpHome: Send + Sync + 'static {
 
 /// What a [`VerbsQp`] is made of.
 pub struct QpParts<'a> {
+    /// Its transport.
+    pub kind: QpType,
     /// The queue pair, in INIT.
     pub qp: NonNull<ibv_qp>,
     /// The capacities that came back.
@@ -52,6 +59,8 @@ pub struct VerbsQp {
     takes_sends: bool,
     ops: Ops,
     shared_queue: bool,
+    /// Those it was attached to here: it cannot be destroyed in one (QX-14).
+    groups: Vec<Gid>,
     // Dropped after the queue pair was destroyed, in this order: the id, then what it used.
     home: Arc<dyn QpHome>,
     _used: (VerbsCq, VerbsCq, Option<VerbsSrq>, Verbs),
@@ -68,11 +77,11 @@ impl VerbsQp {
     /// `qp` was made on `device` with just these queues and capacities, nobody but
     /// `home.destroy_qp()` destroys it, and nobody else calls that.
     pub unsafe fn new(parts: QpParts<'_>) -> VerbsQp {
-        let QpParts { qp, caps, device, send_cq, recv_cq, srq, home } = parts;
+        let QpParts { kind, qp, caps, device, send_cq, recv_cq, srq, home } = parts;
         let ops = device.device().ops();
         VerbsQp {
             qp,
-            sender: Sender::new(qp, ops.post_send, caps),
+            sender: Sender::new(qp, ops.post_send, caps, kind),
             caps,
             // SAFETY: the caller vouches for the queue pair.
             num: unsafe { (*qp.as_ptr()).qp_num },
@@ -80,6 +89,7 @@ impl VerbsQp {
             ops,
             shared_queue: srq.is_some(),
             home,
+            groups: Vec::new(),
             _used: (send_cq.clone(), recv_cq.clone(), srq.cloned(), device.clone()),
         }
     }
@@ -189,10 +199,40 @@ impl Qp for VerbsQp {
         // SAFETY: as in `fail`. One that is not in SQE refuses, and stays where it is.
         unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask.0.cast_signed()) };
     }
+
+    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        let gid = ibv_gid { raw: group.0 };
+        // SAFETY: queue pair and GID are alive.
+        match unsafe { ibv_attach_mcast(self.as_ptr(), &raw const gid, 0) } {
+            0 => {
+                if !self.groups.contains(&group) {
+                    self.groups.push(group);
+                }
+                Ok(())
+            }
+            errno => Err(refused(format!("attach a queue pair to the group {group}"), errno)),
+        }
+    }
+
+    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
+        let gid = ibv_gid { raw: group.0 };
+        // SAFETY: queue pair and GID are alive.
+        match unsafe { ibv_detach_mcast(self.as_ptr(), &raw const gid, 0) } {
+            0 => {
+                self.groups.retain(|known| *known != group);
+                Ok(())
+            }
+            errno => Err(refused(format!("detach a queue pair from the group {group}"), errno)),
+        }
+    }
 }
 
 impl Drop for VerbsQp {
     fn drop(&mut self) {
+        for group in core::mem::take(&mut self.groups) {
+            // One that the device has forgotten by itself is no loss.
+            let _ = self.detach_mcast(group);
+        }
         self.home.destroy_qp();
     }
 }

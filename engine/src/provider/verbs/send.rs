@@ -6,21 +6,23 @@ use core::ptr::{self, NonNull};
 
 use rdma_sys::{
     atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, rdma_t, wr_t,
+    ibv_wr_opcode, rdma_t, ud_t, wr_t,
 };
 use std_alloc::boxed::Box;
 
 use super::device::PostSend;
 use super::region::flags;
 use super::srq::accepted_of;
-use crate::provider::QpCaps;
-use crate::wr::{Binding, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
+use crate::provider::{QpCaps, QpType};
+use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
 /// Builds lists of requests in memory of its own and posts them.
 pub(super) struct Sender {
     qp: NonNull<ibv_qp>,
     post_send: PostSend,
     caps: QpCaps,
+    /// It sends datagrams, and nothing else.
+    datagrams: bool,
     /// The requests of one post, linked; as many as the send queue has slots.
     scratch: Box<[MaybeUninit<ibv_send_wr>]>,
     /// Pieces of requests that have several, side by side.
@@ -29,7 +31,12 @@ pub(super) struct Sender {
 
 impl Sender {
     /// For a queue pair with these capacities, which outlives the sender's last post.
-    pub(super) fn new(qp: NonNull<ibv_qp>, post_send: PostSend, caps: QpCaps) -> Sender {
+    pub(super) fn new(
+        qp: NonNull<ibv_qp>,
+        post_send: PostSend,
+        caps: QpCaps,
+        kind: QpType,
+    ) -> Sender {
         let slots = caps.send_wr as usize;
         // A request of one piece points to the caller's own.
         let pieces = if caps.send_sge > 1 { slots * caps.send_sge as usize } else { 0 };
@@ -37,6 +44,7 @@ impl Sender {
             qp,
             post_send,
             caps,
+            datagrams: kind == QpType::Ud,
             scratch: Box::new_uninit_slice(slots),
             pieces: Box::new_uninit_slice(pieces),
         }
@@ -69,7 +77,8 @@ impl Sender {
         if wr.pieces() > self.caps.send_sge.max(1) as usize {
             return Some(PostCause::TooManyPieces);
         }
-        if wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
+        let fits = wr.op.is_datagram() == self.datagrams;
+        if fits && wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
     }
 
     /// Links requests from the front of the list: how many, and why not the next, if so.
@@ -138,8 +147,18 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
     let atomic = |at: Remote, compare_add, swap| wr_t {
         atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey },
     };
+    let datagram = |to: Destination| {
+        let ah = ptr::with_exposed_provenance_mut(to.ah.0);
+        wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
+    };
     match op {
         SendOp::Send => {}
+        SendOp::SendTo(to) => raw.wr = datagram(to),
+        SendOp::SendToWithImm(to, imm) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+            raw.wr = datagram(to);
+        }
         SendOp::SendWithImm(imm) => {
             raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
             raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
@@ -229,7 +248,7 @@ pub(super) fn cause_of(answer: i32) -> PostCause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wr::Sge;
+    use crate::wr::{AhName, Sge};
     use core::cell::RefCell;
     use core::ffi::c_int;
     use std_alloc::vec;
@@ -290,9 +309,17 @@ mod tests {
     }
 
     fn with(driver_of: Driver, list: &[SendWr<'_>]) -> (Result<(), PostError>, Driver) {
+        with_kind(QpType::Rc, driver_of, list)
+    }
+
+    fn with_kind(
+        kind: QpType,
+        driver_of: Driver,
+        list: &[SendWr<'_>],
+    ) -> (Result<(), PostError>, Driver) {
         let caps = QpCaps { send_wr: 8, send_sge: 3, inline: 64, ..QpCaps::default() };
         let cell = RefCell::new(driver_of);
-        let mut sender = Sender::new(NonNull::from(&cell).cast(), driver, caps);
+        let mut sender = Sender::new(NonNull::from(&cell).cast(), driver, caps, kind);
         // SAFETY: the driver of the tests looks at no buffer.
         let answer = unsafe { sender.post(list) };
         (answer, cell.into_inner())
@@ -350,6 +377,22 @@ mod tests {
             };
             assert_eq!((raw.opcode, operands), want, "{op:?}");
         }
+    }
+
+    #[test]
+    fn datagrams_carry_their_destination_and_go_nowhere_else() {
+        let to = Destination { ah: AhName(0x7f00), qpn: 0x12_3456, qkey: 0x0123_4567 };
+        let mut raw = EMPTY;
+        name(SendOp::SendToWithImm(to, 5), &mut raw);
+        // SAFETY: the field goes with the operation.
+        let ud = unsafe { raw.wr.ud };
+        assert_eq!((ud.ah.addr(), ud.remote_qpn, ud.remote_qkey), (0x7f00, 0x12_3456, 0x0123_4567));
+        assert_eq!(raw.opcode, 3);
+        let datagram = SendWr { op: SendOp::SendTo(to), ..wr(1, 8) };
+        let malformed = PostError { accepted: 0, cause: PostCause::Malformed };
+        assert_eq!(with(roomy(), &[datagram]).0, Err(malformed));
+        assert_eq!(with_kind(QpType::Ud, roomy(), &[wr(1, 8)]).0, Err(malformed));
+        assert_eq!(with_kind(QpType::Ud, roomy(), &[datagram]).1.seen[0].opcode, 2);
     }
 
     #[test]

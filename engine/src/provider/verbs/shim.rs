@@ -73,6 +73,7 @@ const _: () = {
     assert!(offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union) == 36);
     assert!(size_of::<ibv_wc>() == 48);
     assert!(offset_of!(ibv_wc, qp_num) == 28);
+    assert!(offset_of!(ibv_wc, src_qp) == 32);
     assert!(offset_of!(ibv_wc, wc_flags) == 36);
     assert!(size_of::<ibv_recv_wr>() == 32);
 };

@@ -1,30 +1,12 @@
 //! One-sided requests straight into memory that is mapped on both sides: the owner never polls.
 
-use std::fs::OpenOptions;
-use std::os::fd::AsRawFd;
 use std::string::ToString;
-
-use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
 use crate::wc::{Status, WcOpcode};
 use crate::wr::Remote;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
-
-fn shared(len: usize) -> Mapping {
-    MapRequest::new(len).pages(Ask::Plain).shared(true).map().unwrap()
-}
-
-fn again(fd: u32, len: usize) -> Option<Mapping> {
-    let path = std::format!("/proc/self/fd/{fd}");
-    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-    Mapping::from_memfd(file.into(), len).ok()
-}
-
-fn name_file(memory: &Mapping) -> Option<FileName> {
-    Some(FileName { fd: memory.fd()?.as_raw_fd().try_into().ok()?, inode: 0 })
-}
 
 /// A device whose table can be read, and what reads it.
 fn device() -> (Soft, Arc<Reach>) {
@@ -35,7 +17,7 @@ fn device() -> (Soft, Arc<Reach>) {
     let table = NonNull::new(view.as_ptr()).unwrap();
     let attach: Attach = |_, file, len| again(file.fd, len as usize);
     // SAFETY: the view is kept, and nobody writes through it.
-    let reach = unsafe { Reach::new(table, Arc::new(view), 0, attach) };
+    let reach = unsafe { Reach::new(table, Arc::new(view), 0, attach, |_, _| None) };
     (nic, Arc::new(reach))
 }
 

@@ -3,13 +3,18 @@
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
+mod datagrams;
 mod direct;
 mod messages;
 mod one_sided;
 mod unreliable;
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
 use std::vec::Vec;
+
+use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
 use crate::wr::{SendFlags, SendOp, Sge};
@@ -34,6 +39,20 @@ const CAPS: QpCaps = QpCaps { send_wr: 8, recv_wr: 64, send_sge: 1, recv_sge: 1,
 
 fn mapping(len: usize) -> Mapping {
     Mapping::plain(len).unwrap()
+}
+
+fn shared(len: usize) -> Mapping {
+    MapRequest::new(len).pages(Ask::Plain).shared(true).map().unwrap()
+}
+
+fn again(fd: u32, len: usize) -> Option<Mapping> {
+    let path = std::format!("/proc/self/fd/{fd}");
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    Mapping::from_memfd(file.into(), len).ok()
+}
+
+fn name_file(memory: &Mapping) -> Option<FileName> {
+    Some(FileName { fd: memory.fd()?.as_raw_fd().try_into().ok()?, inode: 0 })
 }
 
 fn end(caps: QpCaps, srq: bool) -> End {

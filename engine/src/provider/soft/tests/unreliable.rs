@@ -105,6 +105,7 @@ fn uc_a_send_that_fails_here_leaves_sqe() {
     for (op, sge, status) in [
         (SendOp::Read(at), one.sge(0, 8), Status::LocalQpOperation),
         (SendOp::FetchAdd { at, add: 1 }, one.sge(0, 8), Status::LocalQpOperation),
+        (SendOp::SendWithInv(7), one.sge(0, 8), Status::LocalQpOperation),
         (SendOp::Send, bad, Status::LocalProtection),
         (SendOp::Write(at), bad, Status::LocalProtection),
     ] {

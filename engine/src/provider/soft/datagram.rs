@@ -1,0 +1,255 @@
+//! Datagrams (section 2.6): a post puts them into the inbox of the queue pair they go to, a poll
+//! takes them out of its own. What cannot be delivered is dropped, and nobody is told.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
+
+use arrayvec::ArrayVec;
+use std_alloc::boxed::Box;
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::backlog::readable;
+use super::cq::{Retire, Sink};
+use super::domain::{Command, Domain, Inside};
+use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
+use super::memory::INBOXES;
+use super::path::{Groups, Member, Path, no_groups};
+use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
+use super::requester::{admissible, error_wc, push};
+use super::{Breaker, Soft};
+use crate::error::{Code, SetupError};
+use crate::provider::wake::Bell;
+use crate::provider::{Access, GRH_BYTES, Gid};
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
+
+/// Datagrams of one queue pair and poll at most.
+const BURST: usize = 16;
+
+/// With this bit in the key of a request, the sender's own key is sent.
+const OWN_KEY: u32 = 1 << 31;
+
+/// What an IPv4 header of a datagram has besides lengths, sum and addresses: version 4 with five
+/// words, not to be fragmented, 64 hops, UDP.
+const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+
+/// Bytes of UDP, transport headers and checksum around a payload (RoCE version 2).
+const AROUND: usize = 8 + 12 + 8 + 4;
+
+impl QpContext {
+    /// From INIT to RTS, as a queue pair of UD.
+    pub(super) fn open(&mut self, qkey: u32) {
+        if let Some(datagrams) = &mut self.datagrams
+            && self.state == State::Init
+        {
+            datagrams.qkey = qkey;
+            self.state = State::Loose;
+        }
+    }
+}
+
+impl Soft {
+    /// What a queue pair of UD has besides. On an error its number is free again.
+    pub(super) fn datagrams(
+        &self,
+        num: u32,
+        domain: &Domain,
+    ) -> Result<(Box<Datagrams>, Arc<Groups>), SetupError> {
+        let asked = "a queue pair of UD";
+        let made = || {
+            let none = "this device knows no other to talk to";
+            let neighbours = self.nic.host.neighbours;
+            let neighbours =
+                neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, asked, none))?;
+            let memory = (neighbours.memory)(INBOX_BYTES)?;
+            let file = (self.nic.host.name_file)(&memory);
+            let bell = domain.sleeper.bell.as_ref().map(Bell::fd);
+            let inbox =
+                Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
+                    SetupError::new(Code::Invalid, asked, "its memory is too short or not aligned")
+                })?;
+            let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
+                let answer = format!("all {INBOXES} are in use");
+                SetupError::new(Code::NoMemory, asked, answer).cure("destroy some first")
+            })?;
+            let member = file.map(|inbox| Member { process: neighbours.process, inbox, qp: num });
+            let groups = Groups::new(&self.nic.caps.device, member);
+            Ok((Box::new(Datagrams { inbox, place, qkey: 0 }), Arc::new(groups)))
+        };
+        made().inspect_err(|_| self.nic.free_number(num))
+    }
+}
+
+impl Breaker {
+    /// Moves a queue pair of UD from INIT to RTS; it takes what comes with that key. On any other
+    /// nothing happens.
+    pub fn open(&self, qkey: u32) {
+        self.domain.command(Command::Open { num: self.num, qkey });
+    }
+
+    /// See [`crate::provider::Qp::attach_mcast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), SetupError> {
+        match &self.groups {
+            Some(groups) => groups.join(group, self.domain.host()),
+            None => Err(no_groups("attach a queue pair to a group")),
+        }
+    }
+
+    /// See [`crate::provider::Qp::detach_mcast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), SetupError> {
+        match &self.groups {
+            Some(groups) => groups.leave(group),
+            None => Err(no_groups("detach a queue pair from a group")),
+        }
+    }
+}
+
+impl Inside {
+    /// A post on a queue pair of UD in RTS: everything in it leaves at once.
+    pub(super) fn post_datagrams(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, wr) in list.iter().enumerate() {
+            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            let status = match qp.state {
+                State::Loose => self.send_datagram(qp, wr),
+                _ => Status::Flushed,
+            };
+            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
+            push(qp, wr, 0, how);
+            qp.sent = qp.posted;
+            if !status.is_ok() {
+                qp.state = State::Sqe;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one; how it went here, which is all that anybody learns.
+    fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
+        let (to, imm) = match wr.op {
+            SendOp::SendTo(to) => (to, None),
+            SendOp::SendToWithImm(to, imm) => (to, Some(imm)),
+            _ => return Status::LocalQpOperation,
+        };
+        let Some(datagrams) = &qp.datagrams else { return Status::LocalQpOperation };
+        let length = wr.length();
+        if length > DATAGRAM_MAX.into() {
+            return Status::LocalLength;
+        }
+        let mut pieces: ArrayVec<Sge, SEND_SGE_MAX> = ArrayVec::new();
+        pieces.push(wr.sge);
+        pieces.extend(wr.more.iter().copied());
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, *sge)) {
+            return Status::LocalProtection;
+        }
+        let Destination { ah, qpn, qkey } = to;
+        let stamp = Stamp {
+            length: length as u32,
+            from: qp.num,
+            gid: self.nic.gid,
+            qkey: if qkey & OWN_KEY != 0 { datagrams.qkey } else { qkey },
+            imm,
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+        };
+        // SAFETY: the poster vouches for the handle, which lives until this has completed, and for
+        // the pieces, whose keys were checked unless they are inline.
+        unsafe { Path::named(ah).deliver(qpn, &stamp, &pieces, &self.nic.host) };
+        Status::Success
+    }
+
+    /// Takes what has come for a queue pair of UD. False if it is none, or comes to nothing more.
+    pub(super) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if qp.state == State::Err {
+            return false;
+        }
+        for _ in 0..BURST {
+            let Some(datagrams) = &mut qp.datagrams else { return false };
+            if sink.room() == 0 {
+                break;
+            }
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
+            let known = stamp.qkey == datagrams.qkey && qp.state.is_loose();
+            if known {
+                self.receive_datagram(qp, &stamp, sink);
+            }
+            if let Some(datagrams) = &mut qp.datagrams {
+                datagrams.inbox.advance();
+            }
+        }
+        true
+    }
+
+    /// Gives the datagram in front to the oldest receive, if that has room for it and the header; a
+    /// receive that has not stays for the next.
+    fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
+        let Some(assembly) = self.receive_begun(qp) else { return };
+        let (wr, length) = (assembly.wr, stamp.length + GRH_BYTES as u32);
+        qp.assembly = Some(assembly);
+        if length > wr.sge.length {
+            return;
+        }
+        qp.assembly = None;
+        if !self.nic.memory.allows(wr.sge.lkey, wr.sge.addr, length, Access::LOCAL_WRITE) {
+            // The receive itself is wrong, and would be for every datagram.
+            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.fail_qp(qp, 0, None);
+            return;
+        }
+        let Some(datagrams) = &qp.datagrams else { return };
+        let header = header_of(stamp);
+        let to = wr.sge.addr as *mut u8;
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        unsafe {
+            core::ptr::copy_nonoverlapping(header.as_ptr(), to, GRH_BYTES);
+            datagrams.inbox.fetch(to.add(GRH_BYTES), stamp.length);
+        }
+        let with_imm = if stamp.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        let wc = Wc {
+            wr_id: wr.wr_id,
+            qp_num: qp.num,
+            byte_len: length,
+            imm: stamp.imm.unwrap_or(0),
+            vendor_err: 0,
+            status: Status::Success,
+            opcode: WcOpcode::Recv,
+            flags: WcFlags::GRH | with_imm,
+            src_qp: stamp.from,
+        };
+        let retire = Retire { solicited: stamp.solicited, ..Retire::default() };
+        sink.put(&mut self.cqs, qp.recv_cq, wc, retire);
+    }
+}
+
+/// What goes in front of a payload: an IPv4 header in the last half, as RoCE version 2 has it. The
+/// first half is for devices to use: this one puts the sender's GID there, see [`sender_in`].
+fn header_of(stamp: &Stamp) -> [u8; GRH_BYTES] {
+    let mut ip = IPV4;
+    let total = (ip.len() + AROUND + stamp.length as usize) as u16;
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let word = |n: usize| u32::from(u16::from_be_bytes([ip[n], ip[n + 1]]));
+    let mut sum: u32 = (0..ip.len()).step_by(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut header = [0; GRH_BYTES];
+    header[..16].copy_from_slice(&stamp.gid.0);
+    header[GRH_BYTES - ip.len()..].copy_from_slice(&ip);
+    header
+}
+
+/// The sender that the header of a datagram names.
+pub(super) fn sender_in(header: &[u8; GRH_BYTES]) -> Gid {
+    Gid(core::array::from_fn(|n| header[n]))
+}

@@ -1,0 +1,393 @@
+//! The inbox of a queue pair of UD: a ring of slots in shared memory, written by any number of
+//! senders in any number of processes, read by its owner alone.
+//!
+//! ```text
+//! inbox:  [ header line: owner, hint where the next goes, asleep, bell ][ slots ]
+//! slot:   [ state | length, sender | key, flags | immediate data | sender's GID ][ payload ]
+//! ```
+//! The state of a slot is its lap and what it is in: `FREE` → `CLAIMED` by a sender → `READY` →
+//! `FREE` in the next lap. Senders claim the slot that the hint names, with one compare-and-swap,
+//! and help the hint on; so one that dies anywhere holds up no other. A full ring drops: that is
+//! legal for datagrams.
+//!
+//! A sender that dies between claim and ready would stop the owner. It waits for a bounded time,
+//! then it takes the slot out of use (`LEFT`) and goes on: whoever claimed it may still be writing
+//! there, so nobody else gets it until that one gives it back (`RETURNED`). A sender that was
+//! killed never does, and costs the inbox one slot.
+//!
+//! The owner believes nothing: its place is its own, a slot in a state that cannot be is set right,
+//! and each word is read once and then checked.
+#![expect(unsafe_code, reason = "words of memory that other processes also have")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use arrayvec::ArrayVec;
+use doorbell_alloc::Mapping;
+use spin::Once;
+
+use super::backlog::gather;
+use super::layout::LINE;
+use super::memory::FileName;
+use super::qp::SEND_SGE_MAX;
+use crate::provider::Gid;
+use crate::provider::wake::Bell;
+use crate::wr::Sge;
+
+/// Datagrams an inbox holds.
+pub(super) const SLOTS: u64 = 64;
+/// Payload of a datagram at most: the path MTU of this device.
+pub(super) const DATAGRAM_MAX: u32 = 4096;
+
+const SLOT: usize = LINE + DATAGRAM_MAX as usize;
+
+/// Bytes of memory an inbox needs; all zero is empty.
+pub const INBOX_BYTES: usize = LINE + SLOTS as usize * SLOT;
+
+/// How long the owner waits for a sender in the middle of a datagram, in nanoseconds.
+const PATIENCE_NS: u64 = 1_000_000;
+
+const FREE: u64 = 0;
+const CLAIMED: u64 = 1;
+const READY: u64 = 2;
+const LEFT: u64 = 3;
+const RETURNED: u64 = 4;
+
+/// Bit of a slot's flags: the immediate data counts.
+const WITH_IMM: u64 = 1;
+/// Bit of a slot's flags: the sender wants the receiver woken (CP-6).
+const SOLICITED: u64 = 2;
+
+/// The state word of a slot.
+fn state(lap: u64, what: u64) -> u64 {
+    lap << 3 | what
+}
+
+fn lap_of(state: u64) -> u64 {
+    state >> 3
+}
+
+fn what_of(state: u64) -> u64 {
+    state & 7
+}
+
+/// The memory, from either side.
+#[derive(Clone, Copy)]
+struct Slots {
+    base: NonNull<u8>,
+}
+
+impl Slots {
+    /// `None` if the memory is too short.
+    fn over(memory: &Mapping) -> Option<Slots> {
+        let base = NonNull::new(memory.as_ptr())?;
+        let fits = memory.len() >= INBOX_BYTES && base.addr().get().is_multiple_of(LINE);
+        fits.then_some(Slots { base })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: every caller's offset is a multiple of 8 inside the inbox; whoever made this
+        // value keeps its memory, and these words are only ever used as atomics.
+        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The owner's queue pair number; 0 when it is gone.
+    fn owner(&self) -> &AtomicU64 {
+        self.word(0)
+    }
+
+    /// Not 0 while the owner sleeps.
+    fn asleep(&self) -> &AtomicU64 {
+        self.word(16)
+    }
+
+    /// The owner's bell: descriptor plus one, 0 for none, and inode.
+    fn bell(&self) -> [&AtomicU64; 2] {
+        [self.word(24), self.word(32)]
+    }
+
+    /// Where senders begin to look for a free slot.
+    fn hint(&self) -> &AtomicU64 {
+        self.word(8)
+    }
+
+    /// Word `n` of the slot of a ticket: 0 is the state, 1 the length and, high, the sender; 2 the
+    /// key and, high, the flags; 3 the immediate data; 4 and 5 the sender's GID.
+    fn slot(&self, ticket: u64, n: usize) -> &AtomicU64 {
+        debug_assert!(n < 8);
+        self.word(LINE + (ticket % SLOTS) as usize * SLOT + n * 8)
+    }
+
+    /// The payload of that slot; valid for `DATAGRAM_MAX` bytes.
+    fn payload(&self, ticket: u64) -> *mut u8 {
+        let at = LINE + (ticket % SLOTS) as usize * SLOT + LINE;
+        // SAFETY: inside the inbox.
+        unsafe { self.base.add(at).as_ptr() }
+    }
+}
+
+/// What goes along with the payload of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) length: u32,
+    pub(super) from: u32,
+    pub(super) gid: Gid,
+    pub(super) qkey: u32,
+    pub(super) imm: Option<u32>,
+    pub(super) solicited: bool,
+}
+
+/// The owner's side.
+pub(super) struct Inbox {
+    slots: Slots,
+    /// The ticket looked at next.
+    at: u64,
+    /// Since when a sender has been in the middle of it.
+    since_ns: Option<u64>,
+    _memory: Mapping,
+}
+
+// SAFETY: the slots lie in memory this value owns, and are atomics, or written by one side at a
+// time as their states say.
+unsafe impl Send for Inbox {}
+
+impl Inbox {
+    /// The inbox of a queue pair in that memory, all zero; `None` if it is too short. `bell` wakes
+    /// its owner.
+    pub(super) fn new(memory: Mapping, num: u32, bell: Option<FileName>) -> Option<Inbox> {
+        let slots = Slots::over(&memory)?;
+        if let Some(name) = bell {
+            let [fd, inode] = slots.bell();
+            fd.store(u64::from(name.fd) + 1, Ordering::Relaxed);
+            inode.store(name.inode, Ordering::Relaxed);
+        }
+        slots.owner().store(num.into(), Ordering::Release);
+        Some(Inbox { slots, at: 0, since_ns: None, _memory: memory })
+    }
+
+    /// The owner is about to sleep, or awake again. What makes sure that no sender misses it is
+    /// argued in [`super::alarm`].
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
+    }
+
+    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still at
+    /// it.
+    pub(super) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {
+        // Each slot at most once: a ring of slots that nobody can use is empty too.
+        for _ in 0..SLOTS {
+            let word = self.slots.slot(self.at, 0);
+            // Acquire pairs with the Release of `put`: what is READY is written.
+            let seen = word.load(Ordering::Acquire);
+            let lap = self.at / SLOTS;
+            match what_of(seen) {
+                READY if lap_of(seen) == lap => return Some(self.stamp()),
+                FREE if lap_of(seen) <= lap => {
+                    // Senders may have passed it by, while it was out of use; then nobody comes.
+                    let passed = self.slots.hint().load(Ordering::Relaxed) > self.at;
+                    if !passed || !self.exchange(seen, FREE, lap + 1) {
+                        return None;
+                    }
+                }
+                CLAIMED if lap_of(seen) == lap => {
+                    let now = clock();
+                    let since = *self.since_ns.get_or_insert(now);
+                    if now.saturating_sub(since) < PATIENCE_NS {
+                        return None;
+                    }
+                    if !self.exchange(seen, LEFT, lap) {
+                        continue;
+                    }
+                }
+                LEFT => {}
+                // Given back, or nonsense.
+                _ => word.store(state(lap + 1, FREE), Ordering::Release),
+            }
+            self.step();
+        }
+        None
+    }
+
+    /// Changes the state of the slot looked at, if it is still that.
+    fn exchange(&self, seen: u64, what: u64, lap: u64) -> bool {
+        let word = self.slots.slot(self.at, 0);
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        word.compare_exchange(seen, state(lap, what), done, failed).is_ok()
+    }
+
+    fn step(&mut self) {
+        self.at = self.at.wrapping_add(1);
+        self.since_ns = None;
+    }
+
+    fn stamp(&self) -> Stamp {
+        let word = |n| self.slots.slot(self.at, n).load(Ordering::Relaxed);
+        let (one, two) = (word(1), word(2));
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&word(4).to_ne_bytes());
+        gid[8..].copy_from_slice(&word(5).to_ne_bytes());
+        Stamp {
+            length: (one as u32).min(DATAGRAM_MAX),
+            from: (one >> 32) as u32 & 0x00ff_ffff,
+            gid: Gid(gid),
+            qkey: two as u32,
+            imm: (two >> 32 & WITH_IMM != 0).then_some(word(3) as u32),
+            solicited: two >> 32 & SOLICITED != 0,
+        }
+    }
+
+    /// Copies the first `length` bytes of the oldest datagram's payload.
+    ///
+    /// # Safety
+    /// `to` is writable for `length` bytes, at most `DATAGRAM_MAX`, and no part of an inbox.
+    pub(super) unsafe fn fetch(&self, to: *mut u8, length: u32) {
+        // SAFETY: as the caller vouches; the slot has DATAGRAM_MAX bytes.
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.slots.payload(self.at), to, length as usize);
+        }
+    }
+
+    /// Takes the oldest datagram away. Release: it is read before its slot is written again.
+    pub(super) fn advance(&mut self) {
+        let next = state(self.at / SLOTS + 1, FREE);
+        self.slots.slot(self.at, 0).store(next, Ordering::Release);
+        self.step();
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.slots.owner().store(0, Ordering::Release);
+    }
+}
+
+/// A sender's side: anybody's inbox, as it is mapped here.
+pub(super) struct Outlet {
+    slots: Slots,
+    /// The owner's process, and what opens its bell; the bell, once it was needed.
+    process: i32,
+    open: OpenBell,
+    bell: Once<Option<Bell>>,
+    _memory: Mapping,
+}
+
+/// Opens the bell of a process by its name; `None` if it cannot be had.
+pub type OpenBell = fn(process: i32, bell: FileName) -> Option<Bell>;
+
+// SAFETY: as for `Inbox`; senders keep out of each other's slots by their states.
+unsafe impl Send for Outlet {}
+// SAFETY: as above.
+unsafe impl Sync for Outlet {}
+
+impl Outlet {
+    /// `None` if the memory is too short.
+    pub(super) fn new(memory: Mapping, process: i32, open: OpenBell) -> Option<Outlet> {
+        let slots = Slots::over(&memory)?;
+        Some(Outlet { slots, process, open, bell: Once::new(), _memory: memory })
+    }
+
+    /// True while it is the inbox of that queue pair.
+    pub(super) fn is_for(&self, num: u32) -> bool {
+        self.slots.owner().load(Ordering::Acquire) == u64::from(num)
+    }
+
+    /// Puts a datagram in, or drops it if there is no slot for it.
+    ///
+    /// # Safety
+    /// The pieces are readable, and hold `stamp.length` bytes together, at most `DATAGRAM_MAX`.
+    pub(super) unsafe fn put(&self, stamp: &Stamp, pieces: &ArrayVec<Sge, SEND_SGE_MAX>) {
+        let Some(ticket) = self.claim() else { return };
+        let gid = stamp.gid.0;
+        let half = |at: usize| u64::from_ne_bytes(core::array::from_fn(|n| gid[at + n]));
+        let with_imm = if stamp.imm.is_some() { WITH_IMM } else { 0 };
+        let flags = with_imm | if stamp.solicited { SOLICITED } else { 0 };
+        let words = [
+            u64::from(stamp.length) | u64::from(stamp.from) << 32,
+            u64::from(stamp.qkey) | flags << 32,
+            stamp.imm.unwrap_or(0).into(),
+            half(0),
+            half(8),
+        ];
+        for (n, word) in words.into_iter().enumerate() {
+            self.slots.slot(ticket, n + 1).store(word, Ordering::Relaxed);
+        }
+        // SAFETY: the caller vouches for the pieces; the slot is ours and has DATAGRAM_MAX bytes.
+        unsafe { gather(self.slots.payload(ticket), pieces, 0, stamp.length) };
+        self.publish(ticket);
+        // As in `Alarm::check`: published first, then looked.
+        compiler_fence(Ordering::SeqCst);
+        if self.slots.asleep().load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    /// The first to find the owner asleep rings.
+    #[cold]
+    fn wake(&self) {
+        if self.slots.asleep().swap(0, Ordering::AcqRel) == 0 {
+            return;
+        }
+        let bell = self.bell.call_once(|| {
+            let [fd, inode] = self.slots.bell().map(|word| word.load(Ordering::Relaxed));
+            let fd = u32::try_from(fd).ok()?.checked_sub(1)?;
+            (self.open)(self.process, FileName { fd, inode })
+        });
+        if let Some(bell) = bell {
+            bell.ring();
+        }
+    }
+
+    /// Claims a slot; its ticket. `None`: the ring is full.
+    fn claim(&self) -> Option<u64> {
+        let hint = self.slots.hint();
+        let mut ticket = hint.load(Ordering::Relaxed);
+        // Others may be faster, or have left slots behind; not for ever.
+        for _ in 0..2 * SLOTS {
+            let (word, lap) = (self.slots.slot(ticket, 0), ticket / SLOTS);
+            let seen = word.load(Ordering::Acquire);
+            match what_of(seen) {
+                FREE if lap_of(seen) == lap => {
+                    // Acquire pairs with `advance`: the owner has read what was there.
+                    let claimed = state(lap, CLAIMED);
+                    let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+                    if word.compare_exchange(seen, claimed, done, failed).is_ok() {
+                        self.help(ticket);
+                        return Some(ticket);
+                    }
+                }
+                FREE | LEFT | RETURNED => {}
+                _ if lap_of(seen) == lap => {}
+                _ => return None,
+            }
+            ticket = self.help(ticket);
+        }
+        None
+    }
+
+    /// Moves the hint past a ticket, if it still names it; what it names then.
+    fn help(&self, ticket: u64) -> u64 {
+        let next = ticket.wrapping_add(1);
+        // Relaxed: a hint. What counts are the states.
+        let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.slots
+            .hint()
+            .compare_exchange(ticket, next, done, failed)
+            .map_or_else(|now| now, |_| next)
+    }
+
+    /// A claimed slot is written. Release: all of it is seen by who sees that it is ready.
+    fn publish(&self, ticket: u64) {
+        let (word, lap) = (self.slots.slot(ticket, 0), ticket / SLOTS);
+        let (claimed, ready) = (state(lap, CLAIMED), state(lap, READY));
+        let (done, failed) = (Ordering::Release, Ordering::Relaxed);
+        if word.compare_exchange(claimed, ready, done, failed).is_err() {
+            // Too late: the owner has gone on without it.
+            let (left, returned) = (state(lap, LEFT), state(lap, RETURNED));
+            let _ = word.compare_exchange(left, returned, done, failed);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "inbox_tests.rs"]
+mod tests;

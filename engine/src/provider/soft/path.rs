@@ -1,0 +1,261 @@
+//! Where datagrams go: address handles, and groups of queue pairs.
+//!
+//! The GID of a soft device is the name of its table: process, descriptor, inode. So an address
+//! handle leads to a peer's table, and that to the inboxes of its queue pairs; a datagram carries
+//! its sender's GID, which is the way back.
+//!
+//! The members of a multicast group are whoever says so to the system, in a way that ends with the
+//! process ([`Neighbours::join`]). A sender asks for them when it makes the group's handle, and
+//! with a send to it not more often than every [`LOOK_EVERY_NS`]: so a new member may miss what was
+//! sent in that time, and no message costs a look.
+#![expect(unsafe_code, reason = "requests name handles by address")]
+
+use core::any::Any;
+
+use arrayvec::ArrayVec;
+use doorbell_alloc::Mapping;
+use spin::Mutex;
+use std_alloc::boxed::Box;
+use std_alloc::format;
+use std_alloc::string::{String, ToString};
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::Host;
+use super::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
+use super::memory::FileName;
+use super::qp::SEND_SGE_MAX;
+use super::reach::{Attach, Reach};
+use crate::error::{Code, SetupError};
+use crate::provider::{AddressHandle, Gid};
+use crate::wr::{AhName, MULTICAST_QPN, Sge};
+
+/// How old a list of members may be, in nanoseconds.
+const LOOK_EVERY_NS: u64 = 100_000_000;
+
+/// What a device asks of the system to send datagrams and take them.
+#[derive(Clone, Copy)]
+pub struct Neighbours {
+    /// The number of this process.
+    pub process: i32,
+    /// Memory of that many bytes, zeroed, that other processes can find by the name of its file.
+    pub memory: fn(usize) -> Result<Mapping, SetupError>,
+    /// The device of a process whose table has that name.
+    pub reach: fn(process: i32, directory: FileName) -> Option<Arc<Reach>>,
+    /// Maps an inbox.
+    pub attach: Attach,
+    /// The name of a bell of this process, by its descriptor, if others can open it.
+    pub name_bell: fn(i32) -> Option<FileName>,
+    /// Opens a bell by its name.
+    pub bell: OpenBell,
+    /// Says that a queue pair is a member of a group, to all devices of that name, until the answer
+    /// is dropped or the process ends.
+    pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,
+    /// Who is.
+    pub members: fn(device: &str, group: Gid) -> Vec<Member>,
+}
+
+/// A queue pair, as all processes know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its process.
+    pub process: i32,
+    /// Its inbox.
+    pub inbox: FileName,
+    /// Its number.
+    pub qp: u32,
+}
+
+/// What makes a queue pair a member of a group, for as long as it is kept.
+pub type Membership = Box<dyn Any + Send + Sync>;
+
+/// The GID of the device whose table has that name.
+pub(super) fn gid_of(process: i32, directory: FileName) -> Gid {
+    let mut gid = [0; 16];
+    gid[..4].copy_from_slice(&process.to_be_bytes());
+    gid[4..8].copy_from_slice(&directory.fd.to_be_bytes());
+    gid[8..].copy_from_slice(&directory.inode.to_be_bytes());
+    Gid(gid)
+}
+
+/// Process and table that a GID names.
+fn device_of(Gid(gid): Gid) -> (i32, FileName) {
+    let four = |at: usize| core::array::from_fn(|n| gid[at + n]);
+    let inode = u64::from_be_bytes(core::array::from_fn(|n| gid[8 + n]));
+    (i32::from_be_bytes(four(0)), FileName { fd: u32::from_be_bytes(four(4)), inode })
+}
+
+/// An address handle of the soft device.
+#[derive(Clone)]
+pub struct SoftAh(Arc<Path>);
+
+impl AddressHandle for SoftAh {
+    fn name(&self) -> AhName {
+        AhName(Arc::as_ptr(&self.0).expose_provenance())
+    }
+}
+
+impl SoftAh {
+    /// The way to a device or a group; `None` if there is no such device.
+    pub(super) fn new(device: &str, to: Gid, host: &Host) -> Option<SoftAh> {
+        let neighbours = host.neighbours?;
+        let path = if to.is_multicast() {
+            let group = Group {
+                device: device.to_string(),
+                gid: to,
+                members: Mutex::new(Members { at_ns: (host.clock)(), list: Vec::new() }),
+            };
+            group.members.lock().look(&group, &neighbours);
+            Path::Group(group)
+        } else {
+            let (process, directory) = device_of(to);
+            Path::Device((neighbours.reach)(process, directory)?)
+        };
+        Some(SoftAh(Arc::new(path)))
+    }
+}
+
+/// What a handle stands for.
+pub(super) enum Path {
+    Device(Arc<Reach>),
+    Group(Group),
+}
+
+impl Path {
+    /// The path that a request names.
+    ///
+    /// # Safety
+    /// The handle is one of this device and lives as long as the reference is used.
+    pub(super) unsafe fn named<'a>(name: AhName) -> &'a Path {
+        // SAFETY: the caller vouches for the handle, whose path stays where it is.
+        unsafe { &*core::ptr::with_exposed_provenance(name.0) }
+    }
+
+    /// Puts a datagram into the inboxes it is for.
+    ///
+    /// # Safety
+    /// As for [`Outlet::put`].
+    pub(super) unsafe fn deliver(
+        &self,
+        qp: u32,
+        stamp: &Stamp,
+        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        host: &Host,
+    ) {
+        match self {
+            Path::Device(reach) => {
+                if let Some(outlet) = reach.outlet(qp) {
+                    // SAFETY: as the caller vouches.
+                    unsafe { outlet.put(stamp, pieces) };
+                }
+            }
+            Path::Group(group) if qp == MULTICAST_QPN => {
+                let mut members = group.members.lock();
+                let now = (host.clock)();
+                if let Some(neighbours) = &host.neighbours
+                    && now.saturating_sub(members.at_ns) >= LOOK_EVERY_NS
+                {
+                    members.look(group, neighbours);
+                    members.at_ns = now;
+                }
+                for (member, outlet) in &members.list {
+                    if outlet.is_for(member.qp) {
+                        // SAFETY: as the caller vouches.
+                        unsafe { outlet.put(stamp, pieces) };
+                    }
+                }
+            }
+            Path::Group(_) => {}
+        }
+    }
+}
+
+/// A multicast group.
+pub(super) struct Group {
+    device: String,
+    gid: Gid,
+    members: Mutex<Members>,
+}
+
+/// Its members as last seen, with their inboxes.
+struct Members {
+    at_ns: u64,
+    list: Vec<(Member, Outlet)>,
+}
+
+impl Members {
+    #[cold]
+    fn look(&mut self, group: &Group, neighbours: &Neighbours) {
+        let found = (neighbours.members)(&group.device, group.gid);
+        self.list.retain(|(member, _)| found.contains(member));
+        for member in found {
+            if self.list.iter().any(|(known, _)| *known == member) {
+                continue;
+            }
+            let memory = (neighbours.attach)(member.process, member.inbox, INBOX_BYTES as u64);
+            let outlet =
+                memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.bell));
+            if let Some(outlet) = outlet {
+                self.list.push((member, outlet));
+            }
+        }
+    }
+}
+
+/// The groups that a queue pair of UD is in. They end with it, whoever still holds this.
+pub(super) struct Groups {
+    device: String,
+    member: Option<Member>,
+    list: Mutex<Option<Vec<(Gid, Membership)>>>,
+}
+
+impl Groups {
+    pub(super) fn new(device: &str, member: Option<Member>) -> Groups {
+        Groups { device: device.to_string(), member, list: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// See [`crate::provider::Qp::attach_mcast`].
+    pub(super) fn join(&self, group: Gid, host: &Host) -> Result<(), SetupError> {
+        let asked = || format!("attach a queue pair to the group {group}");
+        let invalid = |answer| Err(SetupError::new(Code::Invalid, asked(), answer));
+        if !group.is_multicast() {
+            return invalid("that is not the address of a group");
+        }
+        let mut list = self.list.lock();
+        let (Some(list), Some(member), Some(neighbours)) =
+            (list.as_mut(), self.member, host.neighbours)
+        else {
+            return invalid("the queue pair is gone, or nobody can find it");
+        };
+        if list.iter().all(|(gid, _)| *gid != group) {
+            list.push((group, (neighbours.join)(&self.device, group, member)?));
+        }
+        Ok(())
+    }
+
+    /// See [`crate::provider::Qp::detach_mcast`].
+    pub(super) fn leave(&self, group: Gid) -> Result<(), SetupError> {
+        let mut list = self.list.lock();
+        let place = list.as_ref().and_then(|list| list.iter().position(|(gid, _)| *gid == group));
+        match (list.as_mut(), place) {
+            (Some(list), Some(place)) => {
+                list.swap_remove(place);
+                Ok(())
+            }
+            _ => {
+                let asked = format!("detach a queue pair from the group {group}");
+                Err(SetupError::new(Code::Invalid, asked, "it is not in that group"))
+            }
+        }
+    }
+
+    /// The queue pair goes away.
+    pub(super) fn end(&self) {
+        *self.list.lock() = None;
+    }
+}
+
+/// A queue pair that is in no group.
+pub(super) fn no_groups(kind: &str) -> SetupError {
+    SetupError::new(Code::Invalid, kind, "only queue pairs of UD are in groups")
+}

@@ -1,0 +1,130 @@
+//! Address handles.
+#![expect(unsafe_code, reason = "handles are raw pointers of the driver")]
+
+use core::mem::{offset_of, zeroed};
+use core::ptr::NonNull;
+
+use rdma_sys::{
+    ibv_ah, ibv_ah_attr, ibv_create_ah, ibv_destroy_ah, ibv_gid, ibv_global_route, ibv_grh,
+    ibv_init_ah_from_wc, ibv_wc, ibv_wc_flags,
+};
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::device::Device;
+use super::shim::{errno, refused};
+use crate::error::{Code, SetupError};
+use crate::provider::{AddressHandle, AhAttr, GRH_BYTES, Gid};
+use crate::wc::{Wc, WcFlags};
+use crate::wr::AhName;
+
+// rdma-sys writes these by hand; the figures are C's (<infiniband/verbs.h>).
+const _: () = assert!(size_of::<ibv_ah_attr>() == 32 && offset_of!(ibv_ah_attr, dlid) == 24);
+const _: () = assert!(offset_of!(ibv_global_route, flow_label) == 16);
+const _: () = assert!(size_of::<ibv_grh>() == GRH_BYTES);
+
+/// The port that datagrams come in by: completions do not say which, and one is all that most
+/// devices have.
+const PORT: u8 = 1;
+
+/// An address handle of an RDMA device.
+#[derive(Clone)]
+pub struct VerbsAh(Arc<Handle>);
+
+struct Handle {
+    ah: NonNull<ibv_ah>,
+    // Dropped after the handle: its protection domain is the device's.
+    _device: Arc<Device>,
+}
+
+// SAFETY: libibverbs' calls with an address handle may be made from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and whoever posted with it has kept a clone until the send was
+        // over.
+        unsafe { ibv_destroy_ah(self.ah.as_ptr()) };
+    }
+}
+
+impl AddressHandle for VerbsAh {
+    fn name(&self) -> AhName {
+        AhName(self.0.ah.as_ptr().expose_provenance())
+    }
+}
+
+impl VerbsAh {
+    pub(super) fn new(device: &Arc<Device>, to: &AhAttr) -> Result<VerbsAh, SetupError> {
+        let mut raw = to_raw(to);
+        // SAFETY: the domain lives as long as the device; the call reads the attributes.
+        let ah = unsafe { ibv_create_ah(device.pd(), &raw mut raw) };
+        let asked = || format!("an address handle to {} on {}", to.gid, device.caps().device);
+        let ah = NonNull::new(ah).ok_or_else(|| refused(asked(), errno()))?;
+        Ok(VerbsAh(Arc::new(Handle { ah, _device: device.clone() })))
+    }
+}
+
+/// The attributes in C's form.
+fn to_raw(attr: &AhAttr) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: attr.gid.0 },
+            flow_label: attr.flow_label,
+            sgid_index: attr.sgid_index,
+            hop_limit: attr.hop_limit,
+            traffic_class: attr.traffic_class,
+        },
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.is_global.into(),
+        port_num: attr.port,
+    }
+}
+
+/// The attributes that librdmacm or libibverbs gave.
+pub fn ah_attr(raw: &ibv_ah_attr) -> AhAttr {
+    AhAttr {
+        // SAFETY: every member of the union is the same sixteen bytes, which any value may have.
+        gid: Gid(unsafe { raw.grh.dgid.raw }),
+        flow_label: raw.grh.flow_label,
+        sgid_index: raw.grh.sgid_index,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
+        dlid: raw.dlid,
+        sl: raw.sl,
+        src_path_bits: raw.src_path_bits,
+        static_rate: raw.static_rate,
+        is_global: raw.is_global != 0,
+        port: raw.port_num,
+    }
+}
+
+/// `ibv_init_ah_from_wc`. Without the header, as InfiniBand within a subnet has it, the sender's
+/// local identifier would be needed, which completions here do not carry.
+pub(super) fn sender_of(
+    device: &Device,
+    wc: &Wc,
+    header: &[u8; GRH_BYTES],
+) -> Result<AhAttr, SetupError> {
+    let asked = "the way back to the sender of a datagram";
+    if !wc.status.is_ok() || !wc.flags.contains(WcFlags::GRH) {
+        let answer = "the completion is not of a datagram with its header";
+        return Err(SetupError::new(Code::Invalid, asked, answer));
+    }
+    // SAFETY: zero is a valid value of each field of all three, and any bytes are a header.
+    let (mut raw_wc, mut grh, mut attr): (ibv_wc, ibv_grh, ibv_ah_attr) =
+        unsafe { (zeroed(), header.as_ptr().cast::<ibv_grh>().read_unaligned(), zeroed()) };
+    raw_wc.src_qp = wc.src_qp;
+    raw_wc.wc_flags = ibv_wc_flags::IBV_WC_GRH.0;
+    let (raw_wc, grh, out) = (&raw mut raw_wc, &raw mut grh, &raw mut attr);
+    // SAFETY: the context is open, and all three are alive during the call.
+    match unsafe { ibv_init_ah_from_wc(device.context(), PORT, raw_wc, grh, out) } {
+        0 => Ok(ah_attr(&attr)),
+        _ => Err(refused(asked, errno())),
+    }
+}
