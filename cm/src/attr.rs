@@ -56,6 +56,52 @@ impl Default for ConnParam<'_> {
     }
 }
 
+/// READs and atomics that a side serves, and has in flight, at a time (SQ-7). What a peer says
+/// comes swapped: what it has in flight is what this side serves (CM-9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depths {
+    /// Of the peer's, served here (`responder_resources`).
+    pub responder: u8,
+    /// Of this side's, in flight (`initiator_depth`).
+    pub initiator: u8,
+}
+
+impl Depths {
+    /// What a side gets that asks for this, 255 being all it can have (CM-5, CM-6).
+    pub(crate) fn within(self, most: Depths) -> Depths {
+        let limit = |asked, most| if asked == u8::MAX { most } else { asked };
+        Depths {
+            responder: limit(self.responder, most.responder),
+            initiator: limit(self.initiator, most.initiator),
+        }
+    }
+
+    /// The same connection, seen from the other side (CM-9).
+    pub(crate) fn swapped(self) -> Depths {
+        Depths { responder: self.initiator, initiator: self.responder }
+    }
+}
+
+/// Options of an id (`rdma_set_option`, CM-16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IdOption {
+    /// Type of service of what the connection sends (`RDMA_OPTION_ID_TOS`).
+    Tos(u8),
+    /// Several ids may be bound to one address, of which one may listen
+    /// (`RDMA_OPTION_ID_REUSEADDR`). Before it is bound.
+    ReuseAddr(bool),
+    /// A listener on all IPv6 addresses is none on all IPv4 addresses (`RDMA_OPTION_ID_AFONLY`).
+    /// Before it is bound.
+    AfOnly(bool),
+    /// Time until an unacknowledged packet is sent again: 4.096 µs times two to the power of this,
+    /// 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`, RC-2). Before it connects or accepts.
+    AckTimeout(u8),
+}
+
+/// The largest code of [`IdOption::AckTimeout`].
+pub(crate) const ACK_TIMEOUT_MAX: u8 = 31;
+
 /// Private data limits of the TCP port space (CM-8), in bytes.
 pub const CONNECT_DATA_MAX: usize = 56;
 /// As above, for accept.

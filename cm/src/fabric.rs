@@ -2,12 +2,13 @@
 //! [`crate::soft`] and `crate::verbs`; users meet them through [`crate::Id`].
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use doorbell_engine::provider::Provider;
 
 use crate::addr::AddrInfo;
-use crate::attr::{ConnParam, PortSpace, QpAttr};
+use crate::attr::{ConnParam, Depths, IdOption, PortSpace, QpAttr};
 use crate::error::CmError;
 
 /// A device together with its connection manager.
@@ -48,6 +49,28 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// The number by which events name this id. Ids made for incoming connections get one of
     /// their own.
     fn key(&self) -> IdKey;
+
+    /// User data, shown with each event of this id; ids made for incoming connections start with
+    /// their listener's (ID-2).
+    fn context(&self) -> u64;
+
+    /// Sets it.
+    fn set_context(&mut self, context: u64);
+
+    /// Moves the id to another channel, or to none: it is synchronous from then on
+    /// (`rdma_migrate_id`, MG-1, MG-2). Events that nobody has taken go with it (MG-3). It never
+    /// waits: events are acknowledged as they are taken (MG-4).
+    ///
+    /// # Errors
+    /// `Invalid`: from no channel to none (MG-2); `Busy`: the id listens, on a device that would
+    /// lose requests; the system's limit on open files.
+    fn migrate(&mut self, channel: Option<&F::Channel>) -> Result<(), CmError>;
+
+    /// Sets an option (`rdma_set_option`, CM-16).
+    ///
+    /// # Errors
+    /// `Invalid`: a value out of range, or too late for it.
+    fn set_option(&mut self, option: IdOption) -> Result<(), CmError>;
 
     /// Binds to a local address (`rdma_bind_addr`, CM-1). Port 0 takes a free one.
     ///
@@ -98,6 +121,10 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// Private data the peer sent with its request, or with its answer; padded with zeros to
     /// the fixed length (CM-8), empty if none has come.
     fn private_data(&self) -> &[u8];
+
+    /// The depths of the peer's request or answer, as this side sees them (CM-9); none if
+    /// neither has come.
+    fn depths(&self) -> Option<Depths>;
 
     /// Connects (`rdma_connect`). On a synchronous id it blocks until established.
     ///
@@ -151,8 +178,10 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdKey(pub u64);
 
-/// An event channel: pollable, and read one event at a time.
-pub trait Channel<F: Fabric>: Send + Sync + Sized + 'static {
+/// An event channel, read one event at a time. Its descriptor is readable while there may be an
+/// event (ID-11): what waits on many things polls it, then takes with a limit of no time until
+/// there is none.
+pub trait Channel<F: Fabric>: AsFd + Send + Sync + Sized + 'static {
     /// The next event, within `limit`; `None` if there was none. Each is acknowledged as it is
     /// taken, so nothing that is destroyed later waits for it.
     ///
@@ -167,10 +196,15 @@ pub struct Event<F: Fabric> {
     pub kind: EventKind,
     /// The id it happened to; for a connection request the listener.
     pub key: IdKey,
+    /// The user data of that id (ID-2).
+    pub context: u64,
     /// The raw status: a negative errno, or a reject code (section 2.11).
     pub status: i32,
     /// Private data of the peer, padded with zeros to the fixed length (CM-8).
     pub private_data: Vec<u8>,
+    /// The depths a peer asks for with its request or grants with its answer, as this side sees
+    /// them (CM-9); none with other events.
+    pub depths: Option<Depths>,
     /// The new id of a connection request, on the same channel.
     pub request: Option<F::Id>,
 }
@@ -239,12 +273,61 @@ impl EventKind {
     }
 }
 
-/// Reject codes an application meets (section 2.11).
+impl<F: Fabric> Event<F> {
+    /// Why the peer said no, if that is what happened and the code is one of InfiniBand's.
+    pub fn rejection(&self) -> Option<Rejection> {
+        let rejected = self.kind == EventKind::Rejected;
+        rejected.then(|| Rejection::from_raw(self.status)).flatten()
+    }
+}
+
+/// Reject codes worth telling apart (section 2.11), with InfiniBand's numbers. iWARP has an errno
+/// instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[repr(i32)]
 pub enum Rejection {
+    /// The peer has no queue pair left.
+    NoQp = 1,
+    /// The peer lacks resources.
+    NoResources = 3,
+    /// The peer waited for too long.
+    TimedOut = 4,
+    /// The peer does not do that.
+    Unsupported = 5,
+    /// The peer does not know the connection.
+    UnknownConnection = 6,
     /// Nobody listens at that port.
     NoListener = 8,
+    /// The connection is one that was there before.
+    Stale = 10,
+    /// The peer has no such address.
+    UnknownAddress = 12,
+    /// The peer cannot take packets of that size.
+    Mtu = 26,
     /// The application rejected.
     Consumer = 28,
+    /// The peer does not take that number of retries.
+    RnrRetry = 29,
+}
+
+impl Rejection {
+    /// The code of a status; `None` for one that is not in this list.
+    pub fn from_raw(status: i32) -> Option<Rejection> {
+        use Rejection::*;
+        let all = [
+            NoQp,
+            NoResources,
+            TimedOut,
+            Unsupported,
+            UnknownConnection,
+            NoListener,
+            Stale,
+            UnknownAddress,
+            Mtu,
+            Consumer,
+            RnrRetry,
+        ];
+        all.into_iter().find(|code| *code as i32 == status)
+    }
 }

@@ -7,7 +7,7 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Access, QpCaps};
 use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
-use crate::attr::{ConnParam, PortSpace};
+use crate::attr::{ConnParam, Depths, IdOption, PortSpace};
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
@@ -38,7 +38,6 @@ pub struct Id<F: Fabric> {
     bound: bool,
     /// This side has disconnected.
     ended: bool,
-    context: u64,
 }
 
 impl<F: Fabric> Id<F> {
@@ -61,7 +60,7 @@ impl<F: Fabric> Id<F> {
     }
 
     pub(crate) fn with(fabric: &F, cm: F::Id, bound: bool) -> Id<F> {
-        Id { qp: None, srq: None, cm, fabric: fabric.clone(), bound, ended: false, context: 0 }
+        Id { qp: None, srq: None, cm, fabric: fabric.clone(), bound, ended: false }
     }
 
     /// The number by which events name this id.
@@ -69,14 +68,30 @@ impl<F: Fabric> Id<F> {
         self.cm.key()
     }
 
-    /// User data; ids made for incoming connections start with their listener's (ID-2).
+    /// See [`CmId::context`].
     pub fn context(&self) -> u64 {
-        self.context
+        self.cm.context()
     }
 
     /// Sets it.
     pub fn set_context(&mut self, context: u64) {
-        self.context = context;
+        self.cm.set_context(context);
+    }
+
+    /// See [`CmId::migrate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn migrate(&mut self, channel: Option<&F::Channel>) -> Result<(), CmError> {
+        self.cm.migrate(channel)
+    }
+
+    /// See [`CmId::set_option`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_option(&mut self, option: IdOption) -> Result<(), CmError> {
+        self.cm.set_option(option)
     }
 
     /// See [`CmId::bind`].
@@ -201,14 +216,17 @@ impl<F: Fabric> Id<F> {
     /// # Errors
     /// As there.
     pub fn get_request(&mut self, limit: Option<Duration>) -> Result<Id<F>, CmError> {
-        let mut id = Id::with(&self.fabric, self.cm.get_request(limit)?, true);
-        id.context = self.context;
-        Ok(id)
+        Ok(Id::with(&self.fabric, self.cm.get_request(limit)?, true))
     }
 
     /// Private data of the peer (CM-8).
     pub fn private_data(&self) -> &[u8] {
         self.cm.private_data()
+    }
+
+    /// See [`CmId::depths`].
+    pub fn depths(&self) -> Option<Depths> {
+        self.cm.depths()
     }
 
     /// See [`CmId::connect`].

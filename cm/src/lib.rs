@@ -29,7 +29,7 @@ pub mod verbs;
 
 pub use addr::{AddrInfo, Hints};
 pub use attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-pub use attr::{ConnParam, PortSpace, QpAttr};
+pub use attr::{ConnParam, Depths, IdOption, PortSpace, QpAttr};
 pub use buffer::Buffer;
 pub use device::{Device, Program};
 pub use dialer::Dialer;

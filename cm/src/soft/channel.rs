@@ -5,18 +5,21 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::SoftDevice;
 use super::conn::{End, Raised, State};
 use super::id::SoftId;
-use super::sys::{Epoll, Waker};
+use super::sys::{Epoll, Timer, Waker};
 use crate::error::CmError;
 use crate::fabric::{Channel, Event, EventKind, IdKey};
 
 /// The key of the waker; ids count from 1.
 const WAKE: u64 = 0;
+/// The key of the timer.
+const TIME: u64 = u64::MAX;
 
 /// An event channel of the soft device.
 pub struct SoftChannel(pub(super) Arc<Inner>);
@@ -24,14 +27,28 @@ pub struct SoftChannel(pub(super) Arc<Inner>);
 impl Channel<SoftDevice> for SoftChannel {
     fn next(&self, limit: Duration) -> Result<Option<Event<SoftDevice>>, CmError> {
         let Some((key, raised)) = self.0.next(Some(limit))? else { return Ok(None) };
-        let request = raised.request.map(|end| SoftId::over(end, self.0.clone(), false));
+        // An id that is gone has no events, unless it goes at this very moment.
+        let context = self.0.find(key).map_or(0, |(end, _)| end.context());
+        let request = raised.request.map(|end| {
+            end.set_context(context);
+            SoftId::over(end, self.0.clone(), false)
+        });
         Ok(Some(Event {
             kind: raised.kind,
             key: IdKey(key),
+            context,
             status: raised.status,
             private_data: raised.data,
+            depths: raised.depths,
             request,
         }))
+    }
+}
+
+impl AsFd for SoftChannel {
+    /// Readable while there is something to be done, also what is due because time has passed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.epoll.as_fd()
     }
 }
 
@@ -39,8 +56,9 @@ impl Channel<SoftDevice> for SoftChannel {
 /// channel itself alive.
 pub(super) struct Inner {
     epoll: Epoll,
-    /// Only where other threads may add to a channel that is being waited on.
-    waker: Option<Waker>,
+    /// Only where others may add to a channel that is being waited on, or wait on its descriptor
+    /// alone: what makes that readable when something was queued, or is due.
+    bells: Option<(Waker, Timer)>,
     lists: Mutex<Lists>,
 }
 
@@ -53,6 +71,12 @@ struct Lists {
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
+/// What an id takes along.
+struct Baggage {
+    events: Vec<Raised>,
+    unborn: Vec<Arc<End>>,
+}
+
 impl Inner {
     /// A channel for one synchronous id, or one that many threads may use.
     pub(super) fn new(many: bool) -> Result<Inner, CmError> {
@@ -61,14 +85,15 @@ impl Inner {
                 .cure("close files, or raise ulimit -n")
         };
         let epoll = Epoll::new().map_err(failed)?;
-        let waker = match many {
-            true => Some(Waker::new().map_err(failed)?),
+        let bells = match many {
+            true => Some((Waker::new().map_err(failed)?, Timer::new().map_err(failed)?)),
             false => None,
         };
-        if let Some(waker) = &waker {
+        if let Some((waker, timer)) = &bells {
             epoll.add(waker.fd(), WAKE).map_err(failed)?;
+            epoll.add(timer.fd(), TIME).map_err(failed)?;
         }
-        Ok(Inner { epoll, waker, lists: Mutex::default() })
+        Ok(Inner { epoll, bells, lists: Mutex::default() })
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -84,26 +109,63 @@ impl Inner {
 
     /// Lets an id go, and with it every event that nobody has taken (ID-8, ID-9).
     pub(super) fn leave(&self, end: &End) {
-        let gone = {
+        // Dropped outside the lock: an end says goodbye to its peer.
+        drop(self.take_out(end));
+    }
+
+    /// Moves an id to another channel, with all that nobody has taken (MG-3).
+    pub(super) fn hand_over(&self, end: &Arc<End>, to: &Inner) -> Result<(), CmError> {
+        let Baggage { events, unborn } = self.take_out(end);
+        to.join(end)?;
+        for unborn in unborn {
+            self.unwatch(&unborn);
+            to.lists().unborn.insert(unborn.key, (unborn.clone(), end.key));
+            to.watch(&unborn)?;
+        }
+        for raised in events {
+            if let Some(request) = &raised.request {
+                // What happened to it since is later than the request itself.
+                let since = self.take_out(request);
+                to.join(request)?;
+                to.raise(end.key, raised.clone());
+                for raised in since.events {
+                    to.raise(request.key, raised);
+                }
+            } else {
+                to.raise(end.key, raised);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an id out, with what nobody has taken of it.
+    fn take_out(&self, end: &End) -> Baggage {
+        let mut baggage = Baggage { events: Vec::new(), unborn: Vec::new() };
+        {
             let mut lists = self.lists();
             lists.members.remove(&end.key);
             let unborn = std::mem::take(&mut lists.unborn);
-            let (gone, unborn) = unborn.into_iter().partition(|(_, (_, of))| *of == end.key);
-            lists.unborn = unborn;
-            let mut events = Vec::new();
+            for (key, (unborn, of)) in unborn {
+                if of == end.key {
+                    baggage.unborn.push(unborn);
+                } else {
+                    lists.unborn.insert(key, (unborn, of));
+                }
+            }
             let queue = std::mem::take(&mut lists.queue);
             for (key, raised) in queue {
                 if key == end.key {
-                    events.push(raised);
+                    baggage.events.push(raised);
                 } else {
                     lists.queue.push_back((key, raised));
                 }
             }
-            let gone: HashMap<u64, (Arc<End>, u64)> = gone;
-            (gone, events)
-        };
-        // Outside the lock: dropping an end says goodbye to its peer.
-        drop(gone);
+        }
+        self.unwatch(end);
+        baggage
+    }
+
+    fn unwatch(&self, end: &End) {
         let mut core = end.lock();
         if let Some(fd) = core.audible()
             && core.watched
@@ -127,7 +189,7 @@ impl Inner {
         if let Some(deadline) = core.deadline {
             drop(core);
             self.lists().timers.push(Reverse((deadline, end.key)));
-            self.wake();
+            self.set_timer();
         }
         Ok(())
     }
@@ -139,8 +201,16 @@ impl Inner {
     }
 
     fn wake(&self) {
-        if let Some(waker) = &self.waker {
+        if let Some((waker, _)) = &self.bells {
             waker.wake();
+        }
+    }
+
+    /// Sets the timer to what is due next.
+    fn set_timer(&self) {
+        if let Some((_, timer)) = &self.bells {
+            let lists = self.lists();
+            timer.set(lists.timers.peek().map(|Reverse((at, _))| *at));
         }
     }
 
@@ -184,10 +254,16 @@ impl Inner {
 
     /// Something is to be read on a socket.
     fn handle(&self, key: u64) -> Result<(), CmError> {
-        if key == WAKE {
-            if let Some(waker) = &self.waker {
+        if let (WAKE, Some((waker, _))) = (key, &self.bells) {
+            // Only while nothing is queued: who waits on the descriptor alone would miss the rest.
+            let lists = self.lists();
+            if lists.queue.is_empty() {
                 waker.clear();
             }
+            return Ok(());
+        }
+        if key == TIME {
+            // What is due is done before the next event is looked for; that sets the timer anew.
             return Ok(());
         }
         let Some((end, listener)) = self.find(key) else { return Ok(()) };
@@ -252,19 +328,24 @@ impl Inner {
     /// Does what was put off until now.
     fn expire(&self) -> Result<(), CmError> {
         let now = Instant::now();
+        let mut any = false;
         loop {
             let key = {
                 let mut lists = self.lists();
                 match lists.timers.peek() {
-                    Some(Reverse((at, _))) if *at <= now => {}
-                    _ => return Ok(()),
+                    Some(Reverse((at, _))) if *at <= now => lists.timers.pop(),
+                    _ => None,
                 }
-                let Some(Reverse((_, key))) = lists.timers.pop() else { return Ok(()) };
-                key
             };
+            let Some(Reverse((_, key))) = key else { break };
+            any = true;
             let Some((end, listener)) = self.find(key) else { continue };
             let raised = end.expire(now);
             self.arrived(&end, listener, raised)?;
         }
+        if any {
+            self.set_timer();
+        }
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,9 @@ use super::DeviceInner;
 use super::host::bell_from_peer;
 use super::links::Ends;
 use super::sys::{Credentials, Received, Socket};
-use super::wire::{Depths, MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::{RNR_TIMER_DEFAULT, rnr_timer_ns};
-use crate::attr::ConnParam;
+use crate::attr::{ConnParam, Depths};
 use crate::error::CmError;
 use crate::fabric::{EventKind, Rejection};
 
@@ -27,6 +28,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before a full backlog is tried again (CM-4).
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
+
+/// What the connection manager takes on RoCE: 2.1 s (QP-20).
+const ACK_TIMEOUT_DEFAULT: u8 = 19;
 
 /// Where an end stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,17 +55,35 @@ pub(super) enum State {
     Closed,
 }
 
+/// What [`crate::IdOption`] has set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    pub(super) reuse_addr: bool,
+    pub(super) af_only: bool,
+    /// What a queue pair of this id says its timeout is; nothing is ever lost here.
+    pub(super) ack_timeout: u8,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { reuse_addr: false, af_only: false, ack_timeout: ACK_TIMEOUT_DEFAULT }
+    }
+}
+
 /// What happened, on its way to the channel.
+#[derive(Clone)]
 pub(super) struct Raised {
     pub(super) kind: EventKind,
     pub(super) status: i32,
     pub(super) data: Vec<u8>,
+    /// What the peer asks for or grants, as this side sees it.
+    pub(super) depths: Option<Depths>,
     pub(super) request: Option<Arc<End>>,
 }
 
 impl Raised {
     pub(super) fn plain(kind: EventKind) -> Raised {
-        Raised { kind, status: 0, data: Vec::new(), request: None }
+        Raised { kind, status: 0, data: Vec::new(), depths: None, request: None }
     }
 
     fn failed(kind: EventKind, status: i32) -> Raised {
@@ -75,6 +97,10 @@ pub(super) struct End {
     core: Mutex<Core>,
     /// Private data the peer sent; each end gets some at most once.
     pub(super) data: OnceLock<Vec<u8>>,
+    /// The depths that came with the peer's request or answer.
+    pub(super) depths: OnceLock<Depths>,
+    /// User data.
+    context: AtomicU64,
 }
 
 /// The inside of an end.
@@ -85,6 +111,7 @@ pub(super) struct Core {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) qp: Option<Breaker>,
+    pub(super) options: Options,
     /// Its channel watches the socket.
     pub(super) watched: bool,
     /// When this end gives up waiting for the other, or tries again.
@@ -131,6 +158,7 @@ impl End {
             local: None,
             remote: None,
             qp: None,
+            options: Options::default(),
             watched: false,
             deadline: None,
             request: None,
@@ -141,7 +169,22 @@ impl End {
             peer: None,
             link: None,
         };
-        End { key, core: Mutex::new(core), data: OnceLock::new() }
+        End {
+            key,
+            core: Mutex::new(core),
+            data: OnceLock::new(),
+            depths: OnceLock::new(),
+            context: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn context(&self) -> u64 {
+        // Relaxed, here and below: it says nothing about other memory.
+        self.context.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_context(&self, context: u64) {
+        self.context.store(context, Ordering::Relaxed);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -170,6 +213,10 @@ impl End {
         if !raised.data.is_empty() {
             // Set at most once: a second set is refused, which is what is wanted.
             let _ = self.data.set(raised.data.clone());
+        }
+        if let Some(depths) = raised.depths {
+            // As above.
+            let _ = self.depths.set(depths);
         }
         Some(raised)
     }
@@ -416,9 +463,10 @@ impl Core {
                 self.deadline = None;
                 self.remote = Some(request.from);
                 let data = request.data.to_vec();
+                let depths = Some(request.depths.swapped());
                 self.request = Some(request);
                 self.peer_bell = files.into_iter().next().and_then(bell_from_peer);
-                Some(Raised { data, ..Raised::plain(EventKind::ConnectRequest) })
+                Some(Raised { data, depths, ..Raised::plain(EventKind::ConnectRequest) })
             }
             (State::Requested, Message::Reply(reply)) => Some(self.establish(&reply, files)),
             (State::Replied, Message::Ready) => {
@@ -464,7 +512,8 @@ impl Core {
                 return self.give_up(EventKind::ConnectError, -error.code().errno());
             }
         };
-        self.depths = reply.depths.swapped().within(self.depths_max());
+        let granted = reply.depths.swapped();
+        self.depths = granted.within(self.depths_max());
         qp.connect(&link, self.wiring(reply.qp));
         self.link = Some(link);
         if let Some(socket) = &self.socket {
@@ -473,7 +522,8 @@ impl Core {
         }
         self.state = State::Established;
         self.deadline = None;
-        Raised { data: reply.data.to_vec(), ..Raised::plain(EventKind::Established) }
+        let (data, depths) = (reply.data.to_vec(), Some(granted));
+        Raised { data, depths, ..Raised::plain(EventKind::Established) }
     }
 
     /// The peer's process is gone, or broke the rules.

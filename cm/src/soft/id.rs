@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit};
 
-use super::channel::Inner;
+use super::channel::{Inner, SoftChannel};
 use super::conn::{Core, End, Raised, State};
+use super::sys::Socket;
 use super::{DeviceInner, SoftDevice, place, rnr_timer_ns};
-use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, ConnParam, QpAttr, REJECT_DATA_MAX};
+use crate::attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
+use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey, Rejection};
 
@@ -99,6 +101,10 @@ fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     }
 }
 
+fn new_socket(asked: &str) -> Result<Socket, CmError> {
+    Socket::new().map_err(|error| CmError::from_io(asked, &error))
+}
+
 fn wrong_state(asked: &str, state: State, want: &str) -> CmError {
     CmError::new(Code::Invalid, asked, format!("the id is {state:?}, not {want}"))
 }
@@ -142,8 +148,14 @@ fn queue_pair(asked: &str, core: &Core) -> Result<Breaker, CmError> {
 fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> {
     let device = core.device.clone();
     place::check_local(asked, &device.name, addr.ip())?;
-    let socket = core.make_socket(asked)?;
-    let addr = place::claim(socket, &device.name, addr)?;
+    let options = core.options;
+    let addr = if options.reuse_addr && addr.port() != 0 {
+        // Others may have it too; only who listens takes it for itself.
+        place::claim(&new_socket(asked)?, &device.name, addr, options.af_only)?
+    } else {
+        let socket = core.make_socket(asked)?;
+        place::claim(socket, &device.name, addr, options.af_only)?
+    };
     core.local = Some(addr);
     Ok(())
 }
@@ -151,6 +163,52 @@ fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> 
 impl CmId<SoftDevice> for SoftId {
     fn key(&self) -> IdKey {
         IdKey(self.end.key)
+    }
+
+    fn context(&self) -> u64 {
+        self.end.context()
+    }
+
+    fn set_context(&mut self, context: u64) {
+        self.end.set_context(context);
+    }
+
+    fn migrate(&mut self, channel: Option<&SoftChannel>) -> Result<(), CmError> {
+        let to = match channel {
+            Some(channel) => channel.0.clone(),
+            None if self.synchronous => {
+                let answer = "the id is synchronous already (MG-2)";
+                return Err(CmError::new(Code::Invalid, "make an id synchronous", answer));
+            }
+            None => Arc::new(Inner::new(false)?),
+        };
+        if !Arc::ptr_eq(&self.channel, &to) {
+            self.channel.hand_over(&self.end, &to)?;
+            self.channel = to;
+        }
+        self.synchronous = channel.is_none();
+        Ok(())
+    }
+
+    fn set_option(&mut self, option: IdOption) -> Result<(), CmError> {
+        let asked = || format!("set {option:?}");
+        let mut core = self.end.lock();
+        let state = core.state;
+        match option {
+            // There are no packets here whose service could be of a type.
+            IdOption::Tos(_) => {}
+            IdOption::ReuseAddr(on) if state == State::Idle => core.options.reuse_addr = on,
+            IdOption::AfOnly(on) if state == State::Idle => core.options.af_only = on,
+            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) => {
+                return Err(wrong_state(&asked(), state, "new (CM-16)"));
+            }
+            IdOption::AckTimeout(code) if code > ACK_TIMEOUT_MAX => {
+                let answer = format!("codes go up to {ACK_TIMEOUT_MAX} (RC-2)");
+                return Err(CmError::new(Code::Invalid, asked(), answer));
+            }
+            IdOption::AckTimeout(code) => core.options.ack_timeout = code,
+        }
+        Ok(())
     }
 
     fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {
@@ -243,6 +301,12 @@ impl CmId<SoftDevice> for SoftId {
         if core.state != State::Bound {
             return Err(wrong_state(asked, core.state, "bound"));
         }
+        if let (None, Some(local)) = (&core.socket, core.local) {
+            // Bound to an address that others may be bound to as well (CM-16).
+            let (device, only) = (core.device.clone(), core.options.af_only);
+            place::claim(core.make_socket(asked)?, &device.name, local, only)
+                .inspect_err(|_| core.socket = None)?;
+        }
         let backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
         let socket = core.make_socket(asked)?;
         socket.listen(backlog).map_err(|error| CmError::from_io(asked, &error))?;
@@ -270,16 +334,20 @@ impl CmId<SoftDevice> for SoftId {
                 return Err(CmError::new(Code::TimedOut, asked, text));
             };
             let Some(end) = raised.request else { continue };
+            end.set_context(self.end.context());
             // From here on it has a channel of its own (MG-5).
-            self.channel.leave(&end);
             let channel = Arc::new(Inner::new(false)?);
-            channel.join(&end)?;
+            self.channel.hand_over(&end, &channel)?;
             return Ok(SoftId::over(end, channel, true));
         }
     }
 
     fn private_data(&self) -> &[u8] {
         self.end.data.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn depths(&self) -> Option<Depths> {
+        self.end.depths.get().copied()
     }
 
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
@@ -291,6 +359,7 @@ impl CmId<SoftDevice> for SoftId {
         }
         check(&asked, param, CONNECT_DATA_MAX, core.device.rd_atomic_max())?;
         let qp = queue_pair(&asked, &core)?;
+        core.make_socket(&asked)?;
         let raised = core.start(param, &qp);
         drop(core);
         if let Some(raised) = raised {

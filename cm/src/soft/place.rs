@@ -17,6 +17,11 @@ pub(super) fn name(device: &str, addr: SocketAddr) -> String {
     format!("doorbell/{}/{device}/{addr}", sys::user())
 }
 
+/// The name of a listener on all IPv6 addresses and no others (`AFONLY`, CM-16).
+fn name_only(device: &str, port: u16) -> String {
+    name(device, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) + "/only"
+}
+
 /// Where a connection to `to` may be answered, best first: the very address, then the wildcards
 /// that stand for it.
 pub(super) fn names_for(device: &str, to: SocketAddr) -> Vec<String> {
@@ -26,7 +31,12 @@ pub(super) fn names_for(device: &str, to: SocketAddr) -> Vec<String> {
     }
     ips.push(Ipv6Addr::UNSPECIFIED.into());
     ips.dedup();
-    ips.into_iter().map(|ip| name(device, SocketAddr::new(ip, to.port()))).collect()
+    let at = |ip| name(device, SocketAddr::new(ip, to.port()));
+    let mut names: Vec<String> = ips.into_iter().map(at).collect();
+    if to.is_ipv6() {
+        names.push(name_only(device, to.port()));
+    }
+    names
 }
 
 /// True if `ip` is one of this host: loopback, the wildcard, or of one of its interfaces.
@@ -52,12 +62,18 @@ pub(super) fn check_local(asked: &str, device: &str, ip: IpAddr) -> Result<(), C
 }
 
 /// Gives the socket the name of `addr`, taking a free port for port 0; the address it has then.
+/// With `only`, all IPv6 addresses do not stand for IPv4 ones.
 pub(super) fn claim(
     socket: &Socket,
     device: &str,
     addr: SocketAddr,
+    only: bool,
 ) -> Result<SocketAddr, CmError> {
     let asked = || format!("bind to {addr} on {device}");
+    let name = |device: &str, addr: SocketAddr| match addr.ip() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) if only => name_only(device, addr.port()),
+        _ => name(device, addr),
+    };
     if addr.port() != 0 {
         return match socket.bind(&name(device, addr)) {
             Ok(()) => Ok(addr),
@@ -96,7 +112,9 @@ mod tests {
         let names = names_for("soft0", "127.0.0.1:7".parse().unwrap());
         let ends: Vec<_> = names.iter().map(|n| n.rsplit('/').next().unwrap()).collect();
         assert_eq!(ends, ["127.0.0.1:7", "0.0.0.0:7", "[::]:7"]);
-        assert_eq!(names_for("soft0", "[::]:7".parse().unwrap()).len(), 1);
+        let names = names_for("soft0", "[::1]:7".parse().unwrap());
+        let ends: Vec<_> = names.iter().map(|n| n.split_once("soft0/").unwrap().1).collect();
+        assert_eq!(ends, ["[::1]:7", "[::]:7", "[::]:7/only"]);
     }
 
     #[test]
@@ -119,10 +137,10 @@ mod tests {
     fn port_0_takes_a_free_port_and_a_taken_one_is_refused() {
         let (one, two) = (Socket::new().unwrap(), Socket::new().unwrap());
         let any = "127.0.0.1:0".parse().unwrap();
-        let addr = claim(&one, "test", any).unwrap();
+        let addr = claim(&one, "test", any, false).unwrap();
         assert_ne!(addr.port(), 0);
-        assert_eq!(claim(&two, "test", addr).unwrap_err().code(), Code::AddrInUse);
+        assert_eq!(claim(&two, "test", addr, false).unwrap_err().code(), Code::AddrInUse);
         drop(one);
-        assert_eq!(claim(&two, "test", addr).unwrap(), addr);
+        assert_eq!(claim(&two, "test", addr, false).unwrap(), addr);
     }
 }

@@ -4,8 +4,8 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// Bytes of an abstract name at most: `sun_path` without its leading zero.
 const NAME_MAX: usize = 107;
@@ -316,8 +316,44 @@ impl Epoll {
         }
     }
 
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Makes an [`Epoll`] readable at a time.
+#[derive(Debug)]
+pub(super) struct Timer(OwnedFd);
+
+impl Timer {
+    pub(super) fn new() -> io::Result<Timer> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: takes numbers only.
+        own(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }).map(Timer)
+    }
+
     pub(super) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    /// Rings at that time, and stays readable until it is set anew; `None` is never.
+    pub(super) fn set(&self, at: Option<Instant>) {
+        let left = at.map(|at| at.saturating_duration_since(Instant::now()));
+        // No time at all would mean never.
+        let left = left.map_or(Duration::ZERO, |left| left.max(Duration::from_nanos(1)));
+        let value = libc::timespec {
+            tv_sec: left.as_secs() as libc::time_t,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: `spec` is alive during the call; the old setting is not asked for. It fails for
+        // times that are none only.
+        unsafe { libc::timerfd_settime(self.fd(), 0, &raw const spec, std::ptr::null_mut()) };
     }
 }
 

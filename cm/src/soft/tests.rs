@@ -9,9 +9,9 @@ use doorbell_engine::provider::{Poller, Provider, QpCaps, QpType, Sharing};
 use doorbell_engine::wc::{Status, Wc};
 
 use super::sys::{Received, Socket};
-use super::wire::{Depths, MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
-use crate::attr::{ConnParam, QpAttr};
+use crate::attr::{ConnParam, Depths, QpAttr};
 use crate::fabric::{Channel, Event, EventKind};
 
 /// No directory.
@@ -182,7 +182,7 @@ fn a_reply_with_a_false_link_is_refused() {
     let files = [(true, None), (false, None), (true, short.fd()), (true, Some(raw(&null)))];
     for (maker, file) in files {
         let socket = Socket::new().unwrap();
-        let to = place::claim(&socket, device.name(), loopback(0)).unwrap();
+        let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
         socket.listen(4).unwrap();
         let channel = device.open_channel().unwrap();
         let mut id = device.create_id(Some(&channel), PortSpace::Tcp).unwrap();
@@ -253,7 +253,7 @@ fn another_users_listener_is_not_talked_to() {
     let (tell, told) = std::sync::mpsc::channel();
     let (name, to) = {
         let socket = Socket::new().unwrap();
-        let to = place::claim(&socket, device.name(), loopback(0)).unwrap();
+        let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
         (place::name(device.name(), to), to)
     };
     let listens = as_stranger(move || {

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use doorbell_engine::provider::soft::FileName;
 
-use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
+use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX};
 
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
@@ -33,29 +33,6 @@ pub(super) struct Place {
     pub(super) instance: Instance,
     pub(super) domain: u32,
     pub(super) queue: u32,
-}
-
-/// READs and atomics that a side serves and has in flight at a time (SQ-7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Depths {
-    pub(super) responder: u8,
-    pub(super) initiator: u8,
-}
-
-impl Depths {
-    /// What a side gets that asks for this, 255 being all it can have (CM-5, CM-6).
-    pub(super) fn within(self, most: Depths) -> Depths {
-        let limit = |asked, most| if asked == u8::MAX { most } else { asked };
-        Depths {
-            responder: limit(self.responder, most.responder),
-            initiator: limit(self.initiator, most.initiator),
-        }
-    }
-
-    /// The same connection, seen from the other side (CM-9).
-    pub(super) fn swapped(self) -> Depths {
-        Depths { responder: self.initiator, initiator: self.responder }
-    }
 }
 
 /// The request of an active side.

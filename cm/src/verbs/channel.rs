@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "ids of connection requests come as raw pointers")]
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,12 +59,14 @@ impl VerbsChannel {
         let request = unsafe { admit(&self.device, new, Some(&self.line))? };
         let Some(request) = request else { return Ok(None) };
         let private_data = event.private_data();
-        request.record().set_private_data(private_data.clone());
+        request.begin(listener, event);
         Ok(Some(Event {
             kind: EventKind::ConnectRequest,
             key: listener.key(),
+            context: listener.context(),
             status: event.status(),
             private_data,
+            depths: event.depths(),
             request: Some(request),
         }))
     }
@@ -73,15 +76,17 @@ impl VerbsChannel {
 fn plain(kind: EventKind, event: &RawEvent) -> Option<Event<Verbs>> {
     // SAFETY: the event names the id and is not acknowledged yet.
     let record = unsafe { Record::of(event.id()) }?;
-    record.note(event);
+    let told = record.note(event);
     if record.is_closed() {
         return None;
     }
     Some(Event {
         kind,
         key: record.key(),
+        context: record.context(),
         status: event.status(),
         private_data: event.private_data(),
+        depths: told.depths,
         request: None,
     })
 }
@@ -107,6 +112,13 @@ pub(super) unsafe fn admit(
     // SAFETY: as above.
     let core = unsafe { Core::adopt(new, line)? };
     Ok(Some(VerbsId::new(core, device)))
+}
+
+impl AsFd for VerbsChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, and its descriptor with it, lives as long as its line.
+        unsafe { BorrowedFd::borrow_raw(self.line.fd()) }
+    }
 }
 
 impl Channel<Verbs> for VerbsChannel {

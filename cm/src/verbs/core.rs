@@ -3,15 +3,17 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use doorbell_engine::provider::verbs::QpHome;
 use rdma_sys::*;
 
 use super::line::{Deadline, Line, RawEvent};
+use crate::attr::Depths;
 use crate::fabric::{EventKind, IdKey};
+use crate::queues::lock;
 
 /// What events find out about an id and tell it, wherever they are taken: the id's context
 /// points here.
@@ -22,6 +24,9 @@ pub(super) struct Record {
     /// The peer has ended the connection.
     left: AtomicBool,
     answer: OnceLock<Vec<u8>>,
+    depths: OnceLock<Depths>,
+    /// User data.
+    context: AtomicU64,
 }
 
 impl Record {
@@ -33,6 +38,8 @@ impl Record {
             closed: AtomicBool::new(false),
             left: AtomicBool::new(false),
             answer: OnceLock::new(),
+            depths: OnceLock::new(),
+            context: AtomicU64::new(0),
         }
     }
 
@@ -72,17 +79,37 @@ impl Record {
         }
     }
 
+    pub(super) fn context(&self) -> u64 {
+        self.context.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_context(&self, context: u64) {
+        self.context.store(context, Ordering::Relaxed);
+    }
+
+    /// The depths of the peer's request or answer.
+    pub(super) fn depths(&self) -> Option<Depths> {
+        self.depths.get().copied()
+    }
+
+    /// Takes depths that came with an event; they are given back if they are the first. A side
+    /// that was asked has had those of the request: its ESTABLISHED says nothing new.
+    pub(super) fn set_depths(&self, depths: Depths) -> Option<Depths> {
+        self.depths.set(depths).ok().map(|()| depths)
+    }
+
     /// What an event of this id means to it, and to who waits.
     pub(super) fn note(&self, event: &RawEvent) -> Told {
         let kind = event.kind();
         match kind {
-            Some(EventKind::Established | EventKind::Rejected) => {
+            Some(EventKind::Established | EventKind::Rejected | EventKind::ConnectResponse) => {
                 self.set_private_data(event.private_data());
             }
             Some(EventKind::Disconnected) => self.left.store(true, Ordering::Relaxed),
             _ => {}
         }
-        Told { kind, status: event.status() }
+        let depths = event.depths().and_then(|depths| self.set_depths(depths));
+        Told { kind, status: event.status(), depths }
     }
 }
 
@@ -91,16 +118,19 @@ impl Record {
 pub(super) struct Told {
     pub(super) kind: Option<EventKind>,
     pub(super) status: i32,
+    /// What the peer grants, if it says so for the first time.
+    pub(super) depths: Option<Depths>,
 }
 
 /// An id of librdmacm, shared by its handle and its queue pair: destroyed after both.
 pub(super) struct Core {
     id: NonNull<rdma_cm_id>,
-    sync: bool,
+    sync: AtomicBool,
     // Dropped after the id was destroyed. The record is apart from this struct, because an event
     // that is just being taken may still read it while `drop` has this struct to itself.
     record: Arc<Record>,
-    line: Arc<Line>,
+    /// The line of its channel; another one after it has migrated.
+    line: Mutex<Arc<Line>>,
 }
 
 // SAFETY: the id is used only by librdmacm's calls, which any thread may make, under the lock of
@@ -132,6 +162,7 @@ impl Core {
         let record = Arc::new(Record::new());
         // SAFETY: the id is alive. The pointer is good until `drop` has destroyed the id.
         unsafe { (*id.as_ptr()).context = Arc::as_ptr(&record).cast_mut().cast() };
+        let (sync, line) = (AtomicBool::new(sync), Mutex::new(line));
         Ok(Arc::new(Core { id, sync, record, line }))
     }
 
@@ -140,17 +171,52 @@ impl Core {
     }
 
     pub(super) fn is_sync(&self) -> bool {
-        self.sync
+        self.sync.load(Ordering::Relaxed)
     }
 
-    pub(super) fn line(&self) -> &Line {
-        &self.line
+    pub(super) fn line(&self) -> Arc<Line> {
+        lock(&self.line).clone()
     }
 
     /// Looks at the id under its channel's lock.
     pub(super) fn with<T>(&self, look: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
-        let _entered = self.line.enter();
-        look(self.id.as_ptr())
+        loop {
+            let line = self.line();
+            let _entered = line.enter();
+            // Else it has migrated while the lock was waited for.
+            if Arc::ptr_eq(&line, &self.line()) {
+                return look(self.id.as_ptr());
+            }
+        }
+    }
+
+    /// Moves the id to another channel, or makes it synchronous (MG-1, MG-2). librdmacm waits for
+    /// events of the id that were handed out (MG-4); those are acknowledged under the lock of the
+    /// channel, which is held here: there are none.
+    pub(super) fn migrate(&self, to: Option<&Arc<Line>>) -> io::Result<()> {
+        /// Nobody else holds the locks of two channels, so two migrations in opposite directions
+        /// are the only way to a deadlock.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = lock(&ONE);
+        let from = self.line();
+        let _from = from.enter();
+        let _to = to.filter(|to| !Arc::ptr_eq(to, &from)).map(|to| to.enter());
+        let channel = to.map_or(ptr::null_mut(), |to| to.as_ptr());
+        // SAFETY: the id is alive and the locks of both its channels held; the new one is alive
+        // as long as its line. The call destroys the channel of a synchronous id, of which the
+        // line of old keeps nothing but the lock.
+        if unsafe { rdma_migrate_id(self.id.as_ptr(), channel) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let line = match to {
+            Some(to) => to.clone(),
+            // SAFETY: the id is alive and synchronous by now, and the core keeps the line until
+            // it migrates again.
+            None => Arc::new(unsafe { Line::of(self.id) }?),
+        };
+        *lock(&self.line) = line;
+        self.sync.store(to.is_none(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.
@@ -166,7 +232,7 @@ impl Core {
                 return Ok(Some(self.record.note(&event)));
             }
             // A synchronous id that would have to wait for its event says so.
-            if answer == 0 || (self.sync && error.kind() == io::ErrorKind::WouldBlock) {
+            if answer == 0 || (self.is_sync() && error.kind() == io::ErrorKind::WouldBlock) {
                 return Ok(None);
             }
             Err(error)
@@ -175,9 +241,10 @@ impl Core {
 
     /// The next event of a synchronous id; `None` if the time is up.
     pub(super) fn next(&self, deadline: Deadline) -> io::Result<Option<Told>> {
-        while self.line.wait(deadline)? {
-            let entered = self.line.enter();
-            if let Some(event) = self.line.get(&entered)? {
+        let line = self.line();
+        while line.wait(deadline)? {
+            let entered = line.enter();
+            if let Some(event) = line.get(&entered)? {
                 return Ok(Some(self.record.note(&event)));
             }
         }

@@ -15,13 +15,14 @@ use doorbell_engine::provider::{Provider, QpCaps};
 use rdma_sys::*;
 
 use super::addr::{self, Raw};
-use super::channel::admit;
+use super::channel::{VerbsChannel, admit};
 use super::core::{Core, Record, Told};
 use super::create::address_error;
 use super::line::{Deadline, RawEvent};
+use super::options;
 use super::param::{check_data, conn_param, failure};
 use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-use crate::attr::{ConnParam, QpAttr};
+use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey};
 
@@ -42,15 +43,26 @@ pub struct VerbsId {
     device: Verbs,
     /// Said goodbye: the kernel would take a second one for granted.
     parted: bool,
+    listening: bool,
 }
 
 impl VerbsId {
     pub(super) fn new(core: Arc<Core>, device: &Verbs) -> VerbsId {
-        VerbsId { core, device: device.clone(), parted: false }
+        VerbsId { core, device: device.clone(), parted: false, listening: false }
     }
 
     pub(super) fn record(&self) -> &Record {
         self.core.record()
+    }
+
+    /// Notes what the request brought that made this id.
+    pub(super) fn begin(&self, listener: &Record, event: &RawEvent) {
+        let record = self.record();
+        record.set_context(listener.context());
+        record.set_private_data(event.private_data());
+        if let Some(depths) = event.depths() {
+            record.set_depths(depths);
+        }
     }
 
     /// Refuses an id that is bound to another device.
@@ -205,7 +217,7 @@ impl VerbsId {
         // SAFETY: librdmacm made the id, synchronous as its listener, and handed it to us.
         let request = unsafe { admit(&self.device, new, None)? };
         if let Some(request) = &request {
-            request.record().set_private_data(event.private_data());
+            request.begin(self.record(), &event);
         }
         Ok(request)
     }
@@ -214,6 +226,36 @@ impl VerbsId {
 impl CmId<Verbs> for VerbsId {
     fn key(&self) -> IdKey {
         self.record().key()
+    }
+
+    fn context(&self) -> u64 {
+        self.record().context()
+    }
+
+    fn set_context(&mut self, context: u64) {
+        self.record().set_context(context);
+    }
+
+    fn migrate(&mut self, channel: Option<&VerbsChannel>) -> Result<(), CmError> {
+        let asked = "move an id to another channel";
+        if channel.is_none() && self.core.is_sync() {
+            let answer = "the id is synchronous already (MG-2)";
+            return Err(CmError::new(Code::Invalid, "make an id synchronous", answer));
+        }
+        if self.listening {
+            // The kernel moves the request and leaves its new id on the old channel, where
+            // librdmacm does not look for it: nobody would ever answer it.
+            let answer = "the id listens, and requests on their way to it would be lost";
+            return Err(
+                CmError::new(Code::Busy, asked, answer).cure("migrate it before it listens")
+            );
+        }
+        let moved = self.core.migrate(channel.map(VerbsChannel::line));
+        moved.map_err(|error| CmError::from_io(asked, &error))
+    }
+
+    fn set_option(&mut self, option: IdOption) -> Result<(), CmError> {
+        options::set(&self.core, option)
     }
 
     fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {
@@ -308,6 +350,7 @@ impl CmId<Verbs> for VerbsId {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
         // SAFETY: the id is alive.
         self.address_call(&asked, |id| unsafe { rdma_listen(id, backlog) })?;
+        self.listening = true;
         Ok(())
     }
 
@@ -319,7 +362,8 @@ impl CmId<Verbs> for VerbsId {
         }
         let deadline = Deadline::after(limit);
         let failed = |error| CmError::from_io(asked, &error);
-        while self.core.line().wait(deadline).map_err(failed)? {
+        let line = self.core.line();
+        while line.wait(deadline).map_err(failed)? {
             if let Some(request) = self.try_request().map_err(failed)? {
                 return Ok(request);
             }
@@ -329,6 +373,10 @@ impl CmId<Verbs> for VerbsId {
 
     fn private_data(&self) -> &[u8] {
         self.record().private_data()
+    }
+
+    fn depths(&self) -> Option<Depths> {
+        self.record().depths()
     }
 
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rdma_sys::*;
 
+use crate::attr::Depths;
 use crate::fabric::EventKind;
 
 /// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when
@@ -52,7 +53,7 @@ impl Line {
         Ok(line)
     }
 
-    fn fd(&self) -> c_int {
+    pub(super) fn fd(&self) -> c_int {
         // SAFETY: the channel is alive: our own, or that of an id that outlives this value.
         unsafe { (*self.channel.as_ptr()).fd }
     }
@@ -172,6 +173,21 @@ impl RawEvent {
             let len = usize::from(param.private_data_len);
             slice::from_raw_parts(param.private_data.cast::<u8>(), len).to_vec()
         }
+    }
+}
+
+impl RawEvent {
+    /// The depths the peer asks for or grants, as this side sees them (CM-9).
+    pub(super) fn depths(&self) -> Option<Depths> {
+        use EventKind::{ConnectRequest, ConnectResponse, Established};
+        match self.kind() {
+            Some(ConnectRequest | ConnectResponse | Established) => {}
+            _ => return None,
+        }
+        // SAFETY: events of these kinds on ids of the TCP port space carry connection parameters.
+        let param = unsafe { &self.raw().param.conn };
+        let (responder, initiator) = (param.responder_resources, param.initiator_depth);
+        Some(Depths { responder, initiator })
     }
 }
 

@@ -19,6 +19,7 @@ mod core;
 mod create;
 mod id;
 mod line;
+mod options;
 mod param;
 
 pub use self::channel::VerbsChannel;

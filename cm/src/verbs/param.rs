@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn nobody_there_and_a_refusal_are_told_apart() {
         let say = |status| {
-            let told = Told { kind: Some(EventKind::Rejected), status };
+            let told = Told { kind: Some(EventKind::Rejected), status, depths: None };
             let error = failure("connect", "10.0.0.1:7", told);
             assert_eq!(error.code(), Code::Refused);
             error.to_string()
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn silence_is_a_time_out() {
         for (kind, status) in [(EventKind::Unreachable, -110), (EventKind::AddrError, -110)] {
-            let told = Told { kind: Some(kind), status };
+            let told = Told { kind: Some(kind), status, depths: None };
             assert_eq!(failure("connect", "peer", told).code(), Code::TimedOut);
         }
-        let told = Told { kind: Some(EventKind::AddrError), status: -113 };
+        let told = Told { kind: Some(EventKind::AddrError), status: -113, depths: None };
         assert_eq!(failure("connect", "peer", told).code(), Code::AddrNotAvailable);
     }
 }

@@ -42,7 +42,11 @@ fn no_time() -> Duration {
 }
 
 /// An active id on `channel` that is ready to connect.
-fn ready<F: Fabric>(bed: &Bed<F>, channel: &F::Channel, to: std::net::SocketAddr) -> Id<F> {
+pub(crate) fn ready<F: Fabric>(
+    bed: &Bed<F>,
+    channel: &F::Channel,
+    to: std::net::SocketAddr,
+) -> Id<F> {
     let mut id = Id::create(&bed.fabric, Some(channel), PortSpace::Tcp).expect("an id");
     id.resolve_addr(None, to, SOON).expect("resolve the address");
     assert_eq!(event::<F>(channel, EventKind::AddrResolved).key, id.key());
@@ -52,7 +56,10 @@ fn ready<F: Fabric>(bed: &Bed<F>, channel: &F::Channel, to: std::net::SocketAddr
     id
 }
 
-fn listening<F: Fabric>(bed: &Bed<F>, channel: &F::Channel) -> (Id<F>, std::net::SocketAddr) {
+pub(crate) fn listening<F: Fabric>(
+    bed: &Bed<F>,
+    channel: &F::Channel,
+) -> (Id<F>, std::net::SocketAddr) {
     let mut listener = Id::create(&bed.fabric, Some(channel), PortSpace::Tcp).expect("an id");
     listener.bind(bed.at(0)).expect("bind");
     listener.listen(0).expect("listen");
@@ -61,7 +68,11 @@ fn listening<F: Fabric>(bed: &Bed<F>, channel: &F::Channel) -> (Id<F>, std::net:
 }
 
 /// A pair connected by events.
-fn pair_by_events<F: Fabric>(bed: &Bed<F>, here: &F::Channel, there: &F::Channel) -> [Id<F>; 3] {
+pub(crate) fn pair_by_events<F: Fabric>(
+    bed: &Bed<F>,
+    here: &F::Channel,
+    there: &F::Channel,
+) -> [Id<F>; 3] {
     let (listener, addr) = listening(bed, there);
     let mut one = ready(bed, here, addr);
     one.connect(&ConnParam::default()).expect("connect");

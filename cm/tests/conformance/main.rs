@@ -9,11 +9,14 @@
 mod harness;
 
 mod bed;
+mod cm_events;
 mod completions;
 mod endpoints;
 mod events;
 mod ids;
+mod migrate;
 mod one_sided;
+mod options;
 mod processes;
 mod queues;
 mod raw;
