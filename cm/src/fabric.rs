@@ -10,6 +10,7 @@ use doorbell_engine::provider::Provider;
 use crate::addr::AddrInfo;
 use crate::attr::{ConnParam, Depths, IdOption, PortSpace, QpAttr};
 use crate::error::CmError;
+use crate::state::{QpFields, QpState};
 
 /// A device together with its connection manager.
 pub trait Fabric: Provider {
@@ -41,6 +42,26 @@ pub trait Fabric: Provider {
     /// # Errors
     /// As for the calls it stands for; nothing is left behind (EP-13).
     fn create_endpoint(&self, info: &AddrInfo) -> Result<Self::Id, CmError>;
+
+    /// Makes a queue pair that belongs to no id, in RESET (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// `Invalid`: capacities out of range.
+    fn create_qp(&self, attr: &QpAttr<'_, Self>) -> Result<Self::Qp, CmError>;
+
+    /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
+    /// has checked that the way is one of section 2.1.
+    ///
+    /// # Errors
+    /// `NotSupported`, or what the device answers.
+    fn modify_qp(&self, qp: &mut Self::Qp, from: QpState, fields: &QpFields)
+    -> Result<(), CmError>;
+
+    /// What the device says of a queue pair (`ibv_query_qp`); a field it does not keep is `None`.
+    ///
+    /// # Errors
+    /// What the device answers.
+    fn query_qp(&self, qp: &Self::Qp) -> Result<QpFields, CmError>;
 }
 
 /// An id. Dropping it destroys it (ID-8); it never blocks on an event, because events are
@@ -138,6 +159,38 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// # Errors
     /// As for connect.
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError>;
+
+    /// As [`CmId::connect`] on behalf of a queue pair that is not the id's; a synchronous id waits
+    /// for the peer's answer (CM-12).
+    ///
+    /// # Errors
+    /// As for connect.
+    fn connect_with(&mut self, qp: &F::Qp, param: &ConnParam<'_>) -> Result<(), CmError>;
+
+    /// As [`CmId::accept`] on behalf of a queue pair that is not the id's, and is in RTS.
+    ///
+    /// # Errors
+    /// As for connect.
+    fn accept_with(&mut self, qp: &F::Qp, param: &ConnParam<'_>) -> Result<(), CmError>;
+
+    /// What to set on a queue pair that is not the id's (`rdma_init_qp_attr`).
+    ///
+    /// # Errors
+    /// `Invalid`: a state that is none of INIT, RTR, RTS, or too early for it.
+    fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError>;
+
+    /// Tells the peer that the connection is up (`rdma_establish`, CM-12).
+    ///
+    /// # Errors
+    /// `Invalid` unless the peer has answered [`CmId::connect_with`].
+    fn establish(&mut self) -> Result<(), CmError>;
+
+    /// What the device says of the id's own queue pair (`ibv_query_qp`), which may be on another
+    /// thread; a field it does not keep is `None`.
+    ///
+    /// # Errors
+    /// `Invalid` without one; what the device answers.
+    fn query_qp(&self) -> Result<QpFields, CmError>;
 
     /// Rejects a request (`rdma_reject`), with up to 148 bytes for the peer.
     ///

@@ -11,9 +11,11 @@ use crate::attr::{ConnParam, Depths, IdOption, PortSpace};
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
+use crate::external::ExternalQp;
 use crate::fabric::{CmId, Fabric, IdKey};
 use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
 use crate::queues::{CompletionQueue, SharedReceive};
+use crate::state::{QpFields, QpState};
 use crate::window::Window;
 
 /// How long completions are still waited for once the peer has left: its last messages and
@@ -152,7 +154,8 @@ impl<F: Fabric> Id<F> {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
         let init = init.clone().or_srq(self.srq.as_ref());
-        self.qp = Some(QueuePair::new(&self.fabric, &mut self.cm, &init)?);
+        let cm = &mut self.cm;
+        self.qp = Some(QueuePair::with(&self.fabric, &init, |attr| cm.create_qp(attr))?);
         Ok(())
     }
 
@@ -245,6 +248,81 @@ impl<F: Fabric> Id<F> {
     pub fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         self.check_qp("accept")?;
         self.cm.accept(param)
+    }
+
+    /// Connects on behalf of a queue pair that is not the id's. The answer is CONNECT_RESPONSE, and
+    /// what a synchronous id waits for; then the queue pair is taken to RTS by hand, and
+    /// [`Id::establish`] follows (CM-12).
+    ///
+    /// # Errors
+    /// As for [`CmId::connect`], and `Invalid` on an id with a queue pair of its own.
+    pub fn connect_with(
+        &mut self,
+        qp: &ExternalQp<F>,
+        param: &ConnParam<'_>,
+    ) -> Result<(), CmError> {
+        self.check_no_qp("connect on behalf of a queue pair")?;
+        self.cm.connect_with(qp.raw(), param)
+    }
+
+    /// Accepts on behalf of a queue pair that is not the id's, and is in RTS by now.
+    ///
+    /// # Errors
+    /// As for [`CmId::accept`], and `Invalid` on an id with a queue pair of its own, or before
+    /// RTS.
+    pub fn accept_with(
+        &mut self,
+        qp: &ExternalQp<F>,
+        param: &ConnParam<'_>,
+    ) -> Result<(), CmError> {
+        let asked = "accept on behalf of a queue pair";
+        self.check_no_qp(asked)?;
+        if qp.state() != QpState::Rts {
+            let answer = format!("it is in {:?}, and the peer may send at once", qp.state());
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("take it to RTS first, with what init_qp_attr says"));
+        }
+        self.cm.accept_with(qp.raw(), param)
+    }
+
+    /// What to set on a queue pair that is not the id's for it to go to INIT, RTR or RTS
+    /// (`rdma_init_qp_attr`).
+    ///
+    /// # Errors
+    /// `Invalid`: another state, or too early.
+    pub fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {
+        self.cm.init_qp_attr(state)
+    }
+
+    /// Tells the peer that the connection is up, once the queue pair of [`Id::connect_with`] is in
+    /// RTS (`rdma_establish`).
+    ///
+    /// # Errors
+    /// `Invalid` on an id with a queue pair of its own, or without an answer of the peer (CM-12).
+    pub fn establish(&mut self) -> Result<(), CmError> {
+        self.check_no_qp("establish a connection")?;
+        self.cm.establish()
+    }
+
+    /// What the device says of the id's queue pair (`ibv_query_qp`).
+    ///
+    /// # Errors
+    /// `Invalid` without one; what the device answers.
+    pub fn query_qp(&self) -> Result<QpFields, CmError> {
+        match &self.qp {
+            Some(_) => self.cm.query_qp(),
+            None => Err(CmError::new(Code::Invalid, "query a queue pair", "the id has none")),
+        }
+    }
+
+    fn check_no_qp(&self, asked: &str) -> Result<(), CmError> {
+        match &self.qp {
+            None => Ok(()),
+            Some(qp) => {
+                let answer = format!("the id has queue pair {} of its own (CM-12)", qp.num());
+                Err(CmError::new(Code::Invalid, asked, answer))
+            }
+        }
     }
 
     fn check_qp(&self, asked: &str) -> Result<(), CmError> {

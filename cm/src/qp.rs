@@ -13,7 +13,7 @@ use crate::attr::QpAttr;
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed};
 use crate::exposed::Exposed;
-use crate::fabric::{CmId, Fabric};
+use crate::fabric::Fabric;
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
 use crate::window::Window;
 
@@ -240,10 +240,11 @@ pub(crate) struct QueuePair<F: Fabric> {
 }
 
 impl<F: Fabric> QueuePair<F> {
-    pub(crate) fn new(
+    /// Makes it with `make`, along with the queues it lacks.
+    pub(crate) fn with(
         fabric: &F,
-        cm: &mut F::Id,
         init: &QpInit<F>,
+        make: impl FnOnce(&QpAttr<'_, F>) -> Result<F::Qp, CmError>,
     ) -> Result<QueuePair<F>, CmError> {
         let own_cq = |given: &Option<CompletionQueue<F>>, depth: u32, name: &str| match given {
             Some(cq) => Ok(cq.clone()),
@@ -260,7 +261,7 @@ impl<F: Fabric> QueuePair<F> {
         };
         let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
         let recv_cq = own_cq(&init.recv_cq, received, "max_recv_wr")?;
-        let qp = cm.create_qp(&QpAttr {
+        let qp = make(&QpAttr {
             kind: init.kind,
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
@@ -289,6 +290,27 @@ impl<F: Fabric> QueuePair<F> {
 
     pub(crate) fn num(&self) -> u32 {
         self.qp.num()
+    }
+
+    pub(crate) fn raw(&self) -> &F::Qp {
+        &self.qp
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut F::Qp {
+        &mut self.qp
+    }
+
+    /// The device has forgotten all requests (SM-1): their buffers are free, their completions
+    /// will not come, and those that wait are dropped.
+    pub(crate) fn forget(&mut self) {
+        let num = self.qp.num();
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.serve(num, false);
+            cq.serve(num, true);
+        }
+        self.sent.clear();
+        self.sent_first = first_number();
+        self.posted = Posted::new();
     }
 
     pub(crate) fn caps(&self) -> QpCaps {

@@ -12,14 +12,16 @@ use doorbell_engine::provider::soft::{Breaker, LinkShared, Wiring};
 use doorbell_engine::provider::wake::Bell;
 
 use super::DeviceInner;
+use super::external::External;
 use super::host::bell_from_peer;
 use super::links::Ends;
 use super::sys::{Credentials, Received, Socket};
-use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::wire::{Instance, MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::{RNR_TIMER_DEFAULT, rnr_timer_ns};
 use crate::attr::{ConnParam, Depths};
 use crate::error::CmError;
 use crate::fabric::{EventKind, Rejection};
+use crate::state::{QpFields, QpState};
 
 /// How long a side waits for the other's word before it gives up; about what a kernel's
 /// connection manager takes over all its retries (section 2.11).
@@ -44,6 +46,8 @@ pub(super) enum State {
         until: Instant,
     },
     Requested,
+    /// The peer has accepted, and this side's queue pair, somebody else's, is not up yet.
+    Answered,
     Listening,
     /// A peer has connected and not yet said what it wants.
     Unborn,
@@ -111,21 +115,25 @@ pub(super) struct Core {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) qp: Option<Breaker>,
+    /// What this end does on behalf of a queue pair that is not its own.
+    pub(super) external: External,
     pub(super) options: Options,
     /// Its channel watches the socket.
     pub(super) watched: bool,
     /// When this end gives up waiting for the other, or tries again.
     pub(super) deadline: Option<Instant>,
     /// What the peer asked for, until it is accepted.
-    request: Option<Box<Request>>,
+    pub(super) request: Option<Box<Request>>,
     /// What this side asks for, until the listener has room.
     knock: Option<Message>,
-    rnr_retry: u8,
-    depths: Depths,
+    pub(super) rnr_retry: u8,
+    pub(super) depths: Depths,
     /// What wakes the domain of the peer that asks.
-    peer_bell: Option<Bell>,
-    peer: Option<Credentials>,
-    link: Option<Arc<LinkShared>>,
+    pub(super) peer_bell: Option<Bell>,
+    pub(super) peer: Option<Credentials>,
+    /// The peer's device, once it has answered.
+    pub(super) peer_instance: Option<Instance>,
+    pub(super) link: Option<Arc<LinkShared>>,
 }
 
 impl End {
@@ -158,6 +166,7 @@ impl End {
             local: None,
             remote: None,
             qp: None,
+            external: External::default(),
             options: Options::default(),
             watched: false,
             deadline: None,
@@ -167,6 +176,7 @@ impl End {
             depths: Depths::default(),
             peer_bell: None,
             peer: None,
+            peer_instance: None,
             link: None,
         };
         End {
@@ -253,9 +263,10 @@ impl Drop for End {
     /// Tells the peer what a destroyed id means for it (ID-9).
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        core.drop_external();
         let goodbye = match core.state {
             State::Asked | State::Requested => Some(reject(&[])),
-            State::Replied | State::Established => Some(Message::Bye),
+            State::Replied | State::Answered | State::Established => Some(Message::Bye),
             _ => None,
         };
         if let (Some(goodbye), Some(socket)) = (goodbye, &core.socket) {
@@ -288,14 +299,17 @@ impl Core {
     /// The descriptor, if there is something to be heard on it. (One that is not connected reads
     /// as closed.)
     pub(super) fn audible(&self) -> Option<RawFd> {
-        use State::{Asked, Established, Listening, Replied, Requested, Unborn};
-        let audible =
-            matches!(self.state, Requested | Listening | Unborn | Asked | Replied | Established);
+        use State::{Answered, Asked, Established, Listening, Replied, Requested, Unborn};
+        let audible = matches!(
+            self.state,
+            Requested | Answered | Listening | Unborn | Asked | Replied | Established
+        );
         self.socket.as_ref().filter(|_| audible).map(Socket::fd)
     }
 
     /// Leaves the connection behind.
     fn close(&mut self, state: State) {
+        self.drop_external();
         self.state = state;
         self.socket = None;
         self.deadline = None;
@@ -373,7 +387,8 @@ impl Core {
     }
 
     /// Accepts the request (`rdma_accept`): the queue pair is connected before the answer goes
-    /// out, since the peer may send as soon as it has it.
+    /// out, since the peer may send as soon as it has it. One that is not the id's was by its
+    /// owner.
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &Breaker) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
@@ -381,7 +396,13 @@ impl Core {
         };
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
-        let offer = self.device.links.offer(ends, request.directory, self.peer_bell.take(), qp)?;
+        let (offer, joined) = match self.external.offered.take() {
+            Some((offer, _)) => (offer, true),
+            None => {
+                let (links, bell) = (&self.device.links, self.peer_bell.take());
+                (links.offer(ends, request.directory, bell, qp)?, false)
+            }
+        };
         let wanted = request.depths.swapped();
         let most = self.depths_max();
         self.depths =
@@ -391,7 +412,9 @@ impl Core {
                     initiator: wanted.initiator.min(most.initiator),
                 });
         self.rnr_retry = param.rnr_retry;
-        qp.connect(&offer.link, self.wiring(request.qp));
+        if !joined {
+            qp.connect(&offer.link, self.wiring(request.qp));
+        }
         let reply = Message::Reply(Box::new(Reply {
             place: here,
             qp: qp.num(),
@@ -434,15 +457,32 @@ impl Core {
         Raised::plain(EventKind::Disconnected)
     }
 
-    fn place(&self, qp: &Breaker) -> Place {
+    pub(super) fn place(&self, qp: &Breaker) -> Place {
         let (domain, queue) = qp.place();
         Place { instance: self.device.instance, domain, queue }
     }
 
     /// The most this device serves and has in flight.
-    fn depths_max(&self) -> Depths {
+    pub(super) fn depths_max(&self) -> Depths {
         let most = self.device.rd_atomic_max();
         Depths { responder: most, initiator: most }
+    }
+
+    /// What a query of the id's own queue pair says.
+    pub(super) fn fields(&self) -> QpFields {
+        let state = match self.state {
+            State::Established | State::Replied | State::HungUp => QpState::Rts,
+            State::Closed => QpState::Err,
+            _ => QpState::Init,
+        };
+        let up = state == QpState::Rts;
+        QpFields {
+            state: Some(state),
+            timeout: up.then_some(self.options.ack_timeout),
+            max_rd_atomic: up.then_some(self.depths.initiator),
+            max_dest_rd_atomic: up.then_some(self.depths.responder),
+            ..QpFields::default()
+        }
     }
 
     fn wiring(&self, peer: u32) -> Wiring {
@@ -488,7 +528,7 @@ impl Core {
                 let raised = self.give_up(EventKind::Rejected, status);
                 Some(Raised { data, ..raised })
             }
-            (State::Established, Message::Bye) => {
+            (State::Established | State::Answered, Message::Bye) => {
                 self.close(State::HungUp);
                 Some(Raised::plain(EventKind::Disconnected))
             }
@@ -498,7 +538,8 @@ impl Core {
 
     /// The passive side has accepted.
     fn establish(&mut self, reply: &Reply, files: Vec<OwnedFd>) -> Raised {
-        let (Some(qp), Some(peer)) = (self.qp.clone(), self.peer) else {
+        let external = self.external.asks_for.clone();
+        let (Some(qp), Some(peer)) = (external.clone().or(self.qp.clone()), self.peer) else {
             return self.give_up(EventKind::ConnectError, -Code::Invalid.errno());
         };
         let ends = Ends { peer_pid: peer.pid, peer: reply.place, here: self.place(&qp) };
@@ -514,16 +555,29 @@ impl Core {
         };
         let granted = reply.depths.swapped();
         self.depths = granted.within(self.depths_max());
+        let (data, depths) = (reply.data.to_vec(), Some(granted));
+        self.deadline = None;
+        if external.is_some() {
+            self.link = Some(link);
+            self.external.unwired = true;
+            self.external.answer = Some(reply.qp);
+            self.peer_instance = Some(reply.place.instance);
+            self.state = State::Answered;
+            return Raised { data, depths, ..Raised::plain(EventKind::ConnectResponse) };
+        }
         qp.connect(&link, self.wiring(reply.qp));
         self.link = Some(link);
+        self.ready();
+        Raised { data, depths, ..Raised::plain(EventKind::Established) }
+    }
+
+    /// Tells the peer that this side is up.
+    pub(super) fn ready(&mut self) {
         if let Some(socket) = &self.socket {
             // If this fails the peer is gone, and the next read says so.
             let _ = socket.send(&Message::Ready.encode(), &[]);
         }
         self.state = State::Established;
-        self.deadline = None;
-        let (data, depths) = (reply.data.to_vec(), Some(granted));
-        Raised { data, depths, ..Raised::plain(EventKind::Established) }
     }
 
     /// The peer's process is gone, or broke the rules.
@@ -537,7 +591,7 @@ impl Core {
                 Some(Raised::failed(EventKind::Rejected, Rejection::Consumer as i32))
             }
             State::Replied => Some(Raised::failed(EventKind::ConnectError, -Code::Reset.errno())),
-            State::Established => {
+            State::Established | State::Answered => {
                 self.state = State::HungUp;
                 Some(Raised::failed(EventKind::Disconnected, -Code::Reset.errno()))
             }

@@ -10,11 +10,12 @@ use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit};
 use super::channel::{Inner, SoftChannel};
 use super::conn::{Core, End, Raised, State};
 use super::sys::Socket;
-use super::{DeviceInner, SoftDevice, place, rnr_timer_ns};
+use super::{DeviceInner, SoftDevice, external, place, rnr_timer_ns};
 use crate::attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey, Rejection};
+use crate::state::{QpFields, QpState};
 
 /// Requests a listener keeps waiting at most (CM-4).
 const BACKLOG_MAX: u32 = 1024;
@@ -52,12 +53,54 @@ impl SoftId {
         }
     }
 
-    /// Waits until this id is connected, or is known not to be.
-    fn wait_established(&self, asked: &str) -> Result<(), CmError> {
+    /// Connects, on behalf of a queue pair that is not the id's if one is given.
+    fn request(&mut self, param: &ConnParam<'_>, qp: Option<Breaker>) -> Result<(), CmError> {
+        let mut core = self.end.lock();
+        let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
+        let asked = format!("connect to {to}");
+        if core.state != State::RouteResolved {
+            return Err(wrong_state(&asked, core.state, "RouteResolved (CM-7)"));
+        }
+        check(&asked, param, CONNECT_DATA_MAX, core.device.rd_atomic_max())?;
+        core.external.asks_for = qp.clone();
+        let wanted = if qp.is_some() { EventKind::ConnectResponse } else { EventKind::Established };
+        let qp = qp.map_or_else(|| queue_pair(&asked, &core), Ok)?;
+        core.make_socket(&asked)?;
+        let raised = core.start(param, &qp);
+        drop(core);
+        if let Some(raised) = raised {
+            self.channel.raise(self.end.key, raised);
+        }
+        self.channel.watch(&self.end)?;
+        if self.synchronous { self.wait(&asked, wanted) } else { Ok(()) }
+    }
+
+    /// Accepts, on behalf of a queue pair that is not the id's if one is given.
+    fn reply(&mut self, param: &ConnParam<'_>, qp: Option<Breaker>) -> Result<(), CmError> {
+        let asked = "accept a connection request";
+        let mut core = self.end.lock();
+        if core.state != State::Asked {
+            return Err(wrong_state(asked, core.state, "Asked"));
+        }
+        check(asked, param, ACCEPT_DATA_MAX, core.device.rd_atomic_max())?;
+        let joined = core.external.offered.as_ref().map(|(_, num)| *num);
+        if joined != qp.as_ref().map(Breaker::num) {
+            let answer = "the queue pair is not the one that was taken to RTS for it (CM-12)";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        let qp = qp.map_or_else(|| queue_pair(asked, &core), Ok)?;
+        core.accept(param, &qp)?;
+        drop(core);
+        self.channel.watch(&self.end)?;
+        if self.synchronous { self.wait(asked, EventKind::Established) } else { Ok(()) }
+    }
+
+    /// Waits until what is wanted has happened, or is known not to.
+    fn wait(&self, asked: &str, wanted: EventKind) -> Result<(), CmError> {
         loop {
             let Some((_, raised)) = self.channel.next(None)? else { continue };
             match raised.kind {
-                EventKind::Established => return Ok(()),
+                kind if kind == wanted => return Ok(()),
                 EventKind::Disconnected => {
                     let answer = "the peer ended the connection";
                     return Err(CmError::new(Code::Reset, asked, answer));
@@ -351,36 +394,42 @@ impl CmId<SoftDevice> for SoftId {
     }
 
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        let mut core = self.end.lock();
-        let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
-        let asked = format!("connect to {to}");
-        if core.state != State::RouteResolved {
-            return Err(wrong_state(&asked, core.state, "RouteResolved (CM-7)"));
-        }
-        check(&asked, param, CONNECT_DATA_MAX, core.device.rd_atomic_max())?;
-        let qp = queue_pair(&asked, &core)?;
-        core.make_socket(&asked)?;
-        let raised = core.start(param, &qp);
-        drop(core);
-        if let Some(raised) = raised {
-            self.channel.raise(self.end.key, raised);
-        }
-        self.channel.watch(&self.end)?;
-        if self.synchronous { self.wait_established(&asked) } else { Ok(()) }
+        self.request(param, None)
     }
 
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        let asked = "accept a connection request";
+        self.reply(param, None)
+    }
+
+    fn connect_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
+        self.request(param, Some(qp.breaker()))
+    }
+
+    fn accept_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
+        self.reply(param, Some(qp.breaker()))
+    }
+
+    fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {
+        external::fields_for(&self.end, state)
+    }
+
+    fn establish(&mut self) -> Result<(), CmError> {
+        let asked = "establish a connection";
         let mut core = self.end.lock();
-        if core.state != State::Asked {
-            return Err(wrong_state(asked, core.state, "Asked"));
+        if core.state != State::Answered {
+            return Err(wrong_state(asked, core.state, "Answered (CM-12)"));
         }
-        check(asked, param, ACCEPT_DATA_MAX, core.device.rd_atomic_max())?;
-        let qp = queue_pair(asked, &core)?;
-        core.accept(param, &qp)?;
-        drop(core);
-        self.channel.watch(&self.end)?;
-        if self.synchronous { self.wait_established(asked) } else { Ok(()) }
+        if core.external.unwired {
+            let answer = "its queue pair is not in RTS (CM-12)";
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("take it there with what init_qp_attr says"));
+        }
+        core.ready();
+        Ok(())
+    }
+
+    fn query_qp(&self) -> Result<QpFields, CmError> {
+        Ok(self.end.lock().fields())
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {
@@ -397,7 +446,7 @@ impl CmId<SoftDevice> for SoftId {
     fn disconnect(&mut self) -> Result<(), CmError> {
         let mut core = self.end.lock();
         let state = core.state;
-        if !matches!(state, State::Established | State::Replied | State::HungUp) {
+        if !matches!(state, State::Established | State::Answered | State::Replied | State::HungUp) {
             return Err(wrong_state("disconnect", state, "connected (CM-10)"));
         }
         if let Some(qp) = &core.qp {

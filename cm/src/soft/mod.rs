@@ -14,6 +14,7 @@
 
 mod channel;
 mod conn;
+mod external;
 mod host;
 mod id;
 mod links;
@@ -41,13 +42,15 @@ pub use self::channel::SoftChannel;
 pub use self::id::SoftId;
 
 use self::channel::Inner;
+use self::external::Waiting;
 use self::host::Directory;
 use self::links::Links;
 use self::wire::Instance;
 use crate::addr::AddrInfo;
-use crate::attr::PortSpace;
+use crate::attr::{PortSpace, QpAttr};
 use crate::error::CmError;
 use crate::fabric::{CmId, Fabric};
+use crate::state::{QpFields, QpState};
 
 /// The name of the device that is always there.
 pub const SOFT_DEVICE: &str = "soft0";
@@ -68,6 +71,7 @@ struct DeviceInner {
     /// Where peers find its table of regions.
     directory: FileName,
     links: Links,
+    waiting: Waiting,
     keys: AtomicU64,
 }
 
@@ -116,6 +120,7 @@ impl SoftDevice {
             soft: Soft::new(name, host, Some(directory.mapping)),
             directory: directory.name,
             links: Links::default(),
+            waiting: Waiting::default(),
             keys: AtomicU64::new(1),
         })))
     }
@@ -225,5 +230,18 @@ impl Fabric for SoftDevice {
             }
         }
         Ok(id)
+    }
+
+    fn create_qp(&self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
+        external::create(self, attr)
+    }
+
+    fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+        external::modify(self, qp, from, fields)
+    }
+
+    /// It keeps none: what it is told it either does or refuses.
+    fn query_qp(&self, _qp: &SoftQp) -> Result<QpFields, CmError> {
+        Ok(QpFields::default())
     }
 }

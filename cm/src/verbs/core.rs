@@ -23,6 +23,8 @@ pub(super) struct Record {
     closed: AtomicBool,
     /// The peer has ended the connection.
     left: AtomicBool,
+    /// The peer has answered, and waits to hear that the connection is up.
+    waits: AtomicBool,
     answer: OnceLock<Vec<u8>>,
     depths: OnceLock<Depths>,
     /// User data.
@@ -37,6 +39,7 @@ impl Record {
             key: IdKey(NEXT.fetch_add(1, Ordering::Relaxed)),
             closed: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             answer: OnceLock::new(),
             depths: OnceLock::new(),
             context: AtomicU64::new(0),
@@ -65,6 +68,11 @@ impl Record {
     /// True once the peer's goodbye was taken.
     pub(super) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
+    }
+
+    /// True once if the peer has answered and waits.
+    pub(super) fn take_wait(&self) -> bool {
+        self.waits.swap(false, Ordering::Relaxed)
     }
 
     /// Private data of the peer: of its request, or of its answer.
@@ -107,6 +115,9 @@ impl Record {
             }
             Some(EventKind::Disconnected) => self.left.store(true, Ordering::Relaxed),
             _ => {}
+        }
+        if kind == Some(EventKind::ConnectResponse) {
+            self.waits.store(true, Ordering::Relaxed);
         }
         let depths = event.depths().and_then(|depths| self.set_depths(depths));
         Told { kind, status: event.status(), depths }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::verbs::{QpParts, Verbs, VerbsQp};
-use doorbell_engine::provider::{Provider, QpCaps};
+use doorbell_engine::provider::{Provider, Qp};
 use rdma_sys::*;
 
 use super::addr::{self, Raw};
@@ -19,12 +19,13 @@ use super::channel::{VerbsChannel, admit};
 use super::core::{Core, Record, Told};
 use super::create::address_error;
 use super::line::{Deadline, RawEvent};
-use super::options;
 use super::param::{check_data, conn_param, failure};
+use super::{fields, options};
 use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey};
+use crate::state::{Mask, QpFields, QpState};
 
 /// How long connect and accept of a synchronous id wait. The kernel gives up before: after 15
 /// attempts, about 65 s on RoCE.
@@ -142,59 +143,6 @@ impl VerbsId {
         Ok(())
     }
 
-    /// The attributes in C's form, after the checks that librdmacm leaves to chance.
-    fn init_attr(
-        &self,
-        asked: &str,
-        attr: &QpAttr<'_, Verbs>,
-    ) -> Result<ibv_qp_init_attr, CmError> {
-        let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
-        let (want, limit) = (attr.caps, self.device.caps());
-        for (name, figure, max) in [
-            ("send_wr", want.send_wr, limit.qp_wr_max),
-            ("recv_wr", want.recv_wr, limit.qp_wr_max),
-            ("send_sge", want.send_sge, limit.send_sge_max),
-            ("recv_sge", want.recv_sge, limit.send_sge_max),
-            ("inline", want.inline, limit.inline_max),
-        ] {
-            if figure > max {
-                return invalid(format!("{name} {figure}, but {} has {max}", limit.device));
-            }
-        }
-        if want.send_wr == 0 {
-            return invalid(String::from("send_wr 0, at least 1 is needed"));
-        }
-        for cq in [attr.send_cq, attr.recv_cq] {
-            // SAFETY: the queue lives while its handle does.
-            if unsafe { (*cq.as_ptr()).context } != self.device.context() {
-                return invalid(format!("a completion queue is not of {}", limit.device));
-            }
-        }
-        // SAFETY: zero is a valid value of each field.
-        let mut init: ibv_qp_init_attr = unsafe { zeroed() };
-        init.send_cq = attr.send_cq.as_ptr();
-        init.recv_cq = attr.recv_cq.as_ptr();
-        init.cap.max_send_wr = want.send_wr;
-        init.cap.max_send_sge = want.send_sge.max(1);
-        init.cap.max_inline_data = want.inline;
-        match attr.srq {
-            Some(srq) => {
-                // SAFETY: the queue lives while its handle does.
-                if unsafe { (*srq.as_ptr()).context } != self.device.context() {
-                    return invalid(format!("the shared queue is not of {}", limit.device));
-                }
-                init.srq = srq.as_ptr();
-            }
-            None => {
-                init.cap.max_recv_wr = want.recv_wr;
-                init.cap.max_recv_sge = want.recv_sge.max(1);
-            }
-        }
-        init.qp_type = attr.kind as ibv_qp_type::Type;
-        init.sq_sig_all = attr.signal_all.into();
-        Ok(init)
-    }
-
     /// One try at the next request of a synchronous listener.
     fn try_request(&self) -> io::Result<Option<VerbsId>> {
         let mut new = ptr::null_mut();
@@ -310,7 +258,7 @@ impl CmId<Verbs> for VerbsId {
             let answer = if has { "the id has one already" } else { "the id is on no device yet" };
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        let mut init = self.init_attr(&asked, attr)?;
+        let mut init = fields::init_attr(&self.device, &asked, attr)?;
         let pd = self.device.pd();
         self.plain_call(&asked, |id| {
             // SAFETY: id, domain and queues are alive and of one device.
@@ -323,13 +271,7 @@ impl CmId<Verbs> for VerbsId {
         // SAFETY: the id is alive; the call has set its queue pair.
         let qp = self.core.with(|id| unsafe { NonNull::new((*id).qp) });
         let qp = qp.ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))?;
-        let caps = QpCaps {
-            send_wr: init.cap.max_send_wr,
-            recv_wr: if attr.srq.is_some() { 0 } else { init.cap.max_recv_wr },
-            send_sge: init.cap.max_send_sge,
-            recv_sge: init.cap.max_recv_sge,
-            inline: init.cap.max_inline_data,
-        };
+        let caps = fields::caps_of(&init, attr);
         let parts = QpParts {
             kind: attr.kind,
             qp,
@@ -395,6 +337,77 @@ impl CmId<Verbs> for VerbsId {
         // SAFETY: the id is alive, and the private data as long as `param`.
         let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
         self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
+    }
+
+    fn connect_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
+        let asked = format!("connect to {} for queue pair {}", self.peer(), qp.num());
+        let mut raw = conn_param(&asked, param, CONNECT_DATA_MAX, self.device.caps())?;
+        raw.qp_num = qp.num();
+        // SAFETY: the id is alive, and the private data as long as `param`.
+        let told = self.plain_call(&asked, |id| unsafe { rdma_connect(id, &raw mut raw) })?;
+        self.finish(&asked, told, EventKind::ConnectResponse, CONNECT_LIMIT)
+    }
+
+    fn accept_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
+        let asked = format!("accept {} for queue pair {}", self.peer(), qp.num());
+        let mut raw = conn_param(&asked, param, ACCEPT_DATA_MAX, self.device.caps())?;
+        raw.qp_num = qp.num();
+        // SAFETY: the id is alive, and the private data as long as `param`.
+        let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
+        self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
+    }
+
+    fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {
+        let asked = format!("what a queue pair needs for {state:?}");
+        if !matches!(state, QpState::Init | QpState::Rtr | QpState::Rts) {
+            let answer = "the connection manager knows INIT, RTR and RTS only";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        // SAFETY: zero is a valid value of each field.
+        let mut attr: ibv_qp_attr = unsafe { zeroed() };
+        attr.qp_state = state as u32;
+        let mut mask = 0;
+        self.plain_call(&asked, |id| {
+            // SAFETY: the id is alive, and so are structure and mask.
+            unsafe { rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) }
+        })?;
+        let mask = Mask::from_bits_truncate(mask.cast_unsigned());
+        // What the kernel fills in when it knows the peer; before, it says next to nothing.
+        let known = match state {
+            QpState::Rtr => Mask::DEST_QP,
+            QpState::Rts => Mask::SQ_PSN,
+            _ => Mask::STATE,
+        };
+        if !mask.contains(known) {
+            return Err(CmError::new(Code::Invalid, asked, "the peer is not known yet"));
+        }
+        Ok(fields::from_raw(&attr, mask))
+    }
+
+    fn establish(&mut self) -> Result<(), CmError> {
+        let asked = format!("establish the connection to {}", self.peer());
+        // librdmacm would say that all is well.
+        if !self.record().take_wait() {
+            return Err(CmError::new(Code::Invalid, asked, "the peer has not answered (CM-12)"));
+        }
+        // SAFETY: the id is alive.
+        self.plain_call(&asked, |id| unsafe { rdma_establish(id) }).map(drop)
+    }
+
+    fn query_qp(&self) -> Result<QpFields, CmError> {
+        // The lock keeps the queue pair from being destroyed on its thread.
+        self.core.with(|id| {
+            // SAFETY: the id is alive, and so is its queue pair if it has one.
+            unsafe {
+                match NonNull::new((*id).qp) {
+                    Some(qp) => fields::query(qp),
+                    None => {
+                        let answer = "the id has none";
+                        Err(CmError::new(Code::Invalid, "query a queue pair", answer))
+                    }
+                }
+            }
+        })
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {

@@ -17,6 +17,7 @@ mod addr;
 mod channel;
 mod core;
 mod create;
+mod fields;
 mod id;
 mod line;
 mod options;
@@ -25,12 +26,13 @@ mod param;
 pub use self::channel::VerbsChannel;
 pub use self::id::VerbsId;
 
-use doorbell_engine::provider::verbs::Verbs;
+use doorbell_engine::provider::verbs::{Verbs, VerbsQp};
 
 use crate::addr::AddrInfo;
-use crate::attr::PortSpace;
+use crate::attr::{PortSpace, QpAttr};
 use crate::error::CmError;
 use crate::fabric::Fabric;
+use crate::state::{QpFields, QpState};
 
 impl Fabric for Verbs {
     type Id = VerbsId;
@@ -50,5 +52,22 @@ impl Fabric for Verbs {
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<VerbsId, CmError> {
         create::endpoint(self, info)
+    }
+
+    fn create_qp(&self, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
+        fields::create(self, attr)
+    }
+
+    fn modify_qp(
+        &self,
+        qp: &mut VerbsQp,
+        _from: QpState,
+        fields: &QpFields,
+    ) -> Result<(), CmError> {
+        fields::modify(qp, fields)
+    }
+
+    fn query_qp(&self, qp: &VerbsQp) -> Result<QpFields, CmError> {
+        fields::query_own(qp)
     }
 }

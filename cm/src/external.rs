@@ -1,0 +1,205 @@
+//! [`ExternalQp`]: a queue pair that its owner takes from state to state, with or without the
+//! help of a connection manager.
+
+use std::time::{Duration, Instant};
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::QpCaps;
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use crate::buffer::Buffer;
+use crate::error::{CmError, PostFailed, Refused};
+use crate::fabric::Fabric;
+use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
+use crate::queues::CompletionQueue;
+use crate::state::{QpFields, QpState};
+
+/// How long a wait sleeps between polls.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A queue pair of its own, not of an id (`ibv_create_qp`): made in RESET, taken from state to
+/// state by hand ([`ExternalQp::modify`]). An id can connect on its behalf
+/// ([`crate::Id::connect_with`], [`crate::Id::accept_with`], CM-12) and says what to set for each
+/// state ([`crate::Id::init_qp_attr`]).
+///
+/// It knows its own state, and refuses what that does not allow before the device sees it: some
+/// carry out later what they refuse (section 3, R2).
+pub struct ExternalQp<F: Fabric> {
+    qp: QueuePair<F>,
+    state: QpState,
+    /// What was set last.
+    set: QpFields,
+    fabric: F,
+}
+
+impl<F: Fabric> ExternalQp<F> {
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// As for [`crate::Id::create_qp`].
+    pub fn new(fabric: &F, init: &QpInit<F>) -> Result<ExternalQp<F>, CmError> {
+        let qp = QueuePair::with(fabric, init, |attr| fabric.create_qp(attr))?;
+        let set = QpFields::default();
+        Ok(ExternalQp { qp, state: QpState::Reset, set, fabric: fabric.clone() })
+    }
+
+    /// Its number, which the peer needs.
+    pub fn num(&self) -> u32 {
+        self.qp.num()
+    }
+
+    /// The capacities that came back (QP-10).
+    pub fn caps(&self) -> QpCaps {
+        self.qp.caps()
+    }
+
+    /// The queues in which its sends and receives complete.
+    pub fn queues(&self) -> (&CompletionQueue<F>, &CompletionQueue<F>) {
+        self.qp.queues()
+    }
+
+    /// The state it was taken to, or ERR once a request has failed (SM-3).
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Sets fields, and so takes it to another state (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    /// `Invalid`: no such way, a field too few or too many (section 2.1), or out of range; it
+    /// stays as it is. `NotSupported`: the device cannot, which says what it can.
+    pub fn modify(&mut self, fields: &QpFields) -> Result<(), CmError> {
+        let to = fields.check(self.state)?;
+        self.fabric.modify_qp(self.qp.raw_mut(), self.state, fields)?;
+        self.state = to;
+        self.set = fields.or(self.set);
+        if to == QpState::Reset {
+            self.set = QpFields::default();
+            self.qp.forget();
+        }
+        Ok(())
+    }
+
+    /// What the device says of it (`ibv_query_qp`), and what was set last where a device does not
+    /// tell (SM-5).
+    ///
+    /// # Errors
+    /// What the device answers.
+    pub fn query(&self) -> Result<QpFields, CmError> {
+        let fields = self.fabric.query_qp(self.qp.raw())?;
+        Ok(fields.or(QpFields { state: Some(self.state), ..self.set }))
+    }
+
+    pub(crate) fn raw(&self) -> &F::Qp {
+        self.qp.raw()
+    }
+
+    /// Posts one receive (`ibv_post_recv`).
+    ///
+    /// # Errors
+    /// `State` in RESET; the queue is full. The buffer comes back.
+    pub fn post_recv(&mut self, buffer: Buffer<F>) -> Result<(), Refused<Buffer<F>>> {
+        let mut list = vec![buffer];
+        let result = self.post_recvs(&mut list);
+        result.map_err(|failed| Refused { cause: failed.cause, back: list.pop() })
+    }
+
+    /// Posts receives in order with one doorbell. What was taken leaves `list` (PL-1).
+    ///
+    /// # Errors
+    /// As for one.
+    pub fn post_recvs(&mut self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
+        match self.state {
+            QpState::Reset => Err(PostFailed::state()),
+            _ => self.qp.post_recvs(list),
+        }
+    }
+
+    /// Posts one send of the first `len` bytes of a buffer (`ibv_post_send`).
+    ///
+    /// # Errors
+    /// `State` before RTS; see [`doorbell_engine::wr::PostCause`]. The buffer comes back.
+    pub fn post_send(
+        &mut self,
+        buffer: Buffer<F>,
+        len: usize,
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        let mut list = vec![SendRequest { buffer, len, op, flags }];
+        let result = self.post_sends(&mut list);
+        result.map_err(|failed| Refused {
+            cause: failed.cause,
+            back: list.pop().map(|request| request.buffer),
+        })
+    }
+
+    /// Posts sends in order with one doorbell. What was taken leaves `list` (PL-1).
+    ///
+    /// # Errors
+    /// As for one.
+    pub fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
+        self.check_sends()?;
+        self.qp.post_sends(list)
+    }
+
+    /// Posts one inline send: `bytes` is copied during the call (SQ-4).
+    ///
+    /// # Errors
+    /// As for [`ExternalQp::post_send`].
+    pub fn post_inline(
+        &mut self,
+        bytes: &[u8],
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), PostFailed> {
+        self.check_sends()?;
+        self.qp.post_inline(bytes, op, flags)
+    }
+
+    fn check_sends(&self) -> Result<(), PostFailed> {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(PostFailed::state()),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
+        }
+    }
+
+    /// The next completed send, within `limit`.
+    ///
+    /// # Errors
+    /// `TimedOut`. How the send itself ended is in the completion.
+    pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
+        self.next("a send", limit, QueuePair::poll_send)
+    }
+
+    /// The next completed receive, within `limit`.
+    ///
+    /// # Errors
+    /// As for [`ExternalQp::next_send`].
+    pub fn next_recv(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
+        self.next("a receive", limit, QueuePair::poll_recv)
+    }
+
+    fn next(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        poll: fn(&mut QueuePair<F>) -> Option<Completion<F>>,
+    ) -> Result<Completion<F>, CmError> {
+        let end = Instant::now().checked_add(limit);
+        loop {
+            if let Some(completion) = poll(&mut self.qp) {
+                if !completion.status.is_ok() {
+                    self.state = QpState::Err;
+                }
+                return Ok(completion);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                let asked = format!("wait for the completion of {what}");
+                let answer = format!("none came within {limit:?}");
+                return Err(CmError::new(Code::TimedOut, asked, answer));
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}

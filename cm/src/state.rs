@@ -1,0 +1,398 @@
+//! The states of a queue pair, and what may be set on the way from one to the next (section 2.1).
+//! The table is kept here, for every device: what one of them would forgive, or crash on, is the
+//! same error on all.
+
+use bitflags::bitflags;
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Access;
+
+use crate::error::CmError;
+
+/// States of a queue pair (`enum ibv_qp_state`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum QpState {
+    /// New: nothing is taken.
+    Reset = 0,
+    /// Receives are taken.
+    Init = 1,
+    /// The peer is answered.
+    Rtr = 2,
+    /// Sends run.
+    Rts = 3,
+    /// Sends are taken and not begun.
+    Sqd = 4,
+    /// The send queue has failed; receives go on (not with reliable connections).
+    Sqe = 5,
+    /// Everything is flushed.
+    Err = 6,
+}
+
+impl QpState {
+    /// The state of a number a device gave.
+    pub fn from_raw(raw: u32) -> Option<QpState> {
+        use QpState::*;
+        [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].get(raw as usize).copied()
+    }
+}
+
+/// Bytes of a packet's payload at most (`enum ibv_mtu`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mtu {
+    /// 256 bytes.
+    Bytes256 = 1,
+    /// 512 bytes.
+    Bytes512 = 2,
+    /// 1024 bytes.
+    Bytes1024 = 3,
+    /// 2048 bytes.
+    Bytes2048 = 4,
+    /// 4096 bytes.
+    Bytes4096 = 5,
+}
+
+impl Mtu {
+    /// The size of a number a device gave.
+    pub fn from_raw(raw: u32) -> Option<Mtu> {
+        use Mtu::*;
+        [Bytes256, Bytes512, Bytes1024, Bytes2048, Bytes4096]
+            .into_iter()
+            .find(|mtu| *mtu as u32 == raw)
+    }
+
+    /// It in bytes.
+    pub fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+}
+
+/// The way to a peer's port (`struct ibv_ah_attr`). On InfiniBand without a `gid` the local
+/// identifier leads there; RoCE always has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's GID, with what a global route needs.
+    pub route: Option<GlobalRoute>,
+    /// The peer's local identifier.
+    pub lid: u16,
+    /// Service level.
+    pub service_level: u8,
+    /// The low bits of the source's local identifier.
+    pub source_path: u8,
+    /// Rate limit of the path; 0 for none.
+    pub static_rate: u8,
+    /// The own port.
+    pub port: u8,
+}
+
+/// A route by GID (`struct ibv_global_route`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's GID, in the order of the wire.
+    pub gid: [u8; 16],
+    /// Flow label.
+    pub flow_label: u32,
+    /// Which of the own GIDs is the source.
+    pub source_index: u8,
+    /// Hops at most.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+}
+
+bitflags! {
+    /// Which fields of [`QpFields`] are there (`enum ibv_qp_attr_mask`, numbers as there).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Mask: u32 {
+        const STATE = 1;
+        const ACCESS = 1 << 3;
+        const PKEY_INDEX = 1 << 4;
+        const PORT = 1 << 5;
+        const AV = 1 << 7;
+        const PATH_MTU = 1 << 8;
+        const TIMEOUT = 1 << 9;
+        const RETRY_CNT = 1 << 10;
+        const RNR_RETRY = 1 << 11;
+        const RQ_PSN = 1 << 12;
+        const MAX_RD_ATOMIC = 1 << 13;
+        const MIN_RNR_TIMER = 1 << 15;
+        const SQ_PSN = 1 << 16;
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        const DEST_QP = 1 << 20;
+    }
+}
+
+impl Mask {
+    fn names(self) -> String {
+        let names: Vec<&str> = self.iter_names().map(|(name, _)| name).collect();
+        names.join(", ")
+    }
+}
+
+/// Fields of a queue pair (`struct ibv_qp_attr` with its mask): those to set, those the
+/// connection manager wants set, or those that a device says it has. What is `None` is not meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpFields {
+    /// The state to go to, or to be in.
+    pub state: Option<QpState>,
+    /// What the peer may do by itself (`qp_access_flags`).
+    pub access: Option<Access>,
+    /// Index of the partition key.
+    pub pkey_index: Option<u16>,
+    /// The own port, from 1.
+    pub port: Option<u8>,
+    /// The way to the peer.
+    pub av: Option<AddressVector>,
+    /// Payload of a packet.
+    pub path_mtu: Option<Mtu>,
+    /// The peer's queue pair number.
+    pub dest_qp: Option<u32>,
+    /// Number of the first packet that comes; 24 bits.
+    pub rq_psn: Option<u32>,
+    /// READs and atomics of the peer served at a time.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Wait of the peer's sends without a receive here; codes of RC-1.
+    pub min_rnr_timer: Option<u8>,
+    /// Number of the first packet that goes; 24 bits.
+    pub sq_psn: Option<u32>,
+    /// READs and atomics in flight at a time.
+    pub max_rd_atomic: Option<u8>,
+    /// Time until a packet is sent again; codes of RC-2.
+    pub timeout: Option<u8>,
+    /// Retries after a lost packet, 0 to 7.
+    pub retry_cnt: Option<u8>,
+    /// Retries without a receive at the peer, 0 to 7; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+}
+
+impl QpFields {
+    /// No more than a state to go to.
+    pub fn to(state: QpState) -> QpFields {
+        QpFields { state: Some(state), ..QpFields::default() }
+    }
+
+    /// These, and those of `other` that are not there.
+    #[must_use]
+    pub fn or(self, other: QpFields) -> QpFields {
+        QpFields {
+            state: self.state.or(other.state),
+            access: self.access.or(other.access),
+            pkey_index: self.pkey_index.or(other.pkey_index),
+            port: self.port.or(other.port),
+            av: self.av.or(other.av),
+            path_mtu: self.path_mtu.or(other.path_mtu),
+            dest_qp: self.dest_qp.or(other.dest_qp),
+            rq_psn: self.rq_psn.or(other.rq_psn),
+            max_dest_rd_atomic: self.max_dest_rd_atomic.or(other.max_dest_rd_atomic),
+            min_rnr_timer: self.min_rnr_timer.or(other.min_rnr_timer),
+            sq_psn: self.sq_psn.or(other.sq_psn),
+            max_rd_atomic: self.max_rd_atomic.or(other.max_rd_atomic),
+            timeout: self.timeout.or(other.timeout),
+            retry_cnt: self.retry_cnt.or(other.retry_cnt),
+            rnr_retry: self.rnr_retry.or(other.rnr_retry),
+        }
+    }
+
+    pub(crate) fn mask(&self) -> Mask {
+        let there = [
+            (self.state.is_some(), Mask::STATE),
+            (self.access.is_some(), Mask::ACCESS),
+            (self.pkey_index.is_some(), Mask::PKEY_INDEX),
+            (self.port.is_some(), Mask::PORT),
+            (self.av.is_some(), Mask::AV),
+            (self.path_mtu.is_some(), Mask::PATH_MTU),
+            (self.dest_qp.is_some(), Mask::DEST_QP),
+            (self.rq_psn.is_some(), Mask::RQ_PSN),
+            (self.max_dest_rd_atomic.is_some(), Mask::MAX_DEST_RD_ATOMIC),
+            (self.min_rnr_timer.is_some(), Mask::MIN_RNR_TIMER),
+            (self.sq_psn.is_some(), Mask::SQ_PSN),
+            (self.max_rd_atomic.is_some(), Mask::MAX_RD_ATOMIC),
+            (self.timeout.is_some(), Mask::TIMEOUT),
+            (self.retry_cnt.is_some(), Mask::RETRY_CNT),
+            (self.rnr_retry.is_some(), Mask::RNR_RETRY),
+        ];
+        let set = there.into_iter().filter(|(set, _)| *set);
+        set.fold(Mask::empty(), |mask, (_, bit)| mask | bit)
+    }
+
+    /// Checks a reliable connection's way from `from` with these fields (section 2.1), and their
+    /// ranges; the state it leads to.
+    pub(crate) fn check(&self, from: QpState) -> Result<QpState, CmError> {
+        let to = self.state.unwrap_or(from);
+        let asked = || format!("take a queue pair from {from:?} to {to:?}");
+        let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked(), answer));
+        let Some((needed, allowed)) = way(from, to) else {
+            return invalid(String::from("there is no such way (section 2.1)"));
+        };
+        let given = self.mask() - Mask::STATE;
+        let (missing, beyond) = (needed - given, given - needed - allowed);
+        if !missing.is_empty() || !beyond.is_empty() {
+            let name = |what, mask: Mask| match mask.is_empty() {
+                true => String::new(),
+                false => format!("{what} {}; ", mask.names()),
+            };
+            let text = name("it lacks", missing) + &name("it may not set", beyond);
+            return invalid(format!("{text}(section 2.1)"));
+        }
+        let ranges = [
+            ("rq_psn", self.rq_psn, 0x00ff_ffff),
+            ("sq_psn", self.sq_psn, 0x00ff_ffff),
+            ("dest_qp", self.dest_qp, 0x00ff_ffff),
+            ("min_rnr_timer", self.min_rnr_timer.map(u32::from), 31),
+            ("timeout", self.timeout.map(u32::from), 31),
+            ("retry_cnt", self.retry_cnt.map(u32::from), 7),
+            ("rnr_retry", self.rnr_retry.map(u32::from), 7),
+        ];
+        for (name, value, most) in ranges {
+            if let Some(value) = value.filter(|value| *value > most) {
+                return invalid(format!("{name} {value}, but it goes up to {most}"));
+            }
+        }
+        Ok(to)
+    }
+}
+
+/// What a way needs, and what it may set besides; nothing where there is no way.
+fn way(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
+    let init = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS;
+    let live = Mask::ACCESS | Mask::MIN_RNR_TIMER;
+    let none = Mask::empty();
+    let peer = Mask::AV | Mask::PATH_MTU | Mask::DEST_QP | Mask::RQ_PSN;
+    let tries = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY;
+    match (from, to) {
+        (_, Reset) => Some((none, none)),
+        (Reset, Init) => Some((init, none)),
+        (Init, Init) => Some((none, init)),
+        (Init, Rtr) => {
+            let served = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+            Some((peer | served, Mask::ACCESS | Mask::PKEY_INDEX))
+        }
+        (Rtr, Rts) => Some((tries | Mask::SQ_PSN | Mask::MAX_RD_ATOMIC, live)),
+        (Rts, Rts) | (Sqd, Rts) => Some((none, live)),
+        (Rts, Sqd) => Some((none, none)),
+        (Sqd, Sqd) => {
+            let depths = Mask::MAX_RD_ATOMIC | Mask::MAX_DEST_RD_ATOMIC;
+            Some((none, live | tries | depths | Mask::AV | Mask::PKEY_INDEX | Mask::PORT))
+        }
+        (Reset, Err) => None,
+        (_, Err) => Some((none, none)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [QpState; 7] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::Rtr,
+        QpState::Rts,
+        QpState::Sqd,
+        QpState::Sqe,
+        QpState::Err,
+    ];
+
+    /// Fields that are all there.
+    fn full(state: QpState) -> QpFields {
+        QpFields {
+            state: Some(state),
+            access: Some(Access::empty()),
+            pkey_index: Some(0),
+            port: Some(1),
+            av: Some(AddressVector::default()),
+            path_mtu: Some(Mtu::Bytes1024),
+            dest_qp: Some(17),
+            rq_psn: Some(1),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(12),
+            sq_psn: Some(1),
+            max_rd_atomic: Some(1),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+        }
+    }
+
+    #[test]
+    fn the_ways_are_those_of_the_table() {
+        use QpState::*;
+        let ways = [
+            (Reset, Init),
+            (Init, Init),
+            (Init, Rtr),
+            (Rtr, Rts),
+            (Rts, Rts),
+            (Rts, Sqd),
+            (Sqd, Rts),
+            (Sqd, Sqd),
+        ];
+        for from in ALL {
+            for to in ALL {
+                let known =
+                    ways.contains(&(from, to)) || to == Reset || (to == Err && from != Reset);
+                assert_eq!(way(from, to).is_some(), known, "{from:?} to {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_way_takes_what_it_needs_and_refuses_one_less() {
+        for from in ALL {
+            for to in ALL {
+                let Some((needed, allowed)) = way(from, to) else { continue };
+                assert!((needed & allowed).is_empty());
+                let fields = |mask: Mask| {
+                    let all = full(to);
+                    QpFields {
+                        access: all.access.filter(|_| mask.contains(Mask::ACCESS)),
+                        pkey_index: all.pkey_index.filter(|_| mask.contains(Mask::PKEY_INDEX)),
+                        port: all.port.filter(|_| mask.contains(Mask::PORT)),
+                        av: all.av.filter(|_| mask.contains(Mask::AV)),
+                        path_mtu: all.path_mtu.filter(|_| mask.contains(Mask::PATH_MTU)),
+                        dest_qp: all.dest_qp.filter(|_| mask.contains(Mask::DEST_QP)),
+                        rq_psn: all.rq_psn.filter(|_| mask.contains(Mask::RQ_PSN)),
+                        max_dest_rd_atomic: all
+                            .max_dest_rd_atomic
+                            .filter(|_| mask.contains(Mask::MAX_DEST_RD_ATOMIC)),
+                        min_rnr_timer: all
+                            .min_rnr_timer
+                            .filter(|_| mask.contains(Mask::MIN_RNR_TIMER)),
+                        sq_psn: all.sq_psn.filter(|_| mask.contains(Mask::SQ_PSN)),
+                        max_rd_atomic: all
+                            .max_rd_atomic
+                            .filter(|_| mask.contains(Mask::MAX_RD_ATOMIC)),
+                        timeout: all.timeout.filter(|_| mask.contains(Mask::TIMEOUT)),
+                        retry_cnt: all.retry_cnt.filter(|_| mask.contains(Mask::RETRY_CNT)),
+                        rnr_retry: all.rnr_retry.filter(|_| mask.contains(Mask::RNR_RETRY)),
+                        state: all.state,
+                    }
+                };
+                assert_eq!(fields(needed).mask(), needed | Mask::STATE);
+                assert_eq!(fields(needed).check(from), Ok(to));
+                assert_eq!(fields(needed | allowed).check(from), Ok(to));
+                for bit in needed.iter() {
+                    let error = fields(needed - bit).check(from).unwrap_err();
+                    assert_eq!(error.code(), Code::Invalid);
+                    let name = bit.names();
+                    assert!(error.to_string().contains(&name), "{error}");
+                }
+                for bit in (Mask::all() - Mask::STATE - needed - allowed).iter() {
+                    assert!(fields(needed | bit).check(from).is_err(), "{from:?} {to:?} {bit:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let good = QpFields { min_rnr_timer: Some(31), ..QpFields::to(QpState::Rts) };
+        assert_eq!(good.check(QpState::Rts), Ok(QpState::Rts));
+        let bad = QpFields { min_rnr_timer: Some(32), ..good };
+        assert_eq!(bad.check(QpState::Rts).unwrap_err().code(), Code::Invalid);
+        assert_eq!(Mtu::from_raw(3).map(Mtu::bytes), Some(1024));
+        assert_eq!(Mtu::from_raw(6), None);
+    }
+}

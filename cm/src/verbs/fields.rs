@@ -1,0 +1,294 @@
+//! Fields of a queue pair in C's form and back, and queue pairs that belong to no id.
+#![expect(unsafe_code, reason = "queue pairs are raw pointers of libibverbs")]
+
+use std::io;
+use std::mem::zeroed;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::verbs::{QpHome, QpParts, Verbs, VerbsQp};
+use doorbell_engine::provider::{Access, Provider, QpCaps};
+use rdma_sys::*;
+
+use crate::attr::QpAttr;
+use crate::error::CmError;
+use crate::state::{AddressVector, GlobalRoute, Mask, Mtu, QpFields, QpState};
+
+/// A queue pair that belongs to no id, until its owner drops it.
+struct Loose(NonNull<ibv_qp>);
+
+// SAFETY: libibverbs' calls on a queue pair may be made from any thread.
+unsafe impl Send for Loose {}
+// SAFETY: as above.
+unsafe impl Sync for Loose {}
+
+impl QpHome for Loose {
+    fn destroy_qp(&self) {
+        // SAFETY: made by `create`, and destroyed here alone, once.
+        unsafe { ibv_destroy_qp(self.0.as_ptr()) };
+    }
+}
+
+/// `ibv_create_qp`.
+pub(super) fn create(device: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
+    let asked = format!("a queue pair on {} with {:?}", device.name(), attr.caps);
+    let mut init = init_attr(device, &asked, attr)?;
+    // SAFETY: domain and queues are alive and of one device; the call fills in real figures.
+    let qp = unsafe { ibv_create_qp(device.pd(), &raw mut init) };
+    let qp = NonNull::new(qp).ok_or_else(|| CmError::last_os(asked))?;
+    let caps = caps_of(&init, attr);
+    let home = Arc::new(Loose(qp));
+    let (send_cq, recv_cq, srq) = (attr.send_cq, attr.recv_cq, attr.srq);
+    let parts = QpParts { kind: attr.kind, qp, caps, device, send_cq, recv_cq, srq, home };
+    // SAFETY: made just now with these queues and capacities; only its home destroys it.
+    Ok(unsafe { VerbsQp::new(parts) })
+}
+
+/// The attributes in C's form, after the checks that librdmacm leaves to chance.
+pub(super) fn init_attr(
+    device: &Verbs,
+    asked: &str,
+    attr: &QpAttr<'_, Verbs>,
+) -> Result<ibv_qp_init_attr, CmError> {
+    let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
+    let (want, limit) = (attr.caps, device.caps());
+    for (name, figure, max) in [
+        ("send_wr", want.send_wr, limit.qp_wr_max),
+        ("recv_wr", want.recv_wr, limit.qp_wr_max),
+        ("send_sge", want.send_sge, limit.send_sge_max),
+        ("recv_sge", want.recv_sge, limit.send_sge_max),
+        ("inline", want.inline, limit.inline_max),
+    ] {
+        if figure > max {
+            return invalid(format!("{name} {figure}, but {} has {max}", limit.device));
+        }
+    }
+    if want.send_wr == 0 {
+        return invalid(String::from("send_wr 0, at least 1 is needed"));
+    }
+    for cq in [attr.send_cq, attr.recv_cq] {
+        // SAFETY: the queue lives while its handle does.
+        if unsafe { (*cq.as_ptr()).context } != device.context() {
+            return invalid(format!("a completion queue is not of {}", limit.device));
+        }
+    }
+    // SAFETY: zero is a valid value of each field.
+    let mut init: ibv_qp_init_attr = unsafe { zeroed() };
+    init.send_cq = attr.send_cq.as_ptr();
+    init.recv_cq = attr.recv_cq.as_ptr();
+    init.cap.max_send_wr = want.send_wr;
+    init.cap.max_send_sge = want.send_sge.max(1);
+    init.cap.max_inline_data = want.inline;
+    match attr.srq {
+        Some(srq) => {
+            // SAFETY: the queue lives while its handle does.
+            if unsafe { (*srq.as_ptr()).context } != device.context() {
+                return invalid(format!("the shared queue is not of {}", limit.device));
+            }
+            init.srq = srq.as_ptr();
+        }
+        None => {
+            init.cap.max_recv_wr = want.recv_wr;
+            init.cap.max_recv_sge = want.recv_sge.max(1);
+        }
+    }
+    init.qp_type = attr.kind as ibv_qp_type::Type;
+    init.sq_sig_all = attr.signal_all.into();
+    Ok(init)
+}
+
+/// The capacities that came back (QP-10).
+pub(super) fn caps_of(init: &ibv_qp_init_attr, attr: &QpAttr<'_, Verbs>) -> QpCaps {
+    QpCaps {
+        send_wr: init.cap.max_send_wr,
+        recv_wr: if attr.srq.is_some() { 0 } else { init.cap.max_recv_wr },
+        send_sge: init.cap.max_send_sge,
+        recv_sge: init.cap.max_recv_sge,
+        inline: init.cap.max_inline_data,
+    }
+}
+
+/// [`query`] of a queue pair that belongs to no id.
+pub(super) fn query_own(qp: &VerbsQp) -> Result<QpFields, CmError> {
+    let asked = "query a queue pair";
+    let none = || CmError::new(Code::Invalid, asked, "there is none");
+    let qp = NonNull::new(qp.as_ptr()).ok_or_else(none)?;
+    // SAFETY: the queue pair lives while its handle does.
+    unsafe { query(qp) }
+}
+
+/// `ibv_modify_qp`.
+pub(super) fn modify(qp: &VerbsQp, fields: &QpFields) -> Result<(), CmError> {
+    let mut raw = to_raw(fields);
+    let mask = fields.mask().bits().cast_signed();
+    // SAFETY: the queue pair lives while its handle does; the mask names what is set.
+    let errno = unsafe { ibv_modify_qp(qp.as_ptr(), &raw mut raw, mask) };
+    answer("set fields of a queue pair", errno)
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+/// The queue pair is alive during the call.
+pub(super) unsafe fn query(qp: NonNull<ibv_qp>) -> Result<QpFields, CmError> {
+    // SAFETY: zero is a valid value of each field of both.
+    let (mut raw, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
+    let mask = Mask::all().bits().cast_signed();
+    // SAFETY: the caller vouches for the queue pair; both structures are alive.
+    let errno = unsafe { ibv_query_qp(qp.as_ptr(), &raw mut raw, mask, &raw mut init) };
+    answer("query a queue pair", errno)?;
+    Ok(from_raw(&raw, Mask::all()))
+}
+
+fn answer(asked: &str, errno: i32) -> Result<(), CmError> {
+    match errno {
+        0 => Ok(()),
+        errno => {
+            let error = io::Error::from_raw_os_error(errno.saturating_abs());
+            Err(CmError::from_io(asked, &error))
+        }
+    }
+}
+
+fn to_raw(fields: &QpFields) -> ibv_qp_attr {
+    // SAFETY: zero is a valid value of each field.
+    let mut raw: ibv_qp_attr = unsafe { zeroed() };
+    raw.qp_state = fields.state.map_or(0, |state| state as u32);
+    raw.qp_access_flags = fields.access.map_or(0, |access| access.bits());
+    raw.pkey_index = fields.pkey_index.unwrap_or(0);
+    raw.port_num = fields.port.unwrap_or(0);
+    if let Some(av) = fields.av {
+        raw.ah_attr = to_raw_av(&av);
+    }
+    raw.path_mtu = fields.path_mtu.map_or(0, |mtu| mtu as u32);
+    raw.dest_qp_num = fields.dest_qp.unwrap_or(0);
+    raw.rq_psn = fields.rq_psn.unwrap_or(0);
+    raw.max_dest_rd_atomic = fields.max_dest_rd_atomic.unwrap_or(0);
+    raw.min_rnr_timer = fields.min_rnr_timer.unwrap_or(0);
+    raw.sq_psn = fields.sq_psn.unwrap_or(0);
+    raw.max_rd_atomic = fields.max_rd_atomic.unwrap_or(0);
+    raw.timeout = fields.timeout.unwrap_or(0);
+    raw.retry_cnt = fields.retry_cnt.unwrap_or(0);
+    raw.rnr_retry = fields.rnr_retry.unwrap_or(0);
+    raw
+}
+
+fn to_raw_av(av: &AddressVector) -> ibv_ah_attr {
+    let route = av.route.unwrap_or_default();
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: route.gid },
+            flow_label: route.flow_label,
+            sgid_index: route.source_index,
+            hop_limit: route.hop_limit,
+            traffic_class: route.traffic_class,
+        },
+        dlid: av.lid,
+        sl: av.service_level,
+        src_path_bits: av.source_path,
+        static_rate: av.static_rate,
+        is_global: av.route.is_some().into(),
+        port_num: av.port,
+    }
+}
+
+/// The fields that the mask names.
+pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
+    let has = |bit: Mask| mask.contains(bit);
+    QpFields {
+        state: QpState::from_raw(raw.qp_state).filter(|_| has(Mask::STATE)),
+        access: has(Mask::ACCESS).then(|| Access::from_bits_truncate(raw.qp_access_flags)),
+        pkey_index: has(Mask::PKEY_INDEX).then_some(raw.pkey_index),
+        port: has(Mask::PORT).then_some(raw.port_num),
+        av: has(Mask::AV).then(|| from_raw_av(&raw.ah_attr)),
+        path_mtu: Mtu::from_raw(raw.path_mtu).filter(|_| has(Mask::PATH_MTU)),
+        dest_qp: has(Mask::DEST_QP).then_some(raw.dest_qp_num),
+        rq_psn: has(Mask::RQ_PSN).then_some(raw.rq_psn),
+        max_dest_rd_atomic: has(Mask::MAX_DEST_RD_ATOMIC).then_some(raw.max_dest_rd_atomic),
+        min_rnr_timer: has(Mask::MIN_RNR_TIMER).then_some(raw.min_rnr_timer),
+        sq_psn: has(Mask::SQ_PSN).then_some(raw.sq_psn),
+        max_rd_atomic: has(Mask::MAX_RD_ATOMIC).then_some(raw.max_rd_atomic),
+        timeout: has(Mask::TIMEOUT).then_some(raw.timeout),
+        retry_cnt: has(Mask::RETRY_CNT).then_some(raw.retry_cnt),
+        rnr_retry: has(Mask::RNR_RETRY).then_some(raw.rnr_retry),
+    }
+}
+
+fn from_raw_av(raw: &ibv_ah_attr) -> AddressVector {
+    let route = GlobalRoute {
+        // SAFETY: every byte of a GID is valid as a byte.
+        gid: unsafe { raw.grh.dgid.raw },
+        flow_label: raw.grh.flow_label,
+        source_index: raw.grh.sgid_index,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
+    };
+    AddressVector {
+        route: (raw.is_global != 0).then_some(route),
+        lid: raw.dlid,
+        service_level: raw.sl,
+        source_path: raw.src_path_bits,
+        static_rate: raw.static_rate,
+        port: raw.port_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back_as_they_went() {
+        let route = GlobalRoute {
+            gid: [7; 16],
+            flow_label: 9,
+            source_index: 1,
+            hop_limit: 64,
+            traffic_class: 3,
+        };
+        let fields = QpFields {
+            state: Some(QpState::Rtr),
+            access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
+            pkey_index: Some(1),
+            port: Some(2),
+            av: Some(AddressVector { route: Some(route), port: 2, lid: 5, ..Default::default() }),
+            path_mtu: Some(Mtu::Bytes4096),
+            dest_qp: Some(18),
+            rq_psn: Some(19),
+            max_dest_rd_atomic: Some(20),
+            min_rnr_timer: Some(21),
+            sq_psn: Some(22),
+            max_rd_atomic: Some(23),
+            timeout: Some(24),
+            retry_cnt: Some(6),
+            rnr_retry: Some(7),
+        };
+        assert_eq!(from_raw(&to_raw(&fields), Mask::all()), fields);
+        assert_eq!(from_raw(&to_raw(&fields), Mask::STATE), QpFields::to(QpState::Rtr));
+    }
+
+    #[test]
+    fn the_mask_is_libibverbs_own() {
+        use ibv_qp_attr_mask as C;
+        for (ours, theirs) in [
+            (Mask::STATE, C::IBV_QP_STATE),
+            (Mask::ACCESS, C::IBV_QP_ACCESS_FLAGS),
+            (Mask::PKEY_INDEX, C::IBV_QP_PKEY_INDEX),
+            (Mask::PORT, C::IBV_QP_PORT),
+            (Mask::AV, C::IBV_QP_AV),
+            (Mask::PATH_MTU, C::IBV_QP_PATH_MTU),
+            (Mask::TIMEOUT, C::IBV_QP_TIMEOUT),
+            (Mask::RETRY_CNT, C::IBV_QP_RETRY_CNT),
+            (Mask::RNR_RETRY, C::IBV_QP_RNR_RETRY),
+            (Mask::RQ_PSN, C::IBV_QP_RQ_PSN),
+            (Mask::MAX_RD_ATOMIC, C::IBV_QP_MAX_QP_RD_ATOMIC),
+            (Mask::MIN_RNR_TIMER, C::IBV_QP_MIN_RNR_TIMER),
+            (Mask::SQ_PSN, C::IBV_QP_SQ_PSN),
+            (Mask::MAX_DEST_RD_ATOMIC, C::IBV_QP_MAX_DEST_RD_ATOMIC),
+            (Mask::DEST_QP, C::IBV_QP_DEST_QPN),
+        ] {
+            assert_eq!(ours.bits(), theirs.0);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Queue pairs taken from state to state by hand, connected by ids: CM-12, and QP-20 as a query
+//! shows it.
+
+use std::thread;
+
+use doorbell_cm::{
+    AddrInfo, ConnParam, Depths, Endpoint, EventKind, ExternalQp, Fabric, Hints, Id, IdOption,
+    QpFields, QpState,
+};
+use doorbell_engine::error::Code;
+use doorbell_engine::wc::Status;
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use crate::bed::{A_WHILE, Bed, SOON, assert_padded, event};
+use crate::ids::listening;
+
+cases! {
+    cm_12_a_queue_pair_of_ones_own_is_connected_in_four_steps
+    cm_12_on_a_channel_the_answer_is_connect_response
+    cm_12_a_queue_pair_of_the_ids_own_is_not_established
+    cm_12_establish_comes_after_the_answer_and_rts
+    cm_12_accepting_comes_after_rts
+    cm_12_a_rejected_request_leaves_the_queue_pair_alone
+    cm_12_the_peer_may_leave_before_it_is_established
+    cm_12_it_meets_an_id_with_a_queue_pair
+    init_qp_attr_knows_no_other_states_and_is_not_early
+    t_09_the_ack_timeout_shows_in_a_query
+}
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+fn own<F: Fabric>(bed: &Bed<F>) -> ExternalQp<F> {
+    ExternalQp::new(&bed.fabric, &bed.small()).expect("a queue pair")
+}
+
+/// An id that may connect and has no queue pair.
+fn bare<F: Fabric>(bed: &Bed<F>, addr: std::net::SocketAddr) -> Id<F> {
+    let info = AddrInfo::of(addr, &Hints::active());
+    Endpoint::create(&bed.fabric, &info, None).expect("an endpoint").into_id()
+}
+
+/// Takes a queue pair one state further, as the connection manager says.
+fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
+    let fields = id.init_qp_attr(to).expect("what it needs");
+    assert_eq!(fields.state, Some(to));
+    qp.modify(&fields).expect("a way of the table");
+    assert_eq!(qp.state(), to);
+}
+
+fn up<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>) {
+    go(qp, id, QpState::Rtr);
+    go(qp, id, QpState::Rts);
+}
+
+/// A message each way.
+fn talk<F: Fabric>(bed: &Bed<F>, one: &mut ExternalQp<F>, two: &mut ExternalQp<F>) {
+    say(bed, one, two);
+    say(bed, two, one);
+}
+
+fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut ExternalQp<F>) {
+    to.post_recv(bed.filled(8, 0)).expect("a receive");
+    from.post_send(bed.filled(8, 9), 8, SendOp::Send, SIGNALED).expect("a send");
+    let message = to.next_recv(SOON).expect("a message").ok().expect("well");
+    assert_eq!(message.bytes(), [9; 8]);
+    from.next_send(SOON).expect("sent").ok().expect("well");
+}
+
+type Side<F> = (Id<F>, ExternalQp<F>);
+
+/// Two ids that connect queue pairs of somebody else.
+fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -> [Side<F>; 2] {
+    let (mut listener, addr) = bed.listener(None);
+    let mut one = (bare(bed, addr), own(bed));
+    thread::scope(|scope| {
+        let connecting = scope.spawn(move || {
+            let (id, qp) = &mut one;
+            go(qp, id, QpState::Init);
+            id.connect_with(qp, asks).expect("the peer's answer");
+            up(qp, id);
+            id.establish().expect("establish");
+            one
+        });
+        let mut id = listener.get_request(Some(SOON)).expect("a request");
+        let mut qp = own(bed);
+        go(&mut qp, &mut id, QpState::Init);
+        up(&mut qp, &mut id);
+        id.accept_with(&qp, grants).expect("accept");
+        [connecting.join().expect("the connecting side"), (id, qp)]
+    })
+}
+
+fn cm_12_a_queue_pair_of_ones_own_is_connected_in_four_steps<F: Fabric>(bed: &Bed<F>) {
+    let asks = ConnParam { private_data: b"mine", responder_resources: 3, ..Default::default() };
+    let grants = ConnParam { private_data: b"yours", initiator_depth: 2, ..Default::default() };
+    let [(mut one, mut left), (mut two, mut right)] = pair(bed, &asks, &grants);
+    assert_padded(two.private_data(), b"mine", 56);
+    assert_padded(one.private_data(), b"yours", 196);
+    assert_eq!(two.depths().map(|depths| depths.initiator), Some(3));
+    assert_eq!(one.depths().map(|depths| depths.responder), Some(2));
+    assert_eq!((left.state(), right.state()), (QpState::Rts, QpState::Rts));
+    talk(bed, &mut left, &mut right);
+    assert_eq!(left.query().expect("a query").dest_qp, Some(right.num()));
+    assert_eq!(right.query().expect("a query").state, Some(QpState::Rts));
+    thread::scope(|scope| {
+        let other = scope.spawn(|| two.disconnect().expect("so does the other"));
+        one.disconnect().expect("disconnect");
+        other.join().expect("the other side");
+    });
+    left.post_recv(bed.filled(8, 0)).expect("a receive");
+    left.modify(&QpFields::to(QpState::Err)).expect("by hand as well");
+    assert_eq!(left.next_recv(SOON).expect("it is flushed").status, Status::Flushed);
+}
+
+fn cm_12_on_a_channel_the_answer_is_connect_response<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let there = bed.fabric.open_channel().expect("a channel");
+    let (_listener, addr) = listening(bed, &there);
+    let (mut one, mut left) = (bare(bed, addr), own(bed));
+    one.migrate(Some(&here)).expect("migrate");
+    go(&mut left, &mut one, QpState::Init);
+    let asks = ConnParam { responder_resources: 2, initiator_depth: 4, ..ConnParam::default() };
+    one.connect_with(&left, &asks).expect("connect");
+    let request = event::<F>(&there, EventKind::ConnectRequest);
+    let mut two = Id::of_request(&bed.fabric, request.request.expect("its id"));
+    let mut right = own(bed);
+    go(&mut right, &mut two, QpState::Init);
+    up(&mut right, &mut two);
+    let grants = ConnParam { private_data: b"come in", ..asks };
+    two.accept_with(&right, &grants).expect("accept");
+    let response = event::<F>(&here, EventKind::ConnectResponse);
+    assert_eq!(response.key, one.key());
+    assert_padded(&response.private_data, b"come in", 196);
+    assert_eq!(response.depths, Some(Depths { responder: 4, initiator: 2 }));
+    up(&mut left, &mut one);
+    one.establish().expect("establish");
+    assert_eq!(event::<F>(&there, EventKind::Established).key, two.key());
+    talk(bed, &mut left, &mut right);
+    drop(one);
+    assert_eq!(event::<F>(&there, EventKind::Disconnected).key, two.key());
+}
+
+fn cm_12_a_queue_pair_of_the_ids_own_is_not_established<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    assert_eq!(one.establish().expect_err("it has one").code(), Code::Invalid);
+    let param = ConnParam::default();
+    let qp = own(bed);
+    assert_eq!(two.accept_with(&qp, &param).expect_err("it has one").code(), Code::Invalid);
+    assert_eq!(one.connect_with(&qp, &param).expect_err("it has one").code(), Code::Invalid);
+}
+
+fn cm_12_establish_comes_after_the_answer_and_rts<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let (mut one, mut left) = (bare(bed, addr), own(bed));
+    assert_eq!(one.establish().expect_err("nobody has answered").code(), Code::Invalid);
+    one.migrate(Some(&here)).expect("migrate");
+    go(&mut left, &mut one, QpState::Init);
+    one.connect_with(&left, &ConnParam::default()).expect("connect");
+    assert!(one.init_qp_attr(QpState::Rtr).is_err(), "the peer is not known yet");
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let mut two = listener.get_request(Some(SOON)).expect("a request");
+            two.accept(&ConnParam::default()).expect("accept");
+            two
+        });
+        event::<F>(&here, EventKind::ConnectResponse);
+        up(&mut left, &mut one);
+        one.establish().expect("now");
+        drop(accepting.join().expect("the listening side"));
+    });
+}
+
+fn cm_12_accepting_comes_after_rts<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let (mut listener, addr) = bed.listener(None);
+    let mut one = crate::ids::ready(bed, &here, addr);
+    one.connect(&ConnParam::default()).expect("connect");
+    let mut two = listener.get_request(Some(SOON)).expect("a request");
+    let mut qp = own(bed);
+    for state in [QpState::Init, QpState::Rtr] {
+        go(&mut qp, &mut two, state);
+        let refused = two.accept_with(&qp, &ConnParam::default()).expect_err("too early");
+        assert_eq!(refused.code(), Code::Invalid, "{refused}");
+    }
+    two.reject(&[]).expect("it may still say no");
+    assert_eq!(event::<F>(&here, EventKind::Rejected).status, 28);
+}
+
+fn cm_12_a_rejected_request_leaves_the_queue_pair_alone<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = bed.listener(None);
+    let (mut one, mut left) = (bare(bed, addr), own(bed));
+    go(&mut left, &mut one, QpState::Init);
+    left.post_recv(bed.filled(8, 0)).expect("a receive");
+    thread::scope(|scope| {
+        let (one, left) = (&mut one, &mut left);
+        let connecting = scope.spawn(move || one.connect_with(left, &ConnParam::default()));
+        listener.get_request(Some(SOON)).expect("a request").reject(&[]).expect("reject");
+        let error = connecting.join().expect("the connecting side").expect_err("rejected");
+        assert_eq!(error.code(), Code::Refused);
+    });
+    drop(one);
+    assert!(left.next_recv(A_WHILE).is_err(), "its receive stays");
+    assert_eq!(left.state(), QpState::Init);
+}
+
+fn cm_12_the_peer_may_leave_before_it_is_established<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let there = bed.fabric.open_channel().expect("a channel");
+    let (_listener, addr) = listening(bed, &there);
+    let (mut one, mut left) = (bare(bed, addr), own(bed));
+    one.migrate(Some(&here)).expect("migrate");
+    go(&mut left, &mut one, QpState::Init);
+    one.connect_with(&left, &ConnParam::default()).expect("connect");
+    let request = event::<F>(&there, EventKind::ConnectRequest);
+    let mut two = Id::of_request(&bed.fabric, request.request.expect("its id"));
+    two.create_qp(&bed.small()).expect("a queue pair");
+    two.accept(&ConnParam::default()).expect("accept");
+    event::<F>(&here, EventKind::ConnectResponse);
+    drop(two);
+    // Whatever comes, nothing hangs, and dropping in this order frees it all.
+    let _ = doorbell_cm::Channel::next(&here, A_WHILE);
+    let _ = one.establish();
+    drop(one);
+    drop(left);
+}
+
+fn cm_12_it_meets_an_id_with_a_queue_pair<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let (mut one, mut left) = (bare(bed, addr), own(bed));
+    let (mut one, mut two) = thread::scope(|scope| {
+        let left = &mut left;
+        let connecting = scope.spawn(move || {
+            go(left, &mut one, QpState::Init);
+            one.connect_with(left, &ConnParam::default()).expect("the peer's answer");
+            up(left, &mut one);
+            one.establish().expect("establish");
+            one
+        });
+        let mut two = listener.get_request(Some(SOON)).expect("a request");
+        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        two.accept(&ConnParam::default()).expect("accept");
+        (connecting.join().expect("the connecting side"), two)
+    });
+    left.post_inline(&[5; 8], SendOp::Send, SIGNALED).expect("a send");
+    assert_eq!(crate::bed::received(&mut two).bytes(), [5; 8]);
+    left.next_send(SOON).expect("sent").ok().expect("well");
+    thread::scope(|scope| {
+        let other = scope.spawn(|| two.disconnect().expect("so does the other"));
+        one.disconnect().expect("disconnect");
+        other.join().expect("the other side");
+    });
+}
+
+fn init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Bed<F>) {
+    let mut id = bare(bed, bed.at(7));
+    for state in [QpState::Reset, QpState::Sqd, QpState::Sqe, QpState::Err, QpState::Rtr] {
+        let error = id.init_qp_attr(state).expect_err("not now, or never");
+        assert_eq!(error.code(), Code::Invalid, "{state:?}: {error}");
+    }
+}
+
+fn t_09_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let mut one = bed.active(addr, &bed.small());
+    assert_eq!(one.query_qp().expect("a query").state, Some(QpState::Init), "QP-3");
+    one.set_option(IdOption::AckTimeout(21)).expect("set it");
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let mut two = listener.get_request(Some(SOON)).expect("a request");
+            two.accept(&ConnParam::default()).expect("accept");
+            two
+        });
+        one.connect(&ConnParam::default()).expect("connect");
+        let fields = one.query_qp().expect("a query");
+        assert_eq!((fields.state, fields.timeout), (Some(QpState::Rts), Some(21)));
+        let theirs = accepting.join().expect("the listening side").query_qp().expect("a query");
+        assert_eq!(theirs.state, Some(QpState::Rts));
+        assert_ne!(theirs.timeout, Some(21), "each side has its own");
+    });
+}
