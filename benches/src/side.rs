@@ -53,6 +53,8 @@ pub(crate) fn config(request: &Request, caps: &Caps) -> Result<Config, Failure> 
         send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
         signal_every: request.signal_every,
         refill: Config::DEFAULT.refill.min(recv_blocks / 4),
+        // There is no receive for each of thousands of connections that never use one.
+        window: if request.idle_qps == 0 { Config::DEFAULT.window } else { 0 },
         ..Config::DEFAULT
     })
 }

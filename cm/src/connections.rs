@@ -19,7 +19,8 @@ pub(crate) const RNR_TIMER_CODE: u8 = 12;
 
 /// A word for a worker that its mailbox had no room for yet.
 enum Word {
-    Up,
+    /// With the private data of the peer.
+    Up(Vec<u8>),
     Gone,
 }
 
@@ -67,8 +68,13 @@ impl<F: Fabric> Connections<F> {
         &mut self,
         mut id: F::Id,
         intake: &Intake<F>,
-        go: impl FnOnce(&mut F::Id) -> Result<(), CmError>,
+        go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
     ) -> Result<IdKey, (F::Id, CmError)> {
+        let seat = match intake.reserve() {
+            Ok(seat) => seat,
+            Err(error) => return Err((id, error.into())),
+        };
+        let hello = seat.hello();
         let attr = QpAttr {
             kind: QpType::Rc,
             send_cq: intake.cq(),
@@ -82,14 +88,19 @@ impl<F: Fabric> Connections<F> {
             Err(error) => return Err((id, error)),
         };
         let qp_num = qp.num();
-        if let Err(qp) = intake.admit(qp) {
+        // What came with a request; a connect has had no answer yet.
+        let data = Some(id.private_data()).filter(|data| !data.is_empty());
+        if let Err(qp) = intake.admit(qp, seat, data) {
             drop(qp);
             let asked = "hand a connection to a worker";
             let error = CmError::new(Code::Busy, asked, "its mailbox is full")
                 .cure("let the worker turn, or raise Config::peers");
             return Err((id, error));
         }
-        if let Err(error) = go(&mut id) {
+        // Every resource the device has, and retries without end while the other side has no receive
+        // posted, since its blocks come back.
+        let param = ConnParam { private_data: &hello, ..ConnParam::default() };
+        if let Err(error) = go(&mut id, &param) {
             self.say(intake.clone(), qp_num, Word::Gone);
             return Err((id, error));
         }
@@ -106,7 +117,8 @@ impl<F: Fabric> Connections<F> {
                 // It fails only where the worker has given the queue pair up already.
                 let _ = connection.id.set_rnr_timer(RNR_TIMER_CODE);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
-                self.say(intake, qp_num, Word::Up);
+                let data = connection.id.private_data().to_vec();
+                self.say(intake, qp_num, Word::Up(data));
                 Some(Outcome::Up)
             }
             EventKind::Disconnected | EventKind::DeviceRemoval => {
@@ -141,8 +153,8 @@ impl<F: Fabric> Connections<F> {
     }
 
     fn say(&mut self, intake: Intake<F>, qp_num: u32, word: Word) {
-        let said = match word {
-            Word::Up => intake.up(qp_num),
+        let said = match &word {
+            Word::Up(data) => intake.up(qp_num, data),
             Word::Gone => intake.gone(qp_num),
         };
         if !said {
@@ -168,12 +180,6 @@ impl<F: Fabric> Connections<F> {
     pub(crate) fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
         self.channel.next(limit)
     }
-}
-
-/// Parameters of a worker's connection: every resource the device has, retries without end while
-/// the other side has no receive posted, since its blocks come back.
-pub(crate) fn worker_param() -> ConnParam<'static> {
-    ConnParam::default()
 }
 
 /// How long one wait of [`run`] lasts, and so how late it notices `stop`.

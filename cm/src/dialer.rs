@@ -8,7 +8,7 @@ use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
 
 use crate::attr::PortSpace;
-use crate::connections::{Connections, Outcome, run, worker_param};
+use crate::connections::{Connections, Outcome, run};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric, IdKey, Rejection};
 
@@ -58,8 +58,7 @@ impl<F: Fabric> Dialer<F> {
         self.wait_for(key, addr, EventKind::AddrResolved, until)?;
         id.resolve_route(limit)?;
         self.wait_for(key, addr, EventKind::RouteResolved, until)?;
-        let connect = |id: &mut F::Id| id.connect(&worker_param());
-        self.connections.hand_over(id, intake, connect).map_err(|(_, error)| error)?;
+        self.connections.hand_over(id, intake, F::Id::connect).map_err(|(_, error)| error)?;
         if !self.intakes.iter().any(|known| known.is_same(intake)) {
             self.intakes.push(intake.clone());
         }

@@ -8,7 +8,7 @@ use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
 
 use crate::attr::PortSpace;
-use crate::connections::{Connections, run, worker_param};
+use crate::connections::{Connections, run};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric};
 
@@ -106,8 +106,8 @@ impl<F: Fabric> Listener<F> {
         }
         let intake = self.intakes[self.next % self.intakes.len()].clone();
         self.next = self.next.wrapping_add(1);
-        let accept = |id: &mut F::Id| id.accept(&worker_param());
-        if let Err((mut request, _)) = self.connections.hand_over(request, &intake, accept) {
+        let handed = self.connections.hand_over(request, &intake, F::Id::accept);
+        if let Err((mut request, _)) = handed {
             self.refused += 1;
             // The peer hears no instead of nothing; one that has given up already is fine.
             let _ = request.reject(&[]);

@@ -13,7 +13,7 @@ use doorbell_alloc::Mapping;
 use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{Dialer, Listener};
 use doorbell_engine::worker::{
-    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Stats, Verdict, Worker,
 };
 use doorbell_tune as tune;
 
@@ -41,6 +41,7 @@ struct Left {
     messages: AtomicU64,
     wrong: AtomicU64,
     doorbells: AtomicU64,
+    returns: AtomicU64,
     allocations: AtomicU64,
 }
 
@@ -51,6 +52,7 @@ impl Left {
             messages: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
             doorbells: AtomicU64::new(0),
+            returns: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
         }
     }
@@ -68,7 +70,8 @@ impl Left {
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         let (messages, wrong) = (read(&self.messages), read(&self.wrong));
         let (doorbells, allocations) = (read(&self.doorbells), read(&self.allocations));
-        println!("{MARK}{side} {messages} {wrong} {doorbells} {allocations}");
+        let returns = read(&self.returns);
+        println!("{MARK}{side} {messages} {wrong} {doorbells} {allocations} {returns}");
     }
 }
 
@@ -161,11 +164,13 @@ fn sealed(
     seal();
     worker.handler().sealed = true;
     let messages = worker.handler().messages;
-    let doorbells = worker.stats().doorbells;
+    let Stats { doorbells, credit_returns, .. } = *worker.stats();
     let before = allocations();
     work(&mut worker);
     left.allocations.store(allocations() - before, Ordering::Relaxed);
     left.doorbells.store(worker.stats().doorbells - doorbells, Ordering::Relaxed);
+    let returns = worker.stats().credit_returns - credit_returns;
+    left.returns.store(returns, Ordering::Relaxed);
     left.messages.store(worker.handler().messages - messages, Ordering::Relaxed);
     left.wrong.store(worker.handler().wrong, Ordering::Relaxed);
     left.done.store(true, Ordering::Release);

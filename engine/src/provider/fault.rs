@@ -454,6 +454,8 @@ mod tests {
         let mut sides = [side(odds, plant), side(odds, plant)];
         let qps = [queue_pair(&sides[0]), queue_pair(&sides[1])];
         let nums = [qps[0].num(), qps[1].num()];
+        let mut seats = [0, 1].map(|n| sides[n].intake.reserve().ok());
+        let hellos = seats.each_ref().map(|seat| seat.as_ref().unwrap().hello());
         let (one, two) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
         for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
             let breaker = qp.inner().breaker();
@@ -466,7 +468,9 @@ mod tests {
                 responder_depth: 4,
             };
             breaker.connect(&link, wiring);
-            assert!(sides[n].intake.admit(qp).is_ok() && sides[n].intake.up(nums[n]));
+            let Some(seat) = seats[n].take() else { continue };
+            assert!(sides[n].intake.admit(qp, seat, Some(&hellos[1 - n])).is_ok());
+            assert!(sides[n].intake.up(nums[n], &[]));
             sides[n].worker.turn();
         }
         let mut sent = 0u8;

@@ -2,6 +2,7 @@
 
 use std_alloc::format;
 
+use super::credit::WINDOW_MAX;
 use crate::error::{Code, SetupError};
 use crate::provider::QpCaps;
 
@@ -36,6 +37,14 @@ pub struct Config {
     pub signal_every: u32,
     /// Receives that go back to the shared queue in one post.
     pub refill: u32,
+    /// Receives of the shared queue that are promised to one peer at most, at most 65 535: so many
+    /// messages of it may be on their way. A peer gets this, or a quarter of what is not yet
+    /// promised if that is less. 0 is no credits: peers that send faster than they are served are
+    /// held up by their devices' retries, and compete for the receives.
+    pub window: u32,
+    /// Receives promised to one peer at least; where there are not so many left, one more peer is
+    /// refused.
+    pub window_min: u32,
     /// Messages a handler may keep beyond its call, at a time; at most 65 536.
     pub keeps: u32,
     /// Timers a handler may have set, at a time; at most 65 536.
@@ -55,6 +64,8 @@ impl Config {
         inline_bytes: 220,
         signal_every: 64,
         refill: 32,
+        window: 128,
+        window_min: 4,
         keeps: 64,
         timers: 64,
         drain_turns: 1 << 24,
@@ -76,22 +87,22 @@ impl Config {
         self.send_blocks as usize * self.stride()
     }
 
-    /// Capacities of a queue pair of this worker. One slot more than the user's, so that a
-    /// closing peer always has room for the request that marks the end.
+    /// Capacities of a queue pair of this worker. Two slots more than the user's: one for a word of
+    /// credit, and one for the request that marks the end of a closing peer. A word goes inline.
     pub fn qp_caps(&self) -> QpCaps {
         QpCaps {
-            send_wr: self.send_queue + 1,
+            send_wr: self.send_queue + 2,
             recv_wr: 0,
             send_sge: 1,
             recv_sge: 1,
-            inline: self.inline_bytes,
+            inline: self.inline_bytes.max(size_of::<u64>() as u32),
         }
     }
 
     /// Entries of the completion queue: every receive of the shared queue may complete here, and
     /// every send of every peer when all fail at once; capped at the device's limit.
     pub fn cq_depth(&self, device_max: u32) -> u32 {
-        let per_peer = u64::from(self.send_queue) + 1;
+        let per_peer = u64::from(self.send_queue) + 2;
         let want = u64::from(self.recv_blocks) + u64::from(self.peers) * per_peer;
         u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
     }
@@ -145,6 +156,13 @@ impl Config {
                 self.refill,
                 "1 to a quarter of recv_blocks",
             ),
+            (self.window <= WINDOW_MAX, "window", self.window, "at most 65535"),
+            (
+                self.window == 0 || (2..=self.window).contains(&self.window_min),
+                "window_min",
+                self.window_min,
+                "2 to window",
+            ),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
         ];
@@ -189,6 +207,9 @@ mod tests {
             Config { signal_every: 129, ..good },
             Config { signal_every: 0, ..good },
             Config { refill: 129, ..good },
+            Config { window: 1 << 16, ..good },
+            Config { window_min: 1, ..good },
+            Config { window_min: 129, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
         ];

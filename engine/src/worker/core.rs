@@ -16,11 +16,12 @@ use std_alloc::vec::Vec;
 use super::config::{Config, DIRTY_PEERS};
 use super::handler::{DownReason, Message, PeerId};
 use super::kept::{Keeping, Kept, Token};
-use super::mailbox::Mailbox;
+use super::mailbox::{Heard, Mailbox};
 use super::number;
 use super::outbox::SendError;
 use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
-use super::send::{Batch, Deferred, NO_BATCH};
+use super::reply::Deferred;
+use super::send::{Batch, NO_BATCH};
 use super::shared::SharedRecv;
 use super::stats::Stats;
 use super::timers::Timers;
@@ -43,6 +44,10 @@ pub(super) struct Core<P: Provider> {
     pub(super) refill: Vec<RecvWr>,
     pub(super) kept: Kept,
     pub(super) timers: Timers,
+    /// Peers to be told of credit.
+    pub(super) owing: Vec<u32>,
+    /// Passes over the deferred replies.
+    pub(super) pass: u64,
     pub(super) closing: Vec<u32>,
     pub(super) turn: u64,
     /// The message being handled is the only one of its poll: its reply rings at once.
@@ -77,6 +82,8 @@ impl<P: Provider> Core<P> {
             refill: Vec::with_capacity(blocks),
             kept: Kept::new(config.keeps),
             timers: Timers::new(config.timers),
+            owing: Vec::with_capacity(config.peers as usize),
+            pass: 0,
             closing: Vec::with_capacity(config.peers as usize),
             turn: 0,
             lone: false,
@@ -115,6 +122,9 @@ impl<P: Provider> Core<P> {
                 self.pool.put(block & !SEND_BLOCK);
             } else {
                 self.refill.push(self.shared.request(block));
+                if peer.is_done() {
+                    self.owing.push(slot);
+                }
             }
         }
     }
@@ -146,7 +156,8 @@ impl<P: Provider> Core<P> {
         let send_queue = self.config.send_queue;
         match self.peers.get(id) {
             Some(peer) if peer.state == PeerState::Up && peer.deferred == 0 => {
-                send_queue - peer.pushed.wrapping_sub(peer.retired).min(send_queue)
+                let (slots, credits) = peer.measure(send_queue);
+                slots.min(credits.saturating_sub(peer.credit.spare()))
             }
             _ => 0,
         }
@@ -290,8 +301,25 @@ impl<P: Provider> Core<P> {
 
     /// The handler is done with a message of that peer.
     #[inline(always)]
-    pub(super) fn done_with(&mut self, _slot: u32, block: u32) {
-        self.release(block);
+    pub(super) fn done_with(&mut self, slot: u32, block: u32) {
+        self.refill.push(self.shared.request(block));
+        self.count_done(slot);
+    }
+
+    /// A message of that peer has left its block.
+    #[inline(always)]
+    pub(super) fn count_done(&mut self, slot: u32) {
+        let Some(peer) = self.peers.at(slot) else { return };
+        if peer.is_done() {
+            self.owing.push(slot);
+        }
+    }
+
+    /// What a peer has said of itself, if it has spoken.
+    pub(super) fn hear(&mut self, slot: u32, heard: Heard) {
+        if let (Some(peer), Some(data)) = (self.peers.at(slot), heard) {
+            peer.credit.hear(&data);
+        }
     }
 
     /// Takes the queue pair of a closing peer out.

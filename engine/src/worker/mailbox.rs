@@ -5,15 +5,20 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
+use super::credit::{HELLO_BYTES, Seat, Words};
 use super::shared::SharedRecv;
+use crate::error::SetupError;
 use crate::provider::{Provider, QpCaps};
+
+/// The first bytes of a peer's private data, once it has come.
+pub(super) type Heard = Option<[u8; HELLO_BYTES]>;
 
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
     /// A queue pair that may receive from now on; not yet up.
-    Admit(P::Qp),
+    Admit(P::Qp, Seat<P>, Heard),
     /// It is connected.
-    Up(u32),
+    Up(u32, Heard),
     /// Its connection has ended, or never came up.
     Gone(u32),
 }
@@ -68,12 +73,18 @@ impl<P: Provider> Mailbox<P> {
     }
 }
 
+/// The first bytes of private data; zeros, which no worker sends, where there are too few.
+fn head(data: &[u8]) -> [u8; HELLO_BYTES] {
+    data.first_chunk().copied().unwrap_or_default()
+}
+
 /// The control plane's end of a worker: what it needs to make queue pairs for it, and to hand
 /// them over.
 pub struct Intake<P: Provider> {
     pub(super) mailbox: Arc<Mailbox<P>>,
     pub(super) cq: P::Cq,
     pub(super) shared: SharedRecv<P>,
+    pub(super) words: Arc<Words<P>>,
     pub(super) caps: QpCaps,
 }
 
@@ -83,6 +94,7 @@ impl<P: Provider> Clone for Intake<P> {
             mailbox: self.mailbox.clone(),
             cq: self.cq.clone(),
             shared: self.shared.clone(),
+            words: self.words.clone(),
             caps: self.caps,
         }
     }
@@ -109,22 +121,34 @@ impl<P: Provider> Intake<P> {
         self.caps
     }
 
-    /// Hands over a queue pair, before the peer may send on it.
+    /// A place for one more peer. Its [`Seat::hello`] goes to the peer with the connect or the
+    /// accept, in front of any other private data.
+    ///
+    /// # Errors
+    /// `NoMemory`: what would be promised to all peers together is more than there are receives,
+    /// with the numbers; or the worker has all the peers it has slots for.
+    pub fn reserve(&self) -> Result<Seat<P>, SetupError> {
+        Seat::new(&self.shared, &self.words)
+    }
+
+    /// Hands over a queue pair, before the peer may send on it, with its seat, and the private
+    /// data of the peer if that has come: with a request, but not with a connect.
     ///
     /// # Errors
     /// The queue pair back: the mailbox is full, because the worker does not turn.
-    pub fn admit(&self, qp: P::Qp) -> Result<(), P::Qp> {
-        match self.mailbox.put(Mail::Admit(qp)) {
+    pub fn admit(&self, qp: P::Qp, seat: Seat<P>, data: Option<&[u8]>) -> Result<(), P::Qp> {
+        match self.mailbox.put(Mail::Admit(qp, seat, data.map(head))) {
             Ok(()) => Ok(()),
-            Err(Mail::Admit(qp)) => Err(qp),
+            Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),
         }
     }
 
-    /// The queue pair with that number is connected. False: the mailbox is full; say it again.
+    /// The queue pair with that number is connected; the private data of the peer, which counts
+    /// if none came before. False: the mailbox is full; say it again.
     #[must_use]
-    pub fn up(&self, qp_num: u32) -> bool {
-        self.mailbox.put(Mail::Up(qp_num)).is_ok()
+    pub fn up(&self, qp_num: u32, data: &[u8]) -> bool {
+        self.mailbox.put(Mail::Up(qp_num, Some(head(data)))).is_ok()
     }
 
     /// The connection of that queue pair has ended. False: the mailbox is full; say it again.

@@ -7,12 +7,14 @@
 
 mod config;
 mod core;
+mod credit;
 mod handler;
 mod kept;
 mod mailbox;
 mod number;
 mod outbox;
 mod peers;
+mod reply;
 mod send;
 mod shared;
 mod stats;
@@ -26,6 +28,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
+pub use self::credit::{HELLO_BYTES, Seat};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
@@ -35,6 +38,7 @@ pub use self::stats::Stats;
 pub use self::timers::TimerId;
 
 use self::core::Core;
+use self::credit::Words;
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
 use self::peers::{Peer, PeerState};
@@ -104,11 +108,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
+        let words = Arc::new(Words::new(nic, config.peers)?);
+        shared.set_aside(config.refill)?;
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let mailbox = Arc::new(Mailbox::new(config.peers));
         let core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
-        let intake = Intake { mailbox, cq, shared: shared.clone(), caps: config.qp_caps() };
+        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
         let wcs = [Wc::default(); POLL_BATCH];
         Ok((Worker { core, poller, wcs, idle: 0, handler }, intake))
     }
@@ -139,6 +145,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         if !self.core.closing.is_empty() {
             self.finish_closing();
+        }
+        if !self.core.owing.is_empty() {
+            self.core.return_credits();
         }
         self.core.flush();
         self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
@@ -230,17 +239,21 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn admit(&mut self) {
         while let Some(mail) = self.core.mailbox.take() {
             match mail {
-                Mail::Admit(qp) => {
+                Mail::Admit(qp, seat, heard) => {
                     let num = qp.num();
-                    if let Err(qp) = self.core.peers.insert(num, qp) {
-                        drop(qp);
-                        if !self.core.mailbox.close(num) {
-                            self.core.stats.close_lost += 1;
+                    match self.core.peers.insert(num, qp, seat) {
+                        Ok(slot) => self.core.hear(slot, heard),
+                        Err(qp) => {
+                            drop(qp);
+                            if !self.core.mailbox.close(num) {
+                                self.core.stats.close_lost += 1;
+                            }
                         }
                     }
                 }
-                Mail::Up(num) => {
+                Mail::Up(num, heard) => {
                     if let Some(slot) = self.core.peers.find(num) {
+                        self.core.hear(slot, heard);
                         self.bring_up(slot);
                     }
                 }
@@ -375,6 +388,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             }
             self.core.drop_kept(id);
             self.core.drop_deferred(id);
+            self.core.owing.retain(|owing| *owing != slot);
             self.core.peers.remove(slot);
         }
     }

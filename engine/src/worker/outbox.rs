@@ -22,6 +22,9 @@ pub enum SendError {
     /// Its send queue is full: back-pressure. Try again after a turn.
     #[error("the peer's send queue is full; try again after a turn")]
     Full,
+    /// The peer has promised no receive for it: back-pressure. Try again after a turn.
+    #[error("the peer has no receive for another message; try again after a turn")]
+    NoCredit,
     /// All send blocks are in flight: back-pressure. Try again after a turn.
     #[error("all send blocks are in flight; try again after a turn")]
     NoBlock,
@@ -108,7 +111,8 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.timers.cancel(timer)
     }
 
-    /// Messages that peer's send queue has room for now; 0 for one that is gone.
+    /// Messages that peer's send queue has room for now, and the peer receives; 0 for one that is
+    /// gone.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.room(peer)
     }

@@ -5,6 +5,7 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
+use super::credit::{Credit, Seat};
 use super::handler::{DownReason, PeerId};
 use super::number::INDEX_MASK;
 use crate::provider::Provider;
@@ -37,7 +38,9 @@ pub(super) enum PeerState {
 
 /// One slot.
 pub(super) struct Peer<P: Provider> {
+    // The queue pair before its seat: nobody writes to a word that is given back.
     pub(super) qp: Option<P::Qp>,
+    seat: Option<Seat<P>>,
     pub(super) num: u32,
     pub(super) generation: u16,
     pub(super) state: PeerState,
@@ -45,17 +48,62 @@ pub(super) struct Peer<P: Provider> {
     pub(super) pushed: u32,
     pub(super) posted: u32,
     pub(super) retired: u32,
+    /// Sends that no receive of the peer is used for; it wraps.
+    others: u32,
+    /// Up to that many sends there is room in the send queue and credit, as far as is known.
+    limit: u32,
+    pub(super) credit: Credit,
     /// Sends until the next that asks for a completion, that one included.
     pub(super) until_signal: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
     pub(super) batch: u32,
-    /// Replies that wait for room in the send queue.
+    /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
+    /// The last pass over the deferred replies in which one of this peer had to stay.
+    pub(super) stuck: u64,
     /// The block each send in flight reads from, by send index.
     held: Box<[u32]>,
 }
 
 impl<P: Provider> Peer<P> {
+    /// True if one more message may go. A fresh one leaves a credit for replies.
+    #[inline(always)]
+    pub(super) fn has_room<const FRESH: bool>(&self) -> bool {
+        self.limit.wrapping_sub(self.pushed) > u32::from(FRESH)
+    }
+
+    /// Looks again: free slots of the send queue, and credits.
+    #[cold]
+    pub(super) fn measure(&mut self, send_queue: u32) -> (u32, u32) {
+        let slots = send_queue.saturating_sub(self.pushed.wrapping_sub(self.retired));
+        let allowed = self.seat.as_ref().map_or(0, Seat::allowed);
+        let credits = self.credit.left(self.pushed.wrapping_sub(self.others), allowed);
+        self.limit = self.pushed.wrapping_add(slots.min(credits));
+        (slots, credits)
+    }
+
+    /// One of its messages has left its block. True if the peer is to be told of credit from now on.
+    #[inline(always)]
+    pub(super) fn is_done(&mut self) -> bool {
+        self.credit.until_return -= 1;
+        self.credit.until_return == 0 && self.owes_credit()
+    }
+
+    /// So many are done with that the peer is to be told. True if it was not to be already.
+    #[cold]
+    fn owes_credit(&mut self) -> bool {
+        self.credit.step(self.deferred > 0)
+    }
+
+    /// The send pushed last uses no receive of the peer.
+    #[inline(always)]
+    pub(super) fn was_no_message(&mut self) {
+        self.others = self.others.wrapping_add(1);
+        if self.limit.wrapping_add(1) == self.pushed {
+            self.limit = self.pushed;
+        }
+    }
+
     /// Notes the block of send `index`.
     #[inline(always)]
     pub(super) fn hold(&mut self, index: u32, block: u32) {
@@ -89,20 +137,25 @@ pub(super) struct Peers<P: Provider> {
 impl<P: Provider> Peers<P> {
     pub(super) fn new(config: &Config) -> Self {
         let (peers, send_queue) = (config.peers, config.send_queue);
-        // One more than the queue, for the request that marks the end, rounded up.
-        let held = (send_queue as usize + 1).next_power_of_two();
+        // Two more than the queue: see `Config::qp_caps`.
+        let held = (send_queue as usize + 2).next_power_of_two();
         let slots = (0..peers)
             .map(|_| Peer {
                 qp: None,
+                seat: None,
                 num: 0,
                 generation: 0,
                 state: PeerState::Free,
                 pushed: 0,
                 posted: 0,
                 retired: 0,
+                others: 0,
+                limit: 0,
+                credit: Credit::new(0),
                 until_signal: config.signal_every,
                 batch: u32::MAX,
                 deferred: 0,
+                stuck: 0,
                 held: vec![NO_BLOCK; held].into_boxed_slice(),
             })
             .collect();
@@ -111,16 +164,18 @@ impl<P: Provider> Peers<P> {
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
-    pub(super) fn insert(&mut self, num: u32, qp: P::Qp) -> Result<u32, P::Qp> {
+    pub(super) fn insert(&mut self, num: u32, qp: P::Qp, seat: Seat<P>) -> Result<u32, P::Qp> {
         let Some(slot) = self.free.pop() else { return Err(qp) };
         self.map.insert(num, slot);
         let peer = &mut self.slots[slot as usize];
         peer.qp = Some(qp);
+        peer.credit = Credit::new(seat.window());
+        peer.seat = Some(seat);
         peer.num = num;
         peer.state = PeerState::Admitted;
         (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
         peer.until_signal = self.signal_every;
-        peer.deferred = 0;
+        (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
         Ok(slot)
     }
 
@@ -128,6 +183,7 @@ impl<P: Provider> Peers<P> {
     pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
         let peer = &mut self.slots[slot as usize];
         let qp = peer.qp.take();
+        drop(peer.seat.take());
         self.map.remove(peer.num);
         peer.state = PeerState::Free;
         peer.generation = peer.generation.wrapping_add(1);

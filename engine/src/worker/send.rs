@@ -27,17 +27,21 @@ pub(super) struct Batch {
     holds: bool,
     /// Some message is read from its block after the post: not inline.
     reads: bool,
-    list: ArrayVec<SendWr<'static>, SEND_BATCH>,
+    pub(super) list: ArrayVec<SendWr<'static>, SEND_BATCH>,
     /// The block each message lies in.
     blocks: ArrayVec<u32, SEND_BATCH>,
     /// Copies of inline payloads, one place of `stage_bytes` a message.
     stage: Box<[u8]>,
     stage_bytes: usize,
+    /// The longest message that goes inline.
+    inline_max: usize,
 }
 
 impl Batch {
     /// An empty batch for messages of up to `inline_bytes` inline.
     pub(super) fn new(inline_bytes: usize, signal_every: u32) -> Batch {
+        // A word of credit has a place too.
+        let stage_bytes = inline_bytes.max(size_of::<u64>());
         Batch {
             slot: 0,
             signal_every,
@@ -45,25 +49,35 @@ impl Batch {
             reads: false,
             list: ArrayVec::new(),
             blocks: ArrayVec::new(),
-            stage: vec![0; SEND_BATCH * inline_bytes].into_boxed_slice(),
-            stage_bytes: inline_bytes,
+            stage: vec![0; SEND_BATCH * stage_bytes].into_boxed_slice(),
+            stage_bytes,
+            inline_max: inline_bytes,
         }
+    }
+
+    /// Copies a payload to the place of the next message; `None` if it is longer than that.
+    #[inline(always)]
+    pub(super) fn stage(&mut self, bytes: &[u8]) -> Option<Sge> {
+        let place = self.list.len() * self.stage_bytes;
+        let stage = self.stage.get_mut(place..place + bytes.len())?;
+        stage.copy_from_slice(bytes);
+        Some(Sge { addr: stage.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 })
     }
 }
 
 /// Whether a peer takes a message more.
-enum Lane<'a, P: Provider> {
+pub(super) enum Lane<'a, P: Provider> {
     /// It does, into this batch.
     Open(&'a mut Peer<P>, &'a mut Batch),
-    /// Not now.
-    Full,
+    /// Not now: the device's queue is full, or there is no credit.
+    Full(SendError),
     /// It is not up.
     Closed,
 }
 
 /// Adds a message to its peer's batch; true if that filled it.
 #[inline(always)]
-fn add<P: Provider>(
+pub(super) fn add<P: Provider>(
     peer: &mut Peer<P>,
     batch: &mut Batch,
     (op, mut flags): (SendOp, SendFlags),
@@ -84,13 +98,6 @@ fn add<P: Provider>(
     batch.list.is_full()
 }
 
-/// A reply that found the send queue full.
-pub(super) struct Deferred {
-    peer: PeerId,
-    block: u32,
-    length: u32,
-}
-
 impl<P: Provider> Core<P> {
     /// Sends a copy: staged with the batch if it goes inline, else in a block of the worker.
     #[inline(always)]
@@ -109,21 +116,15 @@ impl<P: Provider> Core<P> {
             }
             Some(_) => {}
         }
-        let (peer, batch) = match self.lane(id.slot) {
+        let (peer, batch) = match self.lane::<true>(id.slot) {
             Lane::Open(peer, batch) => (peer, batch),
-            Lane::Full => return Err(SendError::Full),
+            Lane::Full(why) => return Err(why),
             Lane::Closed => return Err(SendError::NotConnected),
         };
-        let inline_max = batch.stage_bytes;
-        if bytes.len() > inline_max {
+        if bytes.len() > batch.inline_max {
             return self.send_block(id.slot, op, bytes);
         }
-        let place = batch.list.len() * inline_max;
-        let Some(stage) = batch.stage.get_mut(place..place + bytes.len()) else {
-            return Err(SendError::TooLong);
-        };
-        stage.copy_from_slice(bytes);
-        let sge = Sge { addr: stage.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let Some(sge) = batch.stage(bytes) else { return Err(SendError::TooLong) };
         let full = add(peer, batch, (op, SendFlags::INLINE), sge, NO_BLOCK);
         if full {
             self.ring_full(id.slot);
@@ -143,7 +144,7 @@ impl<P: Provider> Core<P> {
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
             let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-            if self.post_now(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
+            if self.post_now::<true>(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
                 return Ok(());
             }
         }
@@ -155,7 +156,23 @@ impl<P: Provider> Core<P> {
     /// Posts one message by itself, past the batches. False: nothing was done, because the peer
     /// has messages waiting, or no room, or the device refused; the batches deal with that.
     #[inline(always)]
-    fn post_now(
+    pub(super) fn post_now<const FRESH: bool>(
+        &mut self,
+        slot: u32,
+        what: (SendOp, SendFlags),
+        sge: Sge,
+        block: u32,
+    ) -> bool {
+        match self.peers.at(slot) {
+            Some(peer) if peer.state == PeerState::Up && peer.has_room::<FRESH>() => {}
+            _ => return false,
+        }
+        self.post_one(slot, what, sge, block)
+    }
+
+    /// Posts one request by itself, if nothing of the peer waits to be posted.
+    #[inline(always)]
+    pub(super) fn post_one(
         &mut self,
         slot: u32,
         (op, mut flags): (SendOp, SendFlags),
@@ -163,10 +180,7 @@ impl<P: Provider> Core<P> {
         block: u32,
     ) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        if peer.state != PeerState::Up
-            || peer.pushed != peer.posted
-            || peer.pushed.wrapping_sub(peer.retired) >= self.config.send_queue
-        {
+        if peer.pushed != peer.posted {
             return false;
         }
         let Some(qp) = &mut peer.qp else { return false };
@@ -187,6 +201,9 @@ impl<P: Provider> Core<P> {
             if block != NO_BLOCK {
                 // The payload is out of the block already.
                 self.refill.push(self.shared.request(block));
+                if peer.is_done() {
+                    self.owing.push(slot);
+                }
             }
         } else {
             peer.hold(peer.posted, block);
@@ -210,7 +227,7 @@ impl<P: Provider> Core<P> {
             to
         };
         let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
-        let Lane::Open(peer, batch) = self.lane(slot) else {
+        let Lane::Open(peer, batch) = self.lane::<true>(slot) else {
             self.pool.put(block);
             return Err(SendError::Full);
         };
@@ -222,24 +239,46 @@ impl<P: Provider> Core<P> {
 
     /// The peer in a slot and its batch, if it takes a message more.
     #[inline(always)]
-    fn lane(&mut self, slot: u32) -> Lane<'_, P> {
-        let send_queue = self.config.send_queue;
+    pub(super) fn lane<const FRESH: bool>(&mut self, slot: u32) -> Lane<'_, P> {
         let batch = match self.peers.at(slot) {
             Some(peer) if peer.state == PeerState::Up => {
-                if peer.pushed.wrapping_sub(peer.retired) >= send_queue {
-                    return Lane::Full;
+                if !peer.has_room::<FRESH>()
+                    && let Some(why) = self.look_again(slot, FRESH)
+                {
+                    return Lane::Full(why);
                 }
-                peer.batch
+                match self.peers.at(slot) {
+                    Some(peer) => peer.batch,
+                    None => return Lane::Closed,
+                }
             }
             _ => return Lane::Closed,
         };
+        let full = Lane::Full(SendError::Full);
         if batch == NO_BATCH && !self.start_batch(slot) {
-            return Lane::Full;
+            return full;
         }
         let Some(peer) = self.peers.at(slot) else { return Lane::Closed };
-        let Some(batch) = self.batches.get_mut(peer.batch as usize) else { return Lane::Full };
+        let Some(batch) = self.batches.get_mut(peer.batch as usize) else { return full };
         // A batch is full only when the device took less than the queue has room for.
-        if batch.list.is_full() { Lane::Full } else { Lane::Open(peer, batch) }
+        if batch.list.is_full() { full } else { Lane::Open(peer, batch) }
+    }
+
+    /// What was known of room is used up: why nothing more goes, if nothing does.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
+        let peer = self.peers.at(slot)?;
+        let (slots, credits) = peer.measure(self.config.send_queue);
+        let spare = if fresh { peer.credit.spare() } else { 0 };
+        if slots == 0 {
+            return Some(SendError::Full);
+        }
+        if credits <= spare {
+            self.stats.credit_stalls += 1;
+            return Some(SendError::NoCredit);
+        }
+        None
     }
 
     /// Gives a peer a batch. False: all belong to peers whose device queues are full.
@@ -258,88 +297,10 @@ impl<P: Provider> Core<P> {
     }
 
     /// Rings for a batch that has just become full.
-    fn ring_full(&mut self, slot: u32) {
+    pub(super) fn ring_full(&mut self, slot: u32) {
         let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) else { return };
         self.ring(batch as usize);
         // It stays the peer's: more is likely to follow.
-    }
-
-    /// Sends the first `length` bytes of a received block back; the block follows its message.
-    #[inline(always)]
-    pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
-        let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
-        let behind = self.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
-        if behind || !self.try_reply(slot, block, length) {
-            self.defer(slot, block, length);
-        }
-    }
-
-    /// False: there is no room now. A reply to a peer that is gone is over at once.
-    #[inline(always)]
-    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        let inline = length <= self.inline_max;
-        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
-        let sge = self.shared.sge(block, length);
-        if self.lone && self.post_now(slot, (SendOp::Send, flags), sge, block) {
-            return true;
-        }
-        match self.lane(slot) {
-            Lane::Open(peer, batch) => {
-                if add(peer, batch, (SendOp::Send, flags), sge, block) {
-                    self.ring_full(slot);
-                }
-                true
-            }
-            Lane::Full => false,
-            Lane::Closed => {
-                self.release(block);
-                true
-            }
-        }
-    }
-
-    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
-    /// outgrows the capacity it was made with.
-    #[cold]
-    fn defer(&mut self, slot: u32, block: u32, length: u32) {
-        let peer = self.peers.id(slot);
-        self.deferred.push_back(Deferred { peer, block, length });
-        self.stats.deferred += 1;
-        if let Some(peer) = self.peers.at(slot) {
-            peer.deferred += 1;
-        }
-    }
-
-    /// Takes home the replies that wait for a peer that is gone.
-    pub(super) fn drop_deferred(&mut self, id: PeerId) {
-        for _ in 0..self.deferred.len() {
-            let Some(reply) = self.deferred.pop_front() else { return };
-            if reply.peer == id {
-                self.release(reply.block);
-            } else {
-                self.deferred.push_back(reply);
-            }
-        }
-    }
-
-    /// Sends deferred replies whose peers have room again, in order for each peer.
-    #[cold]
-    #[inline(never)]
-    fn retry_deferred(&mut self) {
-        for _ in 0..self.deferred.len() {
-            let Some(reply) = self.deferred.pop_front() else { return };
-            let slot = reply.peer.slot;
-            let alive = self.peers.get(reply.peer).is_some_and(|p| p.state == PeerState::Up);
-            if !alive {
-                self.release(reply.block);
-            } else if self.try_reply(slot, reply.block, reply.length) {
-                if let Some(peer) = self.peers.at(slot) {
-                    peer.deferred -= 1;
-                }
-            } else {
-                self.deferred.push_back(reply);
-            }
-        }
     }
 
     /// Posts a batch with one doorbell.
@@ -368,6 +329,9 @@ impl<P: Provider> Core<P> {
                 if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
                     // The payload is out of the block already.
                     self.refill.push(self.shared.request(*block));
+                    if peer.is_done() {
+                        self.owing.push(batch.slot);
+                    }
                 } else {
                     peer.hold(peer.posted, *block);
                 }

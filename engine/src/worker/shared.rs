@@ -2,6 +2,8 @@
 //! shared receive queue.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use doorbell_alloc::Mapping;
 use std_alloc::format;
 use std_alloc::sync::Arc;
@@ -24,6 +26,10 @@ struct Inner<P: Provider> {
     block_bytes: u32,
     stride: usize,
     blocks: u32,
+    window: u32,
+    window_min: u32,
+    /// Blocks that are promised to nobody.
+    spare: AtomicU32,
 }
 
 impl<P: Provider> Clone for SharedRecv<P> {
@@ -49,6 +55,9 @@ impl<P: Provider> SharedRecv<P> {
             block_bytes,
             stride: config.stride(),
             blocks,
+            window: config.window,
+            window_min: config.window_min,
+            spare: AtomicU32::new(blocks),
         }));
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
@@ -60,6 +69,52 @@ impl<P: Provider> SharedRecv<P> {
             })?;
         }
         Ok(shared)
+    }
+
+    /// Promises blocks to one more peer: how many. All promises, and what workers have in their
+    /// refill lists, add up to no more than there are.
+    pub(super) fn promise(&self) -> Result<u32, SetupError> {
+        let Inner { window, window_min, blocks, .. } = *self.0;
+        if window == 0 {
+            return Ok(0);
+        }
+        let share = |spare: u32| (spare / 4).clamp(window_min, window);
+        self.take(share).map_err(|spare| {
+            let asked = format!("receives for one more peer, {window_min} at least");
+            let answer = format!("of {blocks} blocks {spare} are not promised to others");
+            SetupError::new(Code::NoMemory, asked, answer)
+                .cure("raise Config::recv_blocks or lower Config::window")
+        })
+    }
+
+    /// Sets aside the blocks that a worker may have in its refill list while peers are told that
+    /// they are free.
+    pub(super) fn set_aside(&self, refill: u32) -> Result<(), SetupError> {
+        let Inner { window, window_min, blocks, .. } = *self.0;
+        if window == 0 {
+            return Ok(());
+        }
+        self.take(|_| refill).map(drop).map_err(|spare| {
+            let asked = format!("a worker with refill = {refill} on a shared receive queue");
+            let answer = format!("of {blocks} blocks {spare} are not promised to others");
+            SetupError::new(Code::NoMemory, asked, answer).cure(format!(
+                "raise Config::recv_blocks to {} at least",
+                blocks - spare + refill + window_min
+            ))
+        })
+    }
+
+    /// Takes some of the spare blocks; there must be so many.
+    fn take(&self, count: impl Fn(u32) -> u32) -> Result<u32, u32> {
+        // Relaxed: a count, which guards no other memory.
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        let less = |spare: u32| spare.checked_sub(count(spare));
+        self.0.spare.fetch_update(set, get, less).map(count)
+    }
+
+    /// A promise is over.
+    pub(super) fn take_back(&self, window: u32) {
+        self.0.spare.fetch_add(window, Ordering::Relaxed);
     }
 
     pub(super) fn srq(&self) -> &P::Srq {

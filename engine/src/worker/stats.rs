@@ -15,7 +15,11 @@ pub struct Stats {
     pub sent: u64,
     /// Posts of sends: one doorbell each.
     pub doorbells: u64,
-    /// Replies that had to wait for room in a send queue.
+    /// Messages that had to wait, or were not taken, because the peer had promised no receive.
+    pub credit_stalls: u64,
+    /// Words of credit sent to peers.
+    pub credit_returns: u64,
+    /// Replies that had to wait for room in a send queue, or for credit.
     pub deferred: u64,
     /// Posts the device cut short because a queue was full.
     pub post_full: u64,

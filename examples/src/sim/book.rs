@@ -238,10 +238,13 @@ impl Book {
         Some((conn, stream))
     }
 
-    /// True if replies that have not arrived hold too many of the side's receive blocks. Two sides
-    /// whose receives are all in replies to each other wait for ever: it is for those who reply
+    /// True if replies that have not arrived hold too many of the side's receive blocks. With credits
+    /// there are never too many. Without them two sides whose receives are all in replies to each other wait for ever: it is for those who reply
     /// on both sides to keep some back, as these do.
     pub fn replies_out(&self, side: usize) -> bool {
+        if self.plan.counted() {
+            return false;
+        }
         let reply = Stream::Reply as usize;
         let up = self.conns.iter().filter(|conn| conn.ends[side].state == State::Up);
         let out = up.map(|conn| conn.ends[side].sent[reply] - conn.ends[1 - side].got[reply]);

@@ -46,7 +46,9 @@ pub fn send<P: Provider>(
             book.note(Happening::Send { conn, from: side, number, length: text.length });
             return Some(text.length);
         }
-        Err(SendError::Full | SendError::NoBlock | SendError::NotConnected) => {
+        Err(
+            SendError::Full | SendError::NoCredit | SendError::NoBlock | SendError::NotConnected,
+        ) => {
             book.note(Happening::Back { conn, from: side });
         }
         Err(SendError::TooLong) => {

@@ -53,6 +53,8 @@ pub struct Plan {
     pub patience: Patience,
     /// What the devices do.
     pub odds: Odds,
+    /// The sides do not know each other for workers: no credits.
+    pub plain: bool,
     /// Retries without a receive; 7 is for ever.
     pub rnr_retry: u8,
     /// Time between them, in nanoseconds.
@@ -91,6 +93,13 @@ impl Plan {
             short_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             doze: if steady { 0 } else { prng.pick(&[0, 0, 2, 20]) },
         };
+        let plain = prng.chance(64);
+        let rnr_retry = match () {
+            // Not one is needed.
+            () if strict(&sides, plain) => 0,
+            () if prng.chance(700) => 7,
+            () => prng.range(0, 6) as u8,
+        };
         let habits = Habits {
             send: prng.pick(&[40, 200, 600]),
             burst: prng.pick(&[1, 4, 24]),
@@ -109,10 +118,30 @@ impl Plan {
             weather,
             patience,
             odds,
-            rnr_retry: if prng.chance(700) { 7 } else { prng.range(0, 6) as u8 },
+            plain,
+            rnr_retry,
             rnr_timer_ns: prng.range(1000, 30_000),
             habits,
         }
+    }
+}
+
+/// True if both sides count what the other sends.
+fn counted(sides: &[SidePlan; 2], plain: bool) -> bool {
+    !plain && sides.iter().all(|side| side.config.window > 0)
+}
+
+/// True if every message finds a receive at once: one worker has all receives of its queue (the
+/// device fetches some ahead for each), and no peer's slot is taken while it still has some.
+fn strict(sides: &[SidePlan; 2], plain: bool) -> bool {
+    let alone = |side: &SidePlan| side.workers == side.queues && side.config.drain_turns > 8;
+    counted(sides, plain) && sides.iter().all(alone)
+}
+
+impl Plan {
+    /// True if both sides count what the other sends.
+    pub fn counted(&self) -> bool {
+        counted(&self.sides, self.plain)
     }
 }
 
@@ -122,6 +151,9 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
     let send_queue = prng.pick(&[4, 8, 16, 32]);
     let recv_blocks = prng.range(8, if crowd { 256 } else { 64 }) as u32;
     let few = !crowd && prng.chance(100);
+    let refill = prng.range(1, u64::from(recv_blocks / 4)) as u32;
+    let most = recv_blocks.saturating_sub(refill * workers as u32 + 4);
+    let window = if most < 2 { 0 } else { prng.pick(&[0, 2, 3, 8, 30, 100]) };
     let config = Config {
         // Sometimes too few, so that peers are turned away.
         peers: if few { 1 } else { conns as u32 + 2 },
@@ -131,7 +163,9 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         send_blocks: prng.range(1, 16) as u32,
         inline_bytes: prng.pick(&[0, 16, 64, 220]),
         signal_every: prng.range(1, u64::from(send_queue / 2)) as u32,
-        refill: prng.range(1, u64::from(recv_blocks / 4)) as u32,
+        refill,
+        window,
+        window_min: 2,
         keeps: prng.range(1, 8) as u32,
         timers: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },

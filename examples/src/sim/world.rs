@@ -11,7 +11,7 @@ use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
 use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpInit, Wiring};
 use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::wc::Status;
-use doorbell_engine::worker::{Intake, SharedRecv, Worker};
+use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, State};
 use super::clerk::Clerk;
@@ -36,8 +36,10 @@ pub(super) struct Desk {
 struct Call {
     desks: [usize; 2],
     breakers: [Breaker; 2],
-    /// The active side's queue pair, until the passive side is ready.
-    active: Option<FaultQp<Soft>>,
+    /// The active side's queue pair and seat, until the passive side is ready.
+    active: Option<(FaultQp<Soft>, Seat<Device>)>,
+    /// The private data of each side.
+    hellos: [[u8; HELLO_BYTES]; 2],
     /// Each side was told, or will be, that it has ended.
     ending: bool,
     /// That side has the word in its mailbox.
@@ -144,6 +146,13 @@ impl World {
         });
         let [Some(one), Some(two)] = desks else { return Ok(()) };
         let desks = [one, two];
+        // Every receive may be promised to others: then there is no connection.
+        let seats = desks.map(|desk| self.desks[desk].intake.reserve());
+        let [Ok(mine), Ok(theirs)] = seats else { return Ok(()) };
+        let hellos = match self.plan.plain {
+            true => [[0; HELLO_BYTES]; 2],
+            false => [mine.hello(), theirs.hello()],
+        };
         let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
         let breakers = [active.inner().breaker(), passive.inner().breaker()];
         let wiring = self.wiring();
@@ -165,11 +174,12 @@ impl World {
             }
             book.note(Happening::Dial { conn, desks });
         }
-        if self.desks[two].intake.admit(passive).is_err() {
+        if self.desks[two].intake.admit(passive, theirs, Some(&hellos[0])).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
-        let (active, told) = (Some(active), [false; 2]);
-        self.calls.push(Call { desks, breakers, active, ending: false, told, closed: false });
+        let (active, told) = (Some((active, mine)), [false; 2]);
+        let (ending, closed) = (false, false);
+        self.calls.push(Call { desks, breakers, active, hellos, ending, told, closed });
         let delay = self.delay();
         self.post(delay, Letter::Begin(conn));
         Ok(())
@@ -246,8 +256,9 @@ impl World {
         let (conn, done) = match letter {
             Letter::Begin(conn) => return self.begin(conn),
             Letter::Up(conn, side) => {
-                let Call { desks, breakers, .. } = &self.calls[conn];
-                (conn, self.desks[desks[side]].intake.up(breakers[side].num()))
+                let Call { desks, breakers, hellos, .. } = &self.calls[conn];
+                let intake = &self.desks[desks[side]].intake;
+                (conn, intake.up(breakers[side].num(), &hellos[1 - side]))
             }
             Letter::Gone(conn, side) => {
                 self.excuse(conn);
@@ -275,15 +286,16 @@ impl World {
         }
         let wiring = self.wiring();
         let call = &mut self.calls[conn];
-        let Some(qp) = call.active.take() else { return };
+        let Some((qp, seat)) = call.active.take() else { return };
         self.wire.start(conn, &call.breakers[0], wiring);
         let intake = &self.desks[call.desks[0]].intake;
-        let num = qp.num();
-        if intake.admit(qp).is_err() || !intake.up(num) {
+        if intake.admit(qp, seat, None).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
-        let delay = self.delay();
-        self.post(delay, Letter::Up(conn, 1));
+        for side in 0..2 {
+            let delay = self.delay();
+            self.post(delay, Letter::Up(conn, side));
+        }
     }
 
     /// One turn of a worker, and what follows from it at once.

@@ -1,8 +1,10 @@
 //! The worker over the soft device, in one thread: the test is the scheduler.
 
+mod credits;
 mod kept;
 
 use std::sync::Arc;
+use std::vec;
 use std::vec::Vec;
 
 use super::*;
@@ -22,6 +24,8 @@ const CONFIG: Config = Config {
     inline_bytes: 64,
     signal_every: 8,
     refill: 8,
+    window: 0,
+    window_min: 2,
     keeps: 4,
     timers: 4,
     drain_turns: 1000,
@@ -105,16 +109,27 @@ impl Side {
     }
 }
 
+/// Queue pairs in two mailboxes, and what the second says to the first.
+struct Nums {
+    one: u32,
+    two: u32,
+    hello: [u8; HELLO_BYTES],
+}
+
 /// Joins two queue pairs and puts them in the mailboxes; nobody has said yet that they are up.
-fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
+fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> Nums {
+    let seats = (one.intake.reserve().unwrap(), two.intake.reserve().unwrap());
     let (mut a, mut b) = (one.qp(), two.qp());
     let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
     let (maker, taker) = (Arc::new(maker), Arc::new(taker));
     a.attach(&maker);
     b.attach(&taker);
+    // With credits every message has its receive: not one retry is needed.
+    let counted = seats.0.window() > 0 && seats.1.window() > 0;
+    let rnr_retry = if counted { 0 } else { 7 };
     let wiring = |peer| Wiring {
         peer,
-        peer_rnr_retry: 7,
+        peer_rnr_retry: rnr_retry,
         rnr_timer_ns: 0,
         initiator_depth: 4,
         responder_depth: 4,
@@ -122,17 +137,20 @@ fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B
     let nums = (a.num(), b.num());
     a.connect(&maker, wiring(nums.1));
     b.connect(&taker, wiring(nums.0));
-    assert!(one.intake.admit(a).is_ok() && two.intake.admit(b).is_ok());
-    nums
+    // The side that takes the request has the other's hello at once; the one that sent it waits.
+    let hellos = (seats.0.hello(), seats.1.hello());
+    assert!(one.intake.admit(a, seats.0, None).is_ok());
+    assert!(two.intake.admit(b, seats.1, Some(&hellos.0)).is_ok());
+    Nums { one: nums.0, two: nums.1, hello: hellos.1 }
 }
 
 /// Connects two workers as the control plane does; the numbers of the queue pairs.
 fn connect<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let nums = admit(one, two);
-    assert!(one.intake.up(nums.0) && two.intake.up(nums.1));
+    assert!(one.intake.up(nums.one, &nums.hello) && two.intake.up(nums.two, &[]));
     one.worker.turn();
     two.worker.turn();
-    nums
+    (nums.one, nums.two)
 }
 
 fn settle(sides: &mut [&mut Side]) {
@@ -452,14 +470,14 @@ fn a_peer_too_many_is_turned_away() {
 fn a_first_message_brings_its_peer_up() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.0));
+    assert!(one.intake.up(nums.one, &nums.hello));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().up.len(), 1);
     assert_eq!(one.worker.handler().got.len(), 1);
-    assert!(two.intake.up(nums.1));
+    assert!(two.intake.up(nums.two, &[]));
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().up.len(), 1, "told twice");
 }
@@ -508,13 +526,13 @@ fn set_up_names_what_does_not_fit() {
 fn a_peer_that_never_came_up_is_not_heard_of() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.0));
+    assert!(one.intake.up(nums.one, &nums.hello));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();
     one.worker.turn();
     // The message and the end are found in the same turn.
-    assert!(two.intake.gone(nums.1));
+    assert!(two.intake.gone(nums.two));
     settle(&mut [&mut one, &mut two]);
     let log = two.worker.handler();
     assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));

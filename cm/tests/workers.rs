@@ -1,0 +1,128 @@
+//! Workers that the control plane connects: what they learn of each other on the way.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::soft::SoftDevice;
+use doorbell_cm::{Dialer, Listener};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Provider;
+use doorbell_engine::worker::{
+    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+const CONFIG: Config = Config {
+    peers: 8,
+    block_bytes: 256,
+    recv_blocks: 64,
+    send_blocks: 8,
+    refill: 8,
+    window: 10,
+    window_min: 9,
+    ..Config::DEFAULT
+};
+
+#[derive(Default)]
+struct Log {
+    up: Vec<PeerId>,
+    got: u64,
+}
+
+impl<P: Provider> Handler<P> for Log {
+    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        self.got += 1;
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+}
+
+type Side = (Worker<SoftDevice, Log>, Intake<SoftDevice>);
+
+fn worker(nic: &SoftDevice, config: &Config) -> Side {
+    let shared =
+        SharedRecv::new(nic, Mapping::plain(config.recv_bytes()).unwrap(), config).unwrap();
+    let memory = Mapping::plain(config.send_bytes()).unwrap();
+    Worker::new(nic, &shared, memory, Log::default(), config).unwrap()
+}
+
+/// A server, and a client that has tried to connect until it was told no: by whom, and how often
+/// it was told yes.
+fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmError) {
+    let nic = SoftDevice::open().unwrap();
+    let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut serving = worker(&nic, server);
+    listener.feed(serving.1.clone());
+    let dialing = worker(&nic, client);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (yes, no) = std::thread::scope(|scope| {
+        let (stop, listener) = (&stop, &mut listener);
+        scope.spawn(move || listener.run(stop).unwrap());
+        let mut dialer = Dialer::new(&nic).unwrap();
+        let mut yes = 0;
+        let no = loop {
+            match dialer.dial(addr, &dialing.1, LIMIT) {
+                Ok(()) => yes += 1,
+                Err(error) => break error,
+            }
+        };
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        // What is connected stays connected while the workers look.
+        std::mem::forget(dialer);
+        (yes, no)
+    });
+    let start = Instant::now();
+    while serving.0.handler().up.len() < yes as usize {
+        assert!(start.elapsed() < LIMIT, "the listener's side is not up");
+        listener.step(Duration::ZERO).unwrap();
+        serving.0.turn();
+    }
+    std::mem::forget(listener);
+    (serving, dialing, yes, no)
+}
+
+/// Each side knows how many messages the other takes, and is told when it takes more.
+#[test]
+fn workers_learn_each_others_windows() {
+    let client = Config { window: 14, ..CONFIG };
+    let (mut serving, mut dialing, yes, _) = crowd(&CONFIG, &client);
+    assert!(yes > 1);
+    dialing.0.turn();
+    let peers = dialing.0.handler().up.clone();
+    assert_eq!(peers.len(), yes as usize);
+    // One credit less than the window: replies may use it.
+    assert_eq!(dialing.0.outbox().room(peers[0]), 10 - 1);
+    let back = serving.0.handler().up[0];
+    assert_eq!(serving.0.outbox().room(back), 14 - 1);
+    for n in 0..100 {
+        while dialing.0.outbox().send(peers[0], &[n; 200]).is_err() {
+            dialing.0.turn();
+            serving.0.turn();
+        }
+    }
+    for _ in 0..100 {
+        dialing.0.turn();
+        serving.0.turn();
+    }
+    assert_eq!(serving.0.handler().got, 100);
+    assert!(dialing.0.stats().credit_stalls > 0 && serving.0.stats().credit_returns > 5);
+}
+
+/// A connection more than there are receives for: refused by the side that has none left, and
+/// here the numbers are told.
+#[test]
+fn a_connection_too_many_is_refused_with_the_numbers() {
+    let roomy = Config { recv_blocks: 1024, peers: 64, ..CONFIG };
+    let (_, _, yes, no) = crowd(&roomy, &CONFIG);
+    // 64 blocks, 8 set aside, 9 or 10 each.
+    assert_eq!((yes, no.code()), (6, Code::NoMemory));
+    let text = no.to_string();
+    assert!(text.contains("64 blocks") && text.contains("Config::recv_blocks"), "{text}");
+    let (_, _, yes, no) = crowd(&CONFIG, &roomy);
+    assert_eq!((yes, no.code()), (6, Code::Refused), "{no}");
+}

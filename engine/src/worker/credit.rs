@@ -1,0 +1,365 @@
+//! Credits: how many messages a peer may send, so that each finds a receive posted.
+//!
+//! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
+//! than there are (see [`SharedRecv`]). What a peer may send is counted from the beginning of the
+//! connection: the window, and one more for each of its messages whose block is free again. The
+//! receiver writes that count into a word of the sender's memory, by an RDMA WRITE, half of
+//! the window at a time; the sender looks at the word when it has used up what it knew of.
+//!
+//! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
+//! needs a receive at the other side to leave. If both sides' windows were full of such messages,
+//! none could. So a fresh message may not take the last credit and a reply may: when the last fresh
+//! message was taken, one receive was left over. Replies only move messages, and so one is always
+//! left over somewhere; and its owner says so at once, not half a window later, when it
+//! has replies of its own that wait for this peer.
+#![expect(unsafe_code, reason = "memory of its own for a device to write to")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use doorbell_alloc::{Mapping, Pages};
+use std_alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::core::Core;
+use super::peers::{NO_BLOCK, PeerState};
+use super::send::add;
+use super::shared::SharedRecv;
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Provider, Region};
+use crate::wr::{Remote, SendFlags, SendOp, Sge};
+
+/// Bytes that two workers tell each other when they connect: see [`Seat::hello`].
+pub const HELLO_BYTES: usize = 16;
+
+/// The longest window.
+pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
+
+/// What a hello begins with.
+const MAGIC: u16 = 0xdb01;
+
+const PAGE: usize = 4096;
+const WORD: usize = size_of::<u64>();
+
+/// What a peer said of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// Messages it takes before the first word of credit; 0: it does not count.
+    pub(super) window: u32,
+    /// Where it wants to be told of credit.
+    pub(super) word: Remote,
+}
+
+impl Hello {
+    fn to_bytes(self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2..4].copy_from_slice(&(self.window as u16).to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.word.rkey.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.word.addr.to_le_bytes());
+        bytes
+    }
+
+    /// What is in the first bytes of a peer's private data; `None` if no worker wrote them.
+    pub(super) fn parse(data: &[u8]) -> Option<Hello> {
+        let (bytes, _) = data.split_first_chunk::<HELLO_BYTES>()?;
+        let [a, b, c, d, rest @ ..] = *bytes;
+        let [e, f, g, h, rest @ ..] = rest;
+        if u16::from_le_bytes([a, b]) != MAGIC {
+            return None;
+        }
+        let word =
+            Remote { rkey: u32::from_le_bytes([e, f, g, h]), addr: u64::from_le_bytes(rest) };
+        Some(Hello { window: u16::from_le_bytes([c, d]).into(), word })
+    }
+}
+
+/// The words of a worker, one for each connection: peers may write to them.
+pub(super) struct Words<P: Provider> {
+    region: P::Region,
+    free: ArrayQueue<u32>,
+}
+
+fn layout(len: usize) -> Option<Layout> {
+    Layout::from_size_align(len, PAGE).ok()
+}
+
+/// Frees what [`Words::new`] allocated.
+///
+/// # Safety
+/// `ptr` and `len` are those of an allocation with [`layout`].
+unsafe fn free(_owner: *mut (), ptr: NonNull<u8>, len: usize) {
+    if let Some(layout) = layout(len) {
+        // SAFETY: the caller's promise.
+        unsafe { dealloc(ptr.as_ptr(), layout) };
+    }
+}
+
+impl<P: Provider> Words<P> {
+    /// Registers words for `peers` connections and a few that are on their way in or out.
+    pub(super) fn new(nic: &P, peers: u32) -> Result<Words<P>, SetupError> {
+        let count = peers + 16;
+        let len = (count as usize * WORD).next_multiple_of(PAGE);
+        let none = || SetupError::new(Code::NoMemory, format!("{len} bytes"), "out of memory");
+        // Pages of their own: nothing else lies where peers may write.
+        let layout = layout(len).ok_or_else(none)?;
+        // SAFETY: the layout is not empty.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
+        // SAFETY: fresh, zeroed memory that nobody else knows of; `free` undoes the allocation.
+        let memory =
+            unsafe { Mapping::from_raw_parts(ptr, len, Pages::Plain, core::ptr::null_mut(), free) };
+        let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let free = ArrayQueue::new(count as usize);
+        for index in 0..count {
+            let _ = free.push(index);
+        }
+        Ok(Words { region, free })
+    }
+
+    fn at(&self, index: u32) -> &AtomicU64 {
+        debug_assert!(index as usize * WORD < self.region.len());
+        // SAFETY: indexes come from `free` and lie in the region, whose words are aligned; what a
+        // device writes there is as good as an atomic store.
+        unsafe { &*self.region.as_ptr().add(index as usize * WORD).cast::<AtomicU64>() }
+    }
+}
+
+/// What a connection takes of a worker: a window of its receives, and a word to be told of credit.
+/// Made before the connection is, handed over with it; dropped, it gives both back.
+pub struct Seat<P: Provider> {
+    shared: SharedRecv<P>,
+    words: Arc<Words<P>>,
+    index: u32,
+    window: u32,
+}
+
+impl<P: Provider> Seat<P> {
+    pub(super) fn new(shared: &SharedRecv<P>, words: &Arc<Words<P>>) -> Result<Self, SetupError> {
+        let index = words.free.pop().ok_or_else(|| {
+            SetupError::new(Code::NoMemory, "one more peer", "the worker has all it has slots for")
+                .cure("raise Config::peers")
+        })?;
+        let window = match shared.promise() {
+            Ok(window) => window,
+            Err(error) => {
+                let _ = words.free.push(index);
+                return Err(error);
+            }
+        };
+        // Nobody knows of this word: its last peer's queue pair is gone.
+        words.at(index).store(0, Ordering::Relaxed);
+        Ok(Seat { shared: shared.clone(), words: words.clone(), index, window })
+    }
+
+    /// What the peer must be told, in front of any private data of the connection.
+    pub fn hello(&self) -> [u8; HELLO_BYTES] {
+        let word = self.words.region.remote(self.index as usize * WORD);
+        Hello { window: self.window, word }.to_bytes()
+    }
+
+    /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The peer's word: how many messages it has allowed so far; 0 before it said so.
+    pub(super) fn allowed(&self) -> u64 {
+        // Acquire: nothing else is read because of it, but what is sent comes after.
+        self.words.at(self.index).load(Ordering::Acquire)
+    }
+}
+
+impl<P: Provider> Drop for Seat<P> {
+    fn drop(&mut self) {
+        self.shared.take_back(self.window);
+        let _ = self.words.free.push(self.index);
+    }
+}
+
+/// Whether a peer counts what is sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// It has not said.
+    Unknown,
+    /// No worker, or one that does not count.
+    Free,
+    /// It does, and promised that many receives at first.
+    Counted(u32),
+}
+
+/// One connection's credits, both ways.
+pub(super) struct Credit {
+    pub(super) flow: Flow,
+    /// Messages of the peer to be done with until it is told; of how many since the last word; and
+    /// usually.
+    pub(super) until_return: u32,
+    step: u32,
+    return_every: u32,
+    /// Messages it may send, counted from the beginning: what the next word says.
+    pub(super) granted: u64,
+    /// Where it wants to be told.
+    pub(super) told_at: Option<Remote>,
+    /// It is to be told.
+    pub(super) owing: bool,
+}
+
+impl Credit {
+    /// Of a connection with that window for the peer.
+    pub(super) fn new(window: u32) -> Credit {
+        let return_every = if window == 0 { u32::MAX } else { (window / 2).max(1) };
+        Credit {
+            flow: Flow::Unknown,
+            until_return: return_every,
+            step: return_every,
+            return_every,
+            granted: window.into(),
+            told_at: None,
+            owing: false,
+        }
+    }
+
+    /// A step is done: the peer may send so many more. `eager`: it is told of the next at once. True
+    /// if it is to be told from now on.
+    pub(super) fn step(&mut self, eager: bool) -> bool {
+        let done = self.step - self.until_return;
+        self.step = if eager { self.return_every.min(1) } else { self.return_every };
+        self.until_return = self.step;
+        // Nothing is promised to it, or it is no worker.
+        if done == 0 || self.granted == 0 || self.told_at.is_none() && self.flow != Flow::Unknown {
+            return false;
+        }
+        self.granted += u64::from(done);
+        !core::mem::replace(&mut self.owing, true)
+    }
+
+    /// The peer has spoken, or is no worker; what it says later does not count.
+    pub(super) fn hear(&mut self, data: &[u8]) {
+        if self.flow != Flow::Unknown {
+            return;
+        }
+        let hello = Hello::parse(data);
+        self.flow = match hello {
+            Some(Hello { window: 1.., .. }) => Flow::Counted(hello.map_or(0, |h| h.window)),
+            _ => Flow::Free,
+        };
+        self.told_at = hello.map(|hello| hello.word);
+    }
+
+    /// Credits a fresh message must leave.
+    pub(super) fn spare(&self) -> u32 {
+        u32::from(self.flow != Flow::Free)
+    }
+
+    /// Messages that may be sent, when `sent` were, and the word says `allowed`.
+    pub(super) fn left(&self, sent: u32, allowed: u64) -> u32 {
+        match self.flow {
+            Flow::Unknown => 0,
+            Flow::Free => u32::MAX,
+            Flow::Counted(window) => {
+                let allowed = if allowed == 0 { window } else { allowed as u32 };
+                // A word that no worker writes gives nothing, or a window at most.
+                let left = allowed.wrapping_sub(sent);
+                if left > u32::MAX / 2 { 0 } else { left.min(WINDOW_MAX) }
+            }
+        }
+    }
+}
+
+impl<P: Provider> Core<P> {
+    /// Tells peers how much they may send by now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn return_credits(&mut self) {
+        // What they are told of must be there: all but what was set aside for the refill list.
+        self.refill(false);
+        if self.refill.len() >= self.config.refill as usize {
+            return;
+        }
+        let mut kept = 0;
+        for n in 0..self.owing.len() {
+            let slot = self.owing[n];
+            if !self.return_credit(slot) {
+                self.owing[kept] = slot;
+                kept += 1;
+            }
+        }
+        self.owing.truncate(kept);
+    }
+
+    /// Writes the word of one peer. False: later, because its send queue has no slot.
+    fn return_credit(&mut self, slot: u32) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return true };
+        if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
+            peer.credit.owing = false;
+            return true;
+        }
+        let Some(word) = peer.credit.told_at else {
+            // It has not spoken; or it is no worker.
+            peer.credit.owing = peer.credit.flow == Flow::Unknown;
+            return !peer.credit.owing;
+        };
+        // One slot more than messages may use.
+        if peer.pushed.wrapping_sub(peer.retired) > self.config.send_queue {
+            return false;
+        }
+        let bytes = peer.credit.granted.to_ne_bytes();
+        let what = (SendOp::Write(word), SendFlags::INLINE);
+        let batch = peer.batch;
+        let waiting = peer.pushed != peer.posted;
+        if waiting {
+            // It goes with them, with one doorbell.
+            let Some(batch) = self.batches.get_mut(batch as usize) else { return false };
+            if batch.list.is_full() {
+                return false;
+            }
+            let Some(sge) = batch.stage(&bytes) else { return false };
+            add(peer, batch, what, sge, NO_BLOCK);
+        } else {
+            let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+            if !self.post_one(slot, what, sge, NO_BLOCK) {
+                return false;
+            }
+        }
+        let Some(peer) = self.peers.at(slot) else { return true };
+        peer.was_no_message();
+        peer.credit.owing = false;
+        self.stats.credit_returns += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_comes_back_as_it_was_and_others_are_no_hello() {
+        let hello = Hello { window: 65535, word: Remote { addr: u64::MAX - 1, rkey: 7 << 28 } };
+        let mut data = [0; 56];
+        data[..HELLO_BYTES].copy_from_slice(&hello.to_bytes());
+        assert_eq!(Hello::parse(&data), Some(hello));
+        assert_eq!(Hello::parse(&data[..HELLO_BYTES - 1]), None);
+        assert_eq!(Hello::parse(&[0; 56]), None);
+        assert_eq!(Hello::parse(&[]), None);
+    }
+
+    /// What a peer may send, over the wrap of the count, and with words that make no sense.
+    #[test]
+    fn what_is_left_follows_the_word_and_never_goes_wild() {
+        let mut credit = Credit::new(8);
+        assert_eq!(credit.left(0, 0), 0, "it has not spoken");
+        let hello = Hello { window: 20, word: Remote::default() };
+        credit.hear(&hello.to_bytes());
+        credit.hear(&[]);
+        assert_eq!((credit.left(0, 0), credit.left(20, 0)), (20, 0));
+        assert_eq!(credit.left(20, 25), 5);
+        assert_eq!(credit.left(u32::MAX - 1, (1 << 32) + 3), 5);
+        assert_eq!(credit.left(30, 25), 0);
+        assert_eq!(credit.left(0, 1 << 30), WINDOW_MAX);
+        let mut plain = Credit::new(8);
+        plain.hear(&[0; 56]);
+        assert_eq!((plain.left(1000, 0), plain.spare(), plain.told_at), (u32::MAX, 0, None));
+    }
+}

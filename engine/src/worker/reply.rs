@@ -1,0 +1,107 @@
+//! Replies: in the block the message came in, now or when there is room and credit.
+
+use super::core::Core;
+use super::handler::PeerId;
+use super::peers::PeerState;
+use super::send::{Lane, add};
+use crate::provider::Provider;
+use crate::wr::{SendFlags, SendOp};
+
+/// A reply that found the send queue full.
+pub(super) struct Deferred {
+    peer: PeerId,
+    block: u32,
+    length: u32,
+}
+
+impl<P: Provider> Core<P> {
+    /// Sends the first `length` bytes of a received block back; the block follows its message.
+    #[inline(always)]
+    pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
+        let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
+        let behind = self.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
+        if behind || !self.try_reply(slot, block, length) {
+            self.defer(slot, block, length);
+        }
+    }
+
+    /// False: there is no room now. A reply to a peer that is gone is over at once.
+    #[inline(always)]
+    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        let inline = length <= self.inline_max;
+        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let sge = self.shared.sge(block, length);
+        if self.lone && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
+            return true;
+        }
+        match self.lane::<false>(slot) {
+            Lane::Open(peer, batch) => {
+                if add(peer, batch, (SendOp::Send, flags), sge, block) {
+                    self.ring_full(slot);
+                }
+                true
+            }
+            Lane::Full(_) => false,
+            Lane::Closed => {
+                self.release(block);
+                true
+            }
+        }
+    }
+
+    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
+    /// outgrows the capacity it was made with.
+    #[cold]
+    fn defer(&mut self, slot: u32, block: u32, length: u32) {
+        let peer = self.peers.id(slot);
+        self.deferred.push_back(Deferred { peer, block, length });
+        self.stats.deferred += 1;
+        if let Some(peer) = self.peers.at(slot) {
+            peer.deferred += 1;
+            if peer.credit.step(true) {
+                self.owing.push(slot);
+            }
+        }
+    }
+
+    /// Takes home the replies that wait for a peer that is gone.
+    pub(super) fn drop_deferred(&mut self, id: PeerId) {
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { return };
+            if reply.peer == id {
+                self.release(reply.block);
+            } else {
+                self.deferred.push_back(reply);
+            }
+        }
+    }
+
+    /// Sends deferred replies whose peers have room again, in order for each peer: behind one that
+    /// has to stay all of its peer stay, though credit may come at any time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn retry_deferred(&mut self) {
+        self.pass += 1;
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { return };
+            let slot = reply.peer.slot;
+            let stuck = match self.peers.get(reply.peer) {
+                Some(peer) if peer.state == PeerState::Up => peer.stuck == self.pass,
+                _ => {
+                    self.release(reply.block);
+                    continue;
+                }
+            };
+            if !stuck && self.try_reply(slot, reply.block, reply.length) {
+                if let Some(peer) = self.peers.at(slot) {
+                    peer.deferred -= 1;
+                }
+            } else {
+                if let Some(peer) = self.peers.at(slot) {
+                    peer.stuck = self.pass;
+                }
+                self.deferred.push_back(reply);
+            }
+        }
+    }
+}
