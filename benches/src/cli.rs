@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use doorbell_engine::worker::{Config, SEND_BATCH};
 
+use crate::wire::Op;
+
 /// The port of `--listen` and `--connect` where none is named.
 const PORT: u16 = 7471;
 
@@ -23,14 +25,29 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cmd {
     /// Half a round trip of one message that comes back in place
-    Latency(Common),
+    Latency(LatencyArgs),
     /// Messages a second, one way
     Rate(RateArgs),
+    /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
+    Bandwidth(BandwidthArgs),
     /// The usual latencies and rates, with report.html and report.json
     Report(ReportArgs),
     /// The serving process
     #[command(hide = true)]
     Serve(ServeArgs),
+}
+
+impl Cmd {
+    /// The options that every test has.
+    pub(crate) fn common(&mut self) -> Option<&mut Common> {
+        match self {
+            Cmd::Latency(args) => Some(&mut args.common),
+            Cmd::Rate(args) => Some(&mut args.common),
+            Cmd::Bandwidth(args) => Some(&mut args.common),
+            Cmd::Report(args) => Some(&mut args.common),
+            Cmd::Serve(_) => None,
+        }
+    }
 }
 
 /// Options of every test.
@@ -82,6 +99,9 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
+/// Idle connections at most: the soft device has 16 384 queue pairs.
+const IDLE_MAX: i64 = 16_000;
+
 /// At most half of the send queue may be unsignalled.
 const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
 
@@ -101,6 +121,40 @@ impl Common {
     }
 }
 
+/// Options of `latency`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LatencyArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The device alone, without worker and handler
+    #[arg(long, conflicts_with = "idle_qps")]
+    pub(crate) bare: bool,
+    /// Connections more, which carry nothing; in turn with one connection alone
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_qps: u32,
+}
+
+/// Options of `bandwidth`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BandwidthArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// RDMA WRITE or READ of memory that the other side exposes, or SEND into its receives
+    #[arg(
+        long,
+        value_enum,
+        value_name = "OP[,OP]",
+        value_delimiter = ',',
+        default_value = "write"
+    )]
+    pub(crate) op: Vec<Op>,
+    /// Requests outstanding at most; fewer where they would take more than 64 MiB
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) batch: u32,
+}
+
 /// Options of `rate`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RateArgs {
@@ -113,9 +167,9 @@ pub(crate) struct RateArgs {
     /// Connections that carry messages, in turn [default: one for each worker]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) qps: Option<u32>,
-    /// Connections more, which carry none
+    /// Connections more, which carry none; in turn with those of --qps alone
     #[arg(long, value_name = "N", default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(0..=4096))]
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
     /// Workers of the serving side, a core each, on one shared receive queue
     #[arg(long, value_name = "N", default_value_t = 1,

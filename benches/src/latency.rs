@@ -1,15 +1,14 @@
-//! `latency`: half a round trip of one message, which the other side's worker sends back in
-//! place. One message in flight.
+//! `latency`: half a round trip of one message, which the other side sends back in place: a worker
+//! to a worker, or the device alone. One message in flight.
 
 use std::time::{Duration, Instant};
 
-use doorbell_cm::Fabric;
 use hdrhistogram::Histogram;
 
 use crate::clock::{self, Clock};
 use crate::error::Failure;
+use crate::piece::Piece;
 use crate::record::HalfRtt;
-use crate::side::Session;
 use crate::wire::{self, Tally};
 
 /// Longest round trip told apart; slower ones count as this.
@@ -18,78 +17,102 @@ const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
 /// Round trips between two looks at the clock where they are not timed one by one.
 const UNTIMED: u64 = 256;
 
-/// What came out, on this side.
-pub(crate) struct Measured {
-    pub(crate) half_rtt_ns: HalfRtt,
-    /// Round trips.
-    pub(crate) rounds: u64,
+/// A side whose messages come back.
+pub(crate) trait Echoes {
+    /// Echoes that came; the next one has this number.
+    fn echoes(&mut self) -> u64;
+
     /// Echoes that were not what was sent.
-    pub(crate) wrong: u64,
-    pub(crate) tally: Tally,
+    fn wrong(&mut self) -> u64;
+
+    /// Sends the message of that number, and waits until it is back.
+    fn round(&mut self, payload: &[u8], number: u64) -> Result<(), Failure>;
+
+    /// Measuring begins, or ends, on both sides. At the end what was done here since the begin.
+    fn begin(&mut self) -> Result<(), Failure>;
+    fn end(&mut self) -> Result<Tally, Failure>;
 }
 
 /// Measures for `time`: half of it with every round trip timed, for the percentiles, half of it
 /// without, for the mean, which the clock's own cost would spoil.
-pub(crate) fn measure<F: Fabric>(
-    session: &mut Session<F>,
+pub(crate) fn measure(
+    side: &mut impl Echoes,
     size: usize,
     clock: &Clock,
     time: Duration,
-) -> Result<Measured, Failure> {
-    let max = clock.ticks_in(ROUND_TRIP_MAX).max(2);
-    let mut times = Histogram::<u64>::new_with_bounds(1, max, 3)
-        .map_err(|error| Failure::new(format!("a histogram up to {max} ticks: {error}")))?;
+) -> Result<Piece, Failure> {
+    let mut times = Times::new(clock)?;
     let mut payload = wire::filled(size);
-    untimed(session, &mut payload, time / 5)?;
-    session.settle(wire::MARK)?;
-    let since = session.since();
-    let before = session.worker.handler().echoes;
-    timed(session, &mut payload, clock.ticks_in(time / 2), &mut times)?;
-    let (rounds, passed) = untimed(session, &mut payload, time / 2)?;
-    let tally = session.tally(&since);
-    let caller = session.worker.handler();
-    let (wrong, all) = (caller.wrong, caller.echoes - before);
-    session.settle(wire::END)?;
-    let half = |ticks: u64| ticks as f64 * clock.tick_ns / 2.0;
-    let at = |quantile| half(times.value_at_quantile(quantile));
-    let half_rtt_ns = HalfRtt {
-        p50: at(0.5),
-        p90: at(0.9),
-        p99: at(0.99),
-        p99_9: at(0.999),
-        p99_99: at(0.9999),
-        max: half(times.max()),
-        mean: passed.as_nanos() as f64 / (2 * rounds) as f64,
-    };
-    Ok(Measured { half_rtt_ns, rounds: all, wrong, tally })
+    let wrong_before = side.wrong();
+    untimed(side, &mut payload, time / 5)?;
+    side.begin()?;
+    let before = side.echoes();
+    timed(side, &mut payload, clock.ticks_in(time / 2), &mut times)?;
+    let (rounds, passed) = untimed(side, &mut payload, time / 2)?;
+    let (all, wrong) = (side.echoes() - before, side.wrong() - wrong_before);
+    let tally = side.end()?;
+    let mean = passed.as_nanos() as f64 / (2 * rounds) as f64;
+    Ok(Piece {
+        half_rtt_ns: Some(HalfRtt { mean, ..times.half() }),
+        passed: None,
+        // One there and one back.
+        messages: all * 2,
+        lost: wrong,
+        tally,
+    })
 }
 
-/// One round trip.
-#[inline(always)]
-fn round<F: Fabric>(session: &mut Session<F>, payload: &[u8], number: u64) -> Result<(), Failure> {
-    let peer = session.worker.handler().peers[0];
-    session.send_now(peer, payload)?;
-    while session.worker.handler().echoes == number {
-        session.turn()?;
+/// Times of round trips, and what a tick of them is worth.
+pub(crate) struct Times {
+    histogram: Histogram<u64>,
+    tick_ns: f64,
+}
+
+impl Times {
+    pub(crate) fn new(clock: &Clock) -> Result<Times, Failure> {
+        let max = clock.ticks_in(ROUND_TRIP_MAX).max(2);
+        let histogram = Histogram::new_with_bounds(1, max, 3)
+            .map_err(|error| Failure::new(format!("a histogram up to {max} ticks: {error}")))?;
+        Ok(Times { histogram, tick_ns: clock.tick_ns })
     }
-    Ok(())
+
+    /// Enters a round trip, in ticks.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, ticks: u64) {
+        self.histogram.saturating_record(ticks);
+    }
+
+    /// Halves of them.
+    pub(crate) fn half(&self) -> HalfRtt {
+        let half = |ticks: f64| ticks * self.tick_ns / 2.0;
+        let at = |quantile| half(self.histogram.value_at_quantile(quantile) as f64);
+        HalfRtt {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: half(self.histogram.max() as f64),
+            mean: half(self.histogram.mean()),
+        }
+    }
 }
 
 /// Round trips for that many ticks, each timed.
-fn timed<F: Fabric>(
-    session: &mut Session<F>,
+fn timed(
+    side: &mut impl Echoes,
     payload: &mut [u8],
     ticks: u64,
-    times: &mut Histogram<u64>,
+    times: &mut Times,
 ) -> Result<(), Failure> {
     let first = clock::ticks();
     loop {
-        let number = session.worker.handler().echoes;
+        let number = side.echoes();
         wire::stamp(payload, number);
         let start = clock::ticks();
-        round(session, payload, number)?;
+        side.round(payload, number)?;
         let end = clock::ticks();
-        times.saturating_record(end.saturating_sub(start));
+        times.enter(end.saturating_sub(start));
         if end.saturating_sub(first) >= ticks {
             return Ok(());
         }
@@ -97,8 +120,8 @@ fn timed<F: Fabric>(
 }
 
 /// Round trips for that long, timed as a whole: how many, and how long it was.
-fn untimed<F: Fabric>(
-    session: &mut Session<F>,
+fn untimed(
+    side: &mut impl Echoes,
     payload: &mut [u8],
     time: Duration,
 ) -> Result<(u64, Duration), Failure> {
@@ -106,9 +129,9 @@ fn untimed<F: Fabric>(
     let mut rounds = 0;
     loop {
         for _ in 0..UNTIMED {
-            let number = session.worker.handler().echoes;
+            let number = side.echoes();
             wire::stamp(payload, number);
-            round(session, payload, number)?;
+            side.round(payload, number)?;
         }
         rounds += UNTIMED;
         let passed = start.elapsed();

@@ -1,20 +1,28 @@
 //! Core-pinned benchmarks of Doorbell: latency and rate between two processes of one machine,
 //! two threads of one process, or two hosts, on any device.
 //!
-//! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), the other side
-//! ([`other`], [`serve`]) and this one ([`run`], [`side`]), what they say to each other ([`wire`]),
-//! what is measured ([`latency`], [`rate`], [`floor`], with [`clock`] and [`count`]), and what
-//! comes out ([`record`], [`table`], [`report`]).
+//! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), which figures it asks
+//! for ([`plan`]), the other side ([`other`], [`serve`]) and this one ([`run`], [`measure`]), what
+//! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
+//! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`bandwidth`], [`floor`], with
+//! [`clock`], [`count`] and [`limits`]), and what comes out ([`piece`], [`record`], [`table`],
+//! [`report`]).
 
+mod bandwidth;
+mod bare;
 mod chart;
 mod cli;
 mod clock;
 mod count;
+mod echo;
 mod error;
 mod floor;
 mod latency;
+mod limits;
 mod machine;
+mod measure;
 mod other;
+mod piece;
 mod placed;
 mod plan;
 mod rate;
@@ -24,6 +32,7 @@ mod run;
 mod serve;
 mod side;
 mod table;
+mod window;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,7 +79,7 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "what is to be measured? say latency, rate or report; see --help".to_owned();
+        return "what is to be measured? say latency, rate or bandwidth; see --help".to_owned();
     }
     // The first paragraph; required arguments stand indented below it.
     let text = error.to_string();
@@ -79,25 +88,20 @@ fn one_line(error: &clap::Error) -> String {
     format!("{}; see --help", line.strip_prefix("error: ").unwrap_or(&line))
 }
 
-fn start(command: Cmd) -> Result<(), Failure> {
+fn start(mut command: Cmd) -> Result<(), Failure> {
+    if let Some(common) = command.common() {
+        placed::enter(common)?;
+    }
     match command {
         Cmd::Serve(args) => {
             let device = Device::named(&args.device)?;
             let soft = is_soft(&device);
             device.run(Parent { args: &args, soft })
         }
-        Cmd::Latency(mut common) => {
-            placed::enter(&mut common)?;
-            bench(&common, plan::latency(&common), None)
-        }
-        Cmd::Rate(mut args) => {
-            placed::enter(&mut args.common)?;
-            bench(&args.common, plan::rate(&args), None)
-        }
-        Cmd::Report(mut args) => {
-            placed::enter(&mut args.common)?;
-            bench(&args.common, plan::report(&args), Some(&args.out))
-        }
+        Cmd::Latency(args) => bench(&args.common, plan::latency(&args), None),
+        Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
+        Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
+        Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
     }
 }
 
@@ -200,7 +204,7 @@ impl Program for Main<'_> {
             return other::listen(&fabric, &Place { ip, cores: self.cores, soft }, addr);
         }
         self.plan.steps.iter_mut().for_each(|step| step.request.soft = soft);
-        run::check(&fabric, &self.plan.steps)?;
+        run::check(&fabric, &self.plan.steps, self.common.threads)?;
         let other = match self.called.take() {
             Some(other) => {
                 self.cores.truncate(1);

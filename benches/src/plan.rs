@@ -1,15 +1,20 @@
 //! Which figures a command asks for.
 
-use crate::cli::{Common, RateArgs, ReportArgs};
+use crate::cli::{BandwidthArgs, Common, LatencyArgs, RateArgs, ReportArgs};
 use crate::run::Step;
-use crate::wire::{Request, Test, VERSION};
+use crate::wire::{Op, Request, Test, VERSION};
 
 /// The usual sizes, in bytes.
 const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
 const RATE_SIZES: &[u32] = &[8, 64, 200];
+const BANDWIDTH_SIZES: &[u32] = &[4096, 65_536, 1 << 20, 16 << 20];
 
 /// The usual batches of a report.
 const REPORT_BATCHES: &[u32] = &[1, 16];
+
+/// Rounds of figures that are measured in turn with others.
+const ROUNDS: u32 = 5;
+const ROUNDS_IDLE: u32 = 9;
 
 /// The figures, in order.
 pub(crate) struct Plan {
@@ -21,11 +26,29 @@ pub(crate) struct Plan {
 }
 
 /// `latency`.
-pub(crate) fn latency(common: &Common) -> Plan {
+pub(crate) fn latency(args: &LatencyArgs) -> Plan {
+    let mut plan = latencies(&args.common);
+    for step in &mut plan.steps {
+        step.request.bare = args.bare;
+        with_idle(step, args.idle_qps);
+    }
+    plan
+}
+
+fn latencies(common: &Common) -> Plan {
     let sizes = common.sizes(LATENCY_SIZES);
     let steps = sizes.iter().map(|&size| step(common, Test::Latency, size, 1)).collect();
     let commands = vec![format!("doorbell-bench latency --size {}{}", list(&sizes), rest(common))];
     Plan { steps, workers: 1, commands }
+}
+
+/// Idle connections are compared with none, in turn.
+fn with_idle(step: &mut Step, idle_qps: u32) {
+    if idle_qps > 0 {
+        step.request.idle_qps = idle_qps;
+        step.rounds = ROUNDS_IDLE;
+        step.request.pieces = 2 * ROUNDS_IDLE;
+    }
 }
 
 /// `rate`.
@@ -33,16 +56,34 @@ pub(crate) fn rate(args: &RateArgs) -> Plan {
     let mut plan = rates(&args.common, &args.batch);
     for step in &mut plan.steps {
         step.request.qps = args.qps.unwrap_or(args.workers);
-        step.request.idle_qps = args.idle_qps;
         step.request.workers = args.workers;
+        with_idle(step, args.idle_qps);
     }
     plan.workers = args.workers;
     plan
 }
 
+/// `bandwidth`.
+pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(BANDWIDTH_SIZES);
+    let each = |&size| {
+        args.op.iter().map(move |&op| {
+            let mut step = step(common, Test::Bandwidth, size, 1);
+            (step.rounds, step.request.pieces) = (ROUNDS, ROUNDS);
+            (step.request.op, step.request.window) = (op, args.batch);
+            step.request.bare = true;
+            step
+        })
+    };
+    let steps = sizes.iter().flat_map(each).collect();
+    let command = format!("doorbell-bench bandwidth --size {}{}", list(&sizes), rest(common));
+    Plan { steps, workers: 1, commands: vec![command] }
+}
+
 /// `report`: both.
 pub(crate) fn report(args: &ReportArgs) -> Plan {
-    let mut plan = latency(&args.common);
+    let mut plan = latencies(&args.common);
     let rates = rates(&args.common, REPORT_BATCHES);
     plan.steps.extend(rates.steps);
     plan.commands.extend(rates.commands);
@@ -70,8 +111,12 @@ fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
         signal_every: common.signal_every,
         // Known when the device is.
         soft: true,
+        bare: false,
+        pieces: 1,
+        op: Op::Write,
+        window: 1,
     };
-    Step { request, batch, time: common.time() }
+    Step { request, batch, time: common.time(), rounds: 1 }
 }
 
 /// The options of a command that matter for its figures.

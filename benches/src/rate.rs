@@ -7,22 +7,13 @@ use doorbell_cm::Fabric;
 use doorbell_engine::worker::PeerId;
 
 use crate::error::Failure;
+use crate::piece::Piece;
 use crate::side::Session;
-use crate::wire::{self, Tally};
+use crate::wire;
 
 /// Messages between two polls of the sender, and between two looks at the clock.
 const POLL_EVERY: u32 = 16;
 const LOOK_EVERY: u32 = 1024;
-
-/// What came out, on this side.
-pub(crate) struct Measured {
-    pub(crate) messages: u64,
-    /// Messages that did not arrive, or not in order, or not as they were sent.
-    pub(crate) lost: u64,
-    /// From the first send to the last arrival.
-    pub(crate) passed: Duration,
-    pub(crate) tally: Tally,
-}
 
 /// Sends for `time` over the first `qps` connections in turn, `batch` messages to a doorbell.
 pub(crate) fn measure<F: Fabric>(
@@ -30,22 +21,22 @@ pub(crate) fn measure<F: Fabric>(
     size: usize,
     (qps, batch): (usize, u32),
     time: Duration,
-) -> Result<Measured, Failure> {
+) -> Result<Piece, Failure> {
     let peers = session.worker.handler().peers[..qps].to_vec();
     let mut streams = Streams { peers, sent: vec![0; qps], payload: wire::filled(size), batch };
     streams.send_for(session, time / 5)?;
-    session.settle(wire::MARK)?;
+    let (_, early) = session.settle(wire::MARK)?;
     streams.sent.fill(0);
-    let since = session.since();
+    session.mark();
     let start = Instant::now();
     streams.send_for(session, time)?;
-    let tally = session.tally(&since);
+    let tally = session.tally();
     let (received, wrong) = session.settle(wire::END)?;
     let passed = start.elapsed();
     let messages: u64 = streams.sent.iter().sum();
     // One too many is as wrong as one too few.
-    let lost = messages.abs_diff(received) + wrong;
-    Ok(Measured { messages, lost, passed, tally })
+    let lost = messages.abs_diff(received) + wrong + early;
+    Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost, tally })
 }
 
 /// A stream to each peer.

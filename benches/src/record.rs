@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::Failure;
 use crate::machine::Machine;
-use crate::wire::Test;
+use crate::wire::{Op, Test};
 
 /// Version of the records.
 pub(crate) const SCHEMA: u32 = 1;
@@ -34,29 +34,64 @@ pub(crate) struct Record {
     pub(crate) provider: &'static str,
     pub(crate) device: String,
     pub(crate) size: u32,
+    /// Of `bandwidth`: `write`, `read` or `send`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) op: Option<Op>,
+    /// Messages to a doorbell; of `bandwidth` the requests outstanding at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<u32>,
+    /// True for the device alone, without worker and handler.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) bare: bool,
     pub(crate) qps: u32,
     pub(crate) workers: u32,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) idle_qps: u32,
     pub(crate) signal_every: u32,
     pub(crate) placement: Placement,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
+    pub(crate) messages: u64,
+    pub(crate) lost: u64,
+}
+
+/// What was measured. What does not apply is left out.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) half_rtt_ns: Option<HalfRtt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) messages_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_second: Option<f64>,
-    pub(crate) doorbells_per_message: f64,
-    pub(crate) completions_per_poll: f64,
-    pub(crate) allocations_per_message: f64,
-    pub(crate) messages: u64,
-    pub(crate) lost: u64,
+    /// Of the processor's own copy, in turn with the device; the device's times that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memcpy_bytes_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_memcpy: Option<f64>,
+    /// Time of a message, times that without idle connections in the same round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_without_idle: Option<f64>,
+    /// Memory of an idle connection: of the connecting process, or of the one both sides are in,
+    /// and of the serving one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_idle_connection: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_idle_connection_serving: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) doorbells_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completions_per_poll: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocations_per_message: Option<f64>,
 }
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_false(yes: &bool) -> bool {
+    !yes
 }
 
 /// Where the two sides were.

@@ -109,7 +109,7 @@ fn of(document: &Document, test: Test) -> impl Iterator<Item = &Record> {
 
 fn latency(document: &Document) -> String {
     let line = |record: &Record| {
-        let half = record.half_rtt_ns?;
+        let half = record.figures.half_rtt_ns?;
         let values = vec![half.p50, half.p90, half.p99, half.p99_9, half.p99_99, half.max];
         Some(Series { name: format!("{} B", record.size), values })
     };
@@ -119,7 +119,7 @@ fn latency(document: &Document) -> String {
 
 fn rate(document: &Document) -> String {
     let bar = |record: &Record| {
-        let rate = record.messages_per_second? / 1e6;
+        let rate = record.figures.messages_per_second? / 1e6;
         let name = format!("{} B, batch {}", record.size, record.batch.unwrap_or(1));
         Some((name, rate, format!("{rate:.1} M msg/s")))
     };

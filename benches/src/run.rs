@@ -11,20 +11,31 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::clock::Clock;
 use crate::error::Failure;
 use crate::floor::Floor;
+use crate::limits;
 use crate::machine::Machine;
+use crate::measure::{self, Outcome};
 use crate::other::Other;
-use crate::record::{Placement, Record, SCHEMA, round};
-use crate::side::{self, Session};
+use crate::record::{Figures, HalfRtt, Placement, Record, SCHEMA, round};
+use crate::side;
 use crate::wire::{Answer, Request, Tally, Test};
-use crate::{latency, rate};
 
-/// One figure to be had.
-#[derive(Clone, Copy, Debug)]
+/// Figures to be had.
+#[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) request: Request,
     /// Messages to a doorbell.
     pub(crate) batch: u32,
+    /// Time of each figure, over all of its rounds.
     pub(crate) time: Duration,
+    /// How often each is measured, in turn with the others.
+    pub(crate) rounds: u32,
+}
+
+impl Step {
+    /// Time of one piece.
+    pub(crate) fn piece_time(&self) -> Duration {
+        self.time / self.rounds
+    }
 }
 
 /// This side, and where it runs.
@@ -37,18 +48,20 @@ pub(crate) struct Bench<'a, F: Fabric> {
     pub(crate) machine: Machine,
 }
 
-/// What a step gives on this side.
-struct Outcome {
-    half_rtt_ns: Option<crate::record::HalfRtt>,
-    passed: Option<Duration>,
-    messages: u64,
-    lost: u64,
-    tally: Tally,
-}
-
-/// Fails if a step asks for what the device cannot do; before any of them is begun.
-pub(crate) fn check<F: Fabric>(fabric: &F, plan: &[Step]) -> Result<(), Failure> {
-    plan.iter().try_for_each(|step| side::config(&step.request, fabric.caps()).map(drop))
+/// Fails if a step asks for what the device or the process cannot do; before any of them is begun.
+pub(crate) fn check<F: Fabric>(
+    fabric: &F,
+    plan: &[Step],
+    is_one_process: bool,
+) -> Result<(), Failure> {
+    for Step { request, .. } in plan {
+        let connections: u32 = request.lots().iter().sum();
+        limits::files_for(u64::from(connections) * if is_one_process { 2 } else { 1 })?;
+        for peers in request.lots() {
+            side::config(request, peers, fabric.caps())?;
+        }
+    }
+    Ok(())
 }
 
 impl<F: Fabric> Bench<'_, F> {
@@ -60,26 +73,25 @@ impl<F: Fabric> Bench<'_, F> {
             // Drawn between figures only: while one is measured, nothing else runs here.
             bar.set_message(format!("{} B", step.request.size));
             bar.tick();
-            records.push(self.step(step)?);
+            records.extend(self.step(step)?);
             bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(records)
     }
 
-    fn step(&mut self, step: &Step) -> Result<Record, Failure> {
+    fn step(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
         let before = self.floor()?;
         self.other.line.say(&step.request);
-        let Answer::Ready(addr) = self.other.line.answer()? else {
+        let Answer::Ready(addrs) = self.other.line.answer()? else {
             return Err(Failure::new("the other side says it is done before it began"));
         };
         let (fabric, clock, core) = (self.fabric, &self.clock, self.cores[0]);
         // On a thread of its own: this one stays free to go where the floor probe sends others.
-        let outcome = thread::scope(|scope| {
+        let mut outcomes = thread::scope(|scope| {
             let measuring = scope.spawn(|| {
                 tune::pin(core)?;
-                let mut session = Session::connect(fabric, &step.request, addr)?;
-                measure(&mut session, step, clock)
+                measure::all(fabric, step, &addrs, clock)
             });
             measuring.join().map_err(|_| Failure::new("the measuring thread broke off"))?
         })?;
@@ -89,8 +101,16 @@ impl<F: Fabric> Bench<'_, F> {
         let after = self.floor()?;
         let floor = before.zip(after);
         let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
-        self.note(&outcome.tally, &theirs);
-        Ok(self.record(step, outcome, &theirs, floor))
+        // They took turns there as well.
+        let turns = outcomes.len();
+        let theirs = |n| Tally::sum(theirs.iter().skip(n).step_by(turns));
+        let theirs: Vec<Tally> = (0..turns).map(theirs).collect();
+        measure::compare(step, self.other.sides == "threads", &mut outcomes, &theirs);
+        let records = outcomes.iter().zip(&theirs).map(|(outcome, theirs)| {
+            self.note(&outcome.memory, theirs);
+            self.record(step, outcome, theirs, floor)
+        });
+        Ok(records.collect())
     }
 
     /// The floor between the two sides, if both are on this machine.
@@ -113,27 +133,29 @@ impl<F: Fabric> Bench<'_, F> {
         self.machine.notes.dedup();
     }
 
-    fn record(&self, step: &Step, ours: Outcome, theirs: &Tally, floor: Option<Floor>) -> Record {
-        let Request { test, size, qps, workers, idle_qps, signal_every, soft, .. } = step.request;
-        let messages = ours.messages;
-        let per_message = |count: u64| round(count as f64 / messages.max(1) as f64, 4);
-        let per_second =
-            |count: u64| ours.passed.map(|passed| round(count as f64 / passed.as_secs_f64(), 0));
+    fn record(&self, step: &Step, ours: &Outcome, theirs: &Tally, floor: Option<Floor>) -> Record {
+        let Request { test, size, qps, workers, signal_every, soft, bare, op, .. } = step.request;
+        let tally = ours.pieces.tally();
+        let messages = ours.pieces.messages();
+        let per_message = |count: u64| Some(round(count as f64 / messages.max(1) as f64, 4));
         let doorbells = match test {
-            Test::Latency => ours.tally.doorbells + theirs.doorbells,
-            Test::Rate => ours.tally.doorbells,
+            Test::Latency => tally.doorbells + theirs.doorbells,
+            Test::Rate | Test::Bandwidth => tally.doorbells,
         };
         let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
+        let rate = ours.pieces.rate();
         Record {
             schema: SCHEMA,
             test,
             provider: if soft { "soft" } else { "verbs" },
             device: self.fabric.caps().device.clone(),
             size,
-            batch: (test == Test::Rate).then_some(step.batch),
+            op: (test == Test::Bandwidth).then_some(op),
+            batch: ours.batch.or((test == Test::Rate).then_some(step.batch)),
+            bare,
             qps,
             workers,
-            idle_qps,
+            idle_qps: ours.idle_qps,
             signal_every,
             placement: Placement {
                 cores: self.cores.clone(),
@@ -141,46 +163,17 @@ impl<F: Fabric> Bench<'_, F> {
                 floor_ns: floor.map(|floor| round(floor.ns(), 1)),
                 mode: floor.map(|floor| floor.mode()),
             },
-            half_rtt_ns: ours.half_rtt_ns.map(crate::record::HalfRtt::rounded),
-            messages_per_second: per_second(messages),
-            bytes_per_second: per_second(messages * u64::from(size)),
-            doorbells_per_message: per_message(doorbells),
-            completions_per_poll: round(polls, 3),
-            allocations_per_message: per_message(ours.tally.allocations + theirs.allocations),
+            figures: Figures {
+                half_rtt_ns: ours.pieces.half_rtt_ns().map(HalfRtt::rounded),
+                messages_per_second: rate.map(|rate| round(rate, 0)),
+                bytes_per_second: rate.map(|rate| round(rate * f64::from(size), 0)),
+                doorbells_per_message: per_message(doorbells),
+                completions_per_poll: (test != Test::Bandwidth).then_some(round(polls, 3)),
+                allocations_per_message: per_message(tally.allocations + theirs.allocations),
+                ..ours.figures.clone()
+            },
             messages,
-            lost: ours.lost,
-        }
-    }
-}
-
-fn measure<F: Fabric>(
-    session: &mut Session<F>,
-    step: &Step,
-    clock: &Clock,
-) -> Result<Outcome, Failure> {
-    let size = step.request.size as usize;
-    match step.request.test {
-        Test::Latency => {
-            let measured = latency::measure(session, size, clock, step.time)?;
-            Ok(Outcome {
-                half_rtt_ns: Some(measured.half_rtt_ns),
-                passed: None,
-                // One there and one back.
-                messages: measured.rounds * 2,
-                lost: measured.wrong,
-                tally: measured.tally,
-            })
-        }
-        Test::Rate => {
-            let streams = (step.request.qps as usize, step.batch);
-            let measured = rate::measure(session, size, streams, step.time)?;
-            Ok(Outcome {
-                half_rtt_ns: None,
-                passed: Some(measured.passed),
-                messages: measured.messages,
-                lost: measured.lost,
-                tally: measured.tally,
-            })
+            lost: ours.pieces.lost(),
         }
     }
 }

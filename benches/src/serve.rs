@@ -8,17 +8,14 @@ use std::time::{Duration, Instant};
 
 use doorbell_cm::{Fabric, Listener};
 use doorbell_engine::worker::{
-    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
 };
 use doorbell_tune as tune;
 
-use crate::count;
 use crate::error::Failure;
-use crate::side::{self, COLD_TURNS, PATIENCE, Since};
+use crate::side::{self, COLD_TURNS, FAREWELL, PATIENCE, Since};
 use crate::wire::{self, Answer, Line, Request, Tally, Test, VERSION};
-
-/// How long an ended run waits for the other side to hang up.
-const FAREWELL: Duration = Duration::from_secs(2);
+use crate::{bandwidth, count, echo, limits};
 
 /// Where a serving side runs.
 pub(crate) struct Place {
@@ -37,7 +34,7 @@ pub(crate) struct Place {
 pub(crate) fn serve<F: Fabric>(fabric: &F, place: &Place, line: &mut Line) -> Result<(), Failure> {
     while let Some(request) = line.hear::<Request>()? {
         match check(&request, place).and_then(|()| run(fabric, place, &request, line)) {
-            Ok(tally) => line.say(&Answer::Done(tally)),
+            Ok(tallies) => line.say(&Answer::Done(tallies)),
             Err(failure) => {
                 line.say(&Answer::Failed(failure.to_string()));
                 return Err(failure);
@@ -78,7 +75,6 @@ fn check(request: &Request, place: &Place) -> Result<(), Failure> {
 struct Run<'a, F: Fabric> {
     fabric: &'a F,
     request: &'a Request,
-    config: &'a Config,
     place: &'a Place,
     /// Workers that have finished.
     finished: AtomicU32,
@@ -86,36 +82,63 @@ struct Run<'a, F: Fabric> {
     broken: AtomicBool,
 }
 
-/// One run: a thread per worker; the first one also makes the connections.
+/// A worker, and who makes its connections, if that is this thread.
+struct Lot<F: Fabric> {
+    worker: Worker<F, Served>,
+    listener: Option<Listener<F>>,
+    peers: u32,
+    /// What is known of its memory.
+    tally: Tally,
+}
+
+/// One run: what was done in each piece.
 fn run<F: Fabric>(
     fabric: &F,
     place: &Place,
     request: &Request,
     line: &mut Line,
-) -> Result<Tally, Failure> {
-    let config = side::config(request, fabric.caps())?;
+) -> Result<Vec<Tally>, Failure> {
+    let lost = |_| Failure::new("a worker of the serving side broke off");
+    limits::files_for(request.lots().iter().sum::<u32>().into())?;
+    if request.bare {
+        // On a thread of its own, which can be pinned.
+        return thread::scope(|scope| {
+            let only = scope.spawn(|| {
+                tune::pin(place.cores[0])?;
+                match request.test {
+                    Test::Bandwidth => bandwidth::serve(fabric, place.ip, request, line),
+                    _ => echo::serve(fabric, place.ip, request, line),
+                }
+            });
+            only.join().map_err(lost)?
+        });
+    }
     let (finished, broken) = (AtomicU32::new(0), AtomicBool::new(false));
-    let run = Run { fabric, request, config: &config, place, finished, broken };
+    let run = Run { fabric, request, place, finished, broken };
     thread::scope(|scope| {
         let run = &run;
-        let (shared_to, shared_from) = mpsc::channel::<SharedRecv<F>>();
-        let (intake_to, intake_from) = mpsc::channel::<Intake<F>>();
-        let first = scope.spawn(move || run.lead(shared_to, &intake_from, line));
+        let (shared_to, shared_from) = mpsc::channel::<Vec<SharedRecv<F>>>();
+        let (intake_to, intake_from) = mpsc::channel::<Vec<Intake<F>>>();
+        let first = scope.spawn(move || {
+            let done = run.lead(shared_to, &intake_from, line);
+            run.broken.store(done.is_err(), Ordering::Relaxed);
+            done
+        });
         let mut others = Vec::new();
-        // No queue comes if the first worker could not be made; it says why.
+        // No queues come if the first worker could not be made; it says why.
         if let Ok(shared) = shared_from.recv() {
-            for n in 1..request.workers as usize {
+            for n in 1..request.workers {
                 let (shared, intake_to) = (shared.clone(), intake_to.clone());
                 others.push(scope.spawn(move || run.follow(n, &shared, intake_to)));
             }
         }
         drop(intake_to);
-        let lost = |_| Failure::new("a worker of the serving side broke off");
-        let mut tally = first.join().map_err(lost)??;
+        let mut tallies = first.join().map_err(lost)??;
         for other in others {
-            tally.add(other.join().map_err(lost)??);
+            let theirs = other.join().map_err(lost)??;
+            tallies.iter_mut().zip(theirs).for_each(|(tally, other)| tally.add(other));
         }
-        Ok(tally)
+        Ok(tallies)
     })
 }
 
@@ -123,140 +146,182 @@ impl<F: Fabric> Run<'_, F> {
     /// The first worker, and the control plane.
     fn lead(
         &self,
-        shared_to: mpsc::Sender<SharedRecv<F>>,
-        intakes: &mpsc::Receiver<Intake<F>>,
+        shared_to: mpsc::Sender<Vec<SharedRecv<F>>>,
+        intakes: &mpsc::Receiver<Vec<Intake<F>>>,
         line: &mut Line,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<Vec<Tally>, Failure> {
         tune::pin(self.place.cores[0])?;
-        let mut listener = Listener::bind(self.fabric, SocketAddr::new(self.place.ip, 0))?;
-        let mut tally = Tally::default();
-        let memory = side::memory(self.config.recv_bytes(), &mut tally)?;
-        let shared = SharedRecv::new(self.fabric, memory, self.config)?;
-        let (mut worker, intake) = self.worker(&shared, &mut tally)?;
-        listener.feed(intake);
-        if shared_to.send(shared).is_ok() {
+        let (mut lots, mut queues) = (Vec::new(), Vec::new());
+        for peers in self.request.lots() {
+            let before = limits::resident();
+            let mut listener = Listener::bind(self.fabric, SocketAddr::new(self.place.ip, 0))?;
+            let mut tally = Tally::default();
+            let config = side::config(self.request, peers, self.fabric.caps())?;
+            let memory = side::memory(config.recv_bytes(), &mut tally)?;
+            let shared = SharedRecv::new(self.fabric, memory, &config)?;
+            let (worker, intake) = self.worker(0, peers, &shared, &mut tally)?;
+            listener.feed(intake);
+            tally.resident = limits::resident().saturating_sub(before);
+            lots.push(Lot { worker, listener: Some(listener), peers, tally });
+            queues.push(shared);
+        }
+        if shared_to.send(queues).is_ok() {
             for _ in 1..self.request.workers {
-                let intake = intakes.recv_timeout(PATIENCE);
-                listener.feed(intake.map_err(|_| Failure::new("a worker did not start"))?);
+                let intakes = intakes.recv_timeout(PATIENCE);
+                let intakes = intakes.map_err(|_| Failure::new("a worker did not start"))?;
+                for (lot, intake) in lots.iter_mut().zip(intakes) {
+                    lot.listener.iter_mut().for_each(|listener| listener.feed(intake.clone()));
+                }
             }
         }
-        let addr = listener.local_addr().ok_or_else(|| Failure::new("no port to listen on"))?;
-        line.say(&Answer::Ready(addr));
-        self.take_in(&mut listener, &mut worker)?;
-        let look = || {
-            while listener.step(Duration::ZERO)? {}
-            Ok(())
-        };
-        tally.add(self.work(&mut worker, look)?);
+        let addrs = lots.iter().filter_map(|lot| lot.listener.as_ref()?.local_addr()).collect();
+        line.say(&Answer::Ready(addrs));
+        let tallies = self.pieces(&mut lots)?;
         // The other side hangs up; until then its last acknowledgement may be on its way, and
         // the other workers learn from here that it has.
-        let until = Instant::now() + FAREWELL;
         let others = self.request.workers - 1;
-        while Instant::now() < until
-            && !(worker.handler().is_left() && self.finished.load(Ordering::Relaxed) == others)
-        {
-            listener.step(Duration::from_millis(1))?;
-            worker.turn();
-        }
-        Ok(tally)
+        self.part(&mut lots, || self.finished.load(Ordering::Relaxed) == others)?;
+        Ok(tallies)
     }
 
     /// Another worker.
     fn follow(
         &self,
-        n: usize,
-        shared: &SharedRecv<F>,
-        intakes: mpsc::Sender<Intake<F>>,
-    ) -> Result<Tally, Failure> {
-        tune::pin(self.place.cores[n])?;
-        let mut tally = Tally::default();
-        let (mut worker, intake) = self.worker(shared, &mut tally)?;
-        let _ = intakes.send(intake);
-        drop(intakes);
-        let look = || match self.broken.load(Ordering::Relaxed) {
-            true => Err(Failure::new("another worker of the serving side failed")),
-            false => Ok(()),
-        };
-        tally.add(self.work(&mut worker, look)?);
-        let until = Instant::now() + FAREWELL;
-        while Instant::now() < until && !worker.handler().is_left() {
-            worker.turn();
+        n: u32,
+        queues: &[SharedRecv<F>],
+        intakes: mpsc::Sender<Vec<Intake<F>>>,
+    ) -> Result<Vec<Tally>, Failure> {
+        tune::pin(self.place.cores[n as usize])?;
+        let (mut lots, mut own) = (Vec::new(), Vec::new());
+        for (peers, shared) in self.request.lots().into_iter().zip(queues) {
+            let mut tally = Tally::default();
+            let (worker, intake) = self.worker(n, peers, shared, &mut tally)?;
+            lots.push(Lot { worker, listener: None, peers, tally });
+            own.push(intake);
         }
+        let _ = intakes.send(own);
+        drop(intakes);
+        let tallies = self.pieces(&mut lots)?;
+        self.part(&mut lots, || true)?;
         self.finished.fetch_add(1, Ordering::Relaxed);
-        Ok(tally)
+        Ok(tallies)
     }
 
     fn worker(
         &self,
+        n: u32,
+        peers: u32,
         shared: &SharedRecv<F>,
         tally: &mut Tally,
     ) -> Result<(Worker<F, Served>, Intake<F>), Failure> {
-        let memory = side::memory(self.config.send_bytes(), tally)?;
-        let served = Served::new(self.request, self.config.peers as usize);
-        Ok(Worker::new(self.fabric, shared, memory, served, self.config)?)
+        let config = side::config(self.request, peers, self.fabric.caps())?;
+        let memory = side::memory(config.send_bytes(), tally)?;
+        let served = Served::new(self.request, n, peers as usize);
+        Ok(Worker::new(self.fabric, shared, memory, served, &config)?)
     }
 
-    /// Connects: until every connection is there and the first word has come over one of them.
-    fn take_in(
-        &self,
-        listener: &mut Listener<F>,
-        worker: &mut Worker<F, Served>,
-    ) -> Result<(), Failure> {
-        let until = Instant::now() + PATIENCE;
-        while worker.handler().event != Event::Mark {
+    /// Takes the connections in, then works through the pieces, the lots in turn.
+    fn pieces(&self, lots: &mut [Lot<F>]) -> Result<Vec<Tally>, Failure> {
+        for lot in lots.iter_mut() {
+            self.take_in(lot)?;
+        }
+        let mut tallies = Vec::new();
+        for piece in 0..self.request.pieces as usize {
+            let at = piece % lots.len();
+            let mut tally = std::mem::take(&mut lots[at].tally);
+            tally.add(self.work(&mut lots[at])?);
+            tallies.push(tally);
+        }
+        Ok(tallies)
+    }
+
+    /// Turns until every connection is there and the first words have come over them.
+    fn take_in(&self, lot: &mut Lot<F>) -> Result<(), Failure> {
+        let before = limits::resident();
+        let limit = side::patience(lot.peers);
+        let until = Instant::now() + limit;
+        while lot.worker.handler().event != Event::Mark {
             if Instant::now() > until {
+                let came = lot.listener.as_ref().map_or(0, Listener::connections);
                 return Err(Failure::new(format!(
-                    "{} of {} connections came within {} s",
-                    listener.connections(),
-                    self.config.peers,
-                    PATIENCE.as_secs()
+                    "{came} of {} connections came within {} s",
+                    lot.peers,
+                    limit.as_secs()
                 )));
             }
-            listener.step(Duration::from_millis(1))?;
-            worker.turn();
+            match &mut lot.listener {
+                Some(listener) => _ = listener.step(Duration::from_millis(1))?,
+                None => self.look(lot)?,
+            }
+            lot.worker.turn();
         }
-        while listener.step(Duration::ZERO)? {}
+        lot.worker.handler().event = Event::None;
+        self.look(lot)?;
+        if lot.listener.is_some() {
+            lot.tally.resident += limits::resident().saturating_sub(before);
+        }
         Ok(())
     }
 
-    /// Turns until every peer has said that it has ended; what was done since the mark. `look`
-    /// is called now and then while nothing comes.
-    fn work(
-        &self,
-        worker: &mut Worker<F, Served>,
-        mut look: impl FnMut() -> Result<(), Failure>,
-    ) -> Result<Tally, Failure> {
-        let mut since = Since::now(worker.stats());
+    /// What the control plane has to say.
+    fn look(&self, lot: &mut Lot<F>) -> Result<(), Failure> {
+        match &mut lot.listener {
+            Some(listener) => while listener.step(Duration::ZERO)? {},
+            None if self.broken.load(Ordering::Relaxed) => {
+                return Err(Failure::new("another worker of the serving side failed"));
+            }
+            None => {}
+        }
+        lot.worker.handler().check()
+    }
+
+    /// Turns until every peer has said that it has ended; what was done since the mark.
+    fn work(&self, lot: &mut Lot<F>) -> Result<Tally, Failure> {
+        let mut since = Since::now(lot.worker.stats());
         let (mut idle, mut excluded) = (0, 0);
         loop {
-            if worker.turn() != 0 {
+            if lot.worker.turn() != 0 {
                 idle = 0;
             } else {
                 idle += 1;
                 if idle >= COLD_TURNS {
                     idle = 0;
                     let before = count::allocations();
-                    look()?;
+                    self.look(lot)?;
                     excluded += count::allocations() - before;
-                    worker.handler().check()?;
                 }
             }
-            match worker.handler().event {
+            let event = std::mem::replace(&mut lot.worker.handler().event, Event::None);
+            match event {
                 Event::None => {}
-                Event::Mark => {
-                    worker.handler().event = Event::None;
-                    (since, excluded) = (Since::now(worker.stats()), 0);
-                }
+                Event::Mark => (since, excluded) = (Since::now(lot.worker.stats()), 0),
                 Event::End => {
-                    let mut tally = since.tally(worker.stats(), excluded);
-                    // The word that ended it, and its answer, are no measured messages.
-                    let words = u64::from(worker.handler().ends);
+                    let mut tally = since.tally(lot.worker.stats(), excluded);
+                    // The words that ended it, and their answers, are no measured messages.
+                    let words = u64::from(lot.worker.handler().active);
                     tally.completions = tally.completions.saturating_sub(words);
                     tally.doorbells = tally.doorbells.saturating_sub(words);
                     return Ok(tally);
                 }
             }
         }
+    }
+
+    /// Turns until every peer has left and `is_over`, or for some time.
+    fn part(&self, lots: &mut [Lot<F>], is_over: impl Fn() -> bool) -> Result<(), Failure> {
+        let peers: u32 = lots.iter().map(|lot| lot.peers).sum();
+        let until = Instant::now() + FAREWELL + side::patience(peers) - PATIENCE;
+        while Instant::now() < until
+            && !(is_over() && lots.iter_mut().all(|lot| lot.worker.handler().is_left()))
+        {
+            for lot in lots.iter_mut() {
+                if let Some(listener) = &mut lot.listener {
+                    listener.step(Duration::from_millis(1))?;
+                }
+                lot.worker.turn();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -297,21 +362,27 @@ struct Served {
     /// By the peer's index.
     streams: Box<[Stream]>,
     event: Event,
-    ups: u32,
+    /// Connections of this worker that carry messages.
+    active: u32,
+    /// Of those, how many have said that measuring begins, or ends.
+    marks: u32,
     ends: u32,
+    ups: u32,
     downs: u32,
     why: Option<DownReason>,
 }
 
 impl Served {
-    fn new(request: &Request, peers: usize) -> Served {
+    fn new(request: &Request, n: u32, peers: usize) -> Served {
         Served {
-            echo: request.test == Test::Latency,
+            echo: request.is_echo(),
             size: request.size as usize,
             streams: vec![Stream::default(); peers].into(),
             event: Event::None,
-            ups: 0,
+            active: request.active(n),
+            marks: 0,
             ends: 0,
+            ups: 0,
             downs: 0,
             why: None,
         }
@@ -331,7 +402,7 @@ impl Served {
         }
     }
 
-    /// A message with immediate data: answered with what has come so far.
+    /// A message with immediate data: answered with what has come since the last one.
     #[cold]
     #[inline(never)]
     fn word<F: Fabric>(
@@ -340,15 +411,14 @@ impl Served {
         imm: Option<u32>,
         out: &mut Outbox<'_, F>,
     ) -> Verdict {
-        let stream = &mut self.streams[peer.index()];
-        if imm == Some(wire::MARK) {
-            *stream = Stream { wrong: stream.wrong, ..Stream::default() };
-            self.event = Event::Mark;
-        } else {
-            self.ends += 1;
-            if self.ends == self.ups {
-                self.event = Event::End;
-            }
+        let stream = std::mem::take(&mut self.streams[peer.index()]);
+        let (said, event) = match imm {
+            Some(wire::MARK) => (&mut self.marks, Event::Mark),
+            _ => (&mut self.ends, Event::End),
+        };
+        *said += 1;
+        if *said == self.active {
+            (*said, self.event) = (0, event);
         }
         // A peer that cannot be answered is going down, and `check` says so.
         let _ = out.send_imm(peer, &wire::words(stream.received, stream.wrong), wire::ACK);

@@ -1,5 +1,6 @@
 //! One side of a connection: its numbers, its memory, and the loop that waits for the other.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
@@ -12,6 +13,8 @@ use doorbell_engine::worker::{
 
 use crate::count;
 use crate::error::Failure;
+use crate::latency::Echoes;
+use crate::limits;
 use crate::wire::{self, Request, Tally};
 
 /// Largest message, in bytes, on a device that has no smaller limit.
@@ -27,14 +30,23 @@ pub(crate) const COLD_TURNS: u32 = 1 << 18;
 /// How long a side waits for the other to say anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long an ended run waits for the other side to hang up.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long so many connections may take, to come or to go.
+pub(crate) fn patience(connections: u32) -> Duration {
+    PATIENCE + Duration::from_millis(20) * connections
+}
+
 /// Largest message on a device, in bytes.
 pub(crate) fn size_max(caps: &Caps) -> u32 {
     SIZE_MAX.min(caps.message_max)
 }
 
-/// The numbers of a run, the same on both sides: blocks that fit the message (small ones lie
-/// close together in the caches), and enough of them for every send that may be on its way.
-pub(crate) fn config(request: &Request, caps: &Caps) -> Result<Config, Failure> {
+/// The numbers of a run with so many connections, the same on both sides: blocks that fit the
+/// message (small ones lie close together in the caches), and enough of them for every send that
+/// may be on its way.
+pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Config, Failure> {
     let (size, limit) = (request.size, size_max(caps));
     if size == 0 || size > limit {
         return Err(Failure::new(format!(
@@ -47,7 +59,7 @@ pub(crate) fn config(request: &Request, caps: &Caps) -> Result<Config, Failure> 
     let streams = request.qps.saturating_mul(2).saturating_mul(Config::DEFAULT.send_queue);
     let recv_blocks = streams.min(most).min(caps.srq_wr_max).max(16);
     Ok(Config {
-        peers: request.qps.saturating_add(request.idle_qps),
+        peers,
         block_bytes,
         recv_blocks,
         send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
@@ -96,6 +108,8 @@ impl Since {
 pub(crate) struct Caller {
     size: usize,
     pub(crate) peers: Vec<PeerId>,
+    /// How many of them carry messages: the first ones.
+    active: usize,
     down: Option<DownReason>,
     /// Echoes that came; the next one has this number.
     pub(crate) echoes: u64,
@@ -143,22 +157,27 @@ pub(crate) struct Session<F: Fabric> {
     /// Allocations of the control plane, which are not the data plane's.
     excluded: u64,
     seen: (u64, Instant),
+    /// The mark: what is counted is counted from here.
+    since: Since,
 }
 
 impl<F: Fabric> Session<F> {
-    /// Makes a worker on the calling thread and connects it: first the connections that carry
-    /// messages, then the idle ones.
+    /// Makes a worker on the calling thread and gives it that many connections: first those that
+    /// carry messages, then the idle ones.
     pub(crate) fn connect(
         fabric: &F,
         request: &Request,
-        addr: std::net::SocketAddr,
+        peers: u32,
+        addr: SocketAddr,
     ) -> Result<Session<F>, Failure> {
-        let config = config(request, fabric.caps())?;
+        let config = config(request, peers, fabric.caps())?;
+        let before = limits::resident();
         let mut tally = Tally::default();
         let shared = SharedRecv::new(fabric, memory(config.recv_bytes(), &mut tally)?, &config)?;
         let caller = Caller {
             size: request.size as usize,
             peers: Vec::with_capacity(config.peers as usize),
+            active: request.qps as usize,
             down: None,
             echoes: 0,
             wrong: 0,
@@ -173,12 +192,14 @@ impl<F: Fabric> Session<F> {
             dialer.dial(addr, &intake, PATIENCE)?;
         }
         let seen = (0, Instant::now());
-        let mut session = Session { worker, dialer, tally, idle: 0, excluded: 0, seen };
+        let since = Since::now(worker.stats());
+        let mut session = Session { worker, dialer, tally, idle: 0, excluded: 0, seen, since };
         while session.worker.handler().peers.len() < config.peers as usize {
             session.turn()?;
         }
         // The other side's workers have taken every connection in when this is answered.
         session.settle(wire::MARK)?;
+        session.tally.resident = limits::resident().saturating_sub(before);
         Ok(session)
     }
 
@@ -254,12 +275,13 @@ impl<F: Fabric> Session<F> {
         }
     }
 
-    /// Says `imm` to every peer and waits until each has answered, and so has everything that
-    /// was sent before. The sums of what they say: messages received, messages wrong.
+    /// Says `imm` to every peer that carries messages and waits until each has answered, and so
+    /// has everything that was sent before. The sums of what they say: messages received, messages
+    /// wrong.
     pub(crate) fn settle(&mut self, imm: u32) -> Result<(u64, u64), Failure> {
         let caller = self.worker.handler();
         (caller.acks, caller.received, caller.received_wrong) = (0, 0, 0);
-        let peers = caller.peers.len();
+        let peers = caller.active;
         let word = wire::words(0, 0);
         for n in 0..peers {
             let peer = self.worker.handler().peers[n];
@@ -279,24 +301,64 @@ impl<F: Fabric> Session<F> {
         Ok((caller.received, caller.received_wrong))
     }
 
-    /// The mark: what is counted is counted from here.
-    pub(crate) fn since(&mut self) -> Since {
+    /// What is counted is counted from here.
+    pub(crate) fn mark(&mut self) {
         self.excluded = 0;
-        Since::now(self.worker.stats())
+        self.since = Since::now(self.worker.stats());
     }
 
     /// What this side did since the mark.
-    pub(crate) fn tally(&self, since: &Since) -> Tally {
-        let mut tally = since.tally(self.worker.stats(), self.excluded);
-        tally.add(self.tally.clone());
-        tally
+    pub(crate) fn tally(&self) -> Tally {
+        self.since.tally(self.worker.stats(), self.excluded)
+    }
+}
+
+/// A worker's echoes: each message rings at once, or with the end of the turn as a batch does.
+pub(crate) struct Ping<'a, F: Fabric> {
+    pub(crate) session: &'a mut Session<F>,
+    pub(crate) batching: bool,
+}
+
+impl<F: Fabric> Echoes for Ping<'_, F> {
+    #[inline(always)]
+    fn echoes(&mut self) -> u64 {
+        self.session.worker.handler().echoes
+    }
+
+    fn wrong(&mut self) -> u64 {
+        self.session.worker.handler().wrong
+    }
+
+    #[inline(always)]
+    fn round(&mut self, payload: &[u8], number: u64) -> Result<(), Failure> {
+        let peer = self.session.worker.handler().peers[0];
+        match self.batching {
+            true => self.session.send(peer, payload)?,
+            false => self.session.send_now(peer, payload)?,
+        }
+        while self.session.worker.handler().echoes == number {
+            self.session.turn()?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.session.settle(wire::MARK)?;
+        self.session.mark();
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<Tally, Failure> {
+        let tally = self.session.tally();
+        self.session.settle(wire::END)?;
+        Ok(tally)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Test, VERSION};
+    use crate::wire::{Op, Test, VERSION};
 
     fn request(size: u32, qps: u32) -> Request {
         Request {
@@ -308,6 +370,10 @@ mod tests {
             workers: 1,
             signal_every: 64,
             soft: true,
+            bare: false,
+            pieces: 1,
+            op: Op::Write,
+            window: 1,
         }
     }
 
@@ -317,13 +383,13 @@ mod tests {
         let caps = doorbell_engine::provider::Provider::caps(&device);
         for size in [1, 8, 64, 65, 200, 4096, 1 << 20, SIZE_MAX] {
             for qps in [1, 2, 1000] {
-                let config = config(&request(size, qps), caps).unwrap();
+                let config = config(&request(size, qps), qps, caps).unwrap();
                 assert_eq!(config.check(), Ok(()), "{size} {qps}");
                 assert!(config.block_bytes >= size);
             }
         }
         for size in [0, SIZE_MAX + 1] {
-            let text = config(&request(size, 1), caps).unwrap_err().to_string();
+            let text = config(&request(size, 1), 1, caps).unwrap_err().to_string();
             assert!(text.contains("1 to 16777216 bytes"), "{text}");
         }
     }

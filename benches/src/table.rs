@@ -8,18 +8,22 @@ use crate::wire::Test;
 /// The whole text.
 pub(crate) fn text(document: &Document) -> String {
     let mut text = String::new();
-    for test in [Test::Latency, Test::Rate] {
+    for test in [Test::Latency, Test::Rate, Test::Bandwidth] {
         let records: Vec<&Record> =
             document.results.iter().filter(|record| record.test == test).collect();
         if let Some(first) = records.first() {
             let (title, head, row): (_, _, fn(&Record) -> Vec<String>) = match test {
                 Test::Latency => ("half round trip, ns", LATENCY, latency),
                 Test::Rate => ("one way", RATE, rate),
+                Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
             // Writing to a string cannot fail, here and below.
-            let _ = writeln!(text, "{} on {}: {title}; {}", name(test), first.device, sides(first));
+            let bare = if first.bare { "device alone, " } else { "" };
+            let (test, sides) = (name(test), sides(first));
+            let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
+            text.extend(records.iter().filter_map(|record| idle(record)));
             text.push('\n');
         }
     }
@@ -56,7 +60,7 @@ const RATE: &[&str] = &[
 ];
 
 fn latency(record: &Record) -> Vec<String> {
-    let Some(half) = record.half_rtt_ns else { return vec![record.size.to_string()] };
+    let Some(half) = record.figures.half_rtt_ns else { return vec![record.size.to_string()] };
     let floor = record.placement.floor_ns;
     let mut row = vec![record.size.to_string()];
     row.extend([half.p50, half.p90, half.p99].map(|ns| format!("{ns:.0}")));
@@ -74,15 +78,65 @@ fn rate(record: &Record) -> Vec<String> {
     vec![
         record.size.to_string(),
         record.batch.map_or("-".into(), |batch| batch.to_string()),
-        figure(millions(record.messages_per_second)),
-        figure(millions(record.bytes_per_second)),
-        format!("{:.4}", record.doorbells_per_message),
-        format!("{:.2}", record.completions_per_poll),
-        format!("{}", record.allocations_per_message),
+        figure(millions(record.figures.messages_per_second)),
+        figure(millions(record.figures.bytes_per_second)),
+        number(record.figures.doorbells_per_message, 4),
+        number(record.figures.completions_per_poll, 2),
+        record.figures.allocations_per_message.map_or("-".into(), |count| count.to_string()),
         record.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")),
         record.placement.mode.unwrap_or("-").to_owned(),
         record.lost.to_string(),
     ]
+}
+
+const BANDWIDTH: &[&str] = &[
+    "bytes",
+    "op",
+    "outstanding",
+    "GB/s",
+    "memcpy GB/s",
+    "x memcpy",
+    "messages",
+    "floor",
+    "mode",
+    "lost",
+];
+
+fn bandwidth(record: &Record) -> Vec<String> {
+    let giga = |bytes: Option<f64>| bytes.map(|bytes| bytes / 1e9);
+    vec![
+        record.size.to_string(),
+        record.op.map_or("-".into(), |op| format!("{op:?}").to_lowercase()),
+        record.batch.map_or("-".into(), |batch| batch.to_string()),
+        number(giga(record.figures.bytes_per_second), 2),
+        number(giga(record.figures.memcpy_bytes_per_second), 2),
+        number(record.figures.times_memcpy, 3),
+        record.messages.to_string(),
+        record.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")),
+        record.placement.mode.unwrap_or("-").to_owned(),
+        record.lost.to_string(),
+    ]
+}
+
+/// What idle connections cost, as a line.
+fn idle(record: &Record) -> Option<String> {
+    let figures = &record.figures;
+    let (size, idle) = (record.size, record.idle_qps);
+    let mut line = format!(
+        "  {size} bytes beside {idle} idle connections: {} times the time of one connection alone; \
+         {} bytes each",
+        number(Some(figures.times_without_idle?), 3),
+        number(figures.bytes_per_idle_connection, 0),
+    );
+    if let Some(bytes) = figures.bytes_per_idle_connection_serving {
+        let _ = write!(line, ", {bytes:.0} on the serving side");
+    }
+    Some(line + "\n")
+}
+
+/// A figure, or a dash where there is none.
+fn number(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or("-".into(), |figure| format!("{figure:.digits$}"))
 }
 
 /// Three digits or more.
@@ -100,6 +154,7 @@ fn name(test: Test) -> &'static str {
     match test {
         Test::Latency => "latency",
         Test::Rate => "rate",
+        Test::Bandwidth => "bandwidth",
     }
 }
 

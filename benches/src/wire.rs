@@ -7,6 +7,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 
+use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +17,18 @@ use crate::error::Failure;
 const LINE_MAX: u64 = 64 * 1024;
 
 /// Version of the lines.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Immediate data: measuring begins. Answered by [`ACK`] once all before it has arrived.
 pub(crate) const MARK: u32 = 1;
 /// Immediate data: measuring ends. Answered by [`ACK`] once all before it has arrived.
 pub(crate) const END: u32 = 2;
-/// Immediate data of an answer: messages received since the mark, messages wrong, 8 bytes each.
+/// Immediate data of an answer: two words of 8 bytes, most often messages received since the last
+/// one, and messages wrong.
 pub(crate) const ACK: u32 = 3;
+
+/// Immediate data: asks where the exposed memory begins. Answered by [`ACK`].
+pub(crate) const HELLO: u32 = 4;
 
 /// Bytes of a message with immediate data.
 pub(crate) const WORD_BYTES: usize = 16;
@@ -36,6 +41,20 @@ pub(crate) enum Test {
     Latency,
     /// A stream one way.
     Rate,
+    /// Bytes one way, between queue pairs without workers.
+    Bandwidth,
+}
+
+/// How bytes get to the other side, or from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// RDMA WRITE into memory the other side exposes
+    Write,
+    /// RDMA READ from there
+    Read,
+    /// SEND into receives the other side posts
+    Send,
 }
 
 /// One run, as the connecting side wants it.
@@ -54,16 +73,48 @@ pub(crate) struct Request {
     pub(crate) signal_every: u32,
     /// True for a device in software.
     pub(crate) soft: bool,
+    /// Queue pairs alone, without worker and handler.
+    pub(crate) bare: bool,
+    /// Times that measuring begins and ends.
+    pub(crate) pieces: u32,
+    /// Of [`Test::Bandwidth`]: the operation, and how many of them are outstanding at most.
+    pub(crate) op: Op,
+    pub(crate) window: u32,
+}
+
+impl Request {
+    /// Connections of each worker that is measured, in turn with the others: with idle ones there
+    /// is another without, to compare with.
+    pub(crate) fn lots(&self) -> Vec<u32> {
+        match self.idle_qps {
+            0 => vec![self.qps],
+            idle => vec![self.qps, self.qps.saturating_add(idle)],
+        }
+    }
+
+    /// Of the connections that carry messages, those which worker `n` of the serving side gets:
+    /// they are dealt out in turn.
+    pub(crate) fn active(&self, n: u32) -> u32 {
+        self.qps / self.workers + u32::from(n < self.qps % self.workers)
+    }
+
+    /// True if what is sent comes back.
+    pub(crate) fn is_echo(&self) -> bool {
+        match self.test {
+            Test::Latency => true,
+            Test::Rate | Test::Bandwidth => false,
+        }
+    }
 }
 
 /// What the serving side says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// It listens there.
-    Ready(SocketAddr),
-    /// The run is over, and this is what its workers did.
-    Done(Tally),
+    /// It listens there: an address for each of [`Request::lots`].
+    Ready(Vec<SocketAddr>),
+    /// The run is over, and this is what its workers did in each piece.
+    Done(Vec<Tally>),
     /// It cannot.
     Failed(String),
 }
@@ -76,18 +127,28 @@ pub(crate) struct Tally {
     pub(crate) busy_turns: u64,
     pub(crate) doorbells: u64,
     pub(crate) allocations: u64,
+    /// Memory that connections took as they came, in bytes: in the first tally of each lot.
+    pub(crate) resident: u64,
     /// Pages of the memory, and what would mend them.
     pub(crate) pages: String,
     pub(crate) notes: Vec<String>,
 }
 
 impl Tally {
+    /// What was done in all of them.
+    pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Tally>) -> Tally {
+        let mut sum = Tally::default();
+        all.for_each(|tally| sum.add(tally.clone()));
+        sum
+    }
+
     /// Adds what another worker of the side did.
     pub(crate) fn add(&mut self, other: Tally) {
         self.completions += other.completions;
         self.busy_turns += other.busy_turns;
         self.doorbells += other.doorbells;
         self.allocations += other.allocations;
+        self.resident += other.resident;
         if !other.pages.is_empty() {
             self.pages = other.pages;
         }
@@ -264,8 +325,9 @@ mod tests {
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut far = Line::new(there.try_clone().unwrap(), there);
         let mut near = Line::new(here.try_clone().unwrap(), here.try_clone().unwrap());
-        far.say(&Answer::Ready("127.0.0.1:7".parse().unwrap()));
-        assert_eq!(near.answer().unwrap(), Answer::Ready("127.0.0.1:7".parse().unwrap()));
+        let ready = Answer::Ready(vec!["127.0.0.1:7".parse().unwrap()]);
+        far.say(&ready);
+        assert_eq!(near.answer().unwrap(), ready);
         far.say(&Answer::Failed("no".into()));
         assert_eq!(near.answer().unwrap_err().to_string(), "no");
         far.say(&17);

@@ -130,13 +130,18 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 #[test]
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
-        ("", "latency, rate or report"),
+        ("", "latency, rate or bandwidth"),
         ("latency --size x", "--size"),
         ("latency --size 8,,9", "--size"),
         ("latency --cores a", "--cores"),
         ("latency --duration 0", "seconds"),
         ("rate --batch 17", "1..=16"),
         ("rate --signal-every 0", "--signal-every"),
+        ("rate --idle-qps 16001", "0..=16000"),
+        ("latency --idle-qps x", "--idle-qps"),
+        ("latency --bare --idle-qps 3", "cannot be used with"),
+        ("bandwidth --op fetch", "write, read, send"),
+        ("bandwidth --batch 0", "1..=128"),
         ("latency --listen nonsense:x", "--listen"),
         ("latency --threads --connect 127.0.0.1", "cannot be used with"),
         ("sideways", "sideways"),
@@ -225,7 +230,7 @@ fn rate_between_processes_and_between_threads() {
 #[test]
 fn rate_over_several_connections_and_workers() {
     if two_cores() {
-        let line = "rate --duration 0.1 --size 32 --qps 3 --idle-qps 5 --signal-every 1";
+        let line = "rate --duration 0.1 --size 32 --qps 3 --signal-every 1";
         let document = figures(&mut bench(line));
         check_rate(&document, &[32]);
         assert_eq!(document["results"][0]["qps"], 3);
@@ -238,6 +243,96 @@ fn rate_over_several_connections_and_workers() {
         assert_eq!(document["results"][0]["workers"], 2);
         let line = format!("rate --workers 2 --qps 1 --cores {one},{two},{two}");
         refuses(&mut bench(&line), 1, &["--qps 1", "at least one"]);
+    }
+}
+
+#[test]
+fn idle_connections_are_compared_with_none_in_turn() {
+    if two_cores() {
+        for line in [
+            "rate --duration 0.02 --size 32 --idle-qps 300",
+            "latency --duration 0.02 --size 32 --idle-qps 300 --threads",
+            "rate --duration 0.02 --size 32 --qps 3 --idle-qps 4 --batch 4",
+        ] {
+            let document = figures(&mut bench(line));
+            let [without, with] = &document["results"].as_array().unwrap()[..] else {
+                panic!("{document:#}")
+            };
+            assert!(
+                without.get("idle_qps").is_none() && without.get("times_without_idle").is_none()
+            );
+            for record in [without, with] {
+                assert_eq!(record["lost"], 0);
+                positive(record, "/messages");
+                assert_eq!(record["allocations_per_message"], 0.0, "{record:#}");
+            }
+            positive(with, "/times_without_idle");
+            if with["idle_qps"] == 300 {
+                // Of the tables of a connection alone there are kilobytes.
+                let bytes = with["bytes_per_idle_connection"].as_f64().unwrap();
+                assert!((500.0..100_000.0).contains(&bytes), "{bytes}");
+                let threads = with["placement"]["sides"] == "threads";
+                assert_eq!(with.get("bytes_per_idle_connection_serving").is_none(), threads);
+            }
+        }
+    }
+}
+
+#[test]
+fn more_connections_than_open_files_are_refused_with_the_cure() {
+    if two_cores() {
+        let mut command = bench("rate --device soft0 --idle-qps 1000");
+        // SAFETY: setrlimit is async-signal-safe and touches no memory but the limit on this
+        // stack.
+        unsafe {
+            command.pre_exec(|| {
+                let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+                Ok(())
+            });
+        }
+        refuses(&mut command, 1, &["1002 connections", "may have 256", "ulimit -n", "--idle-qps"]);
+    }
+}
+
+#[test]
+fn latency_of_the_device_alone() {
+    if two_cores() {
+        // Inline, and longer than that.
+        let document = figures(&mut bench("latency --bare --duration 0.02 --size 8,1000"));
+        check_latency(&document, &[8, 1000]);
+        assert_eq!(document["results"][1]["bare"], true);
+        let document = figures(&mut bench("latency --bare --threads --duration 0.02 --size 200"));
+        check_latency(&document, &[200]);
+    }
+}
+
+#[test]
+fn bandwidth_of_each_operation_beside_memcpy() {
+    if two_cores() {
+        let line = "bandwidth --op write,read,send --duration 0.02 --size 13,70000";
+        for (line, batch) in [(line.to_owned(), 16), (format!("{line} --threads --batch 1"), 1)] {
+            let document = figures(&mut bench(&line));
+            let results = document["results"].as_array().unwrap();
+            let of = |record: &Value| {
+                let op = record["op"].as_str().unwrap().to_owned();
+                (record["size"].as_u64().unwrap(), op)
+            };
+            let found: Vec<(u64, String)> = results.iter().map(of).collect();
+            let wanted = [13, 70000].into_iter().flat_map(|size| {
+                ["write", "read", "send"].into_iter().map(move |op| (size, op.to_owned()))
+            });
+            assert_eq!(found, wanted.collect::<Vec<_>>());
+            for record in results {
+                assert_eq!(record["test"], "bandwidth");
+                assert_eq!((&record["lost"], &record["batch"]), (&0.into(), &batch.into()));
+                assert_eq!(record["allocations_per_message"], 0.0, "{record:#}");
+                for path in ["/bytes_per_second", "/memcpy_bytes_per_second", "/times_memcpy"] {
+                    positive(record, path);
+                }
+                assert!(record.get("half_rtt_ns").is_none());
+            }
+        }
     }
 }
 

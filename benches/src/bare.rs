@@ -1,0 +1,496 @@
+//! The device alone: a queue pair on a shared receive queue, without worker and handler. What a
+//! program would write that uses the seam itself: poll, answer, post again.
+#![expect(unsafe_code, reason = "posts memory that it owns, and reads what came into it")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr};
+use doorbell_engine::provider::{Poller, Qp, QpCaps, Sharing, Srq};
+use doorbell_engine::wc::{Wc, WcFlags};
+use doorbell_engine::worker::{Config, POLL_BATCH};
+use doorbell_engine::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+
+use crate::count;
+use crate::error::Failure;
+use crate::side::{COLD_TURNS, FAREWELL, PATIENCE};
+use crate::window::Memory;
+use crate::wire::{self, Request, Tally};
+
+/// In the number of a receive; the rest is its block.
+const RECV: u64 = 1 << 63;
+
+/// In the number of a reply that is still in its block, and where that block stands; below it the
+/// number of the send.
+const HELD: u64 = 1 << 62;
+const BLOCK_SHIFT: u32 = 40;
+
+/// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1).
+const RNR_TIMER_CODE: u8 = 12;
+
+/// Receives go back in lists of that many at most.
+const REFILL: usize = Config::DEFAULT.refill as usize;
+
+/// What a side is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Longest message, in bytes, and receives for such.
+    pub(crate) block_bytes: u32,
+    pub(crate) blocks: u32,
+    /// Bytes of the memory sends are posted from.
+    pub(crate) out_bytes: usize,
+    /// Every how many sends one asks for a completion, where the sender does not say.
+    pub(crate) signal_every: u32,
+}
+
+impl Shape {
+    /// For echoes of that size.
+    pub(crate) fn echoes(request: &Request) -> Shape {
+        const BLOCKS: u32 = 128;
+        const BYTES: u32 = 64 << 20;
+        let block_bytes = request.size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
+        Shape {
+            block_bytes,
+            blocks: BLOCKS.min(BYTES / block_bytes).max(4),
+            out_bytes: block_bytes as usize,
+            signal_every: request.signal_every,
+        }
+    }
+}
+
+/// What becomes of a message.
+pub(crate) enum Verdict {
+    /// Its block is posted again.
+    Done,
+    /// It goes back as it is, in its block.
+    Back,
+    /// Its block is posted again, and these words are sent with that immediate data.
+    Say([u8; wire::WORD_BYTES], u32),
+}
+
+/// A message that has come.
+pub(crate) struct Message<'a> {
+    pub(crate) block: u32,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) imm: Option<u32>,
+}
+
+/// A connected queue pair with all it needs.
+pub(crate) struct Bare<F: Fabric> {
+    // In this order: the queue pair goes before its queues, and those before their memory.
+    qp: F::Qp,
+    srq: F::Srq,
+    poller: F::Poller,
+    /// Receives.
+    pub(crate) blocks: Memory<F>,
+    /// Sends.
+    pub(crate) out: Memory<F>,
+    id: F::Id,
+    shape: Shape,
+    inline: u32,
+    wcs: [Wc; POLL_BATCH],
+    refill: Vec<RecvWr>,
+    refill_at: usize,
+    /// Sends posted, and those known to be over.
+    posted: u64,
+    done: u64,
+    /// The memory of sends is free when so many are over.
+    out_until: u64,
+    idle: u32,
+    /// When the look before this one found nothing.
+    quiet: Instant,
+    /// How long nothing may come.
+    patience: Option<Duration>,
+    counters: Counters,
+    since: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    completions: u64,
+    busy_turns: u64,
+    doorbells: u64,
+    allocations: u64,
+}
+
+/// Bytes from one block to the next: see [`Config::stride`].
+fn stride(block_bytes: u32) -> usize {
+    Config { block_bytes, ..Config::DEFAULT }.stride()
+}
+
+/// An id that waits for the other side.
+pub(crate) struct Door<F: Fabric>(F::Id);
+
+impl<F: Fabric> Door<F> {
+    /// Listens on a free port.
+    pub(crate) fn open(fabric: &F, ip: IpAddr) -> Result<Door<F>, Failure> {
+        let mut id = fabric.create_id(None, PortSpace::Tcp)?;
+        id.bind(SocketAddr::new(ip, 0))?;
+        id.listen(0)?;
+        Ok(Door(id))
+    }
+
+    pub(crate) fn addr(&self) -> Result<SocketAddr, Failure> {
+        self.0.local_addr().ok_or_else(|| Failure::new("no port to listen on"))
+    }
+
+    /// Takes in one that connects.
+    pub(crate) fn take(mut self, fabric: &F, shape: &Shape) -> Result<Bare<F>, Failure> {
+        let mut id = self.0.get_request(Some(PATIENCE))?;
+        let parts = Parts::new(fabric, &mut id, shape)?;
+        id.accept(&ConnParam::default())?;
+        // Who serves waits as long as the other side lives.
+        parts.join(id, shape, None)
+    }
+}
+
+/// What is made before the connection is.
+struct Parts<F: Fabric> {
+    qp: F::Qp,
+    srq: F::Srq,
+    poller: F::Poller,
+    blocks: Memory<F>,
+    out: Memory<F>,
+}
+
+impl<F: Fabric> Parts<F> {
+    fn new(fabric: &F, id: &mut F::Id, shape: &Shape) -> Result<Parts<F>, Failure> {
+        let caps = QpCaps {
+            send_wr: Config::DEFAULT.send_queue,
+            recv_wr: 0,
+            send_sge: 1,
+            recv_sge: 1,
+            inline: Config::DEFAULT.inline_bytes,
+        };
+        let depth = caps.send_wr + shape.blocks;
+        let (cq, poller) = fabric.create_cq(depth, Sharing::Exclusive)?;
+        let srq = fabric.create_srq(shape.blocks)?;
+        let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq: Some(&srq), caps, signal_all: false };
+        let qp = id.create_qp(&attr)?;
+        let bytes = shape.blocks as usize * stride(shape.block_bytes);
+        let (blocks, out) = (Memory::new(fabric, bytes)?, Memory::new(fabric, shape.out_bytes)?);
+        let parts = Parts { qp, srq, poller, blocks, out };
+        let all: Vec<RecvWr> =
+            (0..shape.blocks).map(|block| receive(&parts.blocks, shape, block)).collect();
+        for list in all.chunks(256) {
+            // SAFETY: the blocks lie in memory that goes after the queue, and nobody touches one
+            // before its completion was polled.
+            unsafe { parts.srq.post(list) }.map_err(refused)?;
+        }
+        Ok(parts)
+    }
+
+    fn join(
+        self,
+        mut id: F::Id,
+        shape: &Shape,
+        patience: Option<Duration>,
+    ) -> Result<Bare<F>, Failure> {
+        let Parts { qp, srq, poller, blocks, out } = self;
+        id.set_rnr_timer(RNR_TIMER_CODE)?;
+        if (qp.caps().inline as usize) < wire::WORD_BYTES {
+            return Err(Failure::new("the device sends nothing inline; this test needs 16 bytes"));
+        }
+        let refill_at = REFILL.min(shape.blocks as usize / 4).max(1);
+        Ok(Bare {
+            inline: qp.caps().inline,
+            qp,
+            srq,
+            poller,
+            blocks,
+            out,
+            id,
+            shape: *shape,
+            wcs: [Wc::default(); POLL_BATCH],
+            refill: Vec::with_capacity(POLL_BATCH + refill_at),
+            refill_at,
+            posted: 0,
+            done: 0,
+            out_until: 0,
+            idle: 0,
+            quiet: Instant::now(),
+            patience,
+            counters: Counters::default(),
+            since: Counters::default(),
+        })
+    }
+}
+
+/// The receive of a block.
+#[inline(always)]
+fn receive<F: Fabric>(blocks: &Memory<F>, shape: &Shape, block: u32) -> RecvWr {
+    let offset = block as usize * stride(shape.block_bytes);
+    RecvWr { wr_id: RECV | u64::from(block), sge: blocks.sge(offset, shape.block_bytes) }
+}
+
+impl<F: Fabric> Bare<F> {
+    /// Connects to a [`Door`].
+    pub(crate) fn dial(fabric: &F, addr: SocketAddr, shape: &Shape) -> Result<Bare<F>, Failure> {
+        let mut id = fabric.create_id(None, PortSpace::Tcp)?;
+        id.resolve_addr(None, addr, PATIENCE)?;
+        id.resolve_route(PATIENCE)?;
+        let parts = Parts::new(fabric, &mut id, shape)?;
+        id.connect(&ConnParam::default())?;
+        parts.join(id, shape, Some(PATIENCE))
+    }
+
+    /// Sends that are not known to be over.
+    #[inline(always)]
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.posted - self.done
+    }
+
+    /// Where a block begins in the memory of receives.
+    pub(crate) fn block_at(&self, block: u32) -> usize {
+        block as usize * stride(self.shape.block_bytes)
+    }
+
+    /// Polls once; `each` sees every message and says what becomes of it. How many completions
+    /// there were.
+    #[inline(always)]
+    pub(crate) fn poll(
+        &mut self,
+        mut each: impl FnMut(Message<'_>) -> Verdict,
+    ) -> Result<usize, Failure> {
+        let taken = self.poller.poll(&mut self.wcs).min(POLL_BATCH);
+        if taken == 0 {
+            self.idle += 1;
+            if self.idle.is_multiple_of(COLD_TURNS) {
+                self.look()?;
+            }
+            return Ok(0);
+        }
+        self.idle = 0;
+        self.counters.completions += taken as u64;
+        self.counters.busy_turns += 1;
+        for n in 0..taken {
+            let wc = self.wcs[n];
+            if !wc.status.is_ok() {
+                return Err(broken(&wc));
+            }
+            if wc.wr_id & RECV == 0 {
+                self.retire(wc.wr_id);
+                continue;
+            }
+            let block = wc.wr_id as u32;
+            let length = wc.byte_len.min(self.shape.block_bytes);
+            if block >= self.shape.blocks {
+                return Err(Failure::new("the device names a receive that was not posted"));
+            }
+            // SAFETY: inside the memory of blocks; the block's receive has completed, so it is
+            // ours until it is posted again, below.
+            let bytes = unsafe {
+                let start = self.blocks.as_ptr().add(self.block_at(block));
+                std::slice::from_raw_parts(start, length as usize)
+            };
+            let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm);
+            match each(Message { block, bytes, imm }) {
+                Verdict::Done => self.refill.push(receive(&self.blocks, &self.shape, block)),
+                Verdict::Back => self.reply(block, length)?,
+                Verdict::Say(words, imm) => {
+                    self.refill.push(receive(&self.blocks, &self.shape, block));
+                    self.send(&words, SendOp::SendWithImm(imm))?;
+                }
+            }
+        }
+        if self.refill.len() >= self.refill_at {
+            self.repost()?;
+        }
+        Ok(taken)
+    }
+
+    #[inline(always)]
+    fn retire(&mut self, number: u64) {
+        self.done = (number & ((1 << BLOCK_SHIFT) - 1)) + 1;
+        if number & HELD != 0 {
+            let block = (number & !HELD) >> BLOCK_SHIFT;
+            self.refill.push(receive(&self.blocks, &self.shape, block as u32));
+        }
+    }
+
+    #[inline(always)]
+    fn repost(&mut self) -> Result<(), Failure> {
+        // SAFETY: these blocks are nobody's now; see `Parts::new`.
+        unsafe { self.srq.post(&self.refill) }.map_err(refused)?;
+        self.refill.clear();
+        Ok(())
+    }
+
+    /// Sends a block's message back: inline, or out of the block, which comes home later.
+    #[inline(always)]
+    fn reply(&mut self, block: u32, length: u32) -> Result<(), Failure> {
+        let sge = self.blocks.sge(self.block_at(block), length);
+        if length <= self.inline {
+            self.send_inline(sge, SendOp::Send)?;
+            self.refill.push(receive(&self.blocks, &self.shape, block));
+            return Ok(());
+        }
+        let wr_id = HELD | u64::from(block) << BLOCK_SHIFT | self.posted;
+        let flags = SendFlags::SIGNALED;
+        self.post(&[SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] }])
+    }
+
+    /// Sends a copy of `bytes`: inline, or through the memory of sends, which is free by then.
+    #[inline(always)]
+    pub(crate) fn send(&mut self, bytes: &[u8], op: SendOp) -> Result<(), Failure> {
+        let length = bytes.len() as u32;
+        if length <= self.inline {
+            let sge = Sge { addr: bytes.as_ptr() as u64, length, lkey: 0 };
+            return self.send_inline(sge, op);
+        }
+        while self.done < self.out_until {
+            // No message is due before this one is sent.
+            self.poll(|_| Verdict::Done)?;
+        }
+        let (wr_id, flags, sge) = (self.posted, SendFlags::SIGNALED, self.out.sge(0, length));
+        // SAFETY: `sge` has checked that the memory is as long; the last send out of it is over, so
+        // that no device reads it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.out.as_ptr(), bytes.len()) };
+        self.out_until = self.posted + 1;
+        self.post(&[SendWr { wr_id, op, flags, sge, more: &[] }])
+    }
+
+    #[inline(always)]
+    fn send_inline(&mut self, sge: Sge, op: SendOp) -> Result<(), Failure> {
+        let mut flags = SendFlags::INLINE;
+        let every = u64::from(self.shape.signal_every);
+        flags.set(SendFlags::SIGNALED, (self.posted + 1).is_multiple_of(every));
+        self.post(&[SendWr { wr_id: self.posted, op, flags, sge, more: &[] }])
+    }
+
+    /// Posts requests on slots of the memory of sends with one doorbell; the last one completes.
+    /// `op` makes the operation on the slot at an offset.
+    #[inline(always)]
+    pub(crate) fn post_slots(
+        &mut self,
+        slots: &[Slot],
+        op: impl Fn(usize) -> SendOp,
+    ) -> Result<(), Failure> {
+        let wr = |(n, slot): (usize, &Slot)| {
+            let flags = match n + 1 == slots.len() {
+                true => SendFlags::SIGNALED,
+                false => SendFlags::empty(),
+            };
+            let (wr_id, sge) = (self.posted + n as u64, self.out.sge(slot.offset, slot.length));
+            SendWr { wr_id, op: op(slot.offset), flags, sge, more: &[] }
+        };
+        let empty = SendWr {
+            wr_id: 0,
+            op: SendOp::Send,
+            flags: SendFlags::empty(),
+            sge: Sge::default(),
+            more: &[],
+        };
+        let mut list = [empty; POLL_BATCH];
+        for ((n, slot), place) in slots.iter().enumerate().zip(&mut list) {
+            *place = wr((n, slot));
+        }
+        self.post(&list[..slots.len().min(POLL_BATCH)])
+    }
+
+    #[inline(always)]
+    fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), Failure> {
+        // SAFETY: what is not inline lies in this side's memory, which goes after the queue pair;
+        // slots are used again, and blocks posted again, only when their sends are over. This
+        // thread is the one that polls.
+        unsafe { self.qp.post(list) }.map_err(refused)?;
+        self.posted += list.len() as u64;
+        self.counters.doorbells += 1;
+        Ok(())
+    }
+
+    /// Says words with immediate data and waits for the answer, and for every send before it.
+    pub(crate) fn ask(&mut self, words: (u64, u64), imm: u32) -> Result<(u64, u64), Failure> {
+        self.send(&wire::words(words.0, words.1), SendOp::SendWithImm(imm))?;
+        let mut answer = None;
+        while answer.is_none() {
+            self.poll(|message| {
+                if message.imm == Some(wire::ACK) {
+                    answer = Some(wire::read_words(message.bytes));
+                }
+                Verdict::Done
+            })?;
+        }
+        Ok(answer.unwrap_or_default())
+    }
+
+    /// Lets the other side take what was sent last, and go first if it says so.
+    pub(crate) fn part(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        while self.outstanding() > 0 && !self.id.peer_left() && Instant::now() < until {
+            // What fails now fails because the other side has gone.
+            if self.poll(|_| Verdict::Done).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The mark: what is counted is counted from here.
+    pub(crate) fn mark(&mut self) {
+        self.counters.allocations = count::allocations();
+        self.since = self.counters;
+    }
+
+    /// What this side did since the mark.
+    pub(crate) fn tally(&self) -> Tally {
+        let (now, since) = (&self.counters, &self.since);
+        Tally {
+            completions: now.completions - since.completions,
+            busy_turns: now.busy_turns - since.busy_turns,
+            doorbells: now.doorbells - since.doorbells,
+            allocations: count::allocations() - since.allocations,
+            pages: "plain".to_owned(),
+            ..Tally::default()
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) -> Result<(), Failure> {
+        if self.id.peer_left() {
+            return Err(Failure::new(
+                "the other side has ended the connection; see what it says there",
+            ));
+        }
+        if self.idle == COLD_TURNS {
+            self.quiet = Instant::now();
+        }
+        match self.patience {
+            Some(patience) if self.quiet.elapsed() > patience => Err(Failure::new(format!(
+                "nothing has come back for {} s; is the other side still running?",
+                patience.as_secs()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A piece of the memory of sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) offset: usize,
+    pub(crate) length: u32,
+}
+
+/// Where a peer's memory begins, as words.
+pub(crate) fn remote_words(at: Remote) -> (u64, u64) {
+    (at.addr, at.rkey.into())
+}
+
+/// Reads [`remote_words`].
+pub(crate) fn remote((addr, rkey): (u64, u64)) -> Remote {
+    Remote { addr, rkey: rkey as u32 }
+}
+
+#[cold]
+fn refused(error: doorbell_engine::wr::PostError) -> Failure {
+    Failure::new(format!("post to {error}; the other side may have ended"))
+}
+
+#[cold]
+fn broken(wc: &Wc) -> Failure {
+    Failure::new(format!(
+        "the connection broke off ({:?}, vendor error {}); see what the other side says",
+        wc.status, wc.vendor_err
+    ))
+}
