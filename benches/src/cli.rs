@@ -28,6 +28,10 @@ pub(crate) enum Cmd {
     Latency(LatencyArgs),
     /// Messages a second, one way
     Rate(RateArgs),
+    /// Half round trips of messages that are due at a fixed rate, from the time each is due
+    Load(LoadArgs),
+    /// Round trips a second with 1 to 512 messages in flight; one alone, batched and not
+    Sweep(SweepArgs),
     /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
     Bandwidth(BandwidthArgs),
     /// The usual latencies and rates, with report.html and report.json
@@ -43,6 +47,8 @@ impl Cmd {
         match self {
             Cmd::Latency(args) => Some(&mut args.common),
             Cmd::Rate(args) => Some(&mut args.common),
+            Cmd::Load(args) => Some(&mut args.common),
+            Cmd::Sweep(args) => Some(&mut args.common),
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
             Cmd::Serve(_) => None,
@@ -105,6 +111,9 @@ const IDLE_MAX: i64 = 16_000;
 /// At most half of the send queue may be unsignalled.
 const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
 
+/// Of an open loop, messages a second: no core sends more.
+const RATES: std::ops::RangeInclusive<f64> = 1.0..=100_000_000.0;
+
 /// A fifth of it is spent warming up; a day is no benchmark.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.001..=3600.0;
 
@@ -133,6 +142,29 @@ pub(crate) struct LatencyArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
+}
+
+/// Options of `load`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages a second that are due, evenly, whether or not earlier ones are back
+    #[arg(long, value_name = "R[,R]", value_delimiter = ',', required = true,
+        value_parser = per_second)]
+    pub(crate) rate: Vec<f64>,
+}
+
+/// Options of `sweep`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages in flight
+    #[arg(long, value_name = "N[,N]", value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128,256,512",
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) depth: Vec<u32>,
 }
 
 /// Options of `bandwidth`.
@@ -218,6 +250,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
+    }
+}
+
+fn per_second(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if RATES.contains(&rate) => Ok(rate),
+        _ => Err(format!("messages a second, {} to {}", RATES.start(), RATES.end())),
     }
 }
 

@@ -4,9 +4,9 @@
 //! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), which figures it asks
 //! for ([`plan`]), the other side ([`other`], [`serve`]) and this one ([`run`], [`measure`]), what
 //! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
-//! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`bandwidth`], [`floor`], with
-//! [`clock`], [`count`] and [`limits`]), and what comes out ([`piece`], [`record`], [`table`],
-//! [`report`]).
+//! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`load`], [`sweep`],
+//! [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), and what comes out
+//! ([`piece`], [`record`], [`table`], [`report`]).
 
 mod bandwidth;
 mod bare;
@@ -19,6 +19,7 @@ mod error;
 mod floor;
 mod latency;
 mod limits;
+mod load;
 mod machine;
 mod measure;
 mod other;
@@ -31,6 +32,7 @@ mod report;
 mod run;
 mod serve;
 mod side;
+mod sweep;
 mod table;
 mod window;
 mod wire;
@@ -79,7 +81,8 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "what is to be measured? say latency, rate or bandwidth; see --help".to_owned();
+        return "what is to be measured? say latency, rate, load, sweep or bandwidth; see --help"
+            .to_owned();
     }
     // The first paragraph; required arguments stand indented below it.
     let text = error.to_string();
@@ -100,6 +103,8 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         }
         Cmd::Latency(args) => bench(&args.common, plan::latency(&args), None),
         Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
+        Cmd::Load(args) => bench(&args.common, plan::load(&args), None),
+        Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None),
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
     }

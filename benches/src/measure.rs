@@ -11,7 +11,7 @@ use crate::record::{Figures, round};
 use crate::run::Step;
 use crate::side::{Ping, Session};
 use crate::wire::{Tally, Test};
-use crate::{bandwidth, echo, latency, rate};
+use crate::{bandwidth, echo, latency, load, rate, sweep};
 
 /// One figure of a step, as far as this side knows it. Those of a step were measured in turn.
 pub(crate) struct Outcome {
@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    fn of(pieces: Pieces) -> Outcome {
+    pub(crate) fn of(pieces: Pieces) -> Outcome {
         let (memory, figures) = (pieces.tally(), Figures::default());
         Outcome { pieces, idle_qps: 0, batch: None, memory, figures }
     }
@@ -59,6 +59,21 @@ pub(crate) fn all<F: Fabric>(
             let mut caller = echo::Caller::dial(fabric, request, addr(0)?)?;
             let pieces = (0..step.rounds).map(|_| latency::measure(&mut caller, size, clock, time));
             return Ok(vec![Outcome::of(Pieces(pieces.collect::<Result<_, _>>()?))]);
+        }
+        Test::Load => {
+            let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
+            let measured = load::measure(&mut session, size, step.rate, clock, time)?;
+            let figures = Figures {
+                offered_per_second: Some(step.rate),
+                unsent: Some(measured.unsent),
+                ..Figures::default()
+            };
+            let pieces = Pieces(vec![measured.piece]);
+            return Ok(vec![Outcome { memory: session.tally, figures, ..Outcome::of(pieces) }]);
+        }
+        Test::Sweep => {
+            let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
+            return sweep::measure(&mut session, step, clock);
         }
         Test::Latency | Test::Rate => {}
     }

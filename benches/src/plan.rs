@@ -1,12 +1,14 @@
 //! Which figures a command asks for.
 
-use crate::cli::{BandwidthArgs, Common, LatencyArgs, RateArgs, ReportArgs};
+use crate::cli::{BandwidthArgs, Common, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs};
 use crate::run::Step;
+use crate::sweep;
 use crate::wire::{Op, Request, Test, VERSION};
 
 /// The usual sizes, in bytes.
 const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
 const RATE_SIZES: &[u32] = &[8, 64, 200];
+const LOAD_SIZES: &[u32] = &[64];
 const BANDWIDTH_SIZES: &[u32] = &[4096, 65_536, 1 << 20, 16 << 20];
 
 /// The usual batches of a report.
@@ -63,6 +65,42 @@ pub(crate) fn rate(args: &RateArgs) -> Plan {
     plan
 }
 
+/// `load`.
+pub(crate) fn load(args: &LoadArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(LOAD_SIZES);
+    let each = |&size| {
+        let rates = args.rate.iter();
+        rates.map(move |&rate| Step { rate, ..step(common, Test::Load, size, 1) })
+    };
+    let steps = sizes.iter().flat_map(each).collect();
+    let rates = args.rate.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+    let (list, rest) = (list(&sizes), rest(common));
+    let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
+    Plan { steps, workers: 1, commands }
+}
+
+/// `sweep`.
+pub(crate) fn sweep(args: &SweepArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(LOAD_SIZES);
+    let mut depths = args.depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    let each = |&size| {
+        let mut step = step(common, Test::Sweep, size, 1);
+        step.depths.clone_from(&depths);
+        step.rounds = ROUNDS;
+        step.request.pieces = ROUNDS * (depths.len() as u32 + sweep::LONE);
+        step
+    };
+    let steps = sizes.iter().map(each).collect();
+    let (list, depths) = (list(&sizes), list(&depths));
+    let rest = rest(common);
+    let commands = vec![format!("doorbell-bench sweep --size {list} --depth {depths}{rest}")];
+    Plan { steps, workers: 1, commands }
+}
+
 /// `bandwidth`.
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
     let common = &args.common;
@@ -116,7 +154,7 @@ fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
         op: Op::Write,
         window: 1,
     };
-    Step { request, batch, time: common.time(), rounds: 1 }
+    Step { request, batch, rate: 0.0, depths: Vec::new(), time: common.time(), rounds: 1 }
 }
 
 /// The options of a command that matter for its figures.

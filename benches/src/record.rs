@@ -64,6 +64,21 @@ pub(crate) struct Figures {
     pub(crate) messages_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_second: Option<f64>,
+    /// Messages that were due each second; those that found no room to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) offered_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unsent: Option<u64>,
+    /// Messages in flight; the rate, times the best one with fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_best_below: Option<f64>,
+    /// Whether a lone message went out as a batch does; its time, times that if it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batching: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_without_batching: Option<f64>,
     /// Of the processor's own copy, in turn with the device; the device's times that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memcpy_bytes_per_second: Option<f64>,

@@ -25,6 +25,10 @@ pub(crate) struct Step {
     pub(crate) request: Request,
     /// Messages to a doorbell.
     pub(crate) batch: u32,
+    /// Of [`Test::Load`], messages a second.
+    pub(crate) rate: f64,
+    /// Of [`Test::Sweep`], messages in flight, rising.
+    pub(crate) depths: Vec<u32>,
     /// Time of each figure, over all of its rounds.
     pub(crate) time: Duration,
     /// How often each is measured, in turn with the others.
@@ -101,13 +105,14 @@ impl<F: Fabric> Bench<'_, F> {
         let after = self.floor()?;
         let floor = before.zip(after);
         let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
+        let all = Tally::sum(theirs.iter());
         // They took turns there as well.
         let turns = outcomes.len();
         let theirs = |n| Tally::sum(theirs.iter().skip(n).step_by(turns));
         let theirs: Vec<Tally> = (0..turns).map(theirs).collect();
         measure::compare(step, self.other.sides == "threads", &mut outcomes, &theirs);
         let records = outcomes.iter().zip(&theirs).map(|(outcome, theirs)| {
-            self.note(&outcome.memory, theirs);
+            self.note(&outcome.memory, &all);
             self.record(step, outcome, theirs, floor)
         });
         Ok(records.collect())
@@ -140,7 +145,7 @@ impl<F: Fabric> Bench<'_, F> {
         let per_message = |count: u64| Some(round(count as f64 / messages.max(1) as f64, 4));
         let doorbells = match test {
             Test::Latency => tally.doorbells + theirs.doorbells,
-            Test::Rate | Test::Bandwidth => tally.doorbells,
+            Test::Rate | Test::Load | Test::Sweep | Test::Bandwidth => tally.doorbells,
         };
         let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
         let rate = ours.pieces.rate();

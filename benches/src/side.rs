@@ -15,13 +15,16 @@ use crate::count;
 use crate::error::Failure;
 use crate::latency::Echoes;
 use crate::limits;
-use crate::wire::{self, Request, Tally};
+use crate::wire::{self, Request, Tally, Test};
 
 /// Largest message, in bytes, on a device that has no smaller limit.
 const SIZE_MAX: u32 = 16 << 20;
 
 /// Memory of one kind of blocks, in bytes, as far as their least number allows.
 const BLOCKS_BYTES: u32 = 64 << 20;
+
+/// Sends outstanding where many round trips are in flight.
+const SEND_QUEUE_DEEP: u32 = 1024;
 
 /// Turns without a completion after which the control plane gets a look: some milliseconds, so
 /// that no measured message ever waits for it.
@@ -56,10 +59,15 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     }
     let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
     let most = BLOCKS_BYTES / block_bytes;
-    let streams = request.qps.saturating_mul(2).saturating_mul(Config::DEFAULT.send_queue);
+    let send_queue = match request.test {
+        Test::Load | Test::Sweep => SEND_QUEUE_DEEP,
+        _ => Config::DEFAULT.send_queue,
+    };
+    let streams = request.qps.saturating_mul(2).saturating_mul(send_queue);
     let recv_blocks = streams.min(most).min(caps.srq_wr_max).max(16);
     Ok(Config {
         peers,
+        send_queue,
         block_bytes,
         recv_blocks,
         send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
@@ -252,6 +260,18 @@ impl<F: Fabric> Session<F> {
         }
     }
 
+    /// Sends to the first peer, at once or with the next flush; false if there is no room now.
+    #[inline(always)]
+    pub(crate) fn try_send(&mut self, bytes: &[u8], now: bool) -> Result<bool, Failure> {
+        let peer = self.worker.handler().peers[0];
+        let mut out = self.worker.outbox();
+        match if now { out.send_now(peer, bytes) } else { out.send(peer, bytes) } {
+            Ok(()) => Ok(true),
+            Err(SendError::Full | SendError::NoBlock) => Ok(false),
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
     /// Sends with the next flush; turns while there is no room.
     #[inline(always)]
     pub(crate) fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
@@ -358,7 +378,7 @@ impl<F: Fabric> Echoes for Ping<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Op, Test, VERSION};
+    use crate::wire::{Op, VERSION};
 
     fn request(size: u32, qps: u32) -> Request {
         Request {

@@ -2,19 +2,21 @@
 
 use std::fmt::Write;
 
-use crate::record::{Document, Record};
+use crate::record::{Document, HalfRtt, Record};
 use crate::wire::Test;
 
 /// The whole text.
 pub(crate) fn text(document: &Document) -> String {
     let mut text = String::new();
-    for test in [Test::Latency, Test::Rate, Test::Bandwidth] {
+    for test in [Test::Latency, Test::Rate, Test::Load, Test::Sweep, Test::Bandwidth] {
         let records: Vec<&Record> =
             document.results.iter().filter(|record| record.test == test).collect();
         if let Some(first) = records.first() {
             let (title, head, row): (_, _, fn(&Record) -> Vec<String>) = match test {
                 Test::Latency => ("half round trip, ns", LATENCY, latency),
                 Test::Rate => ("one way", RATE, rate),
+                Test::Load => ("half round trip from when each was due, ns", LOAD, load),
+                Test::Sweep => ("round trips", SWEEP, sweep),
                 Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
@@ -75,7 +77,7 @@ fn latency(record: &Record) -> Vec<String> {
 
 fn rate(record: &Record) -> Vec<String> {
     let millions = |figure: Option<f64>| figure.unwrap_or_default() / 1e6;
-    vec![
+    let mut row = vec![
         record.size.to_string(),
         record.batch.map_or("-".into(), |batch| batch.to_string()),
         figure(millions(record.figures.messages_per_second)),
@@ -83,10 +85,70 @@ fn rate(record: &Record) -> Vec<String> {
         number(record.figures.doorbells_per_message, 4),
         number(record.figures.completions_per_poll, 2),
         record.figures.allocations_per_message.map_or("-".into(), |count| count.to_string()),
-        record.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")),
-        record.placement.mode.unwrap_or("-").to_owned(),
-        record.lost.to_string(),
-    ]
+    ];
+    row.extend(ending(record));
+    row
+}
+
+const LOAD: &[&str] = &[
+    "bytes", "due/s", "sent/s", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean", "unsent",
+    "floor", "mode", "lost",
+];
+
+fn load(record: &Record) -> Vec<String> {
+    let figures = &record.figures;
+    let mut row = vec![record.size.to_string()];
+    row.push(number(figures.offered_per_second, 0));
+    row.push(number(figures.messages_per_second, 0));
+    let half = figures.half_rtt_ns;
+    let of = |pick: fn(&HalfRtt) -> f64| number(half.as_ref().map(pick), 0);
+    row.extend([of(|half| half.p50), of(|half| half.p90), of(|half| half.p99)]);
+    row.extend([of(|half| half.p99_9), of(|half| half.p99_99), of(|half| half.max)]);
+    row.push(number(half.map(|half| half.mean), 1));
+    row.push(figures.unsent.map_or("-".into(), |count| count.to_string()));
+    row.extend(ending(record));
+    row
+}
+
+const SWEEP: &[&str] = &[
+    "bytes",
+    "in flight",
+    "batching",
+    "M/s",
+    "x best below",
+    "p50 ns",
+    "mean ns",
+    "x unbatched",
+    "doorbells/msg",
+    "floor",
+    "mode",
+    "lost",
+];
+
+fn sweep(record: &Record) -> Vec<String> {
+    let figures = &record.figures;
+    let half = figures.half_rtt_ns;
+    let batching = |on: bool| if on { "on" } else { "off" };
+    let mut row = vec![
+        record.size.to_string(),
+        figures.depth.map_or("-".into(), |depth| depth.to_string()),
+        batching(figures.batching.unwrap_or(true)).to_owned(),
+        figures.messages_per_second.map_or("-".into(), |rate| figure(rate / 1e6)),
+        number(figures.times_best_below, 3),
+        number(half.map(|half| half.p50), 0),
+        number(half.map(|half| half.mean), 1),
+        number(figures.times_without_batching, 3),
+        number(figures.doorbells_per_message, 4),
+    ];
+    row.extend(ending(record));
+    row
+}
+
+/// What every table ends with: floor, mode, lost.
+fn ending(record: &Record) -> [String; 3] {
+    let placement = &record.placement;
+    let floor = placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}"));
+    [floor, placement.mode.unwrap_or("-").to_owned(), record.lost.to_string()]
 }
 
 const BANDWIDTH: &[&str] = &[
@@ -104,7 +166,7 @@ const BANDWIDTH: &[&str] = &[
 
 fn bandwidth(record: &Record) -> Vec<String> {
     let giga = |bytes: Option<f64>| bytes.map(|bytes| bytes / 1e9);
-    vec![
+    let mut row = vec![
         record.size.to_string(),
         record.op.map_or("-".into(), |op| format!("{op:?}").to_lowercase()),
         record.batch.map_or("-".into(), |batch| batch.to_string()),
@@ -112,10 +174,9 @@ fn bandwidth(record: &Record) -> Vec<String> {
         number(giga(record.figures.memcpy_bytes_per_second), 2),
         number(record.figures.times_memcpy, 3),
         record.messages.to_string(),
-        record.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")),
-        record.placement.mode.unwrap_or("-").to_owned(),
-        record.lost.to_string(),
-    ]
+    ];
+    row.extend(ending(record));
+    row
 }
 
 /// What idle connections cost, as a line.
@@ -154,6 +215,8 @@ fn name(test: Test) -> &'static str {
     match test {
         Test::Latency => "latency",
         Test::Rate => "rate",
+        Test::Load => "load",
+        Test::Sweep => "sweep",
         Test::Bandwidth => "bandwidth",
     }
 }

@@ -41,6 +41,10 @@ pub(crate) enum Test {
     Latency,
     /// A stream one way.
     Rate,
+    /// Round trips of messages that are due at fixed times.
+    Load,
+    /// Round trips with few and many messages in flight.
+    Sweep,
     /// Bytes one way, between queue pairs without workers.
     Bandwidth,
 }
@@ -101,7 +105,7 @@ impl Request {
     /// True if what is sent comes back.
     pub(crate) fn is_echo(&self) -> bool {
         match self.test {
-            Test::Latency => true,
+            Test::Latency | Test::Load | Test::Sweep => true,
             Test::Rate | Test::Bandwidth => false,
         }
     }

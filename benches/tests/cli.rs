@@ -130,7 +130,12 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 #[test]
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
-        ("", "latency, rate or bandwidth"),
+        ("", "latency, rate, load, sweep or bandwidth"),
+        ("load", "--rate"),
+        ("load --rate 0", "1 to 100000000"),
+        ("load --rate NaN", "messages a second"),
+        ("sweep --depth 0", "1..=512"),
+        ("sweep --depth 513", "1..=512"),
         ("latency --size x", "--size"),
         ("latency --size 8,,9", "--size"),
         ("latency --cores a", "--cores"),
@@ -304,6 +309,56 @@ fn latency_of_the_device_alone() {
         assert_eq!(document["results"][1]["bare"], true);
         let document = figures(&mut bench("latency --bare --threads --duration 0.02 --size 200"));
         check_latency(&document, &[200]);
+    }
+}
+
+#[test]
+fn load_says_when_a_rate_was_too_much() {
+    if two_cores() {
+        let line = "load --rate 200,1e8 --duration 0.05 --size 8,300";
+        let document = figures(&mut bench(line));
+        check_run(&document, "load", &[8, 8, 300, 300]);
+        for (n, record) in document["results"].as_array().unwrap().iter().enumerate() {
+            positive(record, "/messages_per_second");
+            for name in ["p50", "p99", "p99_99", "max", "mean"] {
+                positive(record, &format!("/half_rtt_ns/{name}"));
+            }
+            let offered = record["offered_per_second"].as_f64().unwrap();
+            if n % 2 == 0 {
+                assert_eq!(offered, 200.0);
+                let counts = [&record["messages"], &record["unsent"]].map(Value::as_u64);
+                assert_eq!(counts.into_iter().flatten().sum::<u64>(), 10, "{record:#}");
+            } else {
+                // No core sends so many. Those that waited are in the times: half of them for a
+                // quarter of the time at least.
+                positive(record, "/unsent");
+                assert!(record["half_rtt_ns"]["p50"].as_f64().unwrap() > 0.05e9 / 8.0);
+            }
+        }
+        let line = "load --rate 1000 --duration 0.05 --threads --size 64";
+        check_run(&figures(&mut bench(line)), "load", &[64]);
+    }
+}
+
+#[test]
+fn a_sweep_goes_from_one_in_flight_to_many() {
+    if two_cores() {
+        let document = figures(&mut bench("sweep --depth 512,1,16 --duration 0.02 --size 64"));
+        check_run(&document, "sweep", &[64; 5]);
+        let results = document["results"].as_array().unwrap();
+        let depths: Vec<u64> = results.iter().map(|of| of["depth"].as_u64().unwrap()).collect();
+        assert_eq!(depths, [1, 16, 512, 1, 1]);
+        results[..3].iter().for_each(|record| positive(record, "/messages_per_second"));
+        results[1..3].iter().for_each(|record| positive(record, "/times_best_below"));
+        let doorbells = |n: usize| results[n]["doorbells_per_message"].as_f64().unwrap();
+        assert_eq!(doorbells(0), 1.0);
+        assert!(doorbells(1) < 0.5 && doorbells(2) < 0.25, "{} {}", doorbells(1), doorbells(2));
+        assert_eq!(
+            (&results[3]["batching"], &results[4]["batching"]),
+            (&false.into(), &true.into())
+        );
+        results[3..].iter().for_each(|record| positive(record, "/half_rtt_ns/p50"));
+        positive(&results[4], "/times_without_batching");
     }
 }
 
