@@ -47,7 +47,11 @@ impl Inside {
         let Some(Some(link)) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
-        let done = post_batch(link, &self.nic.memory, qp, list);
+        let done = match list {
+            // It was tried alone.
+            [_] => 0,
+            _ => post_batch(link, &self.nic.memory, qp, list),
+        };
         if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
     }
 
@@ -540,7 +544,9 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
         }
     }
     link.tx.end_writer(&writer);
-    if link.tx.unpublished() > 0 {
+    // If not all of it could be written, the slow way publishes what was along with its own: each
+    // ring of the bell costs the receiver a look.
+    if done == list.len() && link.tx.unpublished() > 0 {
         let ack = link.ack();
         link.tx.publish(ack);
     }
