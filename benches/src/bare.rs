@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr};
-use doorbell_engine::provider::{Poller, Qp, QpCaps, Sharing, Srq};
+use doorbell_engine::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
 use doorbell_engine::wc::{Wc, WcFlags};
 use doorbell_engine::worker::{Config, POLL_BATCH};
 use doorbell_engine::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
@@ -165,7 +165,14 @@ impl<F: Fabric> Parts<F> {
         let depth = caps.send_wr + shape.blocks;
         let (cq, poller) = fabric.create_cq(depth, Sharing::Exclusive)?;
         let srq = fabric.create_srq(shape.blocks)?;
-        let attr = QpAttr { send_cq: &cq, recv_cq: &cq, srq: Some(&srq), caps, signal_all: false };
+        let attr = QpAttr {
+            kind: QpType::Rc,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: Some(&srq),
+            caps,
+            signal_all: false,
+        };
         let qp = id.create_qp(&attr)?;
         let bytes = shape.blocks as usize * stride(shape.block_bytes);
         let (blocks, out) = (Memory::new(fabric, bytes)?, Memory::new(fabric, shape.out_bytes)?);

@@ -97,8 +97,8 @@ impl<F: Fabric> Connections<F> {
                 .cure("let the worker turn, or raise Config::peers");
             return Err((id, error));
         }
-        // Every resource the device has, and retries without end while the other side has no receive
-        // posted, since its blocks come back.
+        // Every resource the device has, and retries without end while the other side has no
+        // receive posted, since its blocks come back.
         let param = ConnParam { private_data: &hello, ..ConnParam::default() };
         if let Err(error) = go(&mut id, &param) {
             self.say(intake.clone(), qp_num, Word::Gone);

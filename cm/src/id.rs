@@ -448,9 +448,9 @@ impl<F: Fabric> Id<F> {
         }
     }
 
-    /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with those
-    /// rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory is
-    /// exposed with MW_BIND. What the peer is told comes back; it holds once the request has
+    /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with
+    /// those rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory
+    /// is exposed with MW_BIND. What the peer is told comes back; it holds once the request has
     /// completed. A window of type 1 and no bytes: it is closed.
     ///
     /// # Errors

@@ -82,7 +82,8 @@ impl<P: Provider> Peer<P> {
         (slots, credits)
     }
 
-    /// One of its messages has left its block. True if the peer is to be told of credit from now on.
+    /// One of its messages has left its block. True if the peer is to be told of credit from now
+    /// on.
     #[inline(always)]
     pub(super) fn is_done(&mut self) -> bool {
         self.credit.until_return -= 1;

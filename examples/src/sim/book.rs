@@ -238,9 +238,10 @@ impl Book {
         Some((conn, stream))
     }
 
-    /// True if replies that have not arrived hold too many of the side's receive blocks. With credits
-    /// there are never too many. Without them two sides whose receives are all in replies to each other wait for ever: it is for those who reply
-    /// on both sides to keep some back, as these do.
+    /// True if replies that have not arrived hold too many of the side's receive blocks. With
+    /// credits there are never too many. Without them two sides whose receives are all in replies
+    /// to each other wait for ever: it is for those who reply on both sides to keep some back, as
+    /// these do.
     pub fn replies_out(&self, side: usize) -> bool {
         if self.plan.counted() {
             return false;

@@ -126,8 +126,8 @@ fn waits_for_answers(qp: &QpContext, pending: &Pending) -> bool {
     full || (pending.fence && qp.asking() > 0)
 }
 
-/// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`. Or why it
-/// cannot be carried out.
+/// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`. Or why
+/// it cannot be carried out.
 fn write_request(
     link: &mut Link,
     memory: &Memory,

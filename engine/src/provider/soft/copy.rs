@@ -12,8 +12,8 @@ use super::sync::{AtomicU64, Ordering};
 #[inline(always)]
 pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
     let piece = |at: usize, bytes: usize| {
-        // SAFETY: the caller vouches for `length` bytes on both sides, and each branch below touches
-        // only those: the last piece overlaps the one before instead of running over.
+        // SAFETY: the caller vouches for `length` bytes on both sides, and each branch below
+        // touches only those: the last piece overlaps the one before instead of running over.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     if length <= 16 {
@@ -48,8 +48,8 @@ pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Calls `put` with 0 .. count, at most N, which is at most 7. Written out: as a loop it costs three
-/// times the instructions.
+/// Calls `put` with 0 .. count, at most N, which is at most 7. Written out: as a loop it costs
+/// three times the instructions.
 #[inline(always)]
 fn each<const N: usize>(count: usize, mut put: impl FnMut(usize)) {
     const { assert!(N <= 7) };

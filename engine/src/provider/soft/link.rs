@@ -280,8 +280,8 @@ impl Link {
     }
 
     /// The peer has taken every record up to here, by the bell as last read. Asked for only where
-    /// it matters, and at least once in every ring length ([`Link::has_space`]), so that the low half
-    /// the peer sends is enough.
+    /// it matters, and at least once in every ring length ([`Link::has_space`]), so that the low
+    /// half the peer sends is enough.
     #[inline(always)]
     pub(super) fn safe(&mut self) -> u64 {
         self.note_ack(self.rx.heard());

@@ -22,7 +22,8 @@ struct Line {
     _bytes: [u8; 128],
 }
 
-/// The memory of a link; the bytes of its ring are written and read under the rule that is modelled.
+/// The memory of a link; the bytes of its ring are written and read under the rule that is
+/// modelled.
 struct Shared(Vec<Line>);
 
 unsafe impl Send for Shared {}

@@ -184,8 +184,8 @@ impl Inside {
         }
     }
 
-    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair that
-    /// has a receive. False: nothing was done, and the ring has it as well.
+    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
+    /// that has a receive. False: nothing was done, and the ring has it as well.
     #[inline(always)]
     fn receive_lone<S: Sink>(&mut self, link: &mut Link, lone: Lone, sink: &mut S) -> bool {
         let header = lone.header;

@@ -401,8 +401,8 @@ impl Rx {
     /// changed meanwhile, and nothing was consumed; the record is in the ring.
     ///
     /// # Safety
-    /// `lone` is what [`Rx::lone`] gave just now; `to` is writable for the length in its header, and
-    /// nobody else uses those bytes.
+    /// `lone` is what [`Rx::lone`] gave just now; `to` is writable for the length in its header,
+    /// and nobody else uses those bytes.
     #[inline(always)]
     pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
