@@ -134,28 +134,33 @@ impl Inside {
         self.give_back();
     }
 
-    /// Looks at the bell once and takes what is new, as far as the sink has room and nothing must
-    /// wait. True if that gave completions.
+    /// Takes what is left of the last look at the bell, looks once more and takes what is new, as
+    /// far as the sink has room and nothing must wait. True if that gave completions.
     #[inline(always)]
     fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         if link.is_broken() {
             return false;
         }
-        if link.rx.caught_up() {
-            if !link.rx.look() {
-                return false;
-            }
-            if let Some(lone) = link.rx.lone()
-                && self.receive_lone(link, lone, sink)
-            {
-                return true;
-            }
-            if !link.rx.advance() {
-                self.cut_off(link);
-                return false;
+        let mut came = false;
+        if !link.rx.caught_up() {
+            came = self.receive_ring(link, sink);
+            if !link.rx.caught_up() {
+                return came;
             }
         }
-        self.receive_ring(link, sink)
+        if !link.rx.look() {
+            return came;
+        }
+        if let Some(lone) = link.rx.lone()
+            && self.receive_lone(link, lone, sink)
+        {
+            return true;
+        }
+        if !link.rx.advance() {
+            self.cut_off(link);
+            return came;
+        }
+        self.receive_ring(link, sink) || came
     }
 
     /// Takes records from the ring up to the tail. True if that gave completions.
