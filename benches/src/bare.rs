@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr};
 use doorbell_engine::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
 use doorbell_engine::wc::{Wc, WcFlags};
-use doorbell_engine::worker::{Config, POLL_BATCH};
+use doorbell_engine::worker::{Config, POLL_BATCH, SEND_BATCH};
 use doorbell_engine::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use crate::count;
@@ -112,6 +112,15 @@ struct Counters {
     doorbells: u64,
     allocations: u64,
 }
+
+/// A request that is to be filled in.
+const EMPTY: SendWr<'_> = SendWr {
+    wr_id: 0,
+    op: SendOp::Send,
+    flags: SendFlags::empty(),
+    sge: Sge { addr: 0, length: 0, lkey: 0 },
+    more: &[],
+};
 
 /// Bytes from one block to the next: see [`Config::stride`].
 fn stride(block_bytes: u32) -> usize {
@@ -357,6 +366,23 @@ impl<F: Fabric> Bare<F> {
         self.post(&[SendWr { wr_id, op, flags, sge, more: &[] }])
     }
 
+    /// Sends the payloads that stand one after the other, inline, with one doorbell.
+    #[inline(always)]
+    pub(crate) fn send_batch(&mut self, payloads: &[u8], size: usize) -> Result<(), Failure> {
+        let every = u64::from(self.shape.signal_every);
+        let mut list = [EMPTY; SEND_BATCH];
+        let mut count = 0;
+        for (payload, wr) in payloads.chunks_exact(size).zip(&mut list) {
+            let wr_id = self.posted + count as u64;
+            wr.wr_id = wr_id;
+            wr.flags = SendFlags::INLINE;
+            wr.flags.set(SendFlags::SIGNALED, (wr_id + 1).is_multiple_of(every));
+            wr.sge = Sge { addr: payload.as_ptr() as u64, length: size as u32, lkey: 0 };
+            count += 1;
+        }
+        self.post(&list[..count])
+    }
+
     #[inline(always)]
     fn send_inline(&mut self, sge: Sge, op: SendOp) -> Result<(), Failure> {
         let mut flags = SendFlags::INLINE;
@@ -381,18 +407,11 @@ impl<F: Fabric> Bare<F> {
             let (wr_id, sge) = (self.posted + n as u64, self.out.sge(slot.offset, slot.length));
             SendWr { wr_id, op: op(slot.offset), flags, sge, more: &[] }
         };
-        let empty = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::empty(),
-            sge: Sge::default(),
-            more: &[],
-        };
-        let mut list = [empty; POLL_BATCH];
+        let mut list = [EMPTY; SEND_BATCH];
         for ((n, slot), place) in slots.iter().enumerate().zip(&mut list) {
             *place = wr((n, slot));
         }
-        self.post(&list[..slots.len().min(POLL_BATCH)])
+        self.post(&list[..slots.len().min(SEND_BATCH)])
     }
 
     #[inline(always)]

@@ -34,11 +34,16 @@ pub(crate) enum Cmd {
     Sweep(SweepArgs),
     /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
     Bandwidth(BandwidthArgs),
+    /// Instructions of a message that worker and handler add to the bare device, by callgrind
+    Overhead(OverheadArgs),
     /// The usual latencies and rates, with report.html and report.json
     Report(ReportArgs),
     /// The serving process
     #[command(hide = true)]
     Serve(ServeArgs),
+    /// The process below callgrind
+    #[command(hide = true)]
+    Count(CountArgs),
 }
 
 impl Cmd {
@@ -51,7 +56,7 @@ impl Cmd {
             Cmd::Sweep(args) => Some(&mut args.common),
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
-            Cmd::Serve(_) => None,
+            Cmd::Overhead(_) | Cmd::Serve(_) | Cmd::Count(_) => None,
         }
     }
 }
@@ -207,6 +212,41 @@ pub(crate) struct RateArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) workers: u32,
+}
+
+/// Bytes of the messages that `overhead` counts.
+pub(crate) const OVERHEAD_SIZES: [u32; 3] = [8, 64, 200];
+
+/// Options of `overhead`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OverheadArgs {
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = OVERHEAD_SIZES)]
+    pub(crate) size: Vec<u32>,
+    /// The device: soft0, the only one whose instructions are all ours
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Fewer messages
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Where to write the figures as JSON; - is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Fail if a figure is more than 5 % above its limit in benches/overhead.json
+    #[arg(long, conflicts_with = "save")]
+    pub(crate) check: bool,
+    /// Write the figures as the new limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+/// Options of the process below callgrind, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CountArgs {
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    #[arg(long)]
+    pub(crate) messages: u64,
 }
 
 /// Options of `report`.

@@ -25,6 +25,7 @@ pub(crate) struct Machine {
     /// `release`, or `debug`, whose figures mean nothing.
     pub(crate) build: &'static str,
     /// Pages under the messages' memory.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) pages: String,
     /// What the memory lacks, and what would mend it.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -14,6 +14,7 @@ mod chart;
 mod cli;
 mod clock;
 mod count;
+mod counted;
 mod echo;
 mod error;
 mod floor;
@@ -23,6 +24,7 @@ mod load;
 mod machine;
 mod measure;
 mod other;
+mod overhead;
 mod piece;
 mod placed;
 mod plan;
@@ -43,10 +45,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{Device, Fabric, Program};
 use doorbell_tune as tune;
 
-use crate::cli::{Cli, Cmd, Common, ServeArgs};
+use crate::cli::{Cli, Cmd, Common, OverheadArgs, ServeArgs};
 use crate::clock::Clock;
 use crate::error::{Failure, say};
 use crate::machine::Machine;
@@ -81,7 +84,7 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "what is to be measured? say latency, rate, load, sweep or bandwidth; see --help"
+        return "what is to be measured? say latency, rate, load, sweep, bandwidth or overhead; see --help"
             .to_owned();
     }
     // The first paragraph; required arguments stand indented below it.
@@ -106,7 +109,32 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Load(args) => bench(&args.common, plan::load(&args), None),
         Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None),
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
+        Cmd::Overhead(args) => overhead(&args),
+        Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
+    }
+}
+
+/// Counts, tells, and holds against the limits.
+fn overhead(args: &OverheadArgs) -> Result<(), Failure> {
+    let on_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let json = args.json.as_deref().filter(|_| !on_stdout).map(Sheet::open).transpose()?;
+    let limits = args.save.as_deref().map(Sheet::open).transpose()?;
+    let machine = Machine::look(&Clock::new());
+    let results = overhead::count(args)?;
+    let document = Document { results, machine, commit: machine::commit(), command: command() };
+    let text = record::to_json(&document)?;
+    match on_stdout {
+        true => say(&text)?,
+        false => say(&table::text(&document))?,
+    }
+    if let Some(sheet) = json {
+        sheet.write(&text)?;
+    }
+    match limits {
+        Some(sheet) => overhead::save(&document.results, sheet),
+        None if args.check => overhead::check(&document.results),
+        None => Ok(()),
     }
 }
 

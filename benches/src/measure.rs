@@ -75,7 +75,8 @@ pub(crate) fn all<F: Fabric>(
             let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
             return sweep::measure(&mut session, step, clock);
         }
-        Test::Latency | Test::Rate => {}
+        // `overhead` counts, and measures nothing.
+        Test::Latency | Test::Rate | Test::Overhead => {}
     }
     let mut sessions = Vec::new();
     for (n, peers) in request.lots().into_iter().enumerate() {

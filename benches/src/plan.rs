@@ -3,7 +3,7 @@
 use crate::cli::{BandwidthArgs, Common, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs};
 use crate::run::Step;
 use crate::sweep;
-use crate::wire::{Op, Request, Test, VERSION};
+use crate::wire::{Request, Test};
 
 /// The usual sizes, in bytes.
 const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
@@ -139,21 +139,8 @@ fn rates(common: &Common, batches: &[u32]) -> Plan {
 }
 
 fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
-    let request = Request {
-        version: VERSION,
-        test,
-        size,
-        qps: 1,
-        idle_qps: 0,
-        workers: 1,
-        signal_every: common.signal_every,
-        // Known when the device is.
-        soft: true,
-        bare: false,
-        pieces: 1,
-        op: Op::Write,
-        window: 1,
-    };
+    // Whether it is a device in software is known later.
+    let request = Request { signal_every: common.signal_every, ..Request::new(test, size) };
     Step { request, batch, rate: 0.0, depths: Vec::new(), time: common.time(), rounds: 1 }
 }
 

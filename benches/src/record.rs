@@ -3,12 +3,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::counted::Path;
 use crate::error::Failure;
 use crate::machine::Machine;
+use crate::overhead::Sides;
 use crate::wire::{Op, Test};
 
 /// Version of the records.
@@ -93,6 +95,14 @@ pub(crate) struct Figures {
     pub(crate) bytes_per_idle_connection: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_idle_connection_serving: Option<f64>,
+    /// Of `overhead`: `echo` or `stream`; instructions that the worker adds on the side that
+    /// answers or receives; all of them, on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instructions_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instructions: Option<Sides>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) doorbells_per_message: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,7 +178,7 @@ pub(crate) struct Sheet {
 
 impl Sheet {
     /// Opens the file, and makes it if need be; what it holds stays until [`Sheet::write`].
-    pub(crate) fn open(path: &Path) -> Result<Sheet, Failure> {
+    pub(crate) fn open(path: &std::path::Path) -> Result<Sheet, Failure> {
         let fresh = !path.exists();
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = opened.map_err(|error| {

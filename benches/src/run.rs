@@ -145,7 +145,7 @@ impl<F: Fabric> Bench<'_, F> {
         let per_message = |count: u64| Some(round(count as f64 / messages.max(1) as f64, 4));
         let doorbells = match test {
             Test::Latency => tally.doorbells + theirs.doorbells,
-            Test::Rate | Test::Load | Test::Sweep | Test::Bandwidth => tally.doorbells,
+            _ => tally.doorbells,
         };
         let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
         let rate = ours.pieces.rate();

@@ -83,12 +83,92 @@ struct Run<'a, F: Fabric> {
 }
 
 /// A worker, and who makes its connections, if that is this thread.
-struct Lot<F: Fabric> {
-    worker: Worker<F, Served>,
+pub(crate) struct Lot<F: Fabric> {
+    pub(crate) worker: Worker<F, Served>,
     listener: Option<Listener<F>>,
     peers: u32,
     /// What is known of its memory.
     tally: Tally,
+}
+
+impl<F: Fabric> Lot<F> {
+    /// A first worker on a queue of its own, with a listener; the queue, for further workers.
+    pub(crate) fn open(
+        fabric: &F,
+        ip: IpAddr,
+        request: &Request,
+        peers: u32,
+    ) -> Result<(Lot<F>, SharedRecv<F>), Failure> {
+        let before = limits::resident();
+        let mut listener = Listener::bind(fabric, SocketAddr::new(ip, 0))?;
+        let mut tally = Tally::default();
+        let config = side::config(request, peers, fabric.caps())?;
+        let memory = side::memory(config.recv_bytes(), &mut tally)?;
+        let shared = SharedRecv::new(fabric, memory, &config)?;
+        let (worker, intake) = worker(fabric, request, (0, peers), &shared, &mut tally)?;
+        listener.feed(intake);
+        tally.resident = limits::resident().saturating_sub(before);
+        Ok((Lot { worker, listener: Some(listener), peers, tally }, shared))
+    }
+
+    /// Where its connections are made.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.listener.as_ref()?.local_addr()
+    }
+
+    /// Turns until every connection is there and the first words have come over them.
+    pub(crate) fn take_in(&mut self, broken: &AtomicBool) -> Result<(), Failure> {
+        let before = limits::resident();
+        let limit = side::patience(self.peers);
+        let until = Instant::now() + limit;
+        while self.worker.handler().event != Event::Mark {
+            if Instant::now() > until {
+                let came = self.listener.as_ref().map_or(0, Listener::connections);
+                return Err(Failure::new(format!(
+                    "{came} of {} connections came within {} s",
+                    self.peers,
+                    limit.as_secs()
+                )));
+            }
+            match &mut self.listener {
+                Some(listener) => _ = listener.step(Duration::from_millis(1))?,
+                None => self.look(broken)?,
+            }
+            self.worker.turn();
+        }
+        self.worker.handler().event = Event::None;
+        self.look(broken)?;
+        if self.listener.is_some() {
+            self.tally.resident += limits::resident().saturating_sub(before);
+        }
+        Ok(())
+    }
+
+    /// What the control plane has to say.
+    fn look(&mut self, broken: &AtomicBool) -> Result<(), Failure> {
+        match &mut self.listener {
+            Some(listener) => while listener.step(Duration::ZERO)? {},
+            None if broken.load(Ordering::Relaxed) => {
+                return Err(Failure::new("another worker of the serving side failed"));
+            }
+            None => {}
+        }
+        self.worker.handler().check()
+    }
+}
+
+/// Worker `n` of those that have so many peers together.
+fn worker<F: Fabric>(
+    fabric: &F,
+    request: &Request,
+    (n, peers): (u32, u32),
+    shared: &SharedRecv<F>,
+    tally: &mut Tally,
+) -> Result<(Worker<F, Served>, Intake<F>), Failure> {
+    let config = side::config(request, peers, fabric.caps())?;
+    let memory = side::memory(config.send_bytes(), tally)?;
+    let served = Served::new(request, n, peers as usize);
+    Ok(Worker::new(fabric, shared, memory, served, &config)?)
 }
 
 /// One run: what was done in each piece.
@@ -153,16 +233,8 @@ impl<F: Fabric> Run<'_, F> {
         tune::pin(self.place.cores[0])?;
         let (mut lots, mut queues) = (Vec::new(), Vec::new());
         for peers in self.request.lots() {
-            let before = limits::resident();
-            let mut listener = Listener::bind(self.fabric, SocketAddr::new(self.place.ip, 0))?;
-            let mut tally = Tally::default();
-            let config = side::config(self.request, peers, self.fabric.caps())?;
-            let memory = side::memory(config.recv_bytes(), &mut tally)?;
-            let shared = SharedRecv::new(self.fabric, memory, &config)?;
-            let (worker, intake) = self.worker(0, peers, &shared, &mut tally)?;
-            listener.feed(intake);
-            tally.resident = limits::resident().saturating_sub(before);
-            lots.push(Lot { worker, listener: Some(listener), peers, tally });
+            let (lot, shared) = Lot::open(self.fabric, self.place.ip, self.request, peers)?;
+            lots.push(lot);
             queues.push(shared);
         }
         if shared_to.send(queues).is_ok() {
@@ -174,7 +246,7 @@ impl<F: Fabric> Run<'_, F> {
                 }
             }
         }
-        let addrs = lots.iter().filter_map(|lot| lot.listener.as_ref()?.local_addr()).collect();
+        let addrs = lots.iter().filter_map(Lot::addr).collect();
         line.say(&Answer::Ready(addrs));
         let tallies = self.pieces(&mut lots)?;
         // The other side hangs up; until then its last acknowledgement may be on its way, and
@@ -195,7 +267,8 @@ impl<F: Fabric> Run<'_, F> {
         let (mut lots, mut own) = (Vec::new(), Vec::new());
         for (peers, shared) in self.request.lots().into_iter().zip(queues) {
             let mut tally = Tally::default();
-            let (worker, intake) = self.worker(n, peers, shared, &mut tally)?;
+            let (worker, intake) =
+                worker(self.fabric, self.request, (n, peers), shared, &mut tally)?;
             lots.push(Lot { worker, listener: None, peers, tally });
             own.push(intake);
         }
@@ -207,23 +280,10 @@ impl<F: Fabric> Run<'_, F> {
         Ok(tallies)
     }
 
-    fn worker(
-        &self,
-        n: u32,
-        peers: u32,
-        shared: &SharedRecv<F>,
-        tally: &mut Tally,
-    ) -> Result<(Worker<F, Served>, Intake<F>), Failure> {
-        let config = side::config(self.request, peers, self.fabric.caps())?;
-        let memory = side::memory(config.send_bytes(), tally)?;
-        let served = Served::new(self.request, n, peers as usize);
-        Ok(Worker::new(self.fabric, shared, memory, served, &config)?)
-    }
-
     /// Takes the connections in, then works through the pieces, the lots in turn.
     fn pieces(&self, lots: &mut [Lot<F>]) -> Result<Vec<Tally>, Failure> {
         for lot in lots.iter_mut() {
-            self.take_in(lot)?;
+            lot.take_in(&self.broken)?;
         }
         let mut tallies = Vec::new();
         for piece in 0..self.request.pieces as usize {
@@ -233,46 +293,6 @@ impl<F: Fabric> Run<'_, F> {
             tallies.push(tally);
         }
         Ok(tallies)
-    }
-
-    /// Turns until every connection is there and the first words have come over them.
-    fn take_in(&self, lot: &mut Lot<F>) -> Result<(), Failure> {
-        let before = limits::resident();
-        let limit = side::patience(lot.peers);
-        let until = Instant::now() + limit;
-        while lot.worker.handler().event != Event::Mark {
-            if Instant::now() > until {
-                let came = lot.listener.as_ref().map_or(0, Listener::connections);
-                return Err(Failure::new(format!(
-                    "{came} of {} connections came within {} s",
-                    lot.peers,
-                    limit.as_secs()
-                )));
-            }
-            match &mut lot.listener {
-                Some(listener) => _ = listener.step(Duration::from_millis(1))?,
-                None => self.look(lot)?,
-            }
-            lot.worker.turn();
-        }
-        lot.worker.handler().event = Event::None;
-        self.look(lot)?;
-        if lot.listener.is_some() {
-            lot.tally.resident += limits::resident().saturating_sub(before);
-        }
-        Ok(())
-    }
-
-    /// What the control plane has to say.
-    fn look(&self, lot: &mut Lot<F>) -> Result<(), Failure> {
-        match &mut lot.listener {
-            Some(listener) => while listener.step(Duration::ZERO)? {},
-            None if self.broken.load(Ordering::Relaxed) => {
-                return Err(Failure::new("another worker of the serving side failed"));
-            }
-            None => {}
-        }
-        lot.worker.handler().check()
     }
 
     /// Turns until every peer has said that it has ended; what was done since the mark.
@@ -287,7 +307,7 @@ impl<F: Fabric> Run<'_, F> {
                 if idle >= COLD_TURNS {
                     idle = 0;
                     let before = count::allocations();
-                    self.look(lot)?;
+                    lot.look(&self.broken)?;
                     excluded += count::allocations() - before;
                 }
             }
@@ -356,7 +376,7 @@ impl Stream {
 }
 
 /// The handler of the serving side: sends echoes, or counts and checks.
-struct Served {
+pub(crate) struct Served {
     echo: bool,
     size: usize,
     /// By the peer's index.
@@ -386,6 +406,11 @@ impl Served {
             downs: 0,
             why: None,
         }
+    }
+
+    /// Messages of the first peer's stream that came, and those of them that were wrong.
+    pub(crate) fn came(&self) -> (u64, u64) {
+        self.streams.first().map_or((0, 0), |stream| (stream.received, stream.wrong))
     }
 
     /// True if every peer that came has gone.

@@ -378,23 +378,9 @@ impl<F: Fabric> Echoes for Ping<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Op, VERSION};
 
     fn request(size: u32, qps: u32) -> Request {
-        Request {
-            version: VERSION,
-            test: Test::Rate,
-            size,
-            qps,
-            idle_qps: 0,
-            workers: 1,
-            signal_every: 64,
-            soft: true,
-            bare: false,
-            pieces: 1,
-            op: Op::Write,
-            window: 1,
-        }
+        Request { qps, ..Request::new(Test::Rate, size) }
     }
 
     #[test]

@@ -2,13 +2,19 @@
 
 use std::fmt::Write;
 
+use crate::counted::Path;
+use crate::overhead::{self, Sides};
 use crate::record::{Document, HalfRtt, Record};
 use crate::wire::Test;
+
+/// In the order of the tables.
+const TESTS: [Test; 6] =
+    [Test::Latency, Test::Rate, Test::Load, Test::Sweep, Test::Bandwidth, Test::Overhead];
 
 /// The whole text.
 pub(crate) fn text(document: &Document) -> String {
     let mut text = String::new();
-    for test in [Test::Latency, Test::Rate, Test::Load, Test::Sweep, Test::Bandwidth] {
+    for test in TESTS {
         let records: Vec<&Record> =
             document.results.iter().filter(|record| record.test == test).collect();
         if let Some(first) = records.first() {
@@ -17,6 +23,7 @@ pub(crate) fn text(document: &Document) -> String {
                 Test::Rate => ("one way", RATE, rate),
                 Test::Load => ("half round trip from when each was due, ns", LOAD, load),
                 Test::Sweep => ("round trips", SWEEP, sweep),
+                Test::Overhead => ("instructions per message", OVERHEAD, overhead),
                 Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
@@ -179,6 +186,36 @@ fn bandwidth(record: &Record) -> Vec<String> {
     row
 }
 
+const OVERHEAD: &[&str] = &[
+    "bytes",
+    "path",
+    "batch",
+    "here: bare",
+    "worker",
+    "added",
+    "there: bare",
+    "worker",
+    "added",
+    "aim",
+];
+
+fn overhead(record: &Record) -> Vec<String> {
+    let figures = &record.figures;
+    let mut row = vec![
+        record.size.to_string(),
+        figures.path.map_or("-".into(), |path| format!("{path:?}").to_lowercase()),
+        record.batch.map_or("-".into(), |batch| batch.to_string()),
+    ];
+    if let Some(Sides { here, there }) = figures.instructions {
+        for side in [here, there] {
+            row.extend([side.bare, side.worker, side.added].map(|count| format!("{count:.1}")));
+        }
+    }
+    let is_reply = figures.path == Some(Path::Echo);
+    row.push(if is_reply { format!("<= {:.0}", overhead::AIM) } else { "-".into() });
+    row
+}
+
 /// What idle connections cost, as a line.
 fn idle(record: &Record) -> Option<String> {
     let figures = &record.figures;
@@ -218,12 +255,16 @@ fn name(test: Test) -> &'static str {
         Test::Load => "load",
         Test::Sweep => "sweep",
         Test::Bandwidth => "bandwidth",
+        Test::Overhead => "overhead",
     }
 }
 
 /// Who ran where.
 pub(crate) fn sides(record: &Record) -> String {
     let cores: Vec<String> = record.placement.cores.iter().map(usize::to_string).collect();
+    if cores.is_empty() {
+        return record.placement.sides.to_owned();
+    }
     let workers = match record.workers {
         1 => String::new(),
         workers => format!(", {workers} workers"),
@@ -255,14 +296,17 @@ fn footer(document: &Document) -> String {
     let machine = &document.machine;
     let commit = document.commit.as_deref().unwrap_or("unknown");
     let mut text = format!(
-        "{}, {}, kernel {}, cores {}\ncommit {commit}, {} build, {} pages, clock {} in steps of \
+        "{}, {}, kernel {}, cores {}\ncommit {commit}, {} build, {}clock {} in steps of \
          {} ns\n",
         machine.cpu,
         machine.system,
         machine.kernel,
         machine.cores,
         machine.build,
-        machine.pages,
+        match &machine.pages[..] {
+            "" => String::new(),
+            pages => format!("{pages} pages, "),
+        },
         machine.clock,
         machine.clock_step_ns
     );

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
+use doorbell_engine::worker::Config;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,8 @@ pub(crate) enum Test {
     Sweep,
     /// Bytes one way, between queue pairs without workers.
     Bandwidth,
+    /// Instructions that a worker adds.
+    Overhead,
 }
 
 /// How bytes get to the other side, or from there.
@@ -87,6 +90,24 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Messages of that size over one connection, between workers of a device in software.
+    pub(crate) fn new(test: Test, size: u32) -> Request {
+        Request {
+            version: VERSION,
+            test,
+            size,
+            qps: 1,
+            idle_qps: 0,
+            workers: 1,
+            signal_every: Config::DEFAULT.signal_every,
+            soft: true,
+            bare: false,
+            pieces: 1,
+            op: Op::Write,
+            window: 1,
+        }
+    }
+
     /// Connections of each worker that is measured, in turn with the others: with idle ones there
     /// is another without, to compare with.
     pub(crate) fn lots(&self) -> Vec<u32> {
@@ -106,7 +127,7 @@ impl Request {
     pub(crate) fn is_echo(&self) -> bool {
         match self.test {
             Test::Latency | Test::Load | Test::Sweep => true,
-            Test::Rate | Test::Bandwidth => false,
+            Test::Rate | Test::Bandwidth | Test::Overhead => false,
         }
     }
 }

@@ -130,7 +130,7 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 #[test]
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
-        ("", "latency, rate, load, sweep or bandwidth"),
+        ("", "latency, rate, load, sweep, bandwidth or overhead"),
         ("load", "--rate"),
         ("load --rate 0", "1 to 100000000"),
         ("load --rate NaN", "messages a second"),
@@ -389,6 +389,37 @@ fn bandwidth_of_each_operation_beside_memcpy() {
             }
         }
     }
+}
+
+#[test]
+fn overhead_is_counted_on_both_sides() {
+    if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        eprintln!("skipped: there is no valgrind");
+        return;
+    }
+    let document = figures(&mut bench("overhead --quick --size 8"));
+    let results = document["results"].as_array().unwrap();
+    let paths: Vec<&str> = results.iter().map(|record| record["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["echo", "stream"]);
+    for record in results {
+        assert_eq!((&record["test"], &record["lost"]), (&"overhead".into(), &0.into()));
+        for side in ["here", "there"] {
+            positive(record, &format!("/instructions/{side}/bare"));
+            let [worker, bare, added] = ["worker", "bare", "added"]
+                .map(|name| record["instructions"][side][name].as_f64().unwrap());
+            assert!((worker - bare - added).abs() < 0.2, "{record:#}");
+        }
+        assert_eq!(record["instructions_per_message"], record["instructions"]["there"]["added"]);
+        assert!(record.get("half_rtt_ns").is_none() && record.get("messages_per_second").is_none());
+    }
+}
+
+#[test]
+fn overhead_that_cannot_be_counted_is_refused() {
+    refuses(bench("overhead").env("PATH", "/nowhere"), 1, &["valgrind", "apt-get install"]);
+    refuses(&mut bench("overhead --size 8,221"), 1, &["--size 221", "1 to 220 bytes"]);
+    refuses(&mut bench("overhead --device rxe0"), 1, &["soft0 alone"]);
+    refuses(&mut bench("overhead --check --save x"), 2, &["cannot be used with"]);
 }
 
 #[test]
