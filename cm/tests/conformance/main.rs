@@ -15,6 +15,7 @@ mod endpoints;
 mod events;
 mod external;
 mod ids;
+mod many;
 mod migrate;
 mod one_sided;
 mod options;

@@ -28,7 +28,7 @@ cases! {
 const PART: &str = "DOORBELL_TEST_PART";
 
 /// Starts the peer.
-fn peer(part: &str, addr: SocketAddr) -> Peer {
+pub(crate) fn peer(part: &str, addr: SocketAddr) -> Peer {
     let program = std::env::current_exe().expect("this program");
     let child = Command::new(program)
         .args(["--exact", "processes::the_other_process", "--nocapture"])
@@ -40,7 +40,7 @@ fn peer(part: &str, addr: SocketAddr) -> Peer {
 }
 
 /// A process that does not outlive its test.
-struct Peer(Child);
+pub(crate) struct Peer(Child);
 
 impl Peer {
     fn kill(&mut self) {
@@ -48,7 +48,7 @@ impl Peer {
         self.0.wait().expect("wait");
     }
 
-    fn ends_well(&mut self) {
+    pub(crate) fn ends_well(&mut self) {
         assert!(self.0.wait().expect("wait").success(), "the other process failed");
     }
 }
@@ -82,6 +82,7 @@ impl doorbell_cm::Program for Part {
         match self.part.as_str() {
             "echo" => echo(&bed, self.addr),
             "many" => many(&bed, self.addr),
+            "come-and-go" => crate::many::come_and_go(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();
                 id.post_recvs(&mut bed.numbered(2)).expect("receives");
