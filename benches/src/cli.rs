@@ -36,6 +36,8 @@ pub(crate) enum Cmd {
     Bandwidth(BandwidthArgs),
     /// Instructions of a message that worker and handler add to the bare device, by callgrind
     Overhead(OverheadArgs),
+    /// Connections a second, each made from nothing and ended
+    Connect(ConnectArgs),
     /// The usual latencies and rates, with report.html and report.json
     Report(ReportArgs),
     /// The serving process
@@ -44,6 +46,9 @@ pub(crate) enum Cmd {
     /// The process below callgrind
     #[command(hide = true)]
     Count(CountArgs),
+    /// The serving process of `connect`
+    #[command(hide = true)]
+    ConnectServe(ConnectServeArgs),
 }
 
 impl Cmd {
@@ -57,6 +62,7 @@ impl Cmd {
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
             Cmd::Overhead(_) | Cmd::Serve(_) | Cmd::Count(_) => None,
+            Cmd::Connect(_) | Cmd::Serve(_) | Cmd::ConnectServe(_) => None,
         }
     }
 }
@@ -257,6 +263,52 @@ pub(crate) struct ReportArgs {
     /// The folder for report.html and report.json
     #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
     pub(crate) out: PathBuf,
+}
+
+/// Options of `connect`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectArgs {
+    /// The device [default: as for the other tests]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// The local address both sides use [default: 127.0.0.1 on soft0, else the device's]
+    #[arg(long, value_name = "IP")]
+    pub(crate) addr: Option<IpAddr>,
+    /// The cores of client and server [default: chosen]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Connections on their way at the same time
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) at_once: u32,
+    /// Where to write the figures as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Time, after a fifth of it to warm up [default: 2, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Less time
+    #[arg(long)]
+    quick: bool,
+}
+
+impl ConnectArgs {
+    /// The time it is measured for.
+    pub(crate) fn time(&self) -> Duration {
+        let usual = if self.quick { Duration::from_millis(300) } else { Duration::from_secs(2) };
+        self.duration.unwrap_or(usual)
+    }
+}
+
+/// Options of the serving process of `connect`, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectServeArgs {
+    #[arg(long)]
+    pub(crate) device: String,
+    #[arg(long)]
+    pub(crate) addr: IpAddr,
+    #[arg(long)]
+    pub(crate) core: usize,
 }
 
 /// Options of the serving process, which only this program writes.

@@ -13,6 +13,7 @@ mod bare;
 mod chart;
 mod cli;
 mod clock;
+mod connect;
 mod count;
 mod counted;
 mod echo;
@@ -111,6 +112,8 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
+        Cmd::Connect(args) => connect::measure(&args),
+        Cmd::ConnectServe(args) => connect::serve(&args),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
     }
 }
