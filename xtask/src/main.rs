@@ -7,6 +7,7 @@
 mod args;
 mod bare;
 mod bench;
+mod clauses;
 mod compare;
 mod count;
 mod exec;
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   bench [ARGS]                             build and run the benchmark report; ARGS go to it
   compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn
   sim [--seeds N [--first S]] [--seed S]   simulate the engine from seeds, or one again
+  clauses [--record]                       write cm/CLAUSES.md; run the suite on both devices first
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
   vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
   setup                                    fetch all that the commands above need, and no more
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(rest),
         "compare" => compare::run(rest),
         "sim" => sim::run(rest),
+        "clauses" => clauses::run(rest),
         "vm" => vm::run(rest),
         "setup" => setup::all().map(|()| 0),
         "help" | "--help" | "-h" => {

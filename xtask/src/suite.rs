@@ -134,6 +134,11 @@ impl Suite {
     }
 }
 
+/// The conformance suite, built for any device; its path.
+pub(crate) fn conformance() -> Outcome<String> {
+    build(&RXE[0], &["--features", "verbs"])
+}
+
 /// Builds one program; the path of what came out.
 fn build(program: &Program, features: &[&str]) -> Outcome<String> {
     let mut cargo = cargo();

@@ -24,7 +24,7 @@ cases! {
     cm_12_the_peer_may_leave_before_it_is_established
     cm_12_it_meets_an_id_with_a_queue_pair
     init_qp_attr_knows_no_other_states_and_is_not_early
-    t_09_the_ack_timeout_shows_in_a_query
+    cm_16_the_ack_timeout_shows_in_a_query
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -260,7 +260,7 @@ fn init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Bed<F>) 
     }
 }
 
-fn t_09_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
+fn cm_16_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
     let (mut listener, addr) = bed.listener(Some(&bed.small()));
     let mut one = bed.active(addr, &bed.small());
     assert_eq!(one.query_qp().expect("a query").state, Some(QpState::Init), "QP-3");
