@@ -44,5 +44,5 @@ pub use id::Id;
 pub use listener::Listener;
 pub use qp::{Completion, QpInit, SendRequest};
 pub use queues::{CompletionQueue, SharedReceive};
-pub use state::{AddressVector, GlobalRoute, Mtu, QpFields, QpState};
+pub use state::{Mtu, QpFields, QpState};
 pub use window::Window;

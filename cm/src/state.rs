@@ -4,7 +4,7 @@
 
 use bitflags::bitflags;
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
+use doorbell_engine::provider::{Access, AddressVector};
 
 use crate::error::CmError;
 
@@ -65,39 +65,6 @@ impl Mtu {
     pub fn bytes(self) -> u32 {
         128 << self as u32
     }
-}
-
-/// The way to a peer's port (`struct ibv_ah_attr`). On InfiniBand without a `gid` the local
-/// identifier leads there; RoCE always has one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddressVector {
-    /// The peer's GID, with what a global route needs.
-    pub route: Option<GlobalRoute>,
-    /// The peer's local identifier.
-    pub lid: u16,
-    /// Service level.
-    pub service_level: u8,
-    /// The low bits of the source's local identifier.
-    pub source_path: u8,
-    /// Rate limit of the path; 0 for none.
-    pub static_rate: u8,
-    /// The own port.
-    pub port: u8,
-}
-
-/// A route by GID (`struct ibv_global_route`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GlobalRoute {
-    /// The peer's GID, in the order of the wire.
-    pub gid: [u8; 16],
-    /// Flow label.
-    pub flow_label: u32,
-    /// Which of the own GIDs is the source.
-    pub source_index: u8,
-    /// Hops at most.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub traffic_class: u8,
 }
 
 bitflags! {

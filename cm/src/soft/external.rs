@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, Wiring};
-use doorbell_engine::provider::{Access, Qp};
+use doorbell_engine::provider::{Access, AddressVector, Gid, GlobalRoute, Qp};
 
 use super::conn::{Core, End, State};
 use super::links::{Ends, Offer};
@@ -17,7 +17,7 @@ use super::wire::Instance;
 use super::{RNR_TIMER_DEFAULT, SoftDevice, rnr_timer_ns, sys};
 use crate::attr::{Depths, QpAttr};
 use crate::error::CmError;
-use crate::state::{AddressVector, GlobalRoute, Mtu, QpFields, QpState};
+use crate::state::{Mtu, QpFields, QpState};
 
 /// What names a connection to who takes a queue pair to RTR: the peer's device, its queue pair,
 /// the number of its first packet.
@@ -107,7 +107,7 @@ pub(super) fn modify(
 fn wire(device: &SoftDevice, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
-    let token = token.map(|((route, qp), psn)| (route.gid, qp, psn));
+    let token = token.map(|((route, qp), psn)| (route.gid.0, qp, psn));
     let Some(end) = token.and_then(|token| device.0.waiting.take(&token)) else {
         let asked = "take a queue pair to RTR";
         let answer = "the connection manager has not given out these fields, or for one only once";
@@ -143,7 +143,7 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
             let psn = core.psn()?;
             let token = (instance, peer, psn);
             core.device.waiting.add(token, end);
-            let route = GlobalRoute { gid: instance, hop_limit: 1, ..GlobalRoute::default() };
+            let route = GlobalRoute { gid: Gid(instance), hop_limit: 1, ..GlobalRoute::default() };
             Ok(QpFields {
                 av: Some(AddressVector { route: Some(route), port: 1, ..AddressVector::default() }),
                 path_mtu: Some(Mtu::Bytes4096),

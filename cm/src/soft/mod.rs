@@ -35,7 +35,9 @@ use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
     FileName, Soft, SoftAh, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
 };
-use doorbell_engine::provider::{Access, AhAttr, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
+use doorbell_engine::provider::{
+    Access, AddressVector, Caps, GRH_BYTES, Provider, Sharing, WindowKind,
+};
 use doorbell_engine::wc::Wc;
 
 pub use self::channel::SoftChannel;
@@ -183,11 +185,11 @@ impl Provider for SoftDevice {
         self.0.soft.async_fd()
     }
 
-    fn create_ah(&self, to: &AhAttr) -> Result<SoftAh, SetupError> {
+    fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
         self.0.soft.create_ah(to)
     }
 
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         self.0.soft.sender_of(wc, header)
     }
 }

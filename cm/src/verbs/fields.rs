@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::verbs::{QpHome, QpParts, Verbs, VerbsQp};
+use doorbell_engine::provider::verbs::{QpHome, QpParts, Verbs, VerbsQp, address_of, raw_address};
 use doorbell_engine::provider::{Access, Provider, QpCaps};
 use rdma_sys::*;
 
 use crate::attr::QpAttr;
 use crate::error::CmError;
-use crate::state::{AddressVector, GlobalRoute, Mask, Mtu, QpFields, QpState};
+use crate::state::{Mask, Mtu, QpFields, QpState};
 
 /// A queue pair that belongs to no id, until its owner drops it.
 struct Loose(NonNull<ibv_qp>);
@@ -159,7 +159,7 @@ fn to_raw(fields: &QpFields) -> ibv_qp_attr {
     raw.pkey_index = fields.pkey_index.unwrap_or(0);
     raw.port_num = fields.port.unwrap_or(0);
     if let Some(av) = fields.av {
-        raw.ah_attr = to_raw_av(&av);
+        raw.ah_attr = raw_address(&av);
     }
     raw.path_mtu = fields.path_mtu.map_or(0, |mtu| mtu as u32);
     raw.dest_qp_num = fields.dest_qp.unwrap_or(0);
@@ -174,25 +174,6 @@ fn to_raw(fields: &QpFields) -> ibv_qp_attr {
     raw
 }
 
-fn to_raw_av(av: &AddressVector) -> ibv_ah_attr {
-    let route = av.route.unwrap_or_default();
-    ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: ibv_gid { raw: route.gid },
-            flow_label: route.flow_label,
-            sgid_index: route.source_index,
-            hop_limit: route.hop_limit,
-            traffic_class: route.traffic_class,
-        },
-        dlid: av.lid,
-        sl: av.service_level,
-        src_path_bits: av.source_path,
-        static_rate: av.static_rate,
-        is_global: av.route.is_some().into(),
-        port_num: av.port,
-    }
-}
-
 /// The fields that the mask names.
 pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
     let has = |bit: Mask| mask.contains(bit);
@@ -201,7 +182,7 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
         access: has(Mask::ACCESS).then(|| Access::from_bits_truncate(raw.qp_access_flags)),
         pkey_index: has(Mask::PKEY_INDEX).then_some(raw.pkey_index),
         port: has(Mask::PORT).then_some(raw.port_num),
-        av: has(Mask::AV).then(|| from_raw_av(&raw.ah_attr)),
+        av: has(Mask::AV).then(|| address_of(&raw.ah_attr)),
         path_mtu: Mtu::from_raw(raw.path_mtu).filter(|_| has(Mask::PATH_MTU)),
         dest_qp: has(Mask::DEST_QP).then_some(raw.dest_qp_num),
         rq_psn: has(Mask::RQ_PSN).then_some(raw.rq_psn),
@@ -215,33 +196,15 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
     }
 }
 
-fn from_raw_av(raw: &ibv_ah_attr) -> AddressVector {
-    let route = GlobalRoute {
-        // SAFETY: every byte of a GID is valid as a byte.
-        gid: unsafe { raw.grh.dgid.raw },
-        flow_label: raw.grh.flow_label,
-        source_index: raw.grh.sgid_index,
-        hop_limit: raw.grh.hop_limit,
-        traffic_class: raw.grh.traffic_class,
-    };
-    AddressVector {
-        route: (raw.is_global != 0).then_some(route),
-        lid: raw.dlid,
-        service_level: raw.sl,
-        source_path: raw.src_path_bits,
-        static_rate: raw.static_rate,
-        port: raw.port_num,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doorbell_engine::provider::{AddressVector, Gid, GlobalRoute};
 
     #[test]
     fn fields_come_back_as_they_went() {
         let route = GlobalRoute {
-            gid: [7; 16],
+            gid: Gid([7; 16]),
             flow_label: 9,
             source_index: 1,
             hop_limit: 64,

@@ -14,7 +14,8 @@ use std_alloc::vec::Vec;
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AhAttr, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Sharing, Srq, WindowKind,
+    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Sharing, Srq,
+    WindowKind,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
@@ -146,11 +147,11 @@ impl<P: Provider> Provider for Fault<P> {
         self.inner.async_fd()
     }
 
-    fn create_ah(&self, to: &AhAttr) -> Result<P::Ah, SetupError> {
+    fn create_ah(&self, to: &AddressVector) -> Result<P::Ah, SetupError> {
         self.inner.create_ah(to)
     }
 
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         self.inner.sender_of(wc, header)
     }
 }

@@ -17,7 +17,7 @@ use std_alloc::string::String;
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
-pub use self::transport::{AddressHandle, AhAttr, GRH_BYTES, Gid, QpType};
+pub use self::transport::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
@@ -176,14 +176,14 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// `Invalid` or `NoDevice`: nothing is reached by that address.
-    fn create_ah(&self, to: &AhAttr) -> Result<Self::Ah, SetupError>;
+    fn create_ah(&self, to: &AddressVector) -> Result<Self::Ah, SetupError>;
 
     /// The way back to the sender of a datagram (`ibv_init_ah_from_wc`): `header` is the first
     /// [`GRH_BYTES`] of its receive.
     ///
     /// # Errors
     /// `Invalid`: the completion is not of a datagram with a header (its flag says so).
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError>;
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError>;
 }
 
 /// Registered memory. The bytes stay mapped and registered until it is dropped.

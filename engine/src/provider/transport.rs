@@ -55,51 +55,46 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The way to a port (`struct ibv_ah_attr`), as plain data: to send to another process, or to make
-/// an address handle from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AhAttr {
-    /// The port, or the group.
-    pub gid: Gid,
-    /// `grh.flow_label`.
-    pub flow_label: u32,
-    /// `grh.sgid_index`: which of the own GIDs is the source.
-    pub sgid_index: u8,
-    /// `grh.hop_limit`.
-    pub hop_limit: u8,
-    /// `grh.traffic_class`.
-    pub traffic_class: u8,
-    /// Local identifier of the destination, on InfiniBand.
-    pub dlid: u16,
+/// The way to a port or a group (`struct ibv_ah_attr`), as plain data: to tell another process, or to
+/// make an address handle from. On InfiniBand without a route the local identifier leads there;
+/// RoCE always has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's GID, with what a global route needs.
+    pub route: Option<GlobalRoute>,
+    /// The peer's local identifier.
+    pub lid: u16,
     /// Service level.
-    pub sl: u8,
-    /// `src_path_bits`.
-    pub src_path_bits: u8,
-    /// `static_rate`.
+    pub service_level: u8,
+    /// The low bits of the source's local identifier.
+    pub source_path: u8,
+    /// Rate limit of the path; 0 for none.
     pub static_rate: u8,
-    /// The GID counts; false only within an InfiniBand subnet.
-    pub is_global: bool,
-    /// The port of this device to leave by.
+    /// The own port.
     pub port: u8,
 }
 
-impl AhAttr {
+impl AddressVector {
     /// The way to a GID from the first port and GID of this device.
-    pub fn to(gid: Gid) -> AhAttr {
-        AhAttr {
-            gid,
-            flow_label: 0,
-            sgid_index: 0,
-            hop_limit: 64,
-            traffic_class: 0,
-            dlid: 0,
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: true,
-            port: 1,
-        }
+    pub fn to(gid: Gid) -> AddressVector {
+        let route = GlobalRoute { gid, hop_limit: 64, ..GlobalRoute::default() };
+        AddressVector { route: Some(route), port: 1, ..AddressVector::default() }
     }
+}
+
+/// A route by GID (`struct ibv_global_route`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's GID, in the order of the wire.
+    pub gid: Gid,
+    /// Flow label.
+    pub flow_label: u32,
+    /// Which of the own GIDs is the source.
+    pub source_index: u8,
+    /// Hops at most.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
 }
 
 /// An address handle (`struct ibv_ah`): the way of datagrams to a port or a group. It has to live

@@ -25,7 +25,7 @@ use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
 use super::sleep::Sleeper;
 use crate::provider::wake::Bell;
-use crate::provider::{Access, Sharing};
+use crate::provider::{Access, QpType, Sharing};
 use crate::wc::{Status, Wc};
 
 /// What the control plane wants of a domain.
@@ -317,7 +317,10 @@ impl Inside {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
                     if lost && qp.state.is_loose() {
-                        return self.mute(qp);
+                        return match qp.kind {
+                            QpType::Ud => {}
+                            _ => self.mute(qp),
+                        };
                     }
                     let upto = self.safe_position(qp);
                     self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));

@@ -70,8 +70,8 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, AhAttr, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing,
-    Srq, Window, WindowKind,
+    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Region,
+    Sharing, Srq, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -297,17 +297,18 @@ impl Provider for Soft {
         self.nic.events_bell.as_ref().map(Bell::fd)
     }
 
-    fn create_ah(&self, to: &AhAttr) -> Result<SoftAh, SetupError> {
-        SoftAh::new(&self.nic.caps.device, to.gid, &self.nic.host).ok_or_else(|| {
-            let asked = format!("an address handle to {}", to.gid);
+    fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
+        let gid = to.route.map(|route| route.gid).unwrap_or_default();
+        SoftAh::new(&self.nic.caps.device, gid, &self.nic.host).ok_or_else(|| {
+            let asked = format!("an address handle to {gid}");
             SetupError::new(Code::NoDevice, asked, "there is no such device, or not any more")
                 .cure("take the address from an event or a datagram of that device")
         })
     }
 
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         if wc.status.is_ok() && wc.flags.contains(WcFlags::GRH) {
-            return Ok(AhAttr::to(datagram::sender_in(header)));
+            return Ok(AddressVector::to(datagram::sender_in(header)));
         }
         let answer = "the completion is not of a datagram with its header";
         Err(SetupError::new(Code::Invalid, "the way back to a sender", answer))

@@ -14,7 +14,7 @@ use std_alloc::sync::Arc;
 use super::device::Device;
 use super::shim::{errno, refused};
 use crate::error::{Code, SetupError};
-use crate::provider::{AddressHandle, AhAttr, GRH_BYTES, Gid};
+use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute};
 use crate::wc::{Wc, WcFlags};
 use crate::wr::AhName;
 
@@ -57,49 +57,52 @@ impl AddressHandle for VerbsAh {
 }
 
 impl VerbsAh {
-    pub(super) fn new(device: &Arc<Device>, to: &AhAttr) -> Result<VerbsAh, SetupError> {
-        let mut raw = to_raw(to);
+    pub(super) fn new(device: &Arc<Device>, to: &AddressVector) -> Result<VerbsAh, SetupError> {
+        let mut raw = raw_address(to);
         // SAFETY: the domain lives as long as the device; the call reads the attributes.
         let ah = unsafe { ibv_create_ah(device.pd(), &raw mut raw) };
-        let asked = || format!("an address handle to {} on {}", to.gid, device.caps().device);
+        let asked = || format!("an address handle to {to:?} on {}", device.caps().device);
         let ah = NonNull::new(ah).ok_or_else(|| refused(asked(), errno()))?;
         Ok(VerbsAh(Arc::new(Handle { ah, _device: device.clone() })))
     }
 }
 
-/// The attributes in C's form.
-fn to_raw(attr: &AhAttr) -> ibv_ah_attr {
+/// An address vector in C's form.
+pub fn raw_address(to: &AddressVector) -> ibv_ah_attr {
+    let route = to.route.unwrap_or_default();
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: attr.gid.0 },
-            flow_label: attr.flow_label,
-            sgid_index: attr.sgid_index,
-            hop_limit: attr.hop_limit,
-            traffic_class: attr.traffic_class,
+            dgid: ibv_gid { raw: route.gid.0 },
+            flow_label: route.flow_label,
+            sgid_index: route.source_index,
+            hop_limit: route.hop_limit,
+            traffic_class: route.traffic_class,
         },
-        dlid: attr.dlid,
-        sl: attr.sl,
-        src_path_bits: attr.src_path_bits,
-        static_rate: attr.static_rate,
-        is_global: attr.is_global.into(),
-        port_num: attr.port,
+        dlid: to.lid,
+        sl: to.service_level,
+        src_path_bits: to.source_path,
+        static_rate: to.static_rate,
+        is_global: to.route.is_some().into(),
+        port_num: to.port,
     }
 }
 
-/// The attributes that librdmacm or libibverbs gave.
-pub fn ah_attr(raw: &ibv_ah_attr) -> AhAttr {
-    AhAttr {
+/// What librdmacm or libibverbs says of an address.
+pub fn address_of(raw: &ibv_ah_attr) -> AddressVector {
+    let route = GlobalRoute {
         // SAFETY: every member of the union is the same sixteen bytes, which any value may have.
         gid: Gid(unsafe { raw.grh.dgid.raw }),
         flow_label: raw.grh.flow_label,
-        sgid_index: raw.grh.sgid_index,
+        source_index: raw.grh.sgid_index,
         hop_limit: raw.grh.hop_limit,
         traffic_class: raw.grh.traffic_class,
-        dlid: raw.dlid,
-        sl: raw.sl,
-        src_path_bits: raw.src_path_bits,
+    };
+    AddressVector {
+        route: (raw.is_global != 0).then_some(route),
+        lid: raw.dlid,
+        service_level: raw.sl,
+        source_path: raw.src_path_bits,
         static_rate: raw.static_rate,
-        is_global: raw.is_global != 0,
         port: raw.port_num,
     }
 }
@@ -110,7 +113,7 @@ pub(super) fn sender_of(
     device: &Device,
     wc: &Wc,
     header: &[u8; GRH_BYTES],
-) -> Result<AhAttr, SetupError> {
+) -> Result<AddressVector, SetupError> {
     let asked = "the way back to the sender of a datagram";
     if !wc.status.is_ok() || !wc.flags.contains(WcFlags::GRH) {
         let answer = "the completion is not of a datagram with its header";
@@ -124,7 +127,7 @@ pub(super) fn sender_of(
     let (raw_wc, grh, out) = (&raw mut raw_wc, &raw mut grh, &raw mut attr);
     // SAFETY: the context is open, and all three are alive during the call.
     match unsafe { ibv_init_ah_from_wc(device.context(), PORT, raw_wc, grh, out) } {
-        0 => Ok(ah_attr(&attr)),
+        0 => Ok(address_of(&attr)),
         _ => Err(refused(asked, errno())),
     }
 }

@@ -18,7 +18,7 @@ mod srq;
 mod wake;
 mod window;
 
-pub use self::ah::{VerbsAh, ah_attr};
+pub use self::ah::{VerbsAh, address_of, raw_address};
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
@@ -30,7 +30,7 @@ use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::provider::{Access, AhAttr, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
+use crate::provider::{Access, AddressVector, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
 use crate::wc::Wc;
 
 impl Provider for Verbs {
@@ -80,11 +80,11 @@ impl Provider for Verbs {
         self.device().events_ready().then(|| self.device().async_fd())
     }
 
-    fn create_ah(&self, to: &AhAttr) -> Result<VerbsAh, SetupError> {
+    fn create_ah(&self, to: &AddressVector) -> Result<VerbsAh, SetupError> {
         VerbsAh::new(self.device(), to)
     }
 
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AhAttr, SetupError> {
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         ah::sender_of(self.device(), wc, header)
     }
 }

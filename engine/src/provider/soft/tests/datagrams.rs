@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::vec;
 
 use super::*;
-use crate::provider::{AddressHandle, AhAttr, GRH_BYTES, Gid};
+use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid};
 use crate::wc::{Status, WcFlags, WcOpcode};
 use crate::wr::{Destination, MULTICAST_QPN};
 
@@ -89,7 +89,7 @@ fn pair_of_ud() -> (End, End) {
 
 impl End {
     fn way_to(&self, other: &End) -> SoftAh {
-        self.nic.create_ah(&AhAttr::to(other.nic.gid())).unwrap()
+        self.nic.create_ah(&AddressVector::to(other.nic.gid())).unwrap()
     }
 }
 
@@ -274,10 +274,10 @@ fn ud_a_handle_outlives_queue_pairs() {
 #[test]
 fn an_address_of_no_device_is_refused() {
     let one = side("soft0");
-    let nowhere = AhAttr::to(Gid([0, 0, 0, 1, 0x7f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]));
+    let nowhere = AddressVector::to(Gid([0, 0, 0, 1, 0x7f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]));
     assert_eq!(one.nic.create_ah(&nowhere).err().unwrap().code(), Code::NoDevice);
     let alone = Soft::new("soft0", Host::alone(later), None);
-    assert!(alone.create_ah(&AhAttr::to(one.nic.gid())).is_err());
+    assert!(alone.create_ah(&AddressVector::to(one.nic.gid())).is_err());
     let (cq, _poller) = alone.create_cq(8, Sharing::Exclusive).unwrap();
     let init = SoftQpInit {
         kind: QpType::Ud,
@@ -299,7 +299,7 @@ fn a_group_gets_a_copy_each() {
     let attached = |end: &mut End| end.qp.attach_mcast(GROUP).unwrap();
     attached(&mut one);
     attached(&mut other);
-    let ah = one.nic.create_ah(&AhAttr::to(GROUP)).unwrap();
+    let ah = one.nic.create_ah(&AddressVector::to(GROUP)).unwrap();
     let op = SendOp::SendTo(Destination { ah: ah.name(), qpn: MULTICAST_QPN, qkey: QKEY });
     let send = |one: &mut End, two: &mut End, other: &mut End| {
         for end in [&mut *one, &mut *two, &mut *other] {
