@@ -1,6 +1,6 @@
 //! What ids, queue pairs and connections are made with.
 
-use doorbell_engine::provider::{Provider, QpCaps, QpType};
+use doorbell_engine::provider::{AddressVector, Provider, QpCaps, QpType};
 
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,58 @@ pub enum PortSpace {
     /// Reliable, connected, messages: queue pairs are RC (ID-5).
     #[default]
     Tcp = 0x0106,
+    /// Unreliable datagrams and multicast: queue pairs are UD (ID-6).
+    Udp = 0x0111,
+    /// As `Udp`, for addresses of IP over InfiniBand (ID-6).
+    Ipoib = 0x0002,
+}
+
+impl PortSpace {
+    /// True if its queue pairs are UD: nothing is connected, a listener is only looked up.
+    pub fn is_datagram(self) -> bool {
+        !matches!(self, PortSpace::Tcp)
+    }
+
+    /// Bytes of private data with connect at most (CM-8).
+    pub fn connect_data_max(self) -> usize {
+        if self.is_datagram() { 180 } else { CONNECT_DATA_MAX }
+    }
+
+    /// Bytes of private data with accept at most (CM-8).
+    pub fn accept_data_max(self) -> usize {
+        if self.is_datagram() { 136 } else { ACCEPT_DATA_MAX }
+    }
+
+    /// Bytes of private data with reject at most (CM-8).
+    pub fn reject_data_max(self) -> usize {
+        if self.is_datagram() { 136 } else { REJECT_DATA_MAX }
+    }
+}
+
+/// The key of queue pairs of UD that ids make (`RDMA_UDP_QKEY`, QP-4).
+pub const UDP_QKEY: u32 = 0x0123_4567;
+
+/// What a sender of datagrams has to know of a queue pair or a group (`struct rdma_ud_param`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdParam {
+    /// The way there, for an address handle.
+    pub to: AddressVector,
+    /// The queue pair's number; of a group
+    /// [`MULTICAST_QPN`](doorbell_engine::wr::MULTICAST_QPN).
+    pub qp_num: u32,
+    /// Its key.
+    pub qkey: u32,
+}
+
+/// How to join a multicast group (`enum rdma_cm_mc_join_flags`, numbers as there).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Join {
+    /// To send and to receive: the id's queue pair is attached to the group.
+    #[default]
+    FullMember = 0,
+    /// To send only.
+    SendOnly = 1,
 }
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`).
@@ -34,6 +86,8 @@ pub struct ConnParam<'a> {
     /// Bytes for the peer: at most 56 with connect, 196 with accept in the TCP port space (CM-8).
     /// The peer sees them padded with zeros to that length.
     pub private_data: &'a [u8],
+    /// With accept, datagrams only: the queue pair to send to, for an id without one of its own.
+    pub qp_num: u32,
     /// READs and atomics of the peer this side serves at a time; 255 is the device's maximum.
     pub responder_resources: u8,
     /// READs and atomics this side has in flight at a time; 255 is the device's maximum.
@@ -48,6 +102,7 @@ impl Default for ConnParam<'_> {
     fn default() -> Self {
         ConnParam {
             private_data: &[],
+            qp_num: 0,
             responder_resources: 255,
             initiator_depth: 255,
             retry_count: 7,

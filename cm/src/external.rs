@@ -90,6 +90,14 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(fields.or(QpFields { state: Some(self.state), ..self.set }))
     }
 
+    pub(crate) fn queue_pair(&mut self) -> &mut QueuePair<F> {
+        &mut self.qp
+    }
+
+    pub(crate) fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
     pub(crate) fn raw(&self) -> &F::Qp {
         self.qp.raw()
     }
@@ -157,7 +165,7 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.post_inline(bytes, op, flags)
     }
 
-    fn check_sends(&self) -> Result<(), PostFailed> {
+    pub(crate) fn check_sends(&self) -> Result<(), PostFailed> {
         match self.state {
             QpState::Reset | QpState::Init | QpState::Rtr => Err(PostFailed::state()),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),

@@ -1,14 +1,14 @@
 //! The seam of the control plane: what a device's connection manager does. Two implementations,
 //! [`crate::soft`] and `crate::verbs`; users meet them through [`crate::Id`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use doorbell_engine::provider::Provider;
 
 use crate::addr::AddrInfo;
-use crate::attr::{ConnParam, Depths, IdOption, PortSpace, QpAttr};
+use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
 use crate::error::CmError;
 use crate::state::{QpFields, QpState};
 
@@ -70,6 +70,9 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// The number by which events name this id. Ids made for incoming connections get one of
     /// their own.
     fn key(&self) -> IdKey;
+
+    /// The port space it was made in; ids made for requests are in their listener's.
+    fn space(&self) -> PortSpace;
 
     /// User data, shown with each event of this id; ids made for incoming connections start with
     /// their listener's (ID-2).
@@ -192,6 +195,23 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid` without one; what the device answers.
     fn query_qp(&self) -> Result<QpFields, CmError>;
 
+    /// Where to send datagrams, by the last event that said so: see [`Event::ud`].
+    fn ud(&self) -> Option<UdParam>;
+
+    /// Joins a multicast group (`rdma_join_multicast`, `rdma_join_multicast_ex`, CM-13), on an id
+    /// of datagrams that is bound or has its address resolved. On a channel: MULTICAST_JOIN. The
+    /// id's queue pair, if it has one by then, is attached to the group.
+    ///
+    /// # Errors
+    /// `Invalid`: another state or port space, or not the address of a group.
+    fn join_multicast(&mut self, group: IpAddr, how: Join) -> Result<(), CmError>;
+
+    /// Leaves a multicast group (`rdma_leave_multicast`).
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`: it has not joined that one (CM-13).
+    fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError>;
+
     /// Rejects a request (`rdma_reject`), with up to 148 bytes for the peer.
     ///
     /// # Errors
@@ -258,6 +278,9 @@ pub struct Event<F: Fabric> {
     /// The depths a peer asks for with its request or grants with its answer, as this side sees
     /// them (CM-9); none with other events.
     pub depths: Option<Depths>,
+    /// Where to send datagrams: with ESTABLISHED of an id that has looked a listener up (CM-14),
+    /// and with MULTICAST_JOIN (CM-13).
+    pub ud: Option<UdParam>,
     /// The new id of a connection request, on the same channel.
     pub request: Option<F::Id>,
 }

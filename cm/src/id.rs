@@ -1,13 +1,13 @@
 //! [`Id`]: a communication identifier with its queue pair, as the man pages describe it, safe.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Access, QpCaps};
 use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
-use crate::attr::{ConnParam, Depths, IdOption, PortSpace};
+use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, UdParam};
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
@@ -40,6 +40,8 @@ pub struct Id<F: Fabric> {
     bound: bool,
     /// This side has disconnected.
     ended: bool,
+    /// The multicast groups joined.
+    groups: Vec<IpAddr>,
 }
 
 impl<F: Fabric> Id<F> {
@@ -62,7 +64,15 @@ impl<F: Fabric> Id<F> {
     }
 
     pub(crate) fn with(fabric: &F, cm: F::Id, bound: bool) -> Id<F> {
-        Id { qp: None, srq: None, cm, fabric: fabric.clone(), bound, ended: false }
+        Id {
+            qp: None,
+            srq: None,
+            cm,
+            fabric: fabric.clone(),
+            bound,
+            ended: false,
+            groups: Vec::new(),
+        }
     }
 
     /// The number by which events name this id.
@@ -199,6 +209,60 @@ impl<F: Fabric> Id<F> {
         self.qp.as_ref().map(|qp| (qp.num(), qp.caps()))
     }
 
+    /// Destroys the queue pair (`rdma_destroy_qp`); what it had outstanding gives no completions
+    /// (QX-17).
+    ///
+    /// # Errors
+    /// `Busy` while the id is in a multicast group; it stays (QP-18, QX-14). `Invalid` if there is
+    /// none.
+    pub fn destroy_qp(&mut self) -> Result<(), CmError> {
+        let asked = "destroy the queue pair of an id";
+        if self.qp.is_none() {
+            return Err(CmError::new(Code::Invalid, asked, "there is none"));
+        }
+        if let Some(group) = self.groups.first() {
+            let answer = format!("it is in the multicast group {group} (QX-14)");
+            return Err(CmError::new(Code::Busy, asked, answer).cure("leave the group first"));
+        }
+        self.qp = None;
+        Ok(())
+    }
+
+    /// Where to send datagrams: see [`CmId::ud`].
+    pub fn ud(&self) -> Option<UdParam> {
+        self.cm.ud()
+    }
+
+    /// See [`CmId::join_multicast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn join_multicast(&mut self, group: IpAddr, how: Join) -> Result<(), CmError> {
+        self.cm.join_multicast(group, how)?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    /// See [`CmId::leave_multicast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError> {
+        self.cm.leave_multicast(group)?;
+        if let Some(place) = self.groups.iter().position(|known| *known == group) {
+            self.groups.swap_remove(place);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn queue_pair(&mut self) -> Option<&mut QueuePair<F>> {
+        self.qp.as_mut()
+    }
+
+    pub(crate) fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
     /// The queues in which the queue pair's sends and receives complete (QP-6).
     pub fn queues(&self) -> Option<(&CompletionQueue<F>, &CompletionQueue<F>)> {
         self.qp.as_ref().map(QueuePair::queues)
@@ -237,7 +301,9 @@ impl<F: Fabric> Id<F> {
     /// # Errors
     /// As there.
     pub fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.check_qp("connect")?;
+        if !self.cm.space().is_datagram() {
+            self.check_qp("connect")?;
+        }
         self.cm.connect(param)
     }
 
@@ -246,7 +312,9 @@ impl<F: Fabric> Id<F> {
     /// # Errors
     /// As there.
     pub fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.check_qp("accept")?;
+        if !self.cm.space().is_datagram() {
+            self.check_qp("accept")?;
+        }
         self.cm.accept(param)
     }
 

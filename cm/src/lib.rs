@@ -10,6 +10,7 @@ mod addr;
 mod attr;
 mod buffer;
 mod connections;
+mod datagram;
 mod device;
 mod dialer;
 mod endpoint;
@@ -31,8 +32,9 @@ pub mod verbs;
 
 pub use addr::{AddrInfo, Hints};
 pub use attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-pub use attr::{ConnParam, Depths, IdOption, PortSpace, QpAttr};
+pub use attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY, UdParam};
 pub use buffer::Buffer;
+pub use datagram::Target;
 pub use device::{Device, Program};
 pub use dialer::Dialer;
 pub use endpoint::Endpoint;

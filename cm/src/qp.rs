@@ -11,7 +11,8 @@ use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr,
 
 use crate::attr::QpAttr;
 use crate::buffer::Buffer;
-use crate::error::{CmError, PostFailed};
+use crate::datagram::Target;
+use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::fabric::Fabric;
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
@@ -179,6 +180,10 @@ pub struct Completion<F: Fabric> {
     pub len: usize,
     /// Immediate data of the sender.
     pub imm: Option<u32>,
+    /// The sender's queue pair, of a datagram received.
+    pub src_qp: u32,
+    /// It begins with the header of a datagram.
+    pub(crate) with_header: bool,
     /// The key of our window that the message has closed (RC-5).
     pub invalidated: Option<u32>,
 }
@@ -217,16 +222,37 @@ impl<F: Fabric> fmt::Debug for Completion<F> {
             .field("buffer", &self.buffer)
             .field("len", &self.len)
             .field("imm", &self.imm)
+            .field("src_qp", &self.src_qp)
             .field("invalidated", &self.invalidated)
             .finish()
     }
+}
+
+/// What a send keeps until its slot is free.
+struct Sent<F: Fabric> {
+    /// None of an inline payload.
+    buffer: Option<Buffer<F>>,
+    /// The address handle of a datagram.
+    _way: Option<F::Ah>,
+}
+
+impl<F: Fabric> Sent<F> {
+    fn new(buffer: Option<Buffer<F>>) -> Sent<F> {
+        Sent { buffer, _way: None }
+    }
+}
+
+/// True for requests that name objects of the device by address: only who keeps those may post
+/// them.
+fn names_objects(op: SendOp) -> bool {
+    op.is_datagram() || matches!(op, SendOp::Bind(_))
 }
 
 /// A queue pair with everything it uses. Dropped in this order: the device lets go first.
 pub(crate) struct QueuePair<F: Fabric> {
     qp: F::Qp,
     /// Sends whose slots are not free yet, oldest first, numbered from `sent_first`.
-    sent: VecDeque<Option<Buffer<F>>>,
+    sent: VecDeque<Sent<F>>,
     sent_first: u64,
     /// Buffers of sends that needed no completion and whose slots are free.
     retired: Vec<Buffer<F>>,
@@ -343,6 +369,9 @@ impl<F: Fabric> QueuePair<F> {
         if !list.iter().all(fits) {
             return Err(PostFailed { cause: PostCause::Device(14) });
         }
+        if list.iter().any(|request| names_objects(request.op)) {
+            return Err(PostFailed { cause: PostCause::Malformed });
+        }
         let first = self.sent_first + self.sent.len() as u64;
         let wr = |(wr_id, request): (u64, &SendRequest<F>)| SendWr {
             wr_id,
@@ -360,12 +389,68 @@ impl<F: Fabric> QueuePair<F> {
             Ok(()) => list.len(),
             Err(error) => error.accepted.min(list.len()),
         };
-        self.sent.extend(list.drain(..accepted).map(|request| Some(request.buffer)));
+        let taken = list.drain(..accepted).map(|request| Sent::new(Some(request.buffer)));
+        self.sent.extend(taken);
         result.map_err(PostFailed::from)
     }
 
     /// Sends bytes that are copied during the call.
     pub(crate) fn post_inline(
+        &mut self,
+        bytes: &[u8],
+        op: SendOp,
+        flags: SendFlags,
+    ) -> Result<(), PostFailed> {
+        if names_objects(op) {
+            return Err(PostFailed { cause: PostCause::Malformed });
+        }
+        self.post_copied(bytes, op, flags)?;
+        self.sent.push_back(Sent::new(None));
+        Ok(())
+    }
+
+    /// Sends a datagram; the buffer comes back if it is refused.
+    pub(crate) fn post_datagram(
+        &mut self,
+        target: &Target<F>,
+        buffer: Buffer<F>,
+        len: usize,
+        imm: Option<u32>,
+        flags: SendFlags,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        let length = u32::try_from(len).ok().filter(|_| len <= buffer.len());
+        let Some(length) = length else {
+            return Err(Refused { cause: PostCause::Device(14), back: Some(buffer) });
+        };
+        let wr_id = self.sent_first + self.sent.len() as u64;
+        let (op, sge) = (target.op(imm), buffer.sge(length));
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        // SAFETY: buffer and handle stay in `sent`, as in `post_sends`.
+        match unsafe { self.qp.post(&[wr]) } {
+            Ok(()) => {
+                let _way = Some(target.way().clone());
+                self.sent.push_back(Sent { buffer: Some(buffer), _way });
+                Ok(())
+            }
+            Err(error) => Err(Refused { cause: error.cause, back: Some(buffer) }),
+        }
+    }
+
+    /// Sends a datagram of bytes that are copied during the call.
+    pub(crate) fn post_inline_datagram(
+        &mut self,
+        target: &Target<F>,
+        bytes: &[u8],
+        imm: Option<u32>,
+        flags: SendFlags,
+    ) -> Result<(), PostFailed> {
+        self.post_copied(bytes, target.op(imm), flags)?;
+        self.sent.push_back(Sent { buffer: None, _way: Some(target.way().clone()) });
+        Ok(())
+    }
+
+    /// Posts a send of bytes that are copied during the call; the caller enters it.
+    fn post_copied(
         &mut self,
         bytes: &[u8],
         op: SendOp,
@@ -381,9 +466,8 @@ impl<F: Fabric> QueuePair<F> {
             more: &[],
         };
         // SAFETY: an inline payload is read during the call only (SQ-4), and `bytes` is borrowed
-        // for that long.
+        // for that long; the address handle of a datagram stays in `sent`.
         unsafe { self.qp.post(&[wr]) }?;
-        self.sent.push_back(None);
         Ok(())
     }
 
@@ -394,7 +478,7 @@ impl<F: Fabric> QueuePair<F> {
         // SAFETY: there are no buffers. Window and memory that a binding names are kept by the
         // window's owner, which the device lets go of first.
         unsafe { self.qp.post(&[wr]) }?;
-        self.sent.push_back(None);
+        self.sent.push_back(Sent::new(None));
         Ok(())
     }
 
@@ -421,7 +505,7 @@ impl<F: Fabric> QueuePair<F> {
                 let wr_id = self.sent_first + self.sent.len() as u64;
                 // SAFETY: the window keeps the memory as long as it is bound to it.
                 let rkey = unsafe { self.qp.bind(window.raw_mut(), binding, wr_id, flags) }?;
-                self.sent.push_back(None);
+                self.sent.push_back(Sent::new(None));
                 rkey
             }
         };
@@ -439,10 +523,10 @@ impl<F: Fabric> QueuePair<F> {
             if before >= self.sent.len() as u64 {
                 continue;
             }
-            let earlier = self.sent.drain(..before as usize).flatten();
-            self.retired.extend(earlier);
+            let earlier = self.sent.drain(..before as usize);
+            self.retired.extend(earlier.filter_map(|sent| sent.buffer));
             self.sent_first = wc.wr_id + 1;
-            let buffer = self.sent.pop_front().flatten();
+            let buffer = self.sent.pop_front().and_then(|sent| sent.buffer);
             return Some(completion(&wc, buffer));
         }
     }
@@ -490,6 +574,8 @@ fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>) -> Completion<F> {
     };
     let word = |flag| (wc.status.is_ok() && wc.flags.contains(flag)).then_some(wc.imm);
     Completion {
+        src_qp: if wc.status.is_ok() { wc.src_qp } else { 0 },
+        with_header: wc.status.is_ok() && wc.flags.contains(WcFlags::GRH),
         status: wc.status,
         opcode: wc.opcode,
         vendor_err: wc.vendor_err,

@@ -40,6 +40,7 @@ impl Channel<SoftDevice> for SoftChannel {
             status: raised.status,
             private_data: raised.data,
             depths: raised.depths,
+            ud: raised.ud,
             request,
         }))
     }

@@ -1,7 +1,7 @@
 //! One end of a connection, or a listener: its state, and what messages and calls do to it. What
 //! a call or a message changes is decided here; events go to the channel, waiting is elsewhere.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,17 +15,18 @@ use super::DeviceInner;
 use super::external::External;
 use super::host::bell_from_peer;
 use super::links::Ends;
+use super::sidr;
 use super::sys::{Credentials, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::{RNR_TIMER_DEFAULT, rnr_timer_ns};
-use crate::attr::{ConnParam, Depths};
+use crate::attr::{ConnParam, Depths, Join, PortSpace, UdParam};
 use crate::error::CmError;
 use crate::fabric::{EventKind, Rejection};
 use crate::state::{QpFields, QpState};
 
 /// How long a side waits for the other's word before it gives up; about what a kernel's
 /// connection manager takes over all its retries (section 2.11).
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// How long a peer that has connected may take to say what it wants.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before a full backlog is tried again (CM-4).
@@ -82,15 +83,17 @@ pub(super) struct Raised {
     pub(super) data: Vec<u8>,
     /// What the peer asks for or grants, as this side sees it.
     pub(super) depths: Option<Depths>,
+    /// Where to send datagrams.
+    pub(super) ud: Option<UdParam>,
     pub(super) request: Option<Arc<End>>,
 }
 
 impl Raised {
     pub(super) fn plain(kind: EventKind) -> Raised {
-        Raised { kind, status: 0, data: Vec::new(), depths: None, request: None }
+        Raised { kind, status: 0, data: Vec::new(), depths: None, ud: None, request: None }
     }
 
-    fn failed(kind: EventKind, status: i32) -> Raised {
+    pub(super) fn failed(kind: EventKind, status: i32) -> Raised {
         Raised { status, ..Raised::plain(kind) }
     }
 }
@@ -110,6 +113,11 @@ pub(super) struct End {
 /// The inside of an end.
 pub(super) struct Core {
     pub(super) device: Arc<DeviceInner>,
+    pub(super) space: PortSpace,
+    /// What its last event said of where to send datagrams.
+    pub(super) ud: Option<UdParam>,
+    /// The multicast groups it has joined.
+    pub(super) groups: Vec<(IpAddr, Join)>,
     pub(super) state: State,
     pub(super) socket: Option<Socket>,
     pub(super) local: Option<SocketAddr>,
@@ -125,7 +133,7 @@ pub(super) struct Core {
     /// What the peer asked for, until it is accepted.
     pub(super) request: Option<Box<Request>>,
     /// What this side asks for, until the listener has room.
-    knock: Option<Message>,
+    pub(super) knock: Option<Message>,
     pub(super) rnr_retry: u8,
     pub(super) depths: Depths,
     /// What wakes the domain of the peer that asks.
@@ -137,8 +145,8 @@ pub(super) struct Core {
 }
 
 impl End {
-    pub(super) fn new(device: Arc<DeviceInner>) -> End {
-        End::with(device, State::Idle, None)
+    pub(super) fn new(device: Arc<DeviceInner>, space: PortSpace) -> End {
+        End::with(device, space, State::Idle, None)
     }
 
     /// The end of a peer that has connected to a listener and is one of this user's processes.
@@ -147,7 +155,7 @@ impl End {
         if peer.uid != super::sys::user() {
             return None;
         }
-        let end = End::with(listener.device.clone(), State::Unborn, Some(socket));
+        let end = End::with(listener.device.clone(), listener.space, State::Unborn, Some(socket));
         {
             let mut core = end.lock();
             core.local = listener.local;
@@ -157,10 +165,18 @@ impl End {
         Some(end)
     }
 
-    fn with(device: Arc<DeviceInner>, state: State, socket: Option<Socket>) -> End {
+    fn with(
+        device: Arc<DeviceInner>,
+        space: PortSpace,
+        state: State,
+        socket: Option<Socket>,
+    ) -> End {
         let key = device.next_key();
         let core = Core {
             device,
+            space,
+            ud: None,
+            groups: Vec::new(),
             state,
             socket,
             local: None,
@@ -228,6 +244,7 @@ impl End {
             // As above.
             let _ = self.depths.set(depths);
         }
+        core.ud = raised.ud.or(core.ud);
         Some(raised)
     }
 
@@ -244,6 +261,7 @@ impl End {
                 core.close(State::Closed);
                 None
             }
+            _ if core.space.is_datagram() => Some(core.unreachable(-Code::TimedOut.errno())),
             state => {
                 let goodbye = if state == State::Replied { Message::Bye } else { reject(&[]) };
                 if let Some(socket) = &core.socket {
@@ -270,7 +288,7 @@ impl Drop for End {
             _ => None,
         };
         if let (Some(goodbye), Some(socket)) = (goodbye, &core.socket) {
-            if core.state == State::Replied || core.state == State::Established {
+            if matches!(core.state, State::Replied | State::Established) {
                 // Its queue pair may still be in use: the device would tear it down (ID-9).
                 if let Some(qp) = &core.qp {
                     qp.fail();
@@ -308,7 +326,7 @@ impl Core {
     }
 
     /// Leaves the connection behind.
-    fn close(&mut self, state: State) {
+    pub(super) fn close(&mut self, state: State) {
         self.drop_external();
         self.state = state;
         self.socket = None;
@@ -338,9 +356,9 @@ impl Core {
     }
 
     /// Tries every name the listener may have.
-    fn knock(&mut self) -> Option<Raised> {
+    pub(super) fn knock(&mut self) -> Option<Raised> {
         let (Some(to), Some(socket)) = (self.remote, &self.socket) else { return None };
-        for name in super::place::names_for(&self.device.name, to) {
+        for name in super::place::names_for(&self.place_name(), to) {
             match socket.connect(&name) {
                 Ok(()) => return self.knocked(),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
@@ -355,7 +373,10 @@ impl Core {
                 }
             }
         }
-        Some(self.give_up(EventKind::Rejected, Rejection::NoListener as i32))
+        Some(match self.space.is_datagram() {
+            true => self.unreachable(sidr::UNSUPPORTED),
+            false => self.give_up(EventKind::Rejected, Rejection::NoListener as i32),
+        })
     }
 
     /// The listener has room: checks whose it is and sends the request.
@@ -379,7 +400,7 @@ impl Core {
 
     /// Connecting has failed: the queue pair goes to ERR (QP-22).
     fn give_up(&mut self, kind: EventKind, status: i32) -> Raised {
-        if let Some(qp) = &self.qp {
+        if let Some(qp) = self.qp.as_ref().filter(|_| !self.space.is_datagram()) {
             qp.fail();
         }
         self.close(State::Closed);
@@ -471,6 +492,7 @@ impl Core {
     /// What a query of the id's own queue pair says.
     pub(super) fn fields(&self) -> QpFields {
         let state = match self.state {
+            _ if self.space.is_datagram() => QpState::Rts,
             State::Established | State::Replied | State::HungUp => QpState::Rts,
             State::Closed => QpState::Err,
             _ => QpState::Init,
@@ -497,6 +519,9 @@ impl Core {
 
     /// A message has come.
     fn hear(&mut self, message: Message, files: Vec<OwnedFd>) -> Option<Raised> {
+        if self.space.is_datagram() {
+            return self.hear_of_datagrams(message);
+        }
         match (self.state, message) {
             (State::Unborn, Message::Request(request)) => {
                 self.state = State::Asked;
@@ -581,7 +606,10 @@ impl Core {
     }
 
     /// The peer's process is gone, or broke the rules.
-    fn lose(&mut self) -> Option<Raised> {
+    pub(super) fn lose(&mut self) -> Option<Raised> {
+        if self.space.is_datagram() {
+            return self.lose_lookup();
+        }
         let state = self.state;
         self.fail_lost();
         self.close(State::Closed);

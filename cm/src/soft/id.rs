@@ -1,18 +1,20 @@
 //! Communication identifiers of the soft device: the calls, and for synchronous ids the waiting.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::QpType;
 use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit};
 
 use super::channel::{Inner, SoftChannel};
 use super::conn::{Core, End, Raised, State};
 use super::sys::Socket;
-use super::{DeviceInner, SoftDevice, external, place, rnr_timer_ns};
-use crate::attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
+use super::{DeviceInner, SoftDevice, external, place, rnr_timer_ns, sidr};
+use crate::attr::{
+    ACK_TIMEOUT_MAX, ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY, UdParam,
+};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey, Rejection};
 use crate::state::{QpFields, QpState};
@@ -31,12 +33,13 @@ impl SoftId {
     pub(super) fn new(
         device: &Arc<DeviceInner>,
         channel: Option<&Arc<Inner>>,
+        space: PortSpace,
     ) -> Result<SoftId, CmError> {
         let (channel, synchronous) = match channel {
             Some(channel) => (channel.clone(), false),
             None => (Arc::new(Inner::new(false)?), true),
         };
-        let end = Arc::new(End::new(device.clone()));
+        let end = Arc::new(End::new(device.clone(), space));
         channel.join(&end)?;
         Ok(SoftId { end, channel, synchronous })
     }
@@ -61,18 +64,34 @@ impl SoftId {
         if core.state != State::RouteResolved {
             return Err(wrong_state(&asked, core.state, "RouteResolved (CM-7)"));
         }
-        check(&asked, param, CONNECT_DATA_MAX, core.device.rd_atomic_max())?;
+        check(&asked, param, core.space.connect_data_max(), &core)?;
+        if core.space.is_datagram() {
+            core.make_socket(&asked)?;
+            let raised = core.look_up(param);
+            return self.finish_request(core, raised, &asked, EventKind::Established);
+        }
         core.external.asks_for = qp.clone();
         let wanted = if qp.is_some() { EventKind::ConnectResponse } else { EventKind::Established };
         let qp = qp.map_or_else(|| queue_pair(&asked, &core), Ok)?;
         core.make_socket(&asked)?;
         let raised = core.start(param, &qp);
+        self.finish_request(core, raised, &asked, wanted)
+    }
+
+    /// The request is on its way, or came to nothing at once.
+    fn finish_request(
+        &self,
+        core: MutexGuard<'_, Core>,
+        raised: Option<Raised>,
+        asked: &str,
+        wanted: EventKind,
+    ) -> Result<(), CmError> {
         drop(core);
         if let Some(raised) = raised {
             self.channel.raise(self.end.key, raised);
         }
         self.channel.watch(&self.end)?;
-        if self.synchronous { self.wait(&asked, wanted) } else { Ok(()) }
+        if self.synchronous { self.wait(asked, wanted) } else { Ok(()) }
     }
 
     /// Accepts, on behalf of a queue pair that is not the id's if one is given.
@@ -82,7 +101,12 @@ impl SoftId {
         if core.state != State::Asked {
             return Err(wrong_state(asked, core.state, "Asked"));
         }
-        check(asked, param, ACCEPT_DATA_MAX, core.device.rd_atomic_max())?;
+        check(asked, param, core.space.accept_data_max(), &core)?;
+        if core.space.is_datagram() {
+            // No event follows (CM-14).
+            let qp_num = qp.map_or(param.qp_num, |qp| qp.num());
+            return core.be_found(&ConnParam { qp_num, ..*param });
+        }
         let joined = core.external.offered.as_ref().map(|(_, num)| *num);
         if joined != qp.as_ref().map(Breaker::num) {
             let answer = "the queue pair is not the one that was taken to RTS for it (CM-12)";
@@ -129,6 +153,13 @@ fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
         (EventKind::Rejected, status) => {
             CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
         }
+        (EventKind::Unreachable, sidr::UNSUPPORTED) => {
+            CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
+                .cure("start the listening side first, as the same user, and compare the port")
+        }
+        (EventKind::Unreachable, sidr::REJECTED) => {
+            CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
+        }
         (EventKind::Unreachable, _) => {
             CmError::new(Code::TimedOut, asked, "the peer did not answer within 60 s")
         }
@@ -153,7 +184,8 @@ fn wrong_state(asked: &str, state: State, want: &str) -> CmError {
 }
 
 /// Checks what connect and accept are given (CM-5, CM-8).
-fn check(asked: &str, param: &ConnParam<'_>, data_max: usize, depth: u8) -> Result<(), CmError> {
+fn check(asked: &str, param: &ConnParam<'_>, data_max: usize, core: &Core) -> Result<(), CmError> {
+    let depth = core.device.rd_atomic_max();
     let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
     check_data(asked, param.private_data, data_max)?;
     for (name, wanted) in [
@@ -189,15 +221,15 @@ fn queue_pair(asked: &str, core: &Core) -> Result<Breaker, CmError> {
 
 /// Gives an end a local address.
 fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> {
-    let device = core.device.clone();
-    place::check_local(asked, &device.name, addr.ip())?;
+    let name = core.place_name();
+    place::check_local(asked, &core.device.name, addr.ip())?;
     let options = core.options;
     let addr = if options.reuse_addr && addr.port() != 0 {
         // Others may have it too; only who listens takes it for itself.
-        place::claim(&new_socket(asked)?, &device.name, addr, options.af_only)?
+        place::claim(&new_socket(asked)?, &name, addr, options.af_only)?
     } else {
         let socket = core.make_socket(asked)?;
-        place::claim(socket, &device.name, addr, options.af_only)?
+        place::claim(socket, &name, addr, options.af_only)?
     };
     core.local = Some(addr);
     Ok(())
@@ -206,6 +238,10 @@ fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> 
 impl CmId<SoftDevice> for SoftId {
     fn key(&self) -> IdKey {
         IdKey(self.end.key)
+    }
+
+    fn space(&self) -> PortSpace {
+        self.end.lock().space
     }
 
     fn context(&self) -> u64 {
@@ -286,7 +322,10 @@ impl CmId<SoftDevice> for SoftId {
             }
             _ => to,
         };
-        place::check_local(&asked, &core.device.name, to.ip())?;
+        let group = core.space.is_datagram() && to.ip().is_multicast();
+        if !group {
+            place::check_local(&asked, &core.device.name, to.ip())?;
+        }
         if !bound {
             claim(&mut core, &asked, from.unwrap_or(place::source_for(to)))?;
         }
@@ -322,6 +361,11 @@ impl CmId<SoftDevice> for SoftId {
         if core.qp.is_some() {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
+        if core.space.is_datagram() != (attr.kind == QpType::Ud) {
+            let answer =
+                format!("{:?} is not for the port space {:?} (QP-14)", attr.kind, core.space);
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
         let qp = core.device.soft.create_qp(&SoftQpInit {
             kind: attr.kind,
             send_cq: attr.send_cq,
@@ -330,6 +374,10 @@ impl CmId<SoftDevice> for SoftId {
             caps: attr.caps,
             signal_all: attr.signal_all,
         })?;
+        if attr.kind == QpType::Ud {
+            // It takes sends at once (QP-4).
+            qp.breaker().open(UDP_QKEY);
+        }
         core.qp = Some(qp.breaker());
         Ok(qp)
     }
@@ -346,8 +394,8 @@ impl CmId<SoftDevice> for SoftId {
         }
         if let (None, Some(local)) = (&core.socket, core.local) {
             // Bound to an address that others may be bound to as well (CM-16).
-            let (device, only) = (core.device.clone(), core.options.af_only);
-            place::claim(core.make_socket(asked)?, &device.name, local, only)
+            let (name, only) = (core.place_name(), core.options.af_only);
+            place::claim(core.make_socket(asked)?, &name, local, only)
                 .inspect_err(|_| core.socket = None)?;
         }
         let backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
@@ -391,6 +439,23 @@ impl CmId<SoftDevice> for SoftId {
 
     fn depths(&self) -> Option<Depths> {
         self.end.depths.get().copied()
+    }
+
+    fn ud(&self) -> Option<UdParam> {
+        self.end.lock().ud
+    }
+
+    fn join_multicast(&mut self, group: IpAddr, how: Join) -> Result<(), CmError> {
+        let ud = self.end.lock().join(group, how)?;
+        if !self.synchronous {
+            let raised = Raised::plain(EventKind::MulticastJoin);
+            self.channel.raise(self.end.key, Raised { ud: Some(ud), ..raised });
+        }
+        Ok(())
+    }
+
+    fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError> {
+        self.end.lock().leave(group)
     }
 
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
@@ -438,7 +503,7 @@ impl CmId<SoftDevice> for SoftId {
         if core.state != State::Asked {
             return Err(wrong_state(asked, core.state, "Asked"));
         }
-        check_data(asked, private_data, REJECT_DATA_MAX)?;
+        check_data(asked, private_data, core.space.reject_data_max())?;
         core.reject(private_data);
         Ok(())
     }

@@ -20,6 +20,7 @@ mod id;
 mod links;
 mod neighbours;
 mod place;
+mod sidr;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -207,9 +208,7 @@ impl Fabric for SoftDevice {
         channel: Option<&SoftChannel>,
         space: PortSpace,
     ) -> Result<SoftId, CmError> {
-        match space {
-            PortSpace::Tcp => SoftId::new(&self.0, channel.map(|channel| &channel.0)),
-        }
+        SoftId::new(&self.0, channel.map(|channel| &channel.0), space)
     }
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {

@@ -44,9 +44,15 @@ pub(super) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The address an active side talks from when it says nothing: the one it talks to.
+/// The address an active side talks from when it says nothing: the one it talks to, or loopback if
+/// that is a group.
 pub(super) fn source_for(to: SocketAddr) -> SocketAddr {
-    SocketAddr::new(to.ip(), 0)
+    let ip = match to.ip() {
+        IpAddr::V4(ip) if ip.is_multicast() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_multicast() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, 0)
 }
 
 /// Fails unless `ip` is one of this host.

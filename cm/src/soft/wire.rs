@@ -1,4 +1,4 @@
-//! What two ends say to each other: six messages of fixed size.
+//! What two ends say to each other: messages of fixed size.
 //!
 //! ```text
 //! active                         passive
@@ -7,8 +7,9 @@
 //!   RTU  connected               →          ESTABLISHED
 //!   BYE  or the end of the socket, either way: DISCONNECTED
 //! ```
-//! REJ stands in for any answer. A message of another length, kind or version is refused whole;
-//! nothing in it is an address or a length that anybody relies on.
+//! Datagrams are not connected, their listener is only looked up: LOOKUP, then FOUND with where to
+//! send. REJ stands in for any answer. A message of another length, kind or version is refused
+//! whole; nothing in it is an address or a length that anybody relies on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -47,6 +48,27 @@ pub(super) struct Request {
     pub(super) data: [u8; CONNECT_DATA_MAX],
 }
 
+/// Bytes of private data in a look-up, and in its answer (CM-8).
+const LOOKUP_DATA: usize = 180;
+const FOUND_DATA: usize = 136;
+
+/// A side asks for the listener of datagrams at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lookup {
+    /// The address that side gives as its own.
+    pub(super) from: SocketAddr,
+    pub(super) data: [u8; LOOKUP_DATA],
+}
+
+/// The answer of a listener that accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) gid: [u8; 16],
+    pub(super) qp: u32,
+    pub(super) qkey: u32,
+    pub(super) data: [u8; FOUND_DATA],
+}
+
 /// The answer of a passive side that accepts; the link's memory comes along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
@@ -69,6 +91,8 @@ pub(super) enum Message {
     Ready,
     Reject { status: i32, data: Box<[u8; REJECT_DATA_MAX]> },
     Bye,
+    Lookup(Box<Lookup>),
+    Found(Box<Found>),
 }
 
 /// Private data, padded with zeros as on InfiniBand (CM-8). The caller has checked its length.
@@ -87,6 +111,8 @@ impl Message {
             Message::Ready => 3,
             Message::Reject { .. } => 4,
             Message::Bye => 5,
+            Message::Lookup(_) => 6,
+            Message::Found(_) => 7,
         }
     }
 
@@ -117,6 +143,16 @@ impl Message {
             Message::Reject { status, data } => {
                 out.extend(status.to_le_bytes());
                 out.extend(data.iter());
+            }
+            Message::Lookup(lookup) => {
+                put_addr(&mut out, lookup.from);
+                out.extend(lookup.data);
+            }
+            Message::Found(found) => {
+                out.extend(found.gid);
+                out.extend(found.qp.to_le_bytes());
+                out.extend(found.qkey.to_le_bytes());
+                out.extend(found.data);
             }
             Message::Ready | Message::Bye => {}
         }
@@ -154,6 +190,13 @@ impl Message {
                 data: Box::new(rest.array()?),
             },
             5 => Message::Bye,
+            6 => Message::Lookup(Box::new(Lookup { from: rest.addr()?, data: rest.array()? })),
+            7 => Message::Found(Box::new(Found {
+                gid: rest.array()?,
+                qp: rest.u32()?,
+                qkey: rest.u32()?,
+                data: rest.array()?,
+            })),
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
@@ -247,6 +290,8 @@ mod tests {
             Message::Ready,
             Message::Reject { status: 28, data: Box::new(padded(b"no")) },
             Message::Bye,
+            Message::Lookup(Box::new(Lookup { from, data: padded(b"who") })),
+            Message::Found(Box::new(Found { gid: [5; 16], qp: 3, qkey: 4, data: padded(b"me") })),
         ]
     }
 

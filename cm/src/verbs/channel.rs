@@ -67,6 +67,7 @@ impl VerbsChannel {
             status: event.status(),
             private_data,
             depths: event.depths(),
+            ud: None,
             request: Some(request),
         }))
     }
@@ -87,6 +88,7 @@ fn plain(kind: EventKind, event: &RawEvent) -> Option<Event<Verbs>> {
         status: event.status(),
         private_data: event.private_data(),
         depths: told.depths,
+        ud: event.ud(),
         request: None,
     })
 }

@@ -3,15 +3,17 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use doorbell_engine::provider::verbs::QpHome;
 use rdma_sys::*;
 
+use super::groups;
 use super::line::{Deadline, Line, RawEvent};
-use crate::attr::Depths;
+use crate::attr::{Depths, PortSpace, UdParam};
 use crate::fabric::{EventKind, IdKey};
 use crate::queues::lock;
 
@@ -27,6 +29,7 @@ pub(super) struct Record {
     waits: AtomicBool,
     answer: OnceLock<Vec<u8>>,
     depths: OnceLock<Depths>,
+    ud: Mutex<Option<UdParam>>,
     /// User data.
     context: AtomicU64,
 }
@@ -42,6 +45,7 @@ impl Record {
             waits: AtomicBool::new(false),
             answer: OnceLock::new(),
             depths: OnceLock::new(),
+            ud: Mutex::new(None),
             context: AtomicU64::new(0),
         }
     }
@@ -95,6 +99,11 @@ impl Record {
         self.context.store(context, Ordering::Relaxed);
     }
 
+    /// Where to send datagrams, by the last event that said so.
+    pub(super) fn ud(&self) -> Option<UdParam> {
+        *lock(&self.ud)
+    }
+
     /// The depths of the peer's request or answer.
     pub(super) fn depths(&self) -> Option<Depths> {
         self.depths.get().copied()
@@ -119,6 +128,9 @@ impl Record {
         if kind == Some(EventKind::ConnectResponse) {
             self.waits.store(true, Ordering::Relaxed);
         }
+        if let Some(ud) = event.ud() {
+            *lock(&self.ud) = Some(ud);
+        }
         let depths = event.depths().and_then(|depths| self.set_depths(depths));
         Told { kind, status: event.status(), depths }
     }
@@ -142,6 +154,7 @@ pub(super) struct Core {
     record: Arc<Record>,
     /// The line of its channel; another one after it has migrated.
     line: Mutex<Arc<Line>>,
+    groups: Mutex<Vec<IpAddr>>,
 }
 
 // SAFETY: the id is used only by librdmacm's calls, which any thread may make, under the lock of
@@ -174,7 +187,7 @@ impl Core {
         // SAFETY: the id is alive. The pointer is good until `drop` has destroyed the id.
         unsafe { (*id.as_ptr()).context = Arc::as_ptr(&record).cast_mut().cast() };
         let (sync, line) = (AtomicBool::new(sync), Mutex::new(line));
-        Ok(Arc::new(Core { id, sync, record, line }))
+        Ok(Arc::new(Core { id, sync, record, line, groups: Mutex::default() }))
     }
 
     pub(super) fn record(&self) -> &Record {
@@ -230,6 +243,21 @@ impl Core {
         Ok(())
     }
 
+    /// The multicast groups it has joined.
+    pub(super) fn groups(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        lock(&self.groups)
+    }
+
+    /// The port space.
+    pub(super) fn space(&self) -> PortSpace {
+        // SAFETY: the id is alive.
+        let raw = self.with(|id| unsafe { (*id).ps });
+        [PortSpace::Udp, PortSpace::Ipoib]
+            .into_iter()
+            .find(|space| *space as u32 == raw)
+            .unwrap_or(PortSpace::Tcp)
+    }
+
     /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.
     pub(super) fn call(
         &self,
@@ -275,6 +303,7 @@ impl Core {
 
 impl QpHome for Core {
     fn destroy_qp(&self) {
+        groups::leave_all(self);
         self.with(|id| {
             // SAFETY: the id is alive, and the queue pair is destroyed nowhere else.
             unsafe {

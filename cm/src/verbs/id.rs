@@ -4,14 +4,14 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::zeroed;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::verbs::{QpParts, Verbs, VerbsQp};
-use doorbell_engine::provider::{Provider, Qp};
+use doorbell_engine::provider::{Provider, Qp, QpType};
 use rdma_sys::*;
 
 use super::addr::{self, Raw};
@@ -20,9 +20,8 @@ use super::core::{Core, Record, Told};
 use super::create::address_error;
 use super::line::{Deadline, RawEvent};
 use super::param::{check_data, conn_param, failure};
-use super::{fields, options};
-use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-use crate::attr::{ConnParam, Depths, IdOption, QpAttr};
+use super::{fields, groups, options};
+use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, IdKey};
 use crate::state::{Mask, QpFields, QpState};
@@ -30,6 +29,9 @@ use crate::state::{Mask, QpFields, QpState};
 /// How long connect and accept of a synchronous id wait. The kernel gives up before: after 15
 /// attempts, about 65 s on RoCE.
 const CONNECT_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long joining a group may take on a synchronous id: a subnet manager may have to be asked.
+const JOIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long disconnect of a synchronous id waits for the peer's answer. The queue pair is in ERR
 /// and the peer told by then; a peer that says nothing changes neither.
@@ -258,6 +260,11 @@ impl CmId<Verbs> for VerbsId {
             let answer = if has { "the id has one already" } else { "the id is on no device yet" };
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
+        let space = self.core.space();
+        if space.is_datagram() != (attr.kind == QpType::Ud) {
+            let answer = format!("{:?} is not for the port space {space:?} (QP-14)", attr.kind);
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
         let mut init = fields::init_attr(&self.device, &asked, attr)?;
         let pd = self.device.pd();
         self.plain_call(&asked, |id| {
@@ -321,10 +328,35 @@ impl CmId<Verbs> for VerbsId {
         self.record().depths()
     }
 
+    fn space(&self) -> PortSpace {
+        self.core.space()
+    }
+
+    fn ud(&self) -> Option<UdParam> {
+        self.record().ud()
+    }
+
+    fn join_multicast(&mut self, group: IpAddr, how: Join) -> Result<(), CmError> {
+        let asked = format!("join the multicast group {group}");
+        if !group.is_multicast() {
+            let answer = "that is not the address of a group";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        let told = groups::join(&self.core, &asked, group, how)?;
+        self.finish(&asked, told, EventKind::MulticastJoin, JOIN_LIMIT)
+    }
+
+    fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError> {
+        groups::leave(&self.core, group)
+    }
+
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("connect to {}", self.peer());
-        let mut raw = conn_param(&asked, param, CONNECT_DATA_MAX, self.device.caps())?;
-        self.needs_qp(&asked)?;
+        let space = self.core.space();
+        let mut raw = conn_param(&asked, param, space.connect_data_max(), self.device.caps())?;
+        if !space.is_datagram() {
+            self.needs_qp(&asked)?;
+        }
         // SAFETY: the id is alive, and the private data as long as `param`.
         let told = self.plain_call(&asked, |id| unsafe { rdma_connect(id, &raw mut raw) })?;
         self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
@@ -332,16 +364,24 @@ impl CmId<Verbs> for VerbsId {
 
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("accept {}", self.peer());
-        let mut raw = conn_param(&asked, param, ACCEPT_DATA_MAX, self.device.caps())?;
-        self.needs_qp(&asked)?;
+        let space = self.core.space();
+        let mut raw = conn_param(&asked, param, space.accept_data_max(), self.device.caps())?;
+        if !space.is_datagram() || param.qp_num == 0 {
+            self.needs_qp(&asked)?;
+        }
         // SAFETY: the id is alive, and the private data as long as `param`.
         let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
+        if space.is_datagram() {
+            // No event follows (CM-14).
+            return Ok(());
+        }
         self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
     }
 
     fn connect_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("connect to {} for queue pair {}", self.peer(), qp.num());
-        let mut raw = conn_param(&asked, param, CONNECT_DATA_MAX, self.device.caps())?;
+        let most = self.core.space().connect_data_max();
+        let mut raw = conn_param(&asked, param, most, self.device.caps())?;
         raw.qp_num = qp.num();
         // SAFETY: the id is alive, and the private data as long as `param`.
         let told = self.plain_call(&asked, |id| unsafe { rdma_connect(id, &raw mut raw) })?;
@@ -350,10 +390,14 @@ impl CmId<Verbs> for VerbsId {
 
     fn accept_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("accept {} for queue pair {}", self.peer(), qp.num());
-        let mut raw = conn_param(&asked, param, ACCEPT_DATA_MAX, self.device.caps())?;
+        let space = self.core.space();
+        let mut raw = conn_param(&asked, param, space.accept_data_max(), self.device.caps())?;
         raw.qp_num = qp.num();
         // SAFETY: the id is alive, and the private data as long as `param`.
         let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
+        if space.is_datagram() {
+            return Ok(());
+        }
         self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
     }
 
@@ -412,7 +456,7 @@ impl CmId<Verbs> for VerbsId {
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {
         let asked = format!("reject {}", self.peer());
-        let len = check_data(&asked, private_data, REJECT_DATA_MAX)?;
+        let len = check_data(&asked, private_data, self.core.space().reject_data_max())?;
         let data = private_data.as_ptr().cast();
         // SAFETY: the id is alive, and the data for the call.
         self.plain_call(&asked, |id| unsafe { rdma_reject(id, data, len) })?;
@@ -422,6 +466,10 @@ impl CmId<Verbs> for VerbsId {
     /// On a synchronous id waits for the peer to disconnect too, at most 2 s.
     fn disconnect(&mut self) -> Result<(), CmError> {
         let asked = format!("disconnect from {}", self.peer());
+        if self.core.space().is_datagram() {
+            let answer = "datagrams have no connection";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
         // SAFETY: the id is alive.
         if self.parted || self.core.with(|id| unsafe { (*id).verbs.is_null() }) {
             return Err(CmError::new(Code::Invalid, asked, "the id is not connected"));

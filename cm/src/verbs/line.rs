@@ -9,9 +9,10 @@ use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use doorbell_engine::provider::verbs::address_of;
 use rdma_sys::*;
 
-use crate::attr::Depths;
+use crate::attr::{Depths, UdParam};
 use crate::fabric::EventKind;
 
 /// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when
@@ -163,16 +164,39 @@ impl RawEvent {
             Some(ConnectRequest | ConnectResponse | Established | Rejected) => {}
             _ => return Vec::new(),
         }
-        // SAFETY: events of these kinds on ids of the TCP port space carry connection
-        // parameters, whose data, if any, lies in the event.
+        // SAFETY: events of these kinds carry the parameters of a connection, or on ids of
+        // datagrams theirs; the data, if any, lies in the event.
         unsafe {
-            let param = &self.raw().param.conn;
-            if param.private_data.is_null() {
+            let (data, len) = match self.is_datagram() {
+                true => (self.raw().param.ud.private_data, self.raw().param.ud.private_data_len),
+                false => {
+                    (self.raw().param.conn.private_data, self.raw().param.conn.private_data_len)
+                }
+            };
+            if data.is_null() {
                 return Vec::new();
             }
-            let len = usize::from(param.private_data_len);
-            slice::from_raw_parts(param.private_data.cast::<u8>(), len).to_vec()
+            slice::from_raw_parts(data.cast::<u8>(), len.into()).to_vec()
         }
+    }
+
+    /// True of an event of an id of datagrams.
+    fn is_datagram(&self) -> bool {
+        // SAFETY: the id is alive as long as its event is not acknowledged; its type never changes.
+        unsafe { (*self.id()).qp_type == ibv_qp_type::IBV_QPT_UD }
+    }
+
+    /// Where to send datagrams, where the event says so.
+    pub(super) fn ud(&self) -> Option<UdParam> {
+        use EventKind::{Established, MulticastJoin};
+        let says = matches!(self.kind(), Some(Established | MulticastJoin));
+        if !says || !self.is_datagram() || self.status() != 0 {
+            return None;
+        }
+        // SAFETY: events of these kinds on ids of datagrams carry these parameters.
+        let param = unsafe { &self.raw().param.ud };
+        let to = address_of(&param.ah_attr);
+        Some(UdParam { to, qp_num: param.qp_num, qkey: param.qkey })
     }
 }
 
@@ -184,7 +208,10 @@ impl RawEvent {
             Some(ConnectRequest | ConnectResponse | Established) => {}
             _ => return None,
         }
-        // SAFETY: events of these kinds on ids of the TCP port space carry connection parameters.
+        if self.is_datagram() {
+            return None;
+        }
+        // SAFETY: events of these kinds on ids of connections carry their parameters.
         let param = unsafe { &self.raw().param.conn };
         let (responder, initiator) = (param.responder_resources, param.initiator_depth);
         Some(Depths { responder, initiator })

@@ -18,6 +18,7 @@ mod channel;
 mod core;
 mod create;
 mod fields;
+mod groups;
 mod id;
 mod line;
 mod options;

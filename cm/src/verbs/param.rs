@@ -54,9 +54,9 @@ pub(super) fn conn_param(
         flow_control: 1,
         retry_count: param.retry_count,
         rnr_retry_count: param.rnr_retry,
-        // librdmacm takes both from the id's queue pair.
+        // librdmacm takes both from the id's queue pair, if it has one.
         srq: 0,
-        qp_num: 0,
+        qp_num: param.qp_num,
     })
 }
 
@@ -70,6 +70,12 @@ pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     let (code, answer) = match told.kind {
         Some(EventKind::Rejected) => (Code::Refused, rejection(peer, status)),
         Some(EventKind::Unreachable) if status < 0 => from_status(),
+        Some(EventKind::Unreachable) if status == 1 => {
+            (Code::Refused, format!("nobody listens at {peer} (status 1)"))
+        }
+        Some(EventKind::Unreachable) if status == 2 => {
+            (Code::Refused, format!("the program at {peer} rejected it (status 2)"))
+        }
         Some(EventKind::Unreachable) => (Code::TimedOut, format!("{peer} does not answer")),
         Some(EventKind::AddrError | EventKind::RouteError) if status != 0 => from_status(),
         Some(EventKind::ConnectError) if status < 0 => from_status(),

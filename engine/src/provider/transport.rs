@@ -55,8 +55,8 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The way to a port or a group (`struct ibv_ah_attr`), as plain data: to tell another process, or to
-/// make an address handle from. On InfiniBand without a route the local identifier leads there;
+/// The way to a port or a group (`struct ibv_ah_attr`), as plain data: to tell another process, or
+/// to make an address handle from. On InfiniBand without a route the local identifier leads there;
 /// RoCE always has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {

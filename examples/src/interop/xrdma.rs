@@ -25,6 +25,7 @@ impl Program for RdmaXserver {
         let mut id = listener.get_request(Some(self.plan.rest()))?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         let param = ConnParam {
+            qp_num: 0,
             private_data: &0_u32.to_be_bytes(),
             responder_resources: 0,
             initiator_depth: 0,

@@ -1,0 +1,381 @@
+//! Datagrams: looking a listener up (CM-14), UD queue pairs (QP-4, QP-14, section 2.6).
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use doorbell_cm::{
+    AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, EventKind, Fabric, Hints, Id,
+    PortSpace, QpInit, Target, UDP_QKEY, UdParam,
+};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::GRH_BYTES;
+use doorbell_engine::wc::Status;
+use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+
+use crate::bed::{A_WHILE, Bed, SOON, assert_padded, event, received};
+use crate::harness::skip;
+
+cases! {
+    id_06_datagrams_go_both_ways
+    cm_14_accept_gives_no_event
+    cm_14_accept_can_name_a_queue_pair
+    cm_08_private_data_of_a_look_up_arrives_padded
+    cm_08_too_much_private_data_of_a_look_up_is_refused
+    cm_11_a_rejected_look_up_is_unreachable_with_status_2
+    cm_11_without_a_listener_a_look_up_is_unreachable_with_status_1
+    cm_10_datagrams_have_no_connection_to_end
+    qp_04_a_queue_pair_of_datagrams_sends_at_once
+    qp_14_queue_pairs_of_another_type_are_refused
+    id_06_port_spaces_have_ports_of_their_own
+    ud_what_nobody_takes_is_dropped_in_silence
+    ud_more_than_a_packet_is_refused
+    ud_sends_only_datagrams
+    ud_a_target_may_go_before_its_sends_are_over
+    cp_06_a_datagram_wakes_who_armed
+}
+
+const NOW: Duration = Duration::ZERO;
+
+/// A small queue pair of datagrams.
+pub(crate) fn small<F: Fabric>() -> QpInit<F> {
+    QpInit::ud().send_wr(8).recv_wr(8).inline(64)
+}
+
+/// An id of datagrams that is bound, with a queue pair.
+pub(crate) fn bound<F: Fabric>(bed: &Bed<F>, channel: Option<&F::Channel>) -> Id<F> {
+    let mut id = Id::create(&bed.fabric, channel, PortSpace::Udp).expect("an id");
+    id.bind(bed.at(0)).expect("bind");
+    id.create_qp(&small()).expect("a queue pair");
+    id
+}
+
+fn listening<F: Fabric>(bed: &Bed<F>) -> (Endpoint<F>, SocketAddr) {
+    let hints = Hints { space: PortSpace::Udp, ..Hints::passive() };
+    let info = AddrInfo::of(bed.at(0), &hints);
+    let mut listener = Endpoint::create(&bed.fabric, &info, Some(&small())).expect("a listener");
+    listener.listen(0).expect("listen");
+    let addr = listener.local_addr().expect("bound");
+    (listener, addr)
+}
+
+fn active<F: Fabric>(bed: &Bed<F>, to: SocketAddr) -> Endpoint<F> {
+    let hints = Hints { space: PortSpace::Udp, ..Hints::active() };
+    let info = AddrInfo::of(to, &hints);
+    Endpoint::create(&bed.fabric, &info, Some(&small())).expect("an active endpoint")
+}
+
+/// A side that looks up, and a side that was found.
+fn pair<F: Fabric>(
+    bed: &Bed<F>,
+    connect: &ConnParam<'_>,
+    accept: &ConnParam<'_>,
+) -> (Endpoint<F>, Id<F>) {
+    let (mut listener, addr) = listening(bed);
+    let mut one = active(bed, addr);
+    thread::scope(|scope| {
+        let looking = scope.spawn(move || {
+            one.connect(connect).expect("look the listener up");
+            one
+        });
+        let mut two = listener.get_request(Some(SOON)).expect("a look-up");
+        two.accept(accept).expect("accept");
+        (looking.join().expect("the side that looks"), two)
+    })
+}
+
+pub(crate) fn plain<F: Fabric>(bed: &Bed<F>) -> (Id<F>, Id<F>) {
+    let none = ConnParam::default();
+    let (one, two) = pair(bed, &none, &none);
+    (one.into_id(), two)
+}
+
+/// The way from the side that looked up to the side that was found.
+fn way<F: Fabric>(bed: &Bed<F>, one: &Id<F>) -> (UdParam, Target<F>) {
+    let to = one.ud().expect("it says where to send");
+    let target = Target::new(&bed.fabric, &to).expect("a target");
+    (to, target)
+}
+
+pub(crate) fn recv<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, len: usize) {
+    id.post_recv(Buffer::new(&bed.fabric, GRH_BYTES + len).expect("a buffer")).expect("a receive");
+}
+
+pub(crate) fn send<F: Fabric>(id: &mut Id<F>, target: &Target<F>, bytes: &[u8]) {
+    id.post_inline_to(target, bytes, None, SendFlags::SIGNALED).expect("post a datagram");
+    id.next_send(SOON).expect("it is on its way").ok().expect("sent");
+}
+
+pub(crate) fn payload<F: Fabric>(completion: &Completion<F>) -> &[u8] {
+    completion.datagram().expect("it has a header").1
+}
+
+fn nothing_comes<F: Fabric>(id: &mut Id<F>) {
+    thread::sleep(A_WHILE);
+    assert!(id.next_recv(NOW).is_err(), "nothing comes");
+}
+
+fn id_06_datagrams_go_both_ways<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = plain(bed);
+    let (to, target) = way(bed, &one);
+    assert_eq!((to.qp_num, to.qkey), (two.qp().expect("made on arrival").0, UDP_QKEY));
+    recv(bed, &mut two, 100);
+    let flags = SendFlags::SIGNALED;
+    one.post_inline_to(&target, b"there", Some(7), flags).expect("post a datagram");
+    let first = received(&mut two);
+    assert_eq!((payload(&first), first.imm), (&b"there"[..], Some(7)));
+    assert_eq!((first.len, first.src_qp), (GRH_BYTES + 5, one.qp().expect("made").0));
+    // CP-2, section 2.6: an IPv4 header lies in the last twenty of the forty bytes.
+    let (header, _) = first.datagram().expect("it has a header");
+    assert_eq!(header[20] >> 4, 4);
+    let back = two.sender_of(&first).expect("where it came from");
+    let back = Target::new(&bed.fabric, &back).expect("a target");
+    recv(bed, &mut one, 2000);
+    let mut buffer = Buffer::new(&bed.fabric, 1000).expect("a buffer");
+    buffer.fill(9);
+    two.post_send_to(&back, buffer, 1000, None, flags).expect("post a datagram");
+    let second = received(&mut one);
+    assert_eq!((payload(&second), second.imm), (&[9; 1000][..], None));
+    let sent = two.next_send(SOON).expect("sent").ok().expect("sent");
+    assert_eq!(sent.buffer.expect("it comes back").len(), 1000);
+}
+
+fn cm_14_accept_gives_no_event<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let there = bed.fabric.open_channel().expect("a channel");
+    let mut listener = Id::create(&bed.fabric, Some(&there), PortSpace::Udp).expect("an id");
+    listener.bind(bed.at(0)).expect("bind");
+    listener.listen(0).expect("listen");
+    let mut one = ready(bed, &here, listener.local_addr().expect("bound"));
+    one.connect(&ConnParam::default()).expect("look the listener up");
+    let request = event::<F>(&there, EventKind::ConnectRequest);
+    assert_eq!((request.key, request.ud), (listener.key(), None));
+    let mut two = Id::of_request(&bed.fabric, request.request.expect("it brings an id"));
+    two.create_qp(&small()).expect("a queue pair");
+    two.accept(&ConnParam::default()).expect("accept");
+    let found = event::<F>(&here, EventKind::Established);
+    assert_eq!(found.key, one.key());
+    let ud = found.ud.expect("it says where to send");
+    assert_eq!((ud.qp_num, ud.qkey), (two.qp().expect("made").0, UDP_QKEY));
+    assert_eq!(one.ud(), Some(ud));
+    assert!(there.next(A_WHILE).expect("no error").is_none(), "nothing is established there");
+}
+
+/// An active id of datagrams on `channel` that is ready to connect.
+fn ready<F: Fabric>(bed: &Bed<F>, channel: &F::Channel, to: SocketAddr) -> Id<F> {
+    let mut id = Id::create(&bed.fabric, Some(channel), PortSpace::Udp).expect("an id");
+    id.resolve_addr(None, to, SOON).expect("resolve the address");
+    event::<F>(channel, EventKind::AddrResolved);
+    id.resolve_route(SOON).expect("resolve the route");
+    event::<F>(channel, EventKind::RouteResolved);
+    id.create_qp(&small()).expect("a queue pair");
+    id
+}
+
+/// One queue pair serves any number of look-ups, as servers of datagrams do.
+fn cm_14_accept_can_name_a_queue_pair<F: Fabric>(bed: &Bed<F>) {
+    let mut serving = bound(bed, None);
+    let qp_num = serving.qp().expect("made").0;
+    let mut listener = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
+    listener.bind(bed.at(0)).expect("bind");
+    listener.listen(0).expect("listen");
+    let addr = listener.local_addr().expect("bound");
+    for byte in 1..4 {
+        let mut one = active(bed, addr);
+        let mut one = thread::scope(|scope| {
+            let looking = scope.spawn(move || {
+                one.connect(&ConnParam::default()).expect("look the listener up");
+                one
+            });
+            let mut two = listener.get_request(Some(SOON)).expect("a look-up");
+            let none = two.accept(&ConnParam::default()).expect_err("none is named");
+            assert_eq!(none.code(), Code::Invalid);
+            two.accept(&ConnParam { qp_num, ..ConnParam::default() }).expect("accept");
+            looking.join().expect("the side that looks")
+        });
+        let (to, target) = way(bed, &one);
+        assert_eq!(to.qp_num, qp_num);
+        recv(bed, &mut serving, 8);
+        send(&mut one, &target, &[byte]);
+        assert_eq!(payload(&received(&mut serving)), [byte]);
+    }
+}
+
+fn cm_08_private_data_of_a_look_up_arrives_padded<F: Fabric>(bed: &Bed<F>) {
+    let (question, answer) = ([3; 180], b"answer");
+    for question in [&question[..], b"question"] {
+        let connect = ConnParam { private_data: question, ..ConnParam::default() };
+        let accept = ConnParam { private_data: answer, ..ConnParam::default() };
+        let (one, two) = pair(bed, &connect, &accept);
+        assert_padded(two.private_data(), question, 180);
+        assert_padded(one.private_data(), answer, 136);
+    }
+}
+
+fn cm_08_too_much_private_data_of_a_look_up_is_refused<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = listening(bed);
+    let mut one = active(bed, addr);
+    let long = ConnParam { private_data: &[1; 181], ..ConnParam::default() };
+    assert_eq!(one.connect(&long).expect_err("too long").code(), Code::Invalid);
+    thread::scope(|scope| {
+        let looking = scope.spawn(move || one.connect(&ConnParam::default()));
+        let mut two = listener.get_request(Some(SOON)).expect("a look-up");
+        let long = ConnParam { private_data: &[1; 137], ..ConnParam::default() };
+        assert_eq!(two.accept(&long).expect_err("too long").code(), Code::Invalid);
+        assert_eq!(two.reject(&[1; 137]).expect_err("too long").code(), Code::Invalid);
+        two.accept(&ConnParam::default()).expect("accept");
+        looking.join().expect("the side that looks").expect("found");
+    });
+}
+
+fn cm_11_a_rejected_look_up_is_unreachable_with_status_2<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let (mut listener, addr) = listening(bed);
+    let mut one = ready(bed, &here, addr);
+    one.connect(&ConnParam::default()).expect("look the listener up");
+    listener.get_request(Some(SOON)).expect("a look-up").reject(b"no").expect("reject");
+    assert_eq!(event::<F>(&here, EventKind::Unreachable).status, 2);
+    let mut again = active(bed, addr);
+    let error = thread::scope(|scope| {
+        let looking = scope.spawn(move || again.connect(&ConnParam::default()));
+        listener.get_request(Some(SOON)).expect("a look-up").reject(b"no").expect("reject");
+        looking.join().expect("the side that looks").expect_err("rejected")
+    });
+    assert_eq!(error.code(), Code::Refused, "{error}");
+}
+
+fn cm_11_without_a_listener_a_look_up_is_unreachable_with_status_1<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let (listener, addr) = listening(bed);
+    drop(listener);
+    let mut one = ready(bed, &here, addr);
+    one.connect(&ConnParam::default()).expect("look the listener up");
+    assert_eq!(event::<F>(&here, EventKind::Unreachable).status, 1);
+    let error = active(bed, addr).connect(&ConnParam::default()).expect_err("nobody listens");
+    assert_eq!(error.code(), Code::Refused, "{error}");
+    assert!(error.to_string().contains("nobody listens"), "{error}");
+}
+
+fn cm_10_datagrams_have_no_connection_to_end<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = plain(bed);
+    assert_eq!(one.disconnect().expect_err("there is none").code(), Code::Invalid);
+    assert_eq!(two.disconnect().expect_err("there is none").code(), Code::Invalid);
+    // The queue pairs are as they were.
+    let (_, target) = way(bed, &one);
+    recv(bed, &mut two, 8);
+    send(&mut one, &target, &[5]);
+    assert_eq!(payload(&received(&mut two)), [5]);
+}
+
+fn qp_04_a_queue_pair_of_datagrams_sends_at_once<F: Fabric>(bed: &Bed<F>) {
+    let (_one, mut two) = plain(bed);
+    let to = _one.ud().expect("it says where to send");
+    let target = Target::new(&bed.fabric, &to).expect("a target");
+    let mut third = bound(bed, None);
+    recv(bed, &mut two, 8);
+    send(&mut third, &target, &[3]);
+    let came = received(&mut two);
+    assert_eq!((payload(&came), came.src_qp), (&[3][..], third.qp().expect("made").0));
+}
+
+fn qp_14_queue_pairs_of_another_type_are_refused<F: Fabric>(bed: &Bed<F>) {
+    for (space, init) in [(PortSpace::Udp, QpInit::rc()), (PortSpace::Tcp, QpInit::ud())] {
+        let mut id = Id::create(&bed.fabric, None, space).expect("an id");
+        id.bind(bed.at(0)).expect("bind");
+        assert_eq!(id.create_qp(&init).expect_err("of another type").code(), Code::Invalid);
+        assert!(id.qp().is_none());
+    }
+}
+
+fn id_06_port_spaces_have_ports_of_their_own<F: Fabric>(bed: &Bed<F>) {
+    let (_datagrams, addr) = listening(bed);
+    let mut connections = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
+    connections.bind(addr).expect("the port is free there");
+    connections.listen(0).expect("listen");
+    let mut again = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
+    let error = again.bind(addr).and_then(|()| again.listen(0)).expect_err("the port is taken");
+    assert!(matches!(error.code(), Code::AddrInUse | Code::AddrNotAvailable), "{error}");
+}
+
+fn ud_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = plain(bed);
+    let (to, target) = way(bed, &one);
+    // Nobody has posted a receive; nobody has that number; the key is another.
+    send(&mut one, &target, &[1]);
+    nothing_comes(&mut two);
+    recv(bed, &mut two, 8);
+    send(&mut one, &target.other(to.qp_num ^ 0x0080_0000, UDP_QKEY), &[2]);
+    send(&mut one, &target.other(to.qp_num, UDP_QKEY ^ 1), &[3]);
+    nothing_comes(&mut two);
+    if bed.is_strict() {
+        // On rxe such a message uses up some of the receive (R9).
+        send(&mut one, &target, &[4; 9]);
+        nothing_comes(&mut two);
+    }
+    send(&mut one, &target, &[5]);
+    assert_eq!(payload(&received(&mut two)), [5]);
+}
+
+fn ud_more_than_a_packet_is_refused<F: Fabric>(bed: &Bed<F>) {
+    if !bed.is_strict() {
+        return skip("rxe says that it was sent (R10)");
+    }
+    let (mut one, mut two) = plain(bed);
+    let (_, target) = way(bed, &one);
+    recv(bed, &mut two, 8000);
+    let post = |one: &mut Id<F>, len| {
+        let buffer = Buffer::new(&bed.fabric, len).expect("a buffer");
+        one.post_send_to(&target, buffer, len, None, SendFlags::empty()).expect("post");
+    };
+    post(&mut one, 4097);
+    post(&mut one, 8);
+    let statuses = [Status::LocalLength, Status::Flushed];
+    for status in statuses {
+        assert_eq!(one.next_send(SOON).expect("it failed").status, status);
+    }
+    nothing_comes(&mut two);
+}
+
+fn ud_sends_only_datagrams<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, two) = plain(bed);
+    let refused = one.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect_err("refused");
+    assert_eq!(refused.cause, PostCause::Malformed);
+    let (_, target) = way(bed, &one);
+    let (mut near, _far) = bed.pair(&bed.small());
+    let refused = near.post_inline_to(&target, &[1], None, SendFlags::SIGNALED);
+    assert_eq!(refused.expect_err("refused").cause, PostCause::Malformed);
+    drop(two);
+}
+
+fn ud_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = plain(bed);
+    for byte in 0..20 {
+        recv(bed, &mut two, 8);
+        let (_, target) = way(bed, &one);
+        let flags = if byte % 4 == 3 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        one.post_inline_to(&target, &[byte], None, flags).expect("post a datagram");
+        drop(target);
+        if byte % 4 == 3 {
+            one.next_send(SOON).expect("sent").ok().expect("sent");
+        }
+        assert_eq!(payload(&received(&mut two)), [byte]);
+    }
+}
+
+fn cp_06_a_datagram_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = plain(bed);
+    let (_, target) = way(bed, &one);
+    let queue = two.queues().expect("a queue pair").1.clone();
+    for byte in [1, 2] {
+        recv(bed, &mut two, 8);
+        queue.arm(false).expect("arm");
+        assert!(!queue.wait(Some(A_WHILE)).expect("wait"), "nothing has come");
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| queue.wait(Some(SOON)).expect("wait"));
+            thread::sleep(Duration::from_millis(5));
+            send(&mut one, &target, &[byte]);
+            assert!(sleeper.join().expect("the sleeper"));
+        });
+        assert_eq!(payload(&two.next_recv(NOW).expect("it is there")), [byte]);
+    }
+}
