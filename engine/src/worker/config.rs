@@ -3,6 +3,7 @@
 use std_alloc::format;
 
 use super::credit::WINDOW_MAX;
+use super::request::PIECES_MAX;
 use crate::error::{Code, SetupError};
 use crate::provider::QpCaps;
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub window_min: u32,
     /// Messages a handler may keep beyond its call, at a time; at most 65 536.
     pub keeps: u32,
+    /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
+    pub requests: u32,
     /// Timers a handler may have set, at a time; at most 65 536.
     pub timers: u32,
     /// Turns after which a failed peer is given up although its completions did not all come.
@@ -67,6 +70,7 @@ impl Config {
         window: 128,
         window_min: 4,
         keeps: 64,
+        requests: 64,
         timers: 64,
         drain_turns: 1 << 24,
     };
@@ -93,7 +97,7 @@ impl Config {
         QpCaps {
             send_wr: self.send_queue + 2,
             recv_wr: 0,
-            send_sge: 1,
+            send_sge: PIECES_MAX as u32,
             recv_sge: 1,
             inline: self.inline_bytes.max(size_of::<u64>() as u32),
         }
@@ -164,6 +168,7 @@ impl Config {
                 "2 to window",
             ),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
+            (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
         ];
         for (holds, name, value, may) in rules {
@@ -212,6 +217,7 @@ mod tests {
             Config { window_min: 129, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
+            Config { requests: 1 << 17, ..good },
         ];
         for config in bad {
             assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");

@@ -21,13 +21,35 @@ use super::number;
 use super::outbox::SendError;
 use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
 use super::reply::Deferred;
+use super::request::{PENDING, Requests};
 use super::send::{Batch, NO_BATCH};
 use super::shared::SharedRecv;
 use super::stats::Stats;
 use super::timers::Timers;
 use crate::provider::{Provider, Qp, Srq};
-use crate::wc::{Wc, WcFlags};
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+/// How sends end that are over.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    /// Those that gave no completion of their own.
+    pub(super) earlier: Status,
+    /// The one that the completion names.
+    pub(super) last: Status,
+}
+
+impl Ends {
+    /// All is well.
+    pub(super) const WELL: Ends = Ends::with(Status::Success);
+    /// Nobody knows.
+    const UNKNOWN: Ends = Ends { earlier: Status::Flushed, last: Status::Flushed };
+
+    /// A completion with that status: what came before was done, or has said so itself.
+    pub(super) const fn with(last: Status) -> Ends {
+        Ends { earlier: Status::Success, last }
+    }
+}
 
 /// Everything a worker has but its handler and its poller.
 pub(super) struct Core<P: Provider> {
@@ -36,6 +58,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) mailbox: Arc<Mailbox<P>>,
     pub(super) shared: SharedRecv<P>,
     pub(super) region: P::Region,
+    pub(super) regions: Vec<P::Region>,
+    pub(super) requests: Requests,
     pub(super) pool: BlockPool,
     pub(super) batches: Box<[Batch]>,
     pub(super) idle_batches: Vec<u32>,
@@ -53,6 +77,7 @@ pub(super) struct Core<P: Provider> {
     /// The message being handled is the only one of its poll: its reply rings at once.
     pub(super) lone: bool,
     pub(super) inline_max: u32,
+    pub(super) message_max: u32,
     pub(super) config: Config,
     pub(super) stats: Stats,
 }
@@ -74,6 +99,8 @@ impl<P: Provider> Core<P> {
             mailbox,
             shared,
             region,
+            regions: Vec::new(),
+            requests: Requests::new(config.requests),
             pool,
             batches,
             idle_batches: (0..DIRTY_PEERS as u32).rev().collect(),
@@ -88,6 +115,7 @@ impl<P: Provider> Core<P> {
             turn: 0,
             lone: false,
             inline_max: config.inline_bytes,
+            message_max: 0,
             config: *config,
             stats: Stats::default(),
         }
@@ -101,14 +129,16 @@ impl<P: Provider> Core<P> {
         }
         if block & SEND_BLOCK != 0 {
             self.pool.put(block & !SEND_BLOCK);
+        } else if block & PENDING != 0 {
+            self.requests.end(block & !PENDING, Status::Flushed);
         } else {
             self.refill.push(self.shared.request(block));
         }
     }
 
-    /// A completion for send `low` of a peer: that one and all before it are over.
+    /// A completion for send `low` of a peer in a slot: that one and all before it are over.
     #[inline(always)]
-    pub(super) fn retire(&mut self, slot: u32, generation: u16, low: u32) {
+    pub(super) fn retire(&mut self, (slot, generation, low): (u32, u16, u32), ends: Ends) {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.generation != generation {
             return;
@@ -120,6 +150,9 @@ impl<P: Provider> Core<P> {
             if block == NO_BLOCK {
             } else if block & SEND_BLOCK != 0 {
                 self.pool.put(block & !SEND_BLOCK);
+            } else if block & PENDING != 0 {
+                let last = peer.retired == index.wrapping_add(1);
+                self.requests.end(block & !PENDING, if last { ends.last } else { ends.earlier });
             } else {
                 self.refill.push(self.shared.request(block));
                 if peer.is_done() {
@@ -221,12 +254,13 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Everything of a peer is over: its queue pair is gone, or never worked.
+    /// Everything of a peer is over: its queue pair is gone, or never worked. What was not completed
+    /// may have been done or not.
     pub(super) fn retire_all(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.posted != peer.retired {
             let (generation, last) = (peer.generation, peer.posted.wrapping_sub(1));
-            self.retire(slot, generation, last);
+            self.retire((slot, generation, last), Ends::UNKNOWN);
         }
     }
 
@@ -237,19 +271,22 @@ impl<P: Provider> Core<P> {
         // SAFETY: the block's receive has completed, so the device is done with it, and it is
         // in nobody else's hands until the caller posts or releases it, after the call.
         let block = unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) };
-        Message {
-            peer: self.peers.id(slot),
-            block,
-            length: (wc.byte_len as usize).min(bytes),
-            imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
+        let (mut length, mut imm, mut written) = ((wc.byte_len as usize).min(bytes), None, None);
+        if wc.flags.contains(WcFlags::WITH_IMM) {
+            imm = Some(wc.imm);
+            if wc.opcode == WcOpcode::RecvWriteWithImm {
+                // The bytes are elsewhere, and the block is as it was.
+                (length, written) = (0, Some(wc.byte_len));
+            }
         }
+        Message { peer: self.peers.id(slot), block, length, imm, written }
     }
 
     /// A token for the message in the handler's hands.
     pub(super) fn ask_keep(&mut self, message: &Message<'_>) -> Option<Token> {
         let block = self.shared.block_at(message.block.as_ptr())?;
-        let (peer, length, imm) = (message.peer, message.length as u32, message.imm);
-        self.kept.ask(Keeping { peer, block, length, imm })
+        let Message { peer, length, imm, written, .. } = *message;
+        self.kept.ask(Keeping { peer, block, length: length as u32, imm, written })
     }
 
     /// The handler's verdict is to keep the block.
@@ -262,12 +299,12 @@ impl<P: Provider> Core<P> {
 
     /// A kept message, lent out again.
     pub(super) fn kept_message(&mut self, token: Token) -> Option<Message<'_>> {
-        let Keeping { peer, block, length, imm } = self.kept.get(token)?;
+        let Keeping { peer, block, length, imm, written } = self.kept.get(token)?;
         let bytes = self.shared.block_bytes() as usize;
         // SAFETY: a kept block is in nobody's hands but the table's, and the borrow of the core
         // keeps it there as long as the message is lent.
         let block = unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) };
-        Some(Message { peer, block, length: length as usize, imm })
+        Some(Message { peer, block, length: length as usize, imm, written })
     }
 
     /// Replies in a kept block.

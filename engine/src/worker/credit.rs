@@ -29,7 +29,7 @@ use super::send::add;
 use super::shared::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
-use crate::wr::{Remote, SendFlags, SendOp, Sge};
+use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
 /// Bytes that two workers tell each other when they connect: see [`Seat::hello`].
 pub const HELLO_BYTES: usize = 16;
@@ -318,7 +318,9 @@ impl<P: Provider> Core<P> {
             add(peer, batch, what, sge, NO_BLOCK);
         } else {
             let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-            if !self.post_one(slot, what, sge, NO_BLOCK) {
+            let (op, flags) = what;
+            let wr = SendWr { wr_id: 0, op, flags, sge, more: &[] };
+            if !self.post_one(slot, wr, NO_BLOCK) {
                 return false;
             }
         }

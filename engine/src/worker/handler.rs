@@ -34,6 +34,7 @@ pub struct Message<'a> {
     pub(super) block: &'a mut [u8],
     pub(super) length: usize,
     pub(super) imm: Option<u32>,
+    pub(super) written: Option<u32>,
 }
 
 impl Message<'_> {
@@ -65,6 +66,12 @@ impl Message<'_> {
     /// Immediate data, if the peer sent some.
     pub fn imm(&self) -> Option<u32> {
         self.imm
+    }
+
+    /// For a WRITE with immediate data: how many bytes the peer wrote to this side's memory before.
+    /// Such a message has no payload.
+    pub fn written(&self) -> Option<u32> {
+        self.written
     }
 }
 
@@ -112,6 +119,19 @@ pub trait Handler<P: Provider> {
     /// call for the last time; after it their tokens name nothing.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
         let _ = (peer, why, out);
+    }
+
+    /// A request taken by [`Outbox::request`] is over: the bytes of its pieces are the handler's
+    /// again, and what was read is there. Comes once for each, before its peer is down. After an
+    /// error ([`Status::Flushed`]: with its peer) the peer may have carried it out or not.
+    fn on_send_done(
+        &mut self,
+        peer: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        out: &mut Outbox<'_, P>,
+    ) {
+        let _ = (peer, token, result, out);
     }
 
     /// A timer that was set with this key is due: see [`Outbox::set_timer`].

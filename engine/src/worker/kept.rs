@@ -19,6 +19,7 @@ pub(super) struct Keeping {
     pub(super) block: u32,
     pub(super) length: u32,
     pub(super) imm: Option<u32>,
+    pub(super) written: Option<u32>,
 }
 
 #[derive(Clone, Copy)]

@@ -15,6 +15,7 @@ mod number;
 mod outbox;
 mod peers;
 mod reply;
+mod request;
 mod send;
 mod shared;
 mod stats;
@@ -33,15 +34,17 @@ pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
 pub use self::outbox::{Outbox, SendError};
+pub use self::request::{PIECES_MAX, Piece, RegionId, Request};
 pub use self::shared::SharedRecv;
 pub use self::stats::Stats;
 pub use self::timers::TimerId;
 
-use self::core::Core;
+use self::core::{Core, Ends};
 use self::credit::Words;
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
 use self::peers::{Peer, PeerState};
+use self::request::Answer;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Caps, Poller, Provider, Qp, Sharing};
 use crate::wc::{Status, Wc};
@@ -113,7 +116,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let mailbox = Arc::new(Mailbox::new(config.peers));
-        let core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
+        let mut core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
+        core.message_max = nic.caps().message_max;
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
         let wcs = [Wc::default(); POLL_BATCH];
         Ok((Worker { core, poller, wcs, idle: 0, handler }, intake))
@@ -142,6 +146,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         } else {
             self.idle = 0;
             self.core.stats.completions += taken as u64;
+        }
+        if self.core.requests.has_answers() {
+            self.tell_answers();
         }
         if !self.core.closing.is_empty() {
             self.finish_closing();
@@ -197,6 +204,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         Outbox { core: &mut self.core }
     }
 
+    /// Takes registered memory in, for requests of this worker, and of its peers as far as it is
+    /// registered for them. It stays until the worker is gone: no device reads or writes memory
+    /// that is not there.
+    pub fn adopt(&mut self, region: P::Region) -> RegionId {
+        self.core.regions.push(region);
+        RegionId(self.core.regions.len() as u32 - 1)
+    }
+
     /// The handler.
     pub fn handler(&mut self) -> &mut H {
         &mut self.handler
@@ -216,6 +231,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// With no peer left, and after the shared queue was drained, all are accounted for.
     pub fn blocks_home(&self) -> (usize, usize) {
         self.core.blocks_home()
+    }
+
+    /// Requests that are not yet answered.
+    pub fn pending(&self) -> usize {
+        self.core.requests.pending()
     }
 
     /// Messages the handler keeps now.
@@ -306,7 +326,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         match number::parse(wc.wr_id) {
             Number::Recv { block } if wc.status.is_ok() => self.receive(wc, block),
             Number::Send { slot, generation, index } if wc.status.is_ok() => {
-                self.core.retire(slot, generation, index);
+                self.core.retire((slot, generation, index), Ends::WELL);
             }
             number => self.failed(wc, number),
         }
@@ -350,12 +370,21 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 }
             }
             Number::Send { slot, generation, index } => {
-                self.core.retire(slot, generation, index);
+                self.core.retire((slot, generation, index), Ends::with(wc.status));
                 let known = self.core.peers.at(slot).is_some_and(|p| p.generation == generation);
                 if known {
                     self.core.fail(slot, DownReason::Failed(wc.status));
                 }
             }
+        }
+    }
+
+    /// Tells the handler of requests that are over.
+    #[inline(never)]
+    fn tell_answers(&mut self) {
+        while let Some(Answer { peer, token, result }) = self.core.requests.answer() {
+            let out = &mut Outbox { core: &mut self.core };
+            self.handler.on_send_done(peer, token, result, out);
         }
     }
 
@@ -383,6 +412,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let qp = self.core.take_qp(slot);
             drop(qp);
             self.core.retire_all(slot);
+            self.tell_answers();
             if known {
                 self.handler.on_peer_down(id, why, &mut Outbox { core: &mut self.core });
             }

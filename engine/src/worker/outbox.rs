@@ -3,9 +3,10 @@
 use super::core::Core;
 use super::handler::{Message, PeerId};
 use super::kept::Token;
+use super::request::{RegionId, Request};
 use super::timers::TimerId;
 use crate::provider::Provider;
-use crate::wr::SendOp;
+use crate::wr::{Remote, SendOp};
 
 /// Sends of one worker. They gather per peer and go out with one doorbell: when a batch is full,
 /// and at the end of the turn.
@@ -28,8 +29,17 @@ pub enum SendError {
     /// All send blocks are in flight: back-pressure. Try again after a turn.
     #[error("all send blocks are in flight; try again after a turn")]
     NoBlock,
+    /// As many requests are pending as `Config::requests` says: back-pressure.
+    #[error("as many requests are pending as the configuration allows; try again after an answer")]
+    TooMany,
+    /// A piece does not lie in the worker's memory, or there are too many.
+    #[error("a piece is not in the worker's memory, or there are more than four")]
+    OutOfBounds,
+    /// The operation and its pieces do not go together: the result of an atomic has eight bytes.
+    #[error("the operation and its pieces do not go together")]
+    Malformed,
     /// Longer than a block.
-    #[error("the message is longer than a block")]
+    #[error("the message is longer than a block, or than the device allows")]
     TooLong,
 }
 
@@ -60,6 +70,53 @@ impl<P: Provider> Outbox<'_, P> {
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         self.core.send_now(peer, SendOp::Send, bytes)
+    }
+
+    /// Takes a request: a send from registered memory without a copy, or something one-sided.
+    /// [`super::Handler::on_send_done`] comes once for it, whatever happens, and not before this call
+    /// has returned. Until then its bytes are the device's.
+    ///
+    /// # Errors
+    /// See [`SendError`]; then nothing of it was taken, and nobody is told.
+    pub fn request(&mut self, peer: PeerId, request: &Request<'_>) -> Result<(), SendError> {
+        self.core.request(peer, request)
+    }
+
+    /// Requests that are not yet answered.
+    pub fn pending(&self) -> usize {
+        self.core.requests.pending()
+    }
+
+    /// What a peer must know for one-sided requests to the worker's memory from `offset` on.
+    /// `None`: there is no such byte.
+    pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
+        self.core.remote(region, offset)
+    }
+
+    /// Copies bytes into the worker's memory. A request under way may see some of them.
+    ///
+    /// # Errors
+    /// `OutOfBounds`.
+    pub fn copy_in(
+        &mut self,
+        region: RegionId,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        self.core.copy_in(region, offset, bytes)
+    }
+
+    /// Copies bytes out of the worker's memory, as they are at that time.
+    ///
+    /// # Errors
+    /// `OutOfBounds`.
+    pub fn copy_out(
+        &self,
+        region: RegionId,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), SendError> {
+        self.core.copy_out(region, offset, bytes)
     }
 
     /// A token for the message in hand, to be followed by [`super::Verdict::Keep`]: then its block

@@ -159,7 +159,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn post_now<const FRESH: bool>(
         &mut self,
         slot: u32,
-        what: (SendOp, SendFlags),
+        (op, flags): (SendOp, SendFlags),
         sge: Sge,
         block: u32,
     ) -> bool {
@@ -167,32 +167,28 @@ impl<P: Provider> Core<P> {
             Some(peer) if peer.state == PeerState::Up && peer.has_room::<FRESH>() => {}
             _ => return false,
         }
-        self.post_one(slot, what, sge, block)
+        self.post_one(slot, SendWr { wr_id: 0, op, flags, sge, more: &[] }, block)
     }
 
-    /// Posts one request by itself, if nothing of the peer waits to be posted.
+    /// Posts one request by itself, under a number of its own, if nothing of the peer waits to be
+    /// posted.
     #[inline(always)]
-    pub(super) fn post_one(
-        &mut self,
-        slot: u32,
-        (op, mut flags): (SendOp, SendFlags),
-        sge: Sge,
-        block: u32,
-    ) -> bool {
+    pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, block: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
         if peer.pushed != peer.posted {
             return false;
         }
         let Some(qp) = &mut peer.qp else { return false };
-        let inline = flags.contains(SendFlags::INLINE);
+        let inline = wr.flags.contains(SendFlags::INLINE);
         let signals = !inline || peer.until_signal == 1;
         if signals {
-            flags |= SendFlags::SIGNALED;
+            wr.flags |= SendFlags::SIGNALED;
         }
-        let wr_id = number::send(slot, peer.generation, peer.pushed);
-        // SAFETY: the piece lies in a block of ours that is released when this send is retired,
-        // or is inline. The worker's thread is the one that polls.
-        if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_err() {
+        wr.wr_id = number::send(slot, peer.generation, peer.pushed);
+        // SAFETY: the pieces lie in a block of ours that is released when this send is retired, or
+        // in a region of ours that stays until the queue pair is gone, or are inline. The worker's
+        // thread is the one that polls.
+        if unsafe { qp.post(&[wr]) }.is_err() {
             return false;
         }
         peer.until_signal = if signals { self.config.signal_every } else { peer.until_signal - 1 };
@@ -254,6 +250,12 @@ impl<P: Provider> Core<P> {
             }
             _ => return Lane::Closed,
         };
+        self.open(slot, batch)
+    }
+
+    /// The peer in a slot and its batch, for a request that may go.
+    #[inline(always)]
+    pub(super) fn open(&mut self, slot: u32, batch: u32) -> Lane<'_, P> {
         let full = Lane::Full(SendError::Full);
         if batch == NO_BATCH && !self.start_batch(slot) {
             return full;
@@ -267,7 +269,7 @@ impl<P: Provider> Core<P> {
     /// What was known of room is used up: why nothing more goes, if nothing does.
     #[cold]
     #[inline(never)]
-    fn look_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
+    pub(super) fn look_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
         let peer = self.peers.at(slot)?;
         let (slots, credits) = peer.measure(self.config.send_queue);
         let spare = if fresh { peer.credit.spare() } else { 0 };
@@ -305,7 +307,7 @@ impl<P: Provider> Core<P> {
 
     /// Posts a batch with one doorbell.
     #[inline(always)]
-    fn ring(&mut self, index: usize) {
+    pub(super) fn ring(&mut self, index: usize) {
         let batch = &mut self.batches[index];
         let Some(peer) = self.peers.at(batch.slot) else { return };
         let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };

@@ -1,9 +1,11 @@
 //! The book: what was sent, what came, who was told. It knows what is allowed, and speaks up.
 
+use std::collections::BTreeMap;
 use std::hash::Hash;
 
 use doorbell_engine::provider::soft::sim::{Prng, mix};
-use doorbell_engine::worker::{DownReason, PeerId};
+use doorbell_engine::wc::Status;
+use doorbell_engine::worker::{DownReason, PeerId, RegionId};
 
 use super::plan::Plan;
 use super::text::{Stream, Text};
@@ -90,6 +92,17 @@ pub struct Counts {
     pub deferred: u64,
 }
 
+/// Memory of a worker that messages are sent from without a copy, cut into places of a block.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The memory.
+    pub region: Option<RegionId>,
+    /// Places nobody uses.
+    pub free: Vec<u64>,
+    /// By place: the connection whose message is on its way from there.
+    pub busy: BTreeMap<u64, usize>,
+}
+
 /// See the module.
 pub struct Book {
     /// The only source of chance of handlers and schedule.
@@ -102,6 +115,8 @@ pub struct Book {
     pub conns: Vec<Conn>,
     /// By desk: the connection that waits to be up.
     pub pending: Vec<Option<usize>>,
+    /// By desk.
+    pub places: Vec<Places>,
     /// Nothing new is sent any more.
     pub still: bool,
     /// What went wrong first.
@@ -121,6 +136,7 @@ impl Book {
             plan,
             conns: Vec::new(),
             pending: vec![None; desks],
+            places: vec![Places::default(); desks],
             still: false,
             failure: None,
             counts: Counts::default(),
@@ -184,6 +200,9 @@ impl Book {
             return self.fail(format!("desk {desk} is told that {peer:?} is down; it was not up"));
         };
         self.conns[conn].ends[side].state = State::Down;
+        if self.places[desk].busy.values().any(|busy| *busy == conn) {
+            self.fail(format!("desk {desk}: {peer:?} is down, and a request is not answered"));
+        }
         self.counts.downs += u64::from(!self.still);
         if !self.conns[conn].excused {
             self.fail(format!("connection {conn} goes down at side {side} without cause: {why:?}"));
@@ -194,6 +213,18 @@ impl Book {
             DownReason::Failed(_) => "failed",
         };
         self.note(Happening::Down { conn, side, why });
+    }
+
+    /// A request is answered: one that is on its way, and without an error unless there is cause.
+    pub fn answered(&mut self, desk: usize, token: u64, result: Result<(), Status>) {
+        let Some(conn) = self.places[desk].busy.remove(&token) else {
+            return self
+                .fail(format!("desk {desk}: request {token} is answered twice, or was none"));
+        };
+        self.places[desk].free.push(token);
+        if result.is_err() && !self.conns[conn].excused {
+            self.fail(format!("connection {conn}: a request fails without cause: {result:?}"));
+        }
     }
 
     /// A message has come: it must be the next of its stream, unaltered.

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell_engine::provider::Provider;
+use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{
-    DownReason, Handler, Message, Outbox, PeerId, SendError, Token, Verdict,
+    DownReason, Handler, Message, Outbox, PeerId, Piece, Request, SendError, Token, Verdict,
 };
+use doorbell_engine::wr::SendOp;
 
-use super::book::{Book, Happening, State};
+use super::book::{Book, End, Happening, State};
 use super::text::Stream;
 
 /// See the module.
@@ -36,6 +38,7 @@ pub fn send<P: Provider>(
     let mut bytes = vec![0; text.length];
     text.write(&mut bytes);
     let result = match text.imm {
+        _ if book.prng.chance(200) => request(book, out, (conn, side), &bytes, text.imm),
         Some(imm) => out.send_imm(peer, &bytes, imm),
         None if book.prng.chance(128) => out.send_now(peer, &bytes),
         None => out.send(peer, &bytes),
@@ -47,15 +50,54 @@ pub fn send<P: Provider>(
             return Some(text.length);
         }
         Err(
-            SendError::Full | SendError::NoCredit | SendError::NoBlock | SendError::NotConnected,
+            SendError::Full
+            | SendError::NoCredit
+            | SendError::NoBlock
+            | SendError::TooMany
+            | SendError::NotConnected,
         ) => {
             book.note(Happening::Back { conn, from: side });
         }
-        Err(SendError::TooLong) => {
-            book.fail(format!("connection {conn}: {} bytes are said to be too long", text.length));
+        Err(error) => {
+            book.fail(format!("connection {conn}: {} bytes: {error}", text.length));
         }
     }
     None
+}
+
+/// Sends a message from the desk's memory, in one piece or two, if a place there is free.
+fn request<P: Provider>(
+    book: &mut Book,
+    out: &mut Outbox<'_, P>,
+    (conn, side): (usize, usize),
+    bytes: &[u8],
+    imm: Option<u32>,
+) -> Result<(), SendError> {
+    let End { desk, peer, .. } = book.conns[conn].ends[side];
+    let cut = book.prng.below(bytes.len() as u64 + 1) as usize;
+    let whole = book.prng.chance(512);
+    let places = &mut book.places[desk];
+    let (Some(peer), Some(region)) = (peer, places.region) else {
+        return Err(SendError::NotConnected);
+    };
+    let token = places.free.pop().ok_or(SendError::TooMany)?;
+    let offset = token as usize * book.plan.sides[side].config.block_bytes as usize;
+    out.copy_in(region, offset, bytes)?;
+    let piece = |from: usize, to: usize| Piece {
+        region,
+        offset: offset + from,
+        length: (to - from) as u32,
+    };
+    let (one, two) = ([piece(0, bytes.len())], [piece(0, cut), piece(cut, bytes.len())]);
+    let pieces = if whole { &one[..] } else { &two[..] };
+    let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
+    let result = out.request(peer, &Request { op, pieces, fence: whole, token });
+    let places = &mut book.places[desk];
+    match result {
+        Ok(()) => drop(places.busy.insert(token, conn)),
+        Err(_) => places.free.push(token),
+    }
+    result
 }
 
 impl Clerk {
@@ -155,6 +197,16 @@ impl<P: Provider> Handler<P> for Clerk {
         if out.send(peer, &[]) != Err(SendError::NotConnected) || out.room(peer) != 0 {
             book.fail(format!("desk {}: {peer:?} is down and takes messages", self.desk));
         }
+    }
+
+    fn on_send_done(
+        &mut self,
+        _: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        _: &mut Outbox<'_, P>,
+    ) {
+        self.book.borrow_mut().answered(self.desk, token, result);
     }
 
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {

@@ -167,6 +167,7 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         window,
         window_min: 2,
         keeps: prng.range(1, 8) as u32,
+        requests: prng.range(1, 8) as u32,
         timers: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
     };

@@ -335,6 +335,9 @@ impl World {
             if full != 0 && self.plan.odds.partial_post == 0 {
                 self.fail(format!("desk {number} overran its send queues {full} times"));
             }
+            if desk.worker.pending() != 0 || !self.book.borrow().places[number].busy.is_empty() {
+                self.fail(format!("desk {number} has requests that are not answered"));
+            }
             if desk.worker.stats().close_lost != 0 {
                 self.fail(format!("desk {number} could not report a connection as closing"));
             }

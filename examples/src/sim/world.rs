@@ -9,11 +9,11 @@ use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
 use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpInit, Wiring};
-use doorbell_engine::provider::{Qp, QpType};
+use doorbell_engine::provider::{Access, Provider, QpType};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
 
-use super::book::{Book, Conn, End, Happening, State};
+use super::book::{Book, Conn, End, Happening, Places, State};
 use super::clerk::Clerk;
 use super::plan::Plan;
 use super::trace::{Trace, now, set_now};
@@ -103,8 +103,16 @@ impl World {
                 let clerk = Clerk { book: book.clone(), desk: desks.len(), side, kept: Vec::new() };
                 let queue = number % plan.queues;
                 let memory = memory(plan.config.send_bytes())?;
-                let (worker, intake) =
+                let (mut worker, intake) =
                     Worker::new(nic, &queues[queue], memory, clerk, &plan.config)?;
+                let places = u64::from(plan.config.requests);
+                let bytes = places as usize * plan.config.block_bytes as usize;
+                let region = nic.register(self::memory(bytes)?, Access::LOCAL_WRITE)?;
+                book.borrow_mut().places[desks.len()] = Places {
+                    region: Some(worker.adopt(region)),
+                    free: (0..places).collect(),
+                    ..Places::default()
+                };
                 desks.push(Desk { worker, intake, side, queue, stalled_until: 0 });
             }
         }

@@ -2,6 +2,7 @@
 
 mod credits;
 mod kept;
+mod requests;
 
 use std::sync::Arc;
 use std::vec;
@@ -27,6 +28,7 @@ const CONFIG: Config = Config {
     window: 0,
     window_min: 2,
     keeps: 4,
+    requests: 4,
     timers: 4,
     drain_turns: 1000,
 };
@@ -289,7 +291,7 @@ fn nothing_overtakes_deferred_replies() {
         one.worker.turn();
     }
     // A completion, and before the turn ends more dirty peers than there are batches.
-    two.worker.core.retire(0, 0, 63);
+    two.worker.core.retire((0, 0, 63), Ends::WELL);
     for peer in &twos[1..=DIRTY_PEERS] {
         two.worker.outbox().send(*peer, b"to all").unwrap();
     }

@@ -1,0 +1,258 @@
+//! Requests with a token: each does what it says, and is answered once.
+
+use super::*;
+use crate::provider::Access;
+use crate::wr::{Remote, SendOp};
+
+/// Writes down what it is told, in order.
+#[derive(Default)]
+struct Asker {
+    up: Vec<PeerId>,
+    told: Vec<Told>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    Got(Vec<u8>, Option<u32>, Option<u32>),
+    Done(u64, Result<(), Status>),
+    Down,
+}
+
+impl<P: Provider> Handler<P> for Asker {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        let (imm, written) = (message.imm(), message.written());
+        self.told.push(Told::Got(message.bytes().to_vec(), imm, written));
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_peer_down(&mut self, _: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {
+        assert_eq!(out.pending(), 0, "a peer is down, and a request is not answered");
+        self.told.push(Told::Down);
+    }
+    fn on_send_done(
+        &mut self,
+        _: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        _: &mut Outbox<'_, P>,
+    ) {
+        self.told.push(Told::Done(token, result));
+    }
+}
+
+/// Two sides with a page of memory each that the other may do anything with.
+struct Pair {
+    sides: [Side<Asker>; 2],
+    regions: [RegionId; 2],
+    nums: (u32, u32),
+}
+
+impl Pair {
+    fn new(config: &Config) -> Pair {
+        let mut sides = [(); 2].map(|()| side_of(config, Asker::default()));
+        let regions = sides.each_mut().map(|side| {
+            let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+            let memory = Mapping::plain(4096).unwrap();
+            let region = side.nic.register(memory, rights | Access::REMOTE_ATOMIC).unwrap();
+            side.worker.adopt(region)
+        });
+        let [one, two] = &mut sides;
+        let nums = connect(one, two);
+        Pair { sides, regions, nums }
+    }
+
+    fn turns(&mut self) {
+        for _ in 0..300 {
+            for side in &mut self.sides {
+                side.worker.turn();
+            }
+        }
+    }
+
+    fn told(&mut self, side: usize) -> Vec<Told> {
+        self.turns();
+        std::mem::take(&mut self.sides[side].worker.handler().told)
+    }
+
+    fn remote(&mut self, side: usize, offset: usize) -> Remote {
+        let region = self.regions[side];
+        self.sides[side].worker.outbox().remote(region, offset).unwrap()
+    }
+
+    fn piece(&self, offset: usize, length: u32) -> Piece {
+        Piece { region: self.regions[0], offset, length }
+    }
+
+    fn put(&mut self, side: usize, offset: usize, bytes: &[u8]) {
+        let region = self.regions[side];
+        self.sides[side].worker.outbox().copy_in(region, offset, bytes).unwrap();
+    }
+
+    fn look(&mut self, side: usize, offset: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let region = self.regions[side];
+        self.sides[side].worker.outbox().copy_out(region, offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// The first side asks.
+    fn ask(&mut self, op: SendOp, pieces: &[Piece], token: u64) -> Result<(), SendError> {
+        let worker = &mut self.sides[0].worker;
+        let peer = worker.handler().up[0];
+        worker.outbox().request(peer, &Request { op, pieces, fence: false, token })
+    }
+}
+
+fn configs() -> [Config; 2] {
+    [CONFIG, Config { window: 20, window_min: 4, ..CONFIG }]
+}
+
+/// Sends without a copy, in one piece or gathered from several, between sends of copies: in order,
+/// and answered in order.
+#[test]
+fn sends_from_registered_memory_keep_their_order() {
+    for config in configs() {
+        let mut pair = Pair::new(&config);
+        pair.put(0, 0, b"hello, gathered world");
+        let peer = pair.sides[0].worker.handler().up[0];
+        pair.sides[0].worker.outbox().send(peer, b"first").unwrap();
+        pair.ask(SendOp::Send, &[pair.piece(0, 5)], 10).unwrap();
+        let three = [pair.piece(16, 5), pair.piece(5, 2), pair.piece(0, 5)];
+        pair.ask(SendOp::SendWithImm(77), &three, 11).unwrap();
+        pair.ask(SendOp::Send, &[], 12).unwrap();
+        pair.sides[0].worker.outbox().send_now(peer, b"last").unwrap();
+        let got = |bytes: &[u8], imm| Told::Got(bytes.to_vec(), imm, None);
+        let all = [
+            got(b"first", None),
+            got(b"hello", None),
+            got(b"world, hello", Some(77)),
+            got(b"", None),
+            got(b"last", None),
+        ];
+        assert_eq!(pair.told(1), all);
+        assert_eq!(pair.told(0), [10, 11, 12].map(|token| Told::Done(token, Ok(()))));
+    }
+}
+
+/// READ, WRITE, WRITE with immediate data, atomics.
+#[test]
+fn one_sided_requests_do_what_they_say() {
+    for config in configs() {
+        let mut pair = Pair::new(&config);
+        let there = pair.remote(1, 64);
+        pair.put(0, 0, b"to be written");
+        pair.ask(SendOp::Write(there), &[pair.piece(0, 5), pair.piece(8, 5)], 1).unwrap();
+        assert_eq!(pair.told(0), [Told::Done(1, Ok(()))]);
+        assert_eq!(pair.look(1, 64, 11), b"to beitten\0");
+        pair.ask(SendOp::WriteWithImm(there, 9), &[pair.piece(0, 2)], 2).unwrap();
+        assert_eq!(pair.told(1), [Told::Got(vec![], Some(9), Some(2))]);
+        pair.ask(SendOp::Read(there), &[pair.piece(100, 4), pair.piece(200, 6)], 3).unwrap();
+        assert_eq!(pair.told(0), [Told::Done(2, Ok(())), Told::Done(3, Ok(()))]);
+        assert_eq!(
+            (pair.look(0, 100, 4), pair.look(0, 200, 6)),
+            (b"to b".into(), b"eitten".into())
+        );
+        let word = pair.remote(1, 8);
+        pair.ask(SendOp::FetchAdd { at: word, add: 5 }, &[pair.piece(16, 8)], 4).unwrap();
+        let swap = SendOp::CompareSwap { at: word, compare: 5, swap: 8 };
+        pair.ask(swap, &[pair.piece(24, 8)], 5).unwrap();
+        assert_eq!(pair.told(0).len(), 2);
+        assert_eq!(pair.look(1, 8, 8), 8u64.to_ne_bytes());
+        assert_eq!(pair.look(0, 16, 16), [0u64.to_ne_bytes(), 5u64.to_ne_bytes()].concat());
+    }
+}
+
+/// What is refused leaves nothing behind.
+#[test]
+fn a_request_that_is_refused_is_not_answered() {
+    let mut pair = Pair::new(&CONFIG);
+    let there = pair.remote(1, 0);
+    let beyond = pair.sides[0].worker.outbox().remote(pair.regions[0], 4096);
+    assert_eq!(beyond, None);
+    let none = Piece { region: RegionId(7), ..pair.piece(0, 1) };
+    for (op, pieces, why) in [
+        (SendOp::Send, &[pair.piece(4090, 7)][..], SendError::OutOfBounds),
+        (SendOp::Send, &[pair.piece(usize::MAX, 1)], SendError::OutOfBounds),
+        (SendOp::Send, &[none], SendError::OutOfBounds),
+        (SendOp::Send, &[pair.piece(0, 1); 5], SendError::OutOfBounds),
+        (SendOp::Send, &[pair.piece(0, 513)], SendError::TooLong),
+        (SendOp::FetchAdd { at: there, add: 1 }, &[pair.piece(0, 4)], SendError::Malformed),
+    ] {
+        assert_eq!(pair.ask(op, pieces, 1), Err(why));
+    }
+    for token in 0..4 {
+        pair.ask(SendOp::Write(there), &[pair.piece(0, 1)], token).unwrap();
+    }
+    assert_eq!(pair.ask(SendOp::Write(there), &[], 9), Err(SendError::TooMany));
+    assert_eq!(pair.told(0), [0, 1, 2, 3].map(|token| Told::Done(token, Ok(()))));
+    let config = Config { send_queue: 4, signal_every: 2, requests: 32, ..CONFIG };
+    let mut pair = Pair::new(&config);
+    let there = pair.remote(1, 0);
+    let mut taken = 0;
+    while pair.ask(SendOp::Write(there), &[pair.piece(0, 1), pair.piece(5, 1)], 0).is_ok() {
+        taken += 1;
+    }
+    assert_eq!((taken, pair.told(0).len()), (4, 4));
+    assert_eq!(pair.sides[0].worker.outbox().pending(), 0);
+}
+
+/// Whatever becomes of a peer, each request is answered once, and before its peer is down.
+#[test]
+fn each_request_is_answered_once_also_on_failure() {
+    for config in configs() {
+        for way in 0..5 {
+            let mut pair = Pair::new(&Config { requests: 8, ..config });
+            let there = pair.remote(1, 0);
+            let wrong = Remote { rkey: there.rkey ^ 1 << 20, ..there };
+            for token in 0..6 {
+                let op = match (way, token) {
+                    (0, 3) => SendOp::Write(wrong),
+                    (_, 0) => SendOp::Read(there),
+                    (_, 1) => SendOp::Send,
+                    _ => SendOp::Write(there),
+                };
+                pair.ask(op, &[pair.piece(64 * token as usize, 8)], token).unwrap();
+            }
+            let peer = pair.sides[0].worker.handler().up[0];
+            match way {
+                0 => {}
+                1 => pair.sides[0].worker.outbox().close(peer),
+                2 => {
+                    pair.sides[0].worker.turn();
+                    assert!(pair.sides[0].intake.gone(pair.nums.0));
+                }
+                3 => {
+                    assert!(pair.sides[1].intake.gone(pair.nums.1));
+                    pair.sides[1].worker.turn();
+                }
+                _ => {
+                    // It never drains: the queue pair is taken away.
+                    pair.sides[0].worker.outbox().flush();
+                    pair.sides[0].worker.outbox().close(peer);
+                    for _ in 0..1100 {
+                        pair.sides[0].worker.turn();
+                    }
+                }
+            }
+            let told = pair.told(0);
+            let tokens = told.iter().filter_map(|told| match told {
+                Told::Done(token, _) => Some(*token),
+                _ => None,
+            });
+            assert_eq!(tokens.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5], "way {way}: {told:?}");
+            assert_eq!(told.last(), Some(&Told::Down), "way {way}");
+            let failed = told.iter().filter(|told| matches!(told, Told::Done(_, Err(_)))).count();
+            match way {
+                0 => {
+                    assert_eq!(told[3], Told::Done(3, Err(Status::RemoteAccess)));
+                    assert_eq!(told[4], Told::Done(4, Err(Status::Flushed)));
+                    assert_eq!(failed, 3);
+                }
+                1 => assert_eq!(failed, 6, "nothing had been posted"),
+                _ => assert!(failed > 0, "way {way}: {told:?}"),
+            }
+        }
+    }
+}
