@@ -36,6 +36,12 @@ pub struct Config {
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
     pub signal_every: u32,
+    /// Requests in flight over all peers, 64 at least: the completion queue has room for them. Beyond
+    /// half of it every post asks for a completion, so that peers that rest hold no more than half.
+    pub sends: u32,
+    /// Turns that unsent messages may wait for more, while every poll comes back full: batches grow
+    /// under load. A poll that comes back short rings at once. 0 never waits.
+    pub hold_turns: u32,
     /// Receives that go back to the shared queue in one post.
     pub refill: u32,
     /// Receives of the shared queue that are promised to one peer at most, at most 65 535: so many
@@ -66,6 +72,8 @@ impl Config {
         send_blocks: 256,
         inline_bytes: 220,
         signal_every: 64,
+        sends: 1 << 14,
+        hold_turns: 2,
         refill: 32,
         window: 128,
         window_min: 4,
@@ -104,10 +112,11 @@ impl Config {
     }
 
     /// Entries of the completion queue: every receive of the shared queue may complete here, and
-    /// every send of every peer when all fail at once; capped at the device's limit.
+    /// every request in flight when all peers fail at once, with the requests that mark their ends;
+    /// capped at the device's limit.
     pub fn cq_depth(&self, device_max: u32) -> u32 {
-        let per_peer = u64::from(self.send_queue) + 2;
-        let want = u64::from(self.recv_blocks) + u64::from(self.peers) * per_peer;
+        let all = u64::from(self.peers) * u64::from(self.send_queue + 1);
+        let want = u64::from(self.recv_blocks) + all.min(self.sends.into()) + u64::from(self.peers);
         u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
     }
 
@@ -168,6 +177,7 @@ impl Config {
                 "2 to window",
             ),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
+            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "64 or more"),
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
         ];
@@ -215,6 +225,7 @@ mod tests {
             Config { window: 1 << 16, ..good },
             Config { window_min: 1, ..good },
             Config { window_min: 129, ..good },
+            Config { sends: 63, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },

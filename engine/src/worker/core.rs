@@ -74,6 +74,10 @@ pub(super) struct Core<P: Provider> {
     pub(super) pass: u64,
     pub(super) closing: Vec<u32>,
     pub(super) turn: u64,
+    /// Requests posted and not over.
+    pub(super) flying: u32,
+    /// Turns since the bells were rung.
+    pub(super) held: u32,
     /// The message being handled is the only one of its poll: its reply rings at once.
     pub(super) lone: bool,
     pub(super) inline_max: u32,
@@ -113,6 +117,8 @@ impl<P: Provider> Core<P> {
             pass: 0,
             closing: Vec::with_capacity(config.peers as usize),
             turn: 0,
+            flying: 0,
+            held: 0,
             lone: false,
             inline_max: config.inline_bytes,
             message_max: 0,
@@ -144,6 +150,7 @@ impl<P: Provider> Core<P> {
             return;
         }
         let Some(index) = peer.in_flight(low) else { return };
+        self.flying -= index.wrapping_add(1).wrapping_sub(peer.retired);
         while peer.retired != index.wrapping_add(1) {
             let block = peer.release(peer.retired);
             peer.retired = peer.retired.wrapping_add(1);
@@ -249,6 +256,7 @@ impl<P: Provider> Core<P> {
         // SAFETY: the marker has no payload; the worker's thread is the one that polls.
         if unsafe { qp.post(&[marker]) }.is_ok() {
             peer.hold(peer.posted, NO_BLOCK);
+            self.flying += 1;
             peer.posted = peer.posted.wrapping_add(1);
             peer.pushed = peer.posted;
         }

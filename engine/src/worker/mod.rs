@@ -156,7 +156,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if !self.core.owing.is_empty() {
             self.core.return_credits();
         }
-        self.core.flush();
+        // There is more where a full poll came from: batches may grow, for a while.
+        if taken < POLL_BATCH || self.core.held >= self.core.config.hold_turns {
+            self.core.held = 0;
+            self.core.flush();
+        } else {
+            self.core.held += 1;
+        }
         self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
         taken
     }
@@ -236,6 +242,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// Requests that are not yet answered.
     pub fn pending(&self) -> usize {
         self.core.requests.pending()
+    }
+
+    /// Requests that are posted and not over.
+    pub fn in_flight(&self) -> usize {
+        self.core.flying as usize
     }
 
     /// Messages the handler keeps now.

@@ -175,12 +175,13 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, block: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        if peer.pushed != peer.posted {
+        if peer.pushed != peer.posted || self.flying >= self.config.sends {
             return false;
         }
         let Some(qp) = &mut peer.qp else { return false };
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let signals = !inline || peer.until_signal == 1;
+        let crowded = self.flying >= self.config.sends / 2;
+        let signals = !inline || peer.until_signal == 1 || crowded;
         if signals {
             wr.flags |= SendFlags::SIGNALED;
         }
@@ -205,6 +206,7 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, block);
         }
         peer.posted = peer.pushed;
+        self.flying += 1;
         self.stats.doorbells += 1;
         self.stats.sent += 1;
         true
@@ -310,10 +312,15 @@ impl<P: Provider> Core<P> {
     pub(super) fn ring(&mut self, index: usize) {
         let batch = &mut self.batches[index];
         let Some(peer) = self.peers.at(batch.slot) else { return };
+        let flying = self.flying + batch.list.len() as u32;
         let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };
-        if batch.reads {
+        if flying > self.config.sends {
+            // The completion queue would have no room, should all of it fail.
+            return;
+        }
+        if batch.reads || flying > self.config.sends / 2 {
             // Blocks in flight come home with the next completion, so there is one, also behind
-            // a last message that is inline.
+            // a last message that is inline; and peers that rest do not hold what others need.
             last.flags |= SendFlags::SIGNALED;
             peer.until_signal = batch.signal_every;
         }
@@ -325,6 +332,7 @@ impl<P: Provider> Core<P> {
             Ok(()) => (batch.list.len(), None),
             Err(error) => (error.accepted, Some(error.cause)),
         };
+        self.flying += accepted as u32;
         self.stats.sent += accepted as u64;
         if batch.holds {
             for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {

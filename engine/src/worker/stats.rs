@@ -11,7 +11,7 @@ pub struct Stats {
     pub completions: u64,
     /// Messages received.
     pub received: u64,
-    /// Messages handed to the device.
+    /// Requests handed to the device.
     pub sent: u64,
     /// Posts of sends: one doorbell each.
     pub doorbells: u64,

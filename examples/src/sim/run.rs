@@ -338,6 +338,10 @@ impl World {
             if desk.worker.pending() != 0 || !self.book.borrow().places[number].busy.is_empty() {
                 self.fail(format!("desk {number} has requests that are not answered"));
             }
+            let flying = desk.worker.in_flight();
+            if flying != 0 {
+                self.fail(format!("desk {number} has no peers and {flying} requests in flight"));
+            }
             if desk.worker.stats().close_lost != 0 {
                 self.fail(format!("desk {number} could not report a connection as closing"));
             }

@@ -1,5 +1,6 @@
 //! The worker over the soft device, in one thread: the test is the scheduler.
 
+mod bells;
 mod credits;
 mod kept;
 mod requests;
@@ -27,6 +28,8 @@ const CONFIG: Config = Config {
     refill: 8,
     window: 0,
     window_min: 2,
+    sends: 1024,
+    hold_turns: 0,
     keeps: 4,
     requests: 4,
     timers: 4,

@@ -1,0 +1,142 @@
+//! When bells ring, and how many requests are in flight.
+
+use super::*;
+
+/// Passes one message in eight on to the first peer.
+#[derive(Default)]
+struct Relay {
+    up: Vec<PeerId>,
+    got: usize,
+    passed: u64,
+}
+
+impl<P: Provider> Handler<P> for Relay {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        self.got += 1;
+        if self.got.is_multiple_of(8) {
+            out.send(self.up[0], message.bytes()).unwrap();
+            self.passed += 1;
+        }
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+}
+
+/// Messages to a bell that a relay puts together, when `burst` come at a time.
+fn messages_to_a_bell(hold_turns: u32, burst: usize) -> f64 {
+    let config = Config { recv_blocks: 1024, refill: 32, hold_turns, ..CONFIG };
+    let config = Config { send_queue: 256, signal_every: 32, ..config };
+    let (mut relay, mut client) = (side_of(&config, Relay::default()), side(&config, false));
+    connect(&mut client, &mut relay);
+    connect(&mut client, &mut relay);
+    let flood = client.worker.handler().up[1];
+    for round in 1..50 {
+        for n in 0..burst {
+            client.worker.outbox().send(flood, &payload(n, 8)).unwrap();
+        }
+        client.worker.outbox().flush();
+        relay.worker.turn();
+        if burst < POLL_BATCH {
+            let passed = relay.worker.handler().passed;
+            assert_eq!(relay.worker.stats().sent, passed, "a short poll rings at once");
+        }
+        for _ in 0..20 {
+            relay.worker.turn();
+        }
+        assert_eq!(relay.worker.handler().got, round * burst);
+        let passed = relay.worker.handler().passed;
+        assert_eq!(relay.worker.stats().sent, passed, "none is left");
+        for _ in 0..20 {
+            client.worker.turn();
+            relay.worker.turn();
+        }
+    }
+    relay.worker.handler().passed as f64 / relay.worker.stats().doorbells as f64
+}
+
+/// Under load messages wait for more, so that one bell serves several; a lone one goes at once.
+#[test]
+fn batches_grow_under_load() {
+    // Four of a full poll, and as many of the next.
+    assert!(messages_to_a_bell(0, 192) < 4.5);
+    assert!(messages_to_a_bell(3, 192) > 8.0);
+    assert_eq!((messages_to_a_bell(0, 8), messages_to_a_bell(3, 8)), (1.0, 1.0));
+}
+
+/// A reply waits no longer than it may even if every poll is full.
+#[test]
+fn the_bound_holds_while_polls_are_full() {
+    let config = Config { recv_blocks: 1024, refill: 32, hold_turns: 4, ..CONFIG };
+    let config = Config { send_queue: 256, signal_every: 32, ..config };
+    let (mut server, mut client) = (side(&config, false), side(&config, false));
+    connect(&mut client, &mut server);
+    connect(&mut client, &mut server);
+    let (flooding, calm) = (server.worker.handler().up[0], server.worker.handler().up[1]);
+    let flood = client.worker.handler().up[0];
+    for round in 0..20 {
+        for n in 0..200 {
+            client.worker.outbox().send(flood, &payload(n, 8)).unwrap();
+        }
+        client.worker.outbox().flush();
+        server.worker.outbox().send(calm, b"for whom nobody waits").unwrap();
+        let doorbells = server.worker.stats().doorbells;
+        let mut turns = 0;
+        while server.worker.stats().doorbells == doorbells {
+            assert_eq!(server.worker.turn(), POLL_BATCH, "the polls are full");
+            turns += 1;
+        }
+        assert_eq!(turns, 5, "round {round}");
+        assert!(server.worker.outbox().room(flooding) > 0);
+        settle(&mut [&mut server, &mut client]);
+    }
+}
+
+/// Peers that have sent a few messages without a completion and rest hold no more than half of
+/// what may be in flight: others go on, for ever.
+#[test]
+fn peers_that_rest_strand_nothing() {
+    let config = Config {
+        peers: 64,
+        recv_blocks: 1024,
+        refill: 32,
+        send_queue: 64,
+        signal_every: 32,
+        sends: 64,
+        ..CONFIG
+    };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    for _ in 0..64 {
+        connect(&mut one, &mut two);
+    }
+    let peers = one.worker.handler().up.clone();
+    for (n, peer) in peers.iter().enumerate() {
+        for m in 0..10 {
+            let mut tries = 0;
+            while one.worker.outbox().send(*peer, &payload(m, 16)).is_err() {
+                settle(&mut [&mut one, &mut two]);
+                tries += 1;
+                assert!(tries < 10, "message {m} to peer {n} never goes");
+            }
+        }
+        settle(&mut [&mut one, &mut two]);
+        assert!(one.worker.in_flight() <= 64);
+        assert_eq!(two.worker.handler().got.len(), 10 * (n + 1), "peer {n}");
+    }
+    for peer in &peers {
+        one.worker.outbox().close(*peer);
+    }
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.in_flight(), 0);
+}
+
+/// The completion queue's depth follows what may be in flight, not what all peers together might.
+#[test]
+fn the_completion_queue_does_not_count_every_send_of_every_peer() {
+    let many = Config { peers: 10_000, ..Config::DEFAULT };
+    assert_eq!(many.cq_depth(u32::MAX), 512 + (1 << 14) + 10_000);
+    let few = Config { peers: 2, ..Config::DEFAULT };
+    assert_eq!(few.cq_depth(u32::MAX), 512 + 2 * 257 + 2);
+    assert_eq!(many.cq_depth(1000), 1000);
+}
