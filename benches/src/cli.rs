@@ -61,8 +61,8 @@ impl Cmd {
             Cmd::Sweep(args) => Some(&mut args.common),
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
-            Cmd::Overhead(_) | Cmd::Serve(_) | Cmd::Count(_) => None,
-            Cmd::Connect(_) | Cmd::Serve(_) | Cmd::ConnectServe(_) => None,
+            Cmd::Overhead(_) | Cmd::Count(_) | Cmd::Serve(_) => None,
+            Cmd::Connect(_) | Cmd::ConnectServe(_) => None,
         }
     }
 }

@@ -85,7 +85,8 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "what is to be measured? say latency, rate, load, sweep, bandwidth or overhead; see --help"
+        return "what is to be measured? say latency, rate, load, sweep, bandwidth, connect or \
+                overhead; see --help"
             .to_owned();
     }
     // The first paragraph; required arguments stand indented below it.

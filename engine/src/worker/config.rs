@@ -36,8 +36,9 @@ pub struct Config {
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
     pub signal_every: u32,
-    /// Requests in flight over all peers, 64 at least: the completion queue has room for them. Beyond
-    /// half of it every post asks for a completion, so that peers that rest hold no more than half.
+    /// Requests in flight over all peers, 64 at least: the completion queue has room for them.
+    /// Beyond half of it every post asks for a completion, so that peers that rest hold no more
+    /// than half.
     pub sends: u32,
     /// Turns that unsent messages may wait for more, while every poll comes back full: batches grow
     /// under load. A poll that comes back short rings at once. 0 never waits.

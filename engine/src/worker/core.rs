@@ -262,8 +262,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Everything of a peer is over: its queue pair is gone, or never worked. What was not completed
-    /// may have been done or not.
+    /// Everything of a peer is over: its queue pair is gone, or never worked. What was not
+    /// completed may have been done or not.
     pub(super) fn retire_all(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.posted != peer.retired {

@@ -73,8 +73,8 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Takes a request: a send from registered memory without a copy, or something one-sided.
-    /// [`super::Handler::on_send_done`] comes once for it, whatever happens, and not before this call
-    /// has returned. Until then its bytes are the device's.
+    /// [`super::Handler::on_send_done`] comes once for it, whatever happens, and not before this
+    /// call has returned. Until then its bytes are the device's.
     ///
     /// # Errors
     /// See [`SendError`]; then nothing of it was taken, and nobody is told.
