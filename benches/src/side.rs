@@ -26,6 +26,12 @@ const BLOCKS_BYTES: u32 = 64 << 20;
 /// Sends outstanding where many round trips are in flight.
 const SEND_QUEUE_DEEP: u32 = 1024;
 
+/// True for what ends by itself: turn, and try again.
+#[inline(always)]
+fn is_pressure(error: SendError) -> bool {
+    matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock)
+}
+
 /// Turns without a completion after which the control plane gets a look: some milliseconds, so
 /// that no measured message ever waits for it.
 pub(crate) const COLD_TURNS: u32 = 1 << 18;
@@ -59,11 +65,12 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     }
     let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
     let most = BLOCKS_BYTES / block_bytes;
-    let send_queue = match request.test {
-        Test::Load | Test::Sweep => SEND_QUEUE_DEEP,
-        _ => Config::DEFAULT.send_queue,
+    // A peer is promised a quarter of the receives at most.
+    let (send_queue, window, times) = match request.test {
+        Test::Load | Test::Sweep => (SEND_QUEUE_DEEP, SEND_QUEUE_DEEP, 4),
+        _ => (Config::DEFAULT.send_queue, Config::DEFAULT.window, 2),
     };
-    let streams = request.qps.saturating_mul(2).saturating_mul(send_queue);
+    let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
     let recv_blocks = streams.min(most).min(caps.srq_wr_max).max(16);
     Ok(Config {
         peers,
@@ -74,7 +81,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         signal_every: request.signal_every,
         refill: Config::DEFAULT.refill.min(recv_blocks / 4),
         // There is no receive for each of thousands of connections that never use one.
-        window: if request.idle_qps == 0 { Config::DEFAULT.window } else { 0 },
+        window: if request.idle_qps == 0 { window } else { 0 },
         ..Config::DEFAULT
     })
 }
@@ -255,7 +262,7 @@ impl<F: Fabric> Session<F> {
     pub(crate) fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
         match self.worker.outbox().send_now(peer, bytes) {
             Ok(()) => Ok(()),
-            Err(SendError::Full | SendError::NoBlock) => self.send(peer, bytes),
+            Err(error) if is_pressure(error) => self.send(peer, bytes),
             Err(error) => Err(self.refused(error)),
         }
     }
@@ -267,7 +274,7 @@ impl<F: Fabric> Session<F> {
         let mut out = self.worker.outbox();
         match if now { out.send_now(peer, bytes) } else { out.send(peer, bytes) } {
             Ok(()) => Ok(true),
-            Err(SendError::Full | SendError::NoBlock) => Ok(false),
+            Err(error) if is_pressure(error) => Ok(false),
             Err(error) => Err(self.refused(error)),
         }
     }
@@ -278,7 +285,7 @@ impl<F: Fabric> Session<F> {
         loop {
             match self.worker.outbox().send(peer, bytes) {
                 Ok(()) => return Ok(()),
-                Err(SendError::Full | SendError::NoBlock) => self.turn()?,
+                Err(error) if is_pressure(error) => self.turn()?,
                 Err(error) => return Err(self.refused(error)),
             };
         }
@@ -308,7 +315,7 @@ impl<F: Fabric> Session<F> {
             loop {
                 match self.worker.outbox().send_imm(peer, &word, imm) {
                     Ok(()) => break,
-                    Err(SendError::Full | SendError::NoBlock) => self.turn()?,
+                    Err(error) if is_pressure(error) => self.turn()?,
                     Err(error) => return Err(self.refused(error)),
                 };
             }

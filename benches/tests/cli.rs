@@ -196,7 +196,9 @@ fn check_latency(document: &Value, sizes: &[u64]) {
         for name in ["p50", "p90", "p99", "p99_9", "p99_99", "max", "mean"] {
             positive(record, &format!("/half_rtt_ns/{name}"));
         }
-        assert_eq!(record["doorbells_per_message"], 1.0);
+        // One for each message, and some for words of credit.
+        let doorbells = record["doorbells_per_message"].as_f64().unwrap();
+        assert!((1.0..1.1).contains(&doorbells), "{record:#}");
     }
 }
 
@@ -351,7 +353,7 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
         results[..3].iter().for_each(|record| positive(record, "/messages_per_second"));
         results[1..3].iter().for_each(|record| positive(record, "/times_best_below"));
         let doorbells = |n: usize| results[n]["doorbells_per_message"].as_f64().unwrap();
-        assert_eq!(doorbells(0), 1.0);
+        assert!((1.0..1.1).contains(&doorbells(0)), "{}", doorbells(0));
         assert!(doorbells(1) < 0.5 && doorbells(2) < 0.25, "{} {}", doorbells(1), doorbells(2));
         assert_eq!(
             (&results[3]["batching"], &results[4]["batching"]),
