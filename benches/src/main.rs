@@ -5,8 +5,8 @@
 //! for ([`plan`]), the other side ([`other`], [`serve`]) and this one ([`run`], [`measure`]), what
 //! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
 //! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`load`], [`sweep`],
-//! [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), and what comes out
-//! ([`piece`], [`record`], [`table`], [`report`]).
+//! [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), what is counted
+//! ([`overhead`], [`counted`]), and what comes out ([`piece`], [`record`], [`table`], [`report`]).
 
 mod bandwidth;
 mod bare;
@@ -85,9 +85,8 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "what is to be measured? say latency, rate, load, sweep, bandwidth, connect or \
-                overhead; see --help"
-            .to_owned();
+        let what = "latency, rate, load, sweep, bandwidth or overhead";
+        return format!("what is to be measured? say {what}; see --help");
     }
     // The first paragraph; required arguments stand indented below it.
     let text = error.to_string();
