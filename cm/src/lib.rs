@@ -9,6 +9,7 @@
 mod addr;
 mod attr;
 mod buffer;
+pub mod c_names;
 mod connections;
 mod datagram;
 mod device;

@@ -33,8 +33,8 @@ cases! {
     cm_08_too_much_private_data_is_refused
     cm_10_both_ends_disconnect_and_only_once
     cm_15_an_address_of_nothing_is_refused
-    rejecting_shows_status_28_and_its_data
-    nobody_listening_is_refused_with_status_8
+    id_10_rejecting_shows_status_28_and_its_data
+    id_10_nobody_listening_is_refused_with_status_8
 }
 
 fn no_time() -> Duration {
@@ -329,7 +329,7 @@ fn cm_15_an_address_of_nothing_is_refused<F: Fabric>(_bed: &Bed<F>) {
     assert_eq!(error.code(), Code::Invalid);
 }
 
-fn rejecting_shows_status_28_and_its_data<F: Fabric>(bed: &Bed<F>) {
+fn id_10_rejecting_shows_status_28_and_its_data<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");
     let (mut listener, addr) = bed.listener(None);
     let mut one = ready(bed, &here, addr);
@@ -351,7 +351,7 @@ fn rejecting_shows_status_28_and_its_data<F: Fabric>(bed: &Bed<F>) {
     assert_padded(one.private_data(), b"nor tomorrow", 148);
 }
 
-fn nobody_listening_is_refused_with_status_8<F: Fabric>(bed: &Bed<F>) {
+fn id_10_nobody_listening_is_refused_with_status_8<F: Fabric>(bed: &Bed<F>) {
     let (listener, addr) = bed.listener(None);
     drop(listener);
     let here = bed.fabric.open_channel().expect("a channel");

@@ -22,6 +22,7 @@ mod migrate;
 mod one_sided;
 mod options;
 mod processes;
+mod promises;
 mod queues;
 mod raw;
 mod receive_queues;

@@ -27,7 +27,7 @@ cases! {
     mr_03_a_stale_key_opens_nothing
     sq_04_what_reads_is_never_inline
     sq_07_no_rights_to_read_without_depth
-    section_2_5_refusals_end_both_queue_pairs
+    sm_03_what_section_2_5_refuses_ends_both_queue_pairs
     exposed_memory_checks_its_bounds
 }
 
@@ -243,7 +243,7 @@ fn sq_07_no_rights_to_read_without_depth<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(failed.status, Status::LocalQpOperation);
 }
 
-fn section_2_5_refusals_end_both_queue_pairs<F: Fabric>(bed: &Bed<F>) {
+fn sm_03_what_section_2_5_refuses_ends_both_queue_pairs<F: Fabric>(bed: &Bed<F>) {
     type Op = fn(Remote) -> SendOp;
     let write: Op = SendOp::Write;
     let imm: Op = |at| SendOp::WriteWithImm(at, 1);

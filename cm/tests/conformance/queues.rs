@@ -16,7 +16,7 @@ cases! {
     qp_06_missing_completion_queues_are_made
     qp_06_a_given_completion_queue_serves_both_directions_and_several_ids
     qp_08_a_queue_of_nothing_is_refused
-    qp_10_capacities_come_back_and_are_no_less
+    qp_10_capacities_come_back_and_qx_11_are_no_less
     qp_11_an_id_holds_one_queue_pair
     qp_20_both_sides_may_send_once_connected
     qp_22_disconnect_flushes_the_own_side_and_leaves_the_peers
@@ -87,7 +87,7 @@ fn qp_08_a_queue_of_nothing_is_refused<F: Fabric>(bed: &Bed<F>) {
     id.create_qp(&QpInit::rc()).expect("after the refusals");
 }
 
-fn qp_10_capacities_come_back_and_are_no_less<F: Fabric>(bed: &Bed<F>) {
+fn qp_10_capacities_come_back_and_qx_11_are_no_less<F: Fabric>(bed: &Bed<F>) {
     let init = QpInit::rc().send_wr(5).recv_wr(6).send_sge(2).recv_sge(1).inline(40);
     let one = bed.active(bed.at(7), &init);
     let (number, caps) = one.qp().expect("a queue pair");

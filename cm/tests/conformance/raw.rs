@@ -16,7 +16,7 @@ use crate::bed::{Bed, SOON};
 cases! {
     mr_01_remote_write_needs_local_write
     rc_05_a_send_under_a_wrong_key_fails_alone
-    rc_05_a_send_past_its_region_fails_alone
+    mr_02_a_send_past_its_region_fails_alone
     rc_05_a_receive_under_a_wrong_key_fails_both_sides
     rc_05_a_receive_into_a_read_only_region_fails_both_sides
     mr_03_a_stale_key_fails
@@ -132,7 +132,7 @@ fn rc_05_a_send_under_a_wrong_key_fails_alone<F: Fabric>(bed: &Bed<F>) {
     fails_alone(bed, |memory| Sge { lkey: memory.lkey() ^ 0x00ff_ff00, ..sge(memory, 8) });
 }
 
-fn rc_05_a_send_past_its_region_fails_alone<F: Fabric>(bed: &Bed<F>) {
+fn mr_02_a_send_past_its_region_fails_alone<F: Fabric>(bed: &Bed<F>) {
     fails_alone(bed, |memory| {
         let end = memory.as_ptr() as u64 + memory.len() as u64;
         Sge { addr: end - 4, ..sge(memory, 8) }

@@ -13,7 +13,7 @@ cases! {
     srq_01_an_id_bound_to_no_device_is_refused
     srq_02_takes_receives_at_once_and_srq_03_its_depth_comes_back
     srq_04_an_id_holds_one
-    srq_08_receives_of_the_id_go_to_its_shared_queue
+    srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_uses_it
     srq_09_is_busy_while_a_queue_pair_uses_it
     srq_11_its_queue_pairs_need_no_receive_capacity
     srq_is_taken_from_in_order_by_whichever_queue_pair_needs_one
@@ -48,7 +48,9 @@ fn srq_04_an_id_holds_one<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(error.code(), Code::Invalid);
 }
 
-fn srq_08_receives_of_the_id_go_to_its_shared_queue<F: Fabric>(bed: &Bed<F>) {
+fn srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_uses_it<F: Fabric>(
+    bed: &Bed<F>,
+) {
     let (mut listener, addr) = bed.listener(None);
     let mut one = bed.active(addr, &bed.small()).into_id();
     let (mut one, mut two) = std::thread::scope(|scope| {

@@ -22,7 +22,7 @@ cases! {
     sq_10_messages_of_every_size_arrive_whole
     pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs
     pl_05_a_full_receive_queue_takes_the_first_of_a_list
-    posts_keep_their_order_over_many_rounds
+    rc_07_posts_keep_their_order_over_many_rounds
 }
 
 fn request<F: Fabric>(bed: &Bed<F>, byte: u8, flags: SendFlags) -> SendRequest<F> {
@@ -187,7 +187,7 @@ fn pl_05_a_full_receive_queue_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>)
     assert_eq!(usize::from(list[0][0]), took, "the refused one is the first of the rest");
 }
 
-fn posts_keep_their_order_over_many_rounds<F: Fabric>(bed: &Bed<F>) {
+fn rc_07_posts_keep_their_order_over_many_rounds<F: Fabric>(bed: &Bed<F>) {
     let rounds = if bed.is_strict() { 20_000 } else { 200 };
     let init = QpInit::rc().send_wr(32).recv_wr(32).inline(16);
     let (mut one, mut two) = bed.pair(&init);

@@ -1,0 +1,108 @@
+//! Each function of librdmacm and libibverbs that one may look for, and what it is called here.
+//!
+//! Documentation only. What has no name here says why; "not there" means that no device of this
+//! crate does it yet. Layer 0 ([`Id`], [`Endpoint`], [`ExternalQp`]) is safe and owns its buffers;
+//! the seam below ([`Fabric`], [`Provider`], [`Qp`]) is what workers and devices use.
+//!
+//! # librdmacm
+//!
+//! - `rdma_create_event_channel`, `rdma_destroy_event_channel`: [`Fabric::open_channel`]; dropped
+//! - `rdma_get_cm_event`: [`Channel::next`]
+//! - `rdma_ack_cm_event`: needless: events are acknowledged as they are taken
+//! - `rdma_event_str`: the `Debug` of [`EventKind`]
+//! - `rdma_create_id`, `rdma_destroy_id`: [`Id::create`]; dropped
+//! - `rdma_create_ep`, `rdma_destroy_ep`: [`Endpoint::create`]; dropped
+//! - `rdma_migrate_id`: [`Id::migrate`]
+//! - `rdma_set_option`: [`Id::set_option`] with an [`IdOption`]; `RDMA_OPTION_IB_PATH` is not
+//!   there
+//! - `rdma_getaddrinfo`, `rdma_freeaddrinfo`: [`AddrInfo::resolve`], [`AddrInfo::of`]; dropped
+//! - `rdma_bind_addr`: [`Id::bind`]
+//! - `rdma_resolve_addr`, `rdma_resolve_route`: [`Id::resolve_addr`], [`Id::resolve_route`]
+//! - `rdma_listen`, `rdma_get_request`: [`Id::listen`], [`Id::get_request`] and
+//!   [`Endpoint::get_request`]; on a channel [`Id::of_request`]
+//! - `rdma_connect`, `rdma_accept`, `rdma_reject`: [`Id::connect`], [`Id::accept`],
+//!   [`Id::reject`]
+//! - the same with `rdma_conn_param.qp_num`: [`Id::connect_with`], [`Id::accept_with`]
+//! - `rdma_establish`, `rdma_init_qp_attr`: [`Id::establish`], [`Id::init_qp_attr`]
+//! - `rdma_disconnect`: [`Id::disconnect`]
+//! - `rdma_notify`: needless: a connection counts as up when its first message comes
+//! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`]; dropped with
+//!   the id
+//! - `rdma_create_srq`, `rdma_create_srq_ex`, `rdma_destroy_srq`: [`Id::create_srq`],
+//!   [`Id::destroy_srq`]
+//! - `rdma_get_local_addr`, `rdma_get_src_port`: [`Id::local_addr`]
+//! - `rdma_get_peer_addr`, `rdma_get_dst_port`: [`Id::peer_addr`]
+//! - `rdma_get_devices`, `rdma_free_devices`: [`Device::choose`], [`Device::named`]
+//! - `rdma_reg_msgs`: [`Buffer::new`], [`Buffer::many`]
+//! - `rdma_reg_read`, `rdma_reg_write`: [`Exposed::new`]
+//! - `rdma_dereg_mr`: dropped
+//! - `rdma_post_recv`, `rdma_post_recvv`: [`Id::post_recv`], [`Id::post_recvs`]
+//! - `rdma_post_send`, `rdma_post_sendv`, `rdma_post_read`, `rdma_post_write` and their lists:
+//!   [`Id::post_send`], [`Id::post_sends`] with a [`SendOp`]; [`Id::post_inline`]
+//! - `rdma_get_send_comp`, `rdma_get_recv_comp`: [`Id::next_send`], [`Id::next_recv`]
+//! - `rdma_set_local_ece`, `rdma_get_remote_ece`, `rdma_reject_ece`: not there
+//! - `struct rdma_cm_event`, `struct rdma_conn_param`: [`Event`], [`ConnParam`]
+//! - `rsocket` and the other calls of `<rdma/rsocket.h>`: not there
+//!
+//! # libibverbs
+//!
+//! - `ibv_get_device_list`, `ibv_get_device_name`, `ibv_open_device`, `ibv_close_device`:
+//!   [`Device::named`], [`Device::name`]; dropped
+//! - `ibv_query_device`, `ibv_query_device_ex`, `ibv_query_port`: [`Provider::caps`]
+//! - `ibv_query_gid`, `ibv_query_pkey`: by the connection manager; [`AddressVector`] says which
+//! - `ibv_alloc_pd`, `ibv_dealloc_pd`: one for each device handle, which is what regions and
+//!   queues are made on
+//! - `ibv_alloc_td`, `ibv_alloc_parent_domain`: [`doorbell_engine::provider::Sharing::Exclusive`]
+//!   says the same
+//! - `ibv_reg_mr`, `ibv_dereg_mr`: [`Provider::register`]; dropped. Safely [`Buffer`] and
+//!   [`Exposed`]
+//! - `ibv_rereg_mr`, `ibv_reg_dmabuf_mr`, `ibv_alloc_dm`, `ibv_advise_mr`: not there
+//! - `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_bind_mw`, `ibv_inc_rkey`: [`Window::new`],
+//!   [`Id::bind_window`], [`Id::invalidate`]; dropped
+//! - `ibv_create_comp_channel`, `ibv_get_cq_event`, `ibv_ack_cq_events`:
+//!   [`CompletionQueue::wait`], or the descriptors of [`Poller::wake_fds`]
+//! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
+//! - `ibv_create_cq`, `ibv_create_cq_ex`, `ibv_destroy_cq`: [`CompletionQueue::new`],
+//!   [`Provider::create_cq`]; dropped
+//! - `ibv_resize_cq`: not there
+//! - `ibv_poll_cq`, `ibv_start_poll` and what follows it: [`Poller::poll`]; of one queue pair
+//!   [`Id::next_send`], [`Id::next_recv`]
+//! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
+//!   [`Provider::create_srq`]; dropped
+//! - `ibv_modify_srq`, `ibv_query_srq`: [`SharedReceive::set_limit`], [`SharedReceive::limit`],
+//!   [`SharedReceive::depth`]; resizing is not there
+//! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
+//! - `ibv_create_qp`, `ibv_create_qp_ex`, `ibv_destroy_qp`: [`ExternalQp::new`] with a
+//!   [`QpInit`]; dropped. Of an id [`Id::create_qp`]
+//! - `ibv_modify_qp`, `ibv_query_qp`: [`ExternalQp::modify`], [`ExternalQp::query`],
+//!   [`Id::query_qp`] with [`QpFields`]
+//! - `ibv_post_send`, `ibv_wr_start` and what follows it: [`ExternalQp::post_sends`],
+//!   [`Qp::post`]; a slice is one doorbell
+//! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
+//! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Provider::create_ah`],
+//!   [`Provider::sender_of`]
+//! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
+//! - `ibv_open_xrcd`, `ibv_open_qp`, `ibv_get_srq_num`, `ibv_create_wq`,
+//!   `ibv_create_rwq_ind_table`, `ibv_create_flow`: not there
+//! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
+//!   as they are taken
+//! - `ibv_fork_init`: needless: mappings of regions are not inherited
+//! - `ibv_wc_status_str`, `ibv_node_type_str`: the `Debug` of [`Status`]
+//! - `struct ibv_wc`, `struct ibv_send_wr`, `struct ibv_recv_wr`, `struct ibv_sge`: [`Wc`] and
+//!   [`Completion`], [`SendWr`] and [`SendRequest`], [`RecvWr`], [`Sge`]
+//! - `struct ibv_qp_attr`, `enum ibv_qp_state`, `struct ibv_ah_attr`: [`QpFields`], [`QpState`],
+//!   [`AddressVector`]
+
+#[cfg(doc)]
+use doorbell_engine::provider::{Poller, Provider, Qp, Srq};
+#[cfg(doc)]
+use doorbell_engine::wc::{Status, Wc};
+#[cfg(doc)]
+use doorbell_engine::wr::{RecvWr, SendOp, SendWr, Sge};
+
+#[cfg(doc)]
+use crate::{
+    AddrInfo, AddressVector, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device,
+    Endpoint, Event, EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, QpFields, QpInit,
+    QpState, SendRequest, SharedReceive, Window,
+};
