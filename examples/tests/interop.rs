@@ -70,6 +70,45 @@ fn rping_meets_itself() {
 }
 
 #[test]
+fn udaddy_meets_itself() {
+    for _ in 0..5 {
+        meet(&["udaddy-server"], &["udaddy-client"]);
+    }
+    let large = ["--count", "30", "--size", "4096"];
+    let (server, client) = (["udaddy-server"], ["udaddy-client"]);
+    meet(&[&server[..], &large].concat(), &[&client[..], &large].concat());
+}
+
+#[test]
+fn udaddy_notices_datagrams_of_another_length() {
+    let (server, addr) = listening(&["udaddy-server", "--size", "99", "--limit", "2"]);
+    let port = addr.port().to_string();
+    let client = interop(&["udaddy-client", "--limit", "2", "--port", &port]).spawn();
+    assert_fails(&end(server), "it did not end");
+    end(client.expect("a client"));
+}
+
+#[test]
+fn mckey_meets_itself() {
+    let group = format!("239.255.{}.1", std::process::id() % 250);
+    let start = |part| {
+        let mut child = interop(&[part, "--group", &group]).spawn().expect("a receiver");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output is piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        assert!(line.starts_with("joined"), "{line}");
+        child
+    };
+    let receivers = [start("mckey-receiver"), start("mckey-receiver")];
+    let sender = run(&["mckey-sender", "--group", &group]);
+    assert!(sender.status.success(), "{}", String::from_utf8_lossy(&sender.stderr));
+    for receiver in receivers.map(end) {
+        assert!(receiver.status.success(), "{}", String::from_utf8_lossy(&receiver.stderr));
+    }
+}
+
+#[test]
 fn rping_refuses_more_than_it_allows() {
     let (server, addr) = listening(&["rping-server", "--size", "100"]);
     let client = run(&["rping-client", "--size", "101", "--port", &addr.port().to_string()]);

@@ -58,6 +58,39 @@ pairing() {
     done
 }
 
+# True if some program has an id on its way to the multicast group. The sender waits three seconds more.
+towards_group() {
+    rdma resource show cm_id | grep -q "$group"
+}
+
+# groupcast NAME TIMES RECEIVER... ::: SENDER...: passes if both end with 0 within $limit seconds. The
+# sender begins when the receiver is about to join $group.
+groupcast() {
+    local name=$1 times=$2
+    shift 2
+    local -a first=()
+    while [ "$1" != ::: ]; do
+        first+=("$1")
+        shift
+    done
+    shift
+    local run ok receiver from_receiver from_sender
+    for ((run = 1; run <= times; run++)); do
+        timeout -k 5 "$limit" "${first[@]}" > "$scratch/receiver" 2>&1 &
+        receiver=$!
+        await 15 towards_group
+        timeout -k 5 "$limit" "$@" > "$scratch/sender" 2>&1
+        from_sender=$?
+        wait "$receiver"
+        from_receiver=$?
+        echo "exit code $from_receiver of: ${first[*]}" >> "$scratch/receiver"
+        echo "exit code $from_sender of: $*" >> "$scratch/sender"
+        ok=yes
+        [ "$from_receiver$from_sender" = 00 ] || ok=no
+        tell "$name, run $run of $times" "$ok" "$scratch/receiver" "$scratch/sender"
+    done
+}
+
 # Messages of a stream with batches of 16, and the write() calls of both sides together: on rxe a
 # doorbell is one of those, so there may be one for twelve messages at most.
 doorbells() {
@@ -144,6 +177,20 @@ if [ -n "${INTEROP:-}" ]; then
         rdma_xserver -c r -p $port ::: "$INTEROP" rdma-xclient "${here[@]}"
     pairing "interop cmtime-server with cmtime" 3 \
         "$INTEROP" cmtime-server "${here[@]}" --count 50 ::: cmtime -s $address -p $port -c 50
+
+    # udaddy takes no other port.
+    port=7174
+    pairing "interop udaddy-server with udaddy" 5 \
+        "$INTEROP" udaddy-server --addr $address ::: udaddy -s $address
+    pairing "udaddy with interop udaddy-client" 5 \
+        udaddy -b $address ::: "$INTEROP" udaddy-client --addr $address
+    group=239.255.1.1
+    groupcast "interop mckey-receiver with mckey -s" 2 \
+        "$INTEROP" mckey-receiver --addr $address --group $group ::: \
+        mckey -m $group -b $address -s
+    groupcast "mckey with interop mckey-sender" 2 \
+        mckey -m $group -b $address ::: \
+        "$INTEROP" mckey-sender --addr $address --group $group
 fi
 
 result

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use doorbell_cm::{CmError, Device, Program};
 use doorbell_examples::interop::{
-    CmtimeServer, LIMIT, Plan, RdmaClient, RdmaServer, RdmaXclient, RdmaXserver, RpingClient,
-    RpingServer, UcmatoseClient, UcmatoseServer,
+    CmtimeServer, LIMIT, Mckey, MckeyReceiver, MckeySender, Plan, RdmaClient, RdmaServer,
+    RdmaXclient, RdmaXserver, RpingClient, RpingServer, UcmatoseClient, UcmatoseServer,
+    UdaddyClient, UdaddyServer,
 };
 
 #[derive(Parser)]
@@ -46,6 +47,14 @@ enum Part {
     RdmaXserver(Where),
     /// Be the client of one `rdma_xserver -c r`.
     RdmaXclient(Where),
+    /// Serve one `udaddy -s`: COUNT datagrams of SIZE bytes each way (10 of 100).
+    UdaddyServer(Amount),
+    /// Be the client of one `udaddy`: COUNT datagrams of SIZE bytes each way (10 of 100).
+    UdaddyClient(Amount),
+    /// Receive from one `mckey -s`: COUNT datagrams of SIZE bytes (10 of 100).
+    MckeyReceiver(Group),
+    /// Send to whoever runs `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
+    MckeySender(Group),
     /// Serve `cmtime -s`: COUNT connections (100).
     CmtimeServer(Amount),
 }
@@ -77,6 +86,22 @@ struct Amount {
     /// Bytes; else as the peer does by default.
     #[arg(long)]
     size: Option<usize>,
+}
+
+#[derive(clap::Args)]
+struct Group {
+    #[command(flatten)]
+    amount: Amount,
+    /// The multicast group.
+    #[arg(long)]
+    group: IpAddr,
+}
+
+impl Group {
+    fn mckey(&self) -> Mckey {
+        let (count, size) = (self.amount.count(10), self.amount.size(100));
+        Mckey { plan: self.amount.place.plan(0), group: self.group, count, size }
+    }
 }
 
 impl Where {
@@ -115,7 +140,10 @@ impl Part {
             | Part::RpingClient(amount)
             | Part::UcmatoseServer(amount)
             | Part::UcmatoseClient(amount)
+            | Part::UdaddyServer(amount)
+            | Part::UdaddyClient(amount)
             | Part::CmtimeServer(amount) => &amount.place,
+            Part::MckeyReceiver(group) | Part::MckeySender(group) => &group.amount.place,
         }
     }
 
@@ -141,6 +169,16 @@ impl Part {
                 let (count, size) = (amount.count(10), amount.size(100));
                 place.play(UcmatoseClient { plan, count, size })
             }
+            Part::UdaddyServer(amount) => {
+                let (count, size) = (amount.count(10), amount.size(100));
+                place.play(UdaddyServer { plan: rping, count, size })
+            }
+            Part::UdaddyClient(amount) => {
+                let (count, size) = (amount.count(10), amount.size(100));
+                place.play(UdaddyClient { plan: rping, count, size })
+            }
+            Part::MckeyReceiver(group) => place.play(MckeyReceiver(group.mckey())),
+            Part::MckeySender(group) => place.play(MckeySender(group.mckey())),
             Part::RdmaXserver(_) => place.play(RdmaXserver { plan }),
             Part::RdmaXclient(_) => place.play(RdmaXclient { plan }),
             Part::CmtimeServer(amount) => {

@@ -2,9 +2,11 @@
 //! peer sends is checked, length and status; a program that differs is an error, not a surprise.
 
 mod cmtime;
+mod mckey;
 mod rdma;
 mod rping;
 mod ucmatose;
+mod udaddy;
 mod xrdma;
 
 use std::net::SocketAddr;
@@ -16,9 +18,11 @@ use doorbell_engine::error::Code;
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 pub use cmtime::CmtimeServer;
+pub use mckey::{Mckey, MckeyReceiver, MckeySender};
 pub use rdma::{RdmaClient, RdmaServer};
 pub use rping::{RpingClient, RpingServer};
 pub use ucmatose::{UcmatoseClient, UcmatoseServer};
+pub use udaddy::{UdaddyClient, UdaddyServer};
 pub use xrdma::{RdmaXclient, RdmaXserver};
 
 /// How long a whole exchange may take, unless it is told otherwise.
