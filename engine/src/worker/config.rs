@@ -59,6 +59,8 @@ pub struct Config {
     pub requests: u32,
     /// Timers a handler may have set, at a time; at most 65 536.
     pub timers: u32,
+    /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65 536.
+    pub work: u32,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,
 }
@@ -81,6 +83,7 @@ impl Config {
         keeps: 64,
         requests: 64,
         timers: 64,
+        work: 64,
         drain_turns: 1 << 24,
     };
 
@@ -180,6 +183,7 @@ impl Config {
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
             (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "64 or more"),
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
+            (self.work <= 1 << 16, "work", self.work, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
         ];
         for (holds, name, value, may) in rules {
@@ -230,6 +234,7 @@ mod tests {
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },
+            Config { work: 1 << 17, ..good },
         ];
         for config in bad {
             assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");

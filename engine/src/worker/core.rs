@@ -74,6 +74,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) pass: u64,
     pub(super) closing: Vec<u32>,
     pub(super) turn: u64,
+    /// Receives that came back without a message to a handler.
+    pub(super) returned_otherwise: u64,
     /// Requests posted and not over.
     pub(super) flying: u32,
     /// Turns since the bells were rung.
@@ -117,6 +119,7 @@ impl<P: Provider> Core<P> {
             pass: 0,
             closing: Vec::with_capacity(config.peers as usize),
             turn: 0,
+            returned_otherwise: 0,
             flying: 0,
             held: 0,
             lone: false,
@@ -179,13 +182,19 @@ impl<P: Provider> Core<P> {
 
     #[inline(never)]
     fn post_refill(&mut self) {
+        let out = self.stats.received + self.returned_otherwise - self.stats.refilled;
+        self.stats.receives_out_most = self.stats.receives_out_most.max(out);
         // SAFETY: the blocks lie in the shared region, which outlives the queue; they were
         // released, so nobody else touches them.
         let result = unsafe { self.shared.srq().post(&self.refill) };
         match result {
-            Ok(()) => self.refill.clear(),
+            Ok(()) => {
+                self.stats.refilled += self.refill.len() as u64;
+                self.refill.clear();
+            }
             // The rest goes with the next post.
             Err(error) => {
+                self.stats.refilled += error.accepted as u64;
                 self.refill.drain(..error.accepted);
             }
         }

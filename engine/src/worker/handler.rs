@@ -134,6 +134,11 @@ pub trait Handler<P: Provider> {
         let _ = (peer, token, result, out);
     }
 
+    /// Another thread has submitted this key: see [`super::Handle::submit`].
+    fn on_work(&mut self, key: u64, out: &mut Outbox<'_, P>) {
+        let _ = (key, out);
+    }
+
     /// A timer that was set with this key is due: see [`Outbox::set_timer`].
     fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
         let _ = (key, out);

@@ -6,6 +6,7 @@ use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
 use super::credit::{HELLO_BYTES, Seat, Words};
+use super::handle::Desk;
 use super::shared::SharedRecv;
 use crate::error::SetupError;
 use crate::provider::{Provider, QpCaps};
@@ -30,16 +31,19 @@ pub(super) struct Mailbox<P: Provider> {
     /// Queue pairs whose connection the worker wants ended.
     closing: ArrayQueue<u32>,
     closing_flag: AtomicBool,
+    /// What other threads have of the worker.
+    pub(super) desk: Arc<Desk>,
 }
 
 impl<P: Provider> Mailbox<P> {
-    pub(super) fn new(peers: u32) -> Mailbox<P> {
+    pub(super) fn new(peers: u32, work: u32) -> Mailbox<P> {
         // A peer has at most three letters on the way; and one way out.
         Mailbox {
             queue: ArrayQueue::new(peers as usize * 3 + 16),
             flag: AtomicBool::new(false),
             closing: ArrayQueue::new(peers as usize + 16),
             closing_flag: AtomicBool::new(false),
+            desk: Arc::new(Desk::new(work)),
         }
     }
 
@@ -62,6 +66,7 @@ impl<P: Provider> Mailbox<P> {
     fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
         self.queue.push(mail)?;
         self.flag.store(true, Ordering::Release);
+        self.desk.wake();
         Ok(())
     }
 

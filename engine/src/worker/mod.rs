@@ -8,6 +8,7 @@
 mod config;
 mod core;
 mod credit;
+mod handle;
 mod handler;
 mod kept;
 mod mailbox;
@@ -30,6 +31,7 @@ use std_alloc::sync::Arc;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
 pub use self::credit::{HELLO_BYTES, Seat};
+pub use self::handle::{Handle, Waker};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
@@ -51,6 +53,9 @@ use crate::wc::{Status, Wc};
 
 /// Every so many idle turns even a few released blocks go back to the shared queue.
 const REFILL_IDLE_TURNS: u64 = 64;
+
+/// Every so many turns other threads see new counters.
+const SHOW_TURNS: u64 = 1 << 12;
 
 /// Every so many busy turns the clock is read.
 const CLOCK_TURNS: u64 = 16;
@@ -115,7 +120,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         shared.set_aside(config.refill)?;
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
-        let mailbox = Arc::new(Mailbox::new(config.peers));
+        let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
         let mut core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
         core.message_max = nic.caps().message_max;
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
@@ -141,11 +146,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         self.core.turn += 1;
         self.core.stats.turns += 1;
+        if self.core.turn.is_multiple_of(SHOW_TURNS) {
+            self.show();
+        }
         if taken == 0 {
             self.rest();
         } else {
             self.idle = 0;
-            self.core.stats.completions += taken as u64;
+            self.core.stats.count_poll(taken);
+        }
+        if self.core.mailbox.desk.has_work() {
+            self.do_work();
         }
         if self.core.requests.has_answers() {
             self.tell_answers();
@@ -182,6 +193,35 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 self.advance(clock());
             }
         }
+    }
+
+    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: `rest` is
+    /// called in a loop until there is something, and should return when the waker of
+    /// [`Worker::set_waker`] is called, or after a time it chooses, which bounds how late a
+    /// completion is seen. With threads, that is `park_timeout` and `unpark`.
+    pub fn run_resting(&mut self, stop: &AtomicBool, spin: u64, mut rest: impl FnMut()) {
+        while !stop.load(Ordering::Relaxed) {
+            if self.turn() > 0 || self.idle < spin {
+                continue;
+            }
+            // Announce, look again, rest: what is left for the worker from here on wakes it.
+            self.core.mailbox.desk.begin_rest();
+            let left = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
+            if !left && !stop.load(Ordering::Relaxed) {
+                rest();
+            }
+            self.core.mailbox.desk.end_rest();
+        }
+    }
+
+    /// What wakes the thread this worker rests on; the first one stays.
+    pub fn set_waker(&self, waker: Waker) {
+        self.core.mailbox.desk.set_waker(waker);
+    }
+
+    /// A handle for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle(self.core.mailbox.desk.clone())
     }
 
     /// Tells the worker the time, which must not go back, and calls the handler for each timer
@@ -258,6 +298,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn rest(&mut self) {
         self.idle += 1;
         self.core.stats.idle_turns += 1;
+        if self.idle == 1 {
+            self.show();
+        }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) && self.poller.is_broken() {
             self.core.fail_all(DownReason::Failed(Status::Fatal));
         }
@@ -354,6 +397,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let Some(slot) = slot.filter(|slot| self.knows(*slot)) else {
             // Its peer went while the message was on its way.
             self.core.stats.strays += 1;
+            self.core.returned_otherwise += 1;
             self.core.release(block);
             return;
         };
@@ -371,9 +415,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn failed(&mut self, wc: &Wc, number: Number) {
         self.core.stats.errors += 1;
+        let status = wc.status as usize;
+        if let Some(count) = self.core.stats.errors_by_status.get_mut(status) {
+            *count += 1;
+        }
         match number {
             Number::Recv { block } => {
                 if block < self.core.shared.blocks() {
+                    self.core.returned_otherwise += 1;
                     self.core.release(block);
                 }
                 if let Some(slot) = self.core.peers.find(wc.qp_num) {
@@ -388,6 +437,23 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 }
             }
         }
+    }
+
+    /// Does what other threads have submitted.
+    #[cold]
+    #[inline(never)]
+    fn do_work(&mut self) {
+        // As much as may wait: who submits all the time does not keep the worker from its peers.
+        for _ in 0..self.core.config.work.max(1) {
+            let Some(key) = self.core.mailbox.desk.take() else { return };
+            self.handler.on_work(key, &mut Outbox { core: &mut self.core });
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn show(&mut self) {
+        self.core.mailbox.desk.shown.show(&self.core.stats);
     }
 
     /// Tells the handler of requests that are over.

@@ -207,7 +207,7 @@ impl<P: Provider> Core<P> {
         }
         peer.posted = peer.pushed;
         self.flying += 1;
-        self.stats.doorbells += 1;
+        self.stats.count_batch(1);
         self.stats.sent += 1;
         true
     }
@@ -327,7 +327,7 @@ impl<P: Provider> Core<P> {
         // SAFETY: every piece lies in a block of ours, or in the stage and inline; a block is
         // released only when its send is retired. The worker's thread is the one that polls.
         let result = unsafe { qp.post(&batch.list) };
-        self.stats.doorbells += 1;
+        self.stats.count_batch(batch.list.len());
         let (accepted, cause) = match result {
             Ok(()) => (batch.list.len(), None),
             Err(error) => (error.accepted, Some(error.cause)),

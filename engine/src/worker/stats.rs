@@ -1,7 +1,18 @@
-//! What a worker has done, in plain numbers.
+//! What a worker has done, in plain numbers; and a copy of them for other threads.
 
-/// Counters of one worker; they only grow.
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use std_alloc::boxed::Box;
+
+use super::config::{POLL_BATCH, SEND_BATCH};
+
+/// Kinds of [`crate::wc::Status`], by number.
+const STATUSES: usize = 22;
+
+/// Counters of one worker; they only grow, but for the marks named so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Stats {
     /// Turns.
     pub turns: u64,
@@ -29,4 +40,250 @@ pub struct Stats {
     pub strays: u64,
     /// Connections that could not be reported to the control plane as closing.
     pub close_lost: u64,
+    /// Receives given back to the shared queue.
+    pub refilled: u64,
+    /// A mark: the most receives of the shared queue that were with this worker at a time.
+    pub receives_out_most: u64,
+    /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16.
+    pub batches: [u64; SEND_BATCH.ilog2() as usize + 1],
+    /// Polls that found something, by how much: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32.
+    pub polls: [u64; POLL_BATCH.ilog2() as usize + 1],
+    /// Completions with an error by status (`enum ibv_wc_status`): 12 is a peer that did not
+    /// answer, 13 one that had no receive, each over all retries.
+    pub errors_by_status: [u64; STATUSES],
+}
+
+/// Words of [`Stats`].
+const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
+
+/// What is counted, with what it is called outside and what it means.
+const NAMES: [(&str, &str); 15] = [
+    ("turns_total", "Turns of the worker's loop"),
+    ("idle_turns_total", "Turns that found nothing"),
+    ("completions_total", "Completions taken"),
+    ("received_total", "Messages received"),
+    ("sent_total", "Requests handed to the device"),
+    ("doorbells_total", "Posts of sends"),
+    ("credit_stalls_total", "Messages that found no credit"),
+    ("credit_returns_total", "Words of credit sent"),
+    ("deferred_total", "Replies that had to wait"),
+    ("post_full_total", "Posts cut short by a full queue"),
+    ("errors_total", "Completions with an error"),
+    ("strays_total", "Completions of peers that are gone"),
+    ("close_lost_total", "Connections whose end was not reported"),
+    ("refilled_total", "Receives given back to the shared queue"),
+    ("receives_out_most", "Most receives of the shared queue with this worker"),
+];
+
+impl Stats {
+    #[inline(always)]
+    pub(super) fn count_batch(&mut self, requests: usize) {
+        self.doorbells += 1;
+        if let Some(count) = self.batches.get_mut(requests.max(1).ilog2() as usize) {
+            *count += 1;
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn count_poll(&mut self, taken: usize) {
+        self.completions += taken as u64;
+        if let Some(count) = self.polls.get_mut(taken.max(1).ilog2() as usize) {
+            *count += 1;
+        }
+    }
+
+    /// All numbers, in the order of the fields.
+    fn words(&self) -> [u64; WORDS] {
+        let plain = [
+            self.turns,
+            self.idle_turns,
+            self.completions,
+            self.received,
+            self.sent,
+            self.doorbells,
+            self.credit_stalls,
+            self.credit_returns,
+            self.deferred,
+            self.post_full,
+            self.errors,
+            self.strays,
+            self.close_lost,
+            self.refilled,
+            self.receives_out_most,
+        ];
+        let mut words = [0; WORDS];
+        let rest = self.batches.iter().chain(&self.polls).chain(&self.errors_by_status);
+        for (word, number) in words.iter_mut().zip(plain.iter().chain(rest)) {
+            *word = *number;
+        }
+        words
+    }
+
+    /// The numbers from [`Stats::words`].
+    fn from_words(words: [u64; WORDS]) -> Stats {
+        let mut stats = Stats::default();
+        let Stats {
+            turns,
+            idle_turns,
+            completions,
+            received,
+            sent,
+            doorbells,
+            credit_stalls,
+            credit_returns,
+            deferred,
+            post_full,
+            errors,
+            strays,
+            close_lost,
+            refilled,
+            receives_out_most,
+            batches,
+            polls,
+            errors_by_status,
+        } = &mut stats;
+        let plain = [turns, idle_turns, completions, received, sent, doorbells, credit_stalls]
+            .into_iter()
+            .chain([credit_returns, deferred, post_full, errors, strays, close_lost, refilled])
+            .chain([receives_out_most]);
+        let places = plain.chain(batches).chain(polls).chain(errors_by_status);
+        for (place, word) in places.zip(words) {
+            *place = word;
+        }
+        stats
+    }
+
+    /// Writes all of them in the text format of Prometheus, each with `labels` (such as
+    /// `worker="3"`, or nothing).
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_prometheus(&self, out: &mut impl Write, labels: &str) -> fmt::Result {
+        let all = if labels.is_empty() { ("", "") } else { ("{", "}") };
+        for ((name, help), value) in NAMES.iter().zip(self.words()) {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            writeln!(out, "# HELP doorbell_worker_{name} {help}.")?;
+            writeln!(out, "# TYPE doorbell_worker_{name} {kind}")?;
+            writeln!(out, "doorbell_worker_{name}{}{labels}{} {value}", all.0, all.1)?;
+        }
+        let batches = ("requests_per_doorbell", "Requests that one doorbell rang for");
+        histogram(out, batches, labels, &self.batches, self.sent)?;
+        let polls = ("completions_per_poll", "Completions that one poll found");
+        histogram(out, polls, labels, &self.polls, self.completions)?;
+        let name = "doorbell_worker_status_errors_total";
+        writeln!(out, "# HELP {name} Completions with an error, by status.")?;
+        writeln!(out, "# TYPE {name} counter")?;
+        let comma = if labels.is_empty() { "" } else { "," };
+        for (status, value) in self.errors_by_status.iter().enumerate().filter(|(_, n)| **n > 0) {
+            writeln!(out, "{name}{{{labels}{comma}status=\"{status}\"}} {value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts by powers of two, as a histogram.
+fn histogram(
+    out: &mut impl Write,
+    (name, help): (&str, &str),
+    labels: &str,
+    counts: &[u64],
+    sum: u64,
+) -> fmt::Result {
+    let comma = if labels.is_empty() { "" } else { "," };
+    let braces = if labels.is_empty() { ("", "") } else { ("{", "}") };
+    writeln!(out, "# HELP doorbell_worker_{name} {help}.")?;
+    writeln!(out, "# TYPE doorbell_worker_{name} histogram")?;
+    let mut all = 0;
+    for (n, count) in counts.iter().enumerate() {
+        all += count;
+        let most = (2u64 << n) - 1;
+        writeln!(out, "doorbell_worker_{name}_bucket{{{labels}{comma}le=\"{most}\"}} {all}")?;
+    }
+    writeln!(out, "doorbell_worker_{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {all}")?;
+    writeln!(out, "doorbell_worker_{name}_sum{}{labels}{} {sum}", braces.0, braces.1)?;
+    writeln!(out, "doorbell_worker_{name}_count{}{labels}{} {all}", braces.0, braces.1)
+}
+
+/// The numbers as other threads see them: each is a little old, and they are not of one moment.
+pub(super) struct Shown(Box<[AtomicU64]>);
+
+impl Shown {
+    pub(super) fn new() -> Shown {
+        Shown((0..WORDS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Relaxed: numbers that guard no other memory.
+    pub(super) fn show(&self, stats: &Stats) {
+        for (shown, word) in self.0.iter().zip(stats.words()) {
+            shown.store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn look(&self) -> Stats {
+        let mut words = [0; WORDS];
+        for (word, shown) in words.iter_mut().zip(&self.0) {
+            *word = shown.load(Ordering::Relaxed);
+        }
+        Stats::from_words(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    fn some() -> Stats {
+        let mut words = [0; WORDS];
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = 1000 + n as u64;
+        }
+        Stats::from_words(words)
+    }
+
+    /// Every field is in its place, there and back, and through the copy.
+    #[test]
+    fn the_copy_is_whole() {
+        let stats = some();
+        assert_eq!(stats.turns, 1000);
+        assert_eq!(stats.receives_out_most, 1014);
+        assert_eq!(stats.errors_by_status[21], 1000 + WORDS as u64 - 1);
+        assert_eq!(Stats::from_words(stats.words()), stats);
+        let shown = Shown::new();
+        shown.show(&stats);
+        assert_eq!(shown.look(), stats);
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let mut stats = Stats::default();
+        for requests in [1, 2, 3, 16] {
+            stats.count_batch(requests);
+            stats.sent += requests as u64;
+        }
+        stats.errors_by_status[13] = 4;
+        for (labels, all, status) in [
+            ("", "doorbell_worker_doorbells_total 4", "{status=\"13\"} 4"),
+            (
+                "worker=\"3\"",
+                "doorbell_worker_doorbells_total{worker=\"3\"} 4",
+                "{worker=\"3\",status=\"13\"} 4",
+            ),
+        ] {
+            let mut text = String::new();
+            stats.write_prometheus(&mut text, labels).unwrap();
+            assert!(text.contains(all), "{text}");
+            assert!(text.contains(status), "{text}");
+            for line in text.lines().filter(|line| !line.starts_with('#')) {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                assert!(name.starts_with("doorbell_worker_") && value.parse::<u64>().is_ok());
+            }
+        }
+        let mut text = String::new();
+        stats.write_prometheus(&mut text, "").unwrap();
+        for line in ["{le=\"1\"} 1", "{le=\"3\"} 3", "{le=\"15\"} 3", "{le=\"31\"} 4"] {
+            assert!(text.contains(&std::format!("requests_per_doorbell_bucket{line}")), "{line}");
+        }
+        assert!(text.contains("requests_per_doorbell_sum 22\n"));
+    }
 }

@@ -171,6 +171,7 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         keeps: prng.range(1, 8) as u32,
         requests: prng.range(1, 8) as u32,
         timers: 0,
+        work: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
     };
     SidePlan { workers, queues: prng.range(1, workers.min(2) as u64) as usize, config }

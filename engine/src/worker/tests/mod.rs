@@ -2,6 +2,7 @@
 
 mod bells;
 mod credits;
+mod handle;
 mod kept;
 mod requests;
 
@@ -30,6 +31,7 @@ const CONFIG: Config = Config {
     window_min: 2,
     sends: 1024,
     hold_turns: 0,
+    work: 4,
     keeps: 4,
     requests: 4,
     timers: 4,

@@ -1,0 +1,100 @@
+//! What other threads have of a worker: they give it work, wake it, and look at its counters.
+
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+
+use crossbeam::queue::ArrayQueue;
+use spin::Once;
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use super::stats::{Shown, Stats};
+
+/// Wakes a thread that rests.
+pub type Waker = Box<dyn Fn() + Send + Sync>;
+
+/// What the worker and its handles have in common.
+pub(super) struct Desk {
+    work: ArrayQueue<u64>,
+    has_work: AtomicBool,
+    /// The worker's thread rests, or is about to.
+    resting: AtomicBool,
+    waker: Once<Waker>,
+    pub(super) shown: Shown,
+}
+
+impl Desk {
+    pub(super) fn new(work: u32) -> Desk {
+        Desk {
+            work: ArrayQueue::new((work as usize).max(1)),
+            has_work: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
+            waker: Once::new(),
+            shown: Shown::new(),
+        }
+    }
+
+    /// True if there is work. Acquire pairs with `submit`.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        self.has_work.load(Ordering::Acquire)
+    }
+
+    /// Takes the oldest piece of work; lowers the flag when there is none.
+    pub(super) fn take(&self) -> Option<u64> {
+        if let Some(key) = self.work.pop() {
+            return Some(key);
+        }
+        // Lowered before the last look: work that comes after it raises the flag again.
+        self.has_work.swap(false, Ordering::AcqRel);
+        self.work.pop()
+    }
+
+    /// Something was left for the worker: it is woken if it rests.
+    pub(super) fn wake(&self) {
+        // SeqCst, as in `begin_rest`: either this sees that the worker rests, or the worker sees
+        // what was left before it goes to rest. Without it a wake-up could be lost.
+        fence(Ordering::SeqCst);
+        if self.resting.load(Ordering::Relaxed)
+            && let Some(waker) = self.waker.get()
+        {
+            waker();
+        }
+    }
+
+    /// The worker is about to rest; what was left for it is looked at after this.
+    pub(super) fn begin_rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn end_rest(&self) {
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_waker(&self, waker: Waker) {
+        self.waker.call_once(|| waker);
+    }
+}
+
+/// A worker as other threads know it. Clones are handles on the same.
+#[derive(Clone)]
+pub struct Handle(pub(super) Arc<Desk>);
+
+impl Handle {
+    /// Gives the worker work: its handler's [`super::Handler::on_work`] is called with `key` in one
+    /// of the next turns, in the order of submission of each thread. Wakes a worker that rests. False:
+    /// `Config::work` keys wait already, because the worker does not turn.
+    #[must_use]
+    pub fn submit(&self, key: u64) -> bool {
+        let fits = self.0.work.push(key).is_ok();
+        self.0.has_work.store(true, Ordering::Release);
+        self.0.wake();
+        fits
+    }
+
+    /// What the worker has done: as of its last idle turn, or some hundred turns ago. It is not
+    /// stopped for this, and the numbers are not all of the same moment.
+    pub fn stats(&self) -> Stats {
+        self.0.shown.look()
+    }
+}
