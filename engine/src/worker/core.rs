@@ -14,6 +14,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::config::{Config, DIRTY_PEERS};
+use super::finish::Finish;
 use super::handler::{DownReason, Message, PeerId};
 use super::kept::{Keeping, Kept, Token};
 use super::mailbox::{Heard, Mailbox};
@@ -73,6 +74,8 @@ pub(super) struct Core<P: Provider> {
     /// Passes over the deferred replies.
     pub(super) pass: u64,
     pub(super) closing: Vec<u32>,
+    /// Peers to be closed when nothing is left for them.
+    pub(super) finishing: Vec<Finish>,
     pub(super) turn: u64,
     /// Receives that came back without a message to a handler.
     pub(super) returned_otherwise: u64,
@@ -118,6 +121,7 @@ impl<P: Provider> Core<P> {
             owing: Vec::with_capacity(config.peers as usize),
             pass: 0,
             closing: Vec::with_capacity(config.peers as usize),
+            finishing: Vec::with_capacity(config.peers as usize),
             turn: 0,
             returned_otherwise: 0,
             flying: 0,
@@ -204,7 +208,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn room(&mut self, id: PeerId) -> u32 {
         let send_queue = self.config.send_queue;
         match self.peers.get(id) {
-            Some(peer) if peer.state == PeerState::Up && peer.deferred == 0 => {
+            Some(peer) if peer.state == PeerState::Up && peer.deferred == 0 && !peer.finishing => {
                 let (slots, credits) = peer.measure(send_queue);
                 slots.min(credits.saturating_sub(peer.credit.spare()))
             }

@@ -8,6 +8,7 @@
 mod config;
 mod core;
 mod credit;
+mod finish;
 mod handle;
 mod handler;
 mod kept;
@@ -160,6 +161,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         if self.core.requests.has_answers() {
             self.tell_answers();
+        }
+        if !self.core.finishing.is_empty() {
+            self.core.tend_finishing();
         }
         if !self.core.closing.is_empty() {
             self.finish_closing();

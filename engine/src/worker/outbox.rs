@@ -179,7 +179,15 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.flush();
     }
 
-    /// Ends the connection to a peer. What was sent and not yet taken may be lost; its
+    /// Ends the connection to a peer when all that was accepted for it is acknowledged: messages,
+    /// replies that wait for room or credit, requests. Nothing new is taken from here on but replies
+    /// to what it still sends. After `Config::drain_turns` turns it is closed all the same. Its
+    /// [`super::Handler::on_peer_down`] comes then, and says `Closed`.
+    pub fn finish(&mut self, peer: PeerId) {
+        self.core.finish(peer);
+    }
+
+    /// Ends the connection to a peer at once. What was sent and not yet taken may be lost; its
     /// [`super::Handler::on_peer_down`] comes when it has drained.
     pub fn close(&mut self, peer: PeerId) {
         self.core.close(peer);

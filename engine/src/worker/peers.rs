@@ -57,6 +57,8 @@ pub(super) struct Peer<P: Provider> {
     pub(super) until_signal: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
     pub(super) batch: u32,
+    /// Nothing new is taken for it: it is closed when the rest is acknowledged.
+    pub(super) finishing: bool,
     /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
     /// The last pass over the deferred replies in which one of this peer had to stay.
@@ -78,7 +80,9 @@ impl<P: Provider> Peer<P> {
         let slots = send_queue.saturating_sub(self.pushed.wrapping_sub(self.retired));
         let allowed = self.seat.as_ref().map_or(0, Seat::allowed);
         let credits = self.credit.left(self.pushed.wrapping_sub(self.others), allowed);
-        self.limit = self.pushed.wrapping_add(slots.min(credits));
+        // Of one that finishes only replies go, one at a look: a fresh message wants two.
+        let most = if self.finishing { 1 } else { u32::MAX };
+        self.limit = self.pushed.wrapping_add(slots.min(credits).min(most));
         (slots, credits)
     }
 
@@ -155,6 +159,7 @@ impl<P: Provider> Peers<P> {
                 credit: Credit::new(0),
                 until_signal: config.signal_every,
                 batch: u32::MAX,
+                finishing: false,
                 deferred: 0,
                 stuck: 0,
                 held: vec![NO_BLOCK; held].into_boxed_slice(),
@@ -177,6 +182,7 @@ impl<P: Provider> Peers<P> {
         (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
         peer.until_signal = self.signal_every;
         (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
+        peer.finishing = false;
         Ok(slot)
     }
 

@@ -186,7 +186,7 @@ impl<P: Provider> Core<P> {
     fn may_post(&mut self, id: PeerId, message: bool) -> Result<(), SendError> {
         let send_queue = self.config.send_queue;
         let peer = match self.peers.get(id) {
-            Some(peer) if peer.state == PeerState::Up => peer,
+            Some(peer) if peer.state == PeerState::Up && !peer.finishing => peer,
             _ => return Err(SendError::NotConnected),
         };
         // Replies wait for room: this would overtake them.

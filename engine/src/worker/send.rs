@@ -273,6 +273,9 @@ impl<P: Provider> Core<P> {
     #[inline(never)]
     pub(super) fn look_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
         let peer = self.peers.at(slot)?;
+        if fresh && peer.finishing {
+            return Some(SendError::NotConnected);
+        }
         let (slots, credits) = peer.measure(self.config.send_queue);
         let spare = if fresh { peer.credit.spare() } else { 0 };
         if slots == 0 {

@@ -179,7 +179,7 @@ impl World {
         self.note(Happening::Change { side, times });
     }
 
-    /// The handler's side closes a connection.
+    /// The handler's side closes a connection, at once or when all is acknowledged.
     fn close(&mut self, conn: usize, side: usize) {
         let (desk, peer) = {
             let book = self.book.borrow();
@@ -189,7 +189,9 @@ impl World {
         let Some(peer) = peer else { return };
         self.excuse(conn);
         self.note(Happening::Close { conn, side });
-        self.desks[desk].worker.outbox().close(peer);
+        let gently = self.chance(512);
+        let mut out = self.desks[desk].worker.outbox();
+        if gently { out.finish(peer) } else { out.close(peer) }
     }
 
     /// Every worker turns, and time goes on.

@@ -2,6 +2,7 @@
 
 mod bells;
 mod credits;
+mod finish;
 mod handle;
 mod kept;
 mod requests;
