@@ -55,6 +55,10 @@ impl<F: Fabric> Connections<F> {
         })
     }
 
+    pub(crate) fn has(&self, key: IdKey) -> bool {
+        self.live.contains_key(&key)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.live.len()
     }

@@ -11,11 +11,13 @@ use crate::attr::PortSpace;
 use crate::connections::{Connections, Outcome, run};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric, IdKey, Rejection};
+use crate::redial::{Backoff, Kept};
 
 /// Connects workers to listeners, and looks after the connections.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,
+    kept: Vec<Kept<F>>,
     fabric: F,
 }
 
@@ -26,7 +28,8 @@ impl<F: Fabric> Dialer<F> {
     /// The system's limit on open files.
     pub fn new(fabric: &F) -> Result<Self, CmError> {
         let connections = Connections::new(fabric)?;
-        Ok(Dialer { connections, intakes: Vec::new(), fabric: fabric.clone() })
+        let (intakes, kept) = (Vec::new(), Vec::new());
+        Ok(Dialer { connections, intakes, kept, fabric: fabric.clone() })
     }
 
     /// The device.
@@ -51,6 +54,15 @@ impl<F: Fabric> Dialer<F> {
         intake: &Intake<F>,
         limit: Duration,
     ) -> Result<(), CmError> {
+        self.connect(addr, intake, limit).map(drop)
+    }
+
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        intake: &Intake<F>,
+        limit: Duration,
+    ) -> Result<IdKey, CmError> {
         let until = Instant::now() + limit;
         let mut id = self.fabric.create_id(Some(&self.connections.channel), PortSpace::Tcp)?;
         let key = id.key();
@@ -62,7 +74,33 @@ impl<F: Fabric> Dialer<F> {
         if !self.intakes.iter().any(|known| known.is_same(intake)) {
             self.intakes.push(intake.clone());
         }
-        self.wait_for(key, addr, EventKind::Established, until)
+        self.wait_for(key, addr, EventKind::Established, until)?;
+        Ok(key)
+    }
+
+    /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and again whenever the
+    /// connection has ended or could not be made, after waits as `backoff` says. The handler hears of
+    /// each connection as of a peer of its own.
+    pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) {
+        self.kept.push(Kept::new(addr, intake.clone(), backoff));
+    }
+
+    /// Why connections that were to be kept were given up, by address.
+    pub fn given_up(&self) -> impl Iterator<Item = (SocketAddr, &CmError)> {
+        self.kept.iter().filter_map(|kept| kept.given_up().map(|error| (kept.addr, error)))
+    }
+
+    /// Dials what is to be kept and is due.
+    fn redial(&mut self) {
+        for n in 0..self.kept.len() {
+            let (now, connections) = (Instant::now(), &self.connections);
+            if self.kept[n].is_due(now, |key| connections.has(key)) {
+                let Kept { addr, intake, backoff, .. } = &self.kept[n];
+                let (addr, intake, limit) = (*addr, intake.clone(), backoff.limit);
+                let result = self.connect(addr, &intake, limit);
+                self.kept[n].tried(Instant::now(), result);
+            }
+        }
     }
 
     /// Handles events until the one that is waited for; others are handled as they come.
@@ -95,13 +133,17 @@ impl<F: Fabric> Dialer<F> {
         }
     }
 
-    /// One step: waits up to `limit` for an event and handles it. True if there was one.
+    /// One step: dials what is to be kept and is due, then waits up to `limit` for an event and
+    /// handles it. True if there was one.
     ///
     /// # Errors
     /// What the connection manager answers.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
         self.connections.tend(&self.intakes);
-        let Some(event) = self.connections.next(limit)? else { return Ok(false) };
+        self.redial();
+        let due = self.kept.iter().filter_map(Kept::due_at).min();
+        let wait = due.map_or(limit, |at| limit.min(at.saturating_duration_since(Instant::now())));
+        let Some(event) = self.connections.next(wait)? else { return Ok(false) };
         self.connections.handle(&event);
         Ok(true)
     }

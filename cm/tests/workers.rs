@@ -1,15 +1,16 @@
 //! Workers that the control plane connects: what they learn of each other on the way.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{Dialer, Listener};
+use doorbell_cm::{Backoff, Dialer, Listener};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
-    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -29,6 +30,7 @@ const CONFIG: Config = Config {
 struct Log {
     up: Vec<PeerId>,
     got: u64,
+    down: usize,
 }
 
 impl<P: Provider> Handler<P> for Log {
@@ -38,6 +40,9 @@ impl<P: Provider> Handler<P> for Log {
     }
     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
         self.up.push(peer);
+    }
+    fn on_peer_down(&mut self, _: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
+        self.down += 1;
     }
 }
 
@@ -125,4 +130,67 @@ fn a_connection_too_many_is_refused_with_the_numbers() {
     assert!(text.contains("64 blocks") && text.contains("Config::recv_blocks"), "{text}");
     let (_, _, yes, no) = crowd(&CONFIG, &roomy);
     assert_eq!((yes, no.code()), (6, Code::Refused), "{no}");
+}
+
+/// A server at that address, or at a free one, and its worker.
+fn server(nic: &SoftDevice, addr: SocketAddr) -> (Listener<SoftDevice>, Side) {
+    let mut listener = Listener::bind(nic, addr).unwrap();
+    let side = worker(nic, &CONFIG);
+    listener.feed(side.1.clone());
+    (listener, side)
+}
+
+/// A connection that is kept comes up when there is a server, and again after it was gone; one that
+/// is to be tried so often is given up then, and says why.
+#[test]
+fn a_kept_connection_comes_back() {
+    let nic = SoftDevice::open().unwrap();
+    let (listener, first) = server(&nic, "127.0.0.1:0".parse().unwrap());
+    let addr = listener.local_addr().unwrap();
+    drop((listener, first));
+    let short = Duration::from_millis(2);
+    let backoff = Backoff { first: short, most: 4 * short, ..Backoff::DEFAULT };
+    let mut dialing = worker(&nic, &CONFIG);
+    let mut dialer = Dialer::new(&nic).unwrap();
+    dialer.keep(addr, &dialing.1, backoff);
+    for round in 1..=3 {
+        // Nobody is there for a while.
+        for _ in 0..5 {
+            dialer.step(short).unwrap();
+            dialing.0.turn();
+        }
+        assert_eq!(dialer.connections(), 0);
+        let (mut listener, mut serving) = server(&nic, addr);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let listening = scope.spawn(|| listener.run(&stop).unwrap());
+            let start = Instant::now();
+            while dialing.0.handler().up.len() < round && start.elapsed() < LIMIT {
+                dialer.step(short).unwrap();
+                dialing.0.turn();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            listening.join().unwrap();
+        });
+        assert_eq!(dialing.0.handler().up.len(), round, "it does not come up");
+        serving.0.turn();
+        drop((listener, serving));
+        let start = Instant::now();
+        while dialing.0.handler().down < round {
+            assert!(start.elapsed() < LIMIT, "round {round}: its end is not noticed");
+            dialer.step(short).unwrap();
+            dialing.0.turn();
+        }
+    }
+    let backoff = Backoff { tries: 3, ..backoff };
+    let nowhere = worker(&nic, &CONFIG);
+    let mut dialer = Dialer::new(&nic).unwrap();
+    dialer.keep(addr, &nowhere.1, backoff);
+    let start = Instant::now();
+    while dialer.given_up().next().is_none() {
+        assert!(start.elapsed() < LIMIT, "it is not given up");
+        dialer.step(short).unwrap();
+    }
+    let (given_up, error) = dialer.given_up().next().unwrap();
+    assert_eq!((given_up, error.code()), (addr, Code::Refused));
 }

@@ -1,0 +1,121 @@
+//! A connection that is to be there: dialled again, in growing steps, whenever it has ended.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use doorbell_engine::worker::Intake;
+
+use crate::error::CmError;
+use crate::fabric::{Fabric, IdKey};
+
+/// How long to wait before a connection is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure, or after the end of a connection.
+    pub first: Duration,
+    /// At most; each failure doubles the wait up to here.
+    pub most: Duration,
+    /// How long one try may take.
+    pub limit: Duration,
+    /// Failures in a row after which it is given up; 0 is never.
+    pub tries: u32,
+}
+
+impl Backoff {
+    /// A tenth of a second, doubled up to five; a second for a try; for ever.
+    pub const DEFAULT: Backoff = Backoff {
+        first: Duration::from_millis(100),
+        most: Duration::from_secs(5),
+        limit: Duration::from_secs(1),
+        tries: 0,
+    };
+
+    /// The wait after that many failures in a row.
+    fn wait(&self, failures: u32) -> Duration {
+        let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first.saturating_mul(doubled).min(self.most.max(self.first))
+    }
+}
+
+/// Where a kept connection stands.
+enum State {
+    /// It was up when last seen.
+    Up(IdKey),
+    /// It is tried again at that time.
+    Due(Instant),
+    /// It is not tried any more.
+    GivenUp,
+}
+
+/// A connection that is to be there.
+pub(crate) struct Kept<F: Fabric> {
+    pub(crate) addr: SocketAddr,
+    pub(crate) intake: Intake<F>,
+    pub(crate) backoff: Backoff,
+    state: State,
+    failures: u32,
+    /// Why the last try failed.
+    error: Option<CmError>,
+}
+
+impl<F: Fabric> Kept<F> {
+    pub(crate) fn new(addr: SocketAddr, intake: Intake<F>, backoff: Backoff) -> Kept<F> {
+        let state = State::Due(Instant::now());
+        Kept { addr, intake, backoff, state, failures: 0, error: None }
+    }
+
+    /// True if it is to be tried now. `alive` says whether a connection still is.
+    pub(crate) fn is_due(&mut self, now: Instant, alive: impl Fn(IdKey) -> bool) -> bool {
+        match self.state {
+            State::Up(key) if !alive(key) => {
+                self.state = State::Due(now + self.backoff.wait(1));
+                false
+            }
+            State::Due(at) => at <= now,
+            State::Up(_) | State::GivenUp => false,
+        }
+    }
+
+    /// What came of a try.
+    pub(crate) fn tried(&mut self, now: Instant, result: Result<IdKey, CmError>) {
+        match result {
+            Ok(key) => {
+                (self.state, self.failures, self.error) = (State::Up(key), 0, None);
+            }
+            Err(error) => {
+                self.failures += 1;
+                self.error = Some(error);
+                let enough = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
+                let again = State::Due(now + self.backoff.wait(self.failures));
+                self.state = if enough { State::GivenUp } else { again };
+            }
+        }
+    }
+
+    /// When it is tried next.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        match self.state {
+            State::Due(at) => Some(at),
+            State::Up(_) | State::GivenUp => None,
+        }
+    }
+
+    /// The last failure, if it is given up.
+    pub(crate) fn given_up(&self) -> Option<&CmError> {
+        self.error.as_ref().filter(|_| matches!(self.state, State::GivenUp))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_most() {
+        let backoff = Backoff { most: Duration::from_millis(900), ..Backoff::DEFAULT };
+        let waits = [1, 2, 3, 4, 5, 40, u32::MAX].map(|n| backoff.wait(n).as_millis());
+        assert_eq!(waits, [100, 200, 400, 800, 900, 900, 900]);
+        let odd = Backoff { most: Duration::ZERO, ..backoff };
+        assert_eq!(odd.wait(9), odd.first);
+    }
+}
