@@ -79,8 +79,8 @@ impl<F: Fabric> Dialer<F> {
     }
 
     /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and again whenever the
-    /// connection has ended or could not be made, after waits as `backoff` says. The handler hears of
-    /// each connection as of a peer of its own.
+    /// connection has ended or could not be made, after waits as `backoff` says. The handler hears
+    /// of each connection as of a peer of its own.
     pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) {
         self.kept.push(Kept::new(addr, intake.clone(), backoff));
     }

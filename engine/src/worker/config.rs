@@ -59,7 +59,8 @@ pub struct Config {
     pub requests: u32,
     /// Timers a handler may have set, at a time; at most 65 536.
     pub timers: u32,
-    /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65 536.
+    /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
+    /// 536.
     pub work: u32,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,

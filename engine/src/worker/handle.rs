@@ -82,7 +82,8 @@ pub struct Handle(pub(super) Arc<Desk>);
 
 impl Handle {
     /// Gives the worker work: its handler's [`super::Handler::on_work`] is called with `key` in one
-    /// of the next turns, in the order of submission of each thread. Wakes a worker that rests. False:
+    /// of the next turns, in the order of submission of each thread. Wakes a worker that rests.
+    /// False:
     /// `Config::work` keys wait already, because the worker does not turn.
     #[must_use]
     pub fn submit(&self, key: u64) -> bool {

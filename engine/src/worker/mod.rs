@@ -199,8 +199,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: `rest` is
-    /// called in a loop until there is something, and should return when the waker of
+    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: `rest`
+    /// is called in a loop until there is something, and should return when the waker of
     /// [`Worker::set_waker`] is called, or after a time it chooses, which bounds how late a
     /// completion is seen. With threads, that is `park_timeout` and `unpark`.
     pub fn run_resting(&mut self, stop: &AtomicBool, spin: u64, mut rest: impl FnMut()) {

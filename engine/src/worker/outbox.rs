@@ -180,9 +180,9 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Ends the connection to a peer when all that was accepted for it is acknowledged: messages,
-    /// replies that wait for room or credit, requests. Nothing new is taken from here on but replies
-    /// to what it still sends. After `Config::drain_turns` turns it is closed all the same. Its
-    /// [`super::Handler::on_peer_down`] comes then, and says `Closed`.
+    /// replies that wait for room or credit, requests. Nothing new is taken from here on but
+    /// replies to what it still sends. After `Config::drain_turns` turns it is closed all the same.
+    /// Its [`super::Handler::on_peer_down`] comes then, and says `Closed`.
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }
