@@ -4,7 +4,8 @@
 //!
 //! - [`wr`] and [`wc`]: requests and completions, plain data; [`event`]: what happens beside them;
 //! - [`provider`]: the seam, and behind it the devices;
-//! - [`worker`]: the loop that polls, dispatches, posts.
+//! - [`worker`]: the loop that polls, dispatches, posts;
+//! - [`rpc`]: calls and answers over it, for who wants them.
 //!
 //! Set-up allocates (through the global allocator); after it the data plane does not.
 
@@ -17,6 +18,7 @@ extern crate std;
 pub mod error;
 pub mod event;
 pub mod provider;
+pub mod rpc;
 pub mod wc;
 pub mod worker;
 pub mod wr;

@@ -6,6 +6,7 @@ mod finish;
 mod handle;
 mod kept;
 mod requests;
+mod rpc;
 
 use std::sync::Arc;
 use std::vec;

@@ -1,0 +1,226 @@
+//! Requests and answers over a worker: many calls at a time to any number of peers, answered in any
+//! order, with deadlines. Optional: a [`Handler`](crate::worker::Handler) keeps [`Calls`] and
+//! passes on what concerns them. Nothing is allocated after set-up.
+//!
+//! A call is a message with a header of [`HEADER`] bytes in front: the call's number, and whether
+//! this is the call or its answer. The answering side has no state: it answers in the block of the
+//! call, at once or, when it keeps the message, later.
+//!
+//! Each call ends once: with its answer ([`Calls::incoming`]), its deadline ([`Calls::expired`]),
+//! the end of its peer ([`Calls::lost`]) or when it is taken back ([`Calls::cancel`]). What comes
+//! after that is late, and is passed over.
+
+use std_alloc::boxed::Box;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use crate::provider::Provider;
+use crate::worker::{Message, Outbox, PeerId, SendError, TimerId};
+
+/// Bytes in front of the payload.
+pub const HEADER: usize = 8;
+
+const CALL: u32 = 0xdb1c_0001;
+const ANSWER: u32 = 0xdb1c_0002;
+
+/// A call on its way. One that has ended names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    index: u16,
+    generation: u16,
+}
+
+impl CallId {
+    fn number(self) -> u32 {
+        u32::from(self.generation) << 16 | u32::from(self.index)
+    }
+
+    fn of(number: u32) -> CallId {
+        CallId { index: number as u16, generation: (number >> 16) as u16 }
+    }
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming<'m> {
+    /// A call of the peer, with its payload: to be answered, see [`answer`].
+    Call(&'m [u8]),
+    /// The answer to the call with this key, which has ended.
+    Answer {
+        /// As given to [`Calls::call`].
+        key: u64,
+        /// The payload.
+        bytes: &'m [u8],
+    },
+    /// The answer to a call that has ended otherwise.
+    Late,
+    /// Neither.
+    Foreign,
+}
+
+/// One place for a call.
+#[derive(Clone, Copy)]
+struct Place {
+    generation: u16,
+    call: Option<Call>,
+}
+
+#[derive(Clone, Copy)]
+struct Call {
+    peer: PeerId,
+    key: u64,
+    timer: Option<TimerId>,
+}
+
+/// Calls of one worker that are not answered.
+pub struct Calls {
+    places: Vec<Place>,
+    free: Vec<u16>,
+    stage: Box<[u8]>,
+    timers: u64,
+}
+
+impl Calls {
+    /// For at most `most` calls at a time (65 536 at most), each with a payload of at most `bytes`.
+    /// Their deadlines are timers of the worker, with the keys `timers` to `timers + most - 1`.
+    pub fn new(most: u32, bytes: usize, timers: u64) -> Calls {
+        let most = most.min(1 << 16);
+        Calls {
+            places: vec![Place { generation: 0, call: None }; most as usize],
+            free: (0..most).rev().map(|index| index as u16).collect(),
+            stage: vec![0; HEADER + bytes].into_boxed_slice(),
+            timers,
+        }
+    }
+
+    /// Calls a peer. `key` comes back when the call ends; `deadline` is a time of the worker's
+    /// clock.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; `TooMany`: as many calls are on their way as may be, or no timer is
+    /// left. Then nothing was sent and the call does not exist.
+    pub fn call<P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        peer: PeerId,
+        payload: &[u8],
+        (key, deadline): (u64, Option<u64>),
+    ) -> Result<CallId, SendError> {
+        let index = *self.free.last().ok_or(SendError::TooMany)?;
+        let Some(place) = self.places.get_mut(usize::from(index)) else {
+            return Err(SendError::TooMany);
+        };
+        let id = CallId { index, generation: place.generation };
+        let all = HEADER + payload.len();
+        let Some(stage) = self.stage.get_mut(..all) else { return Err(SendError::TooLong) };
+        write_header(stage, id.number(), CALL);
+        stage[HEADER..].copy_from_slice(payload);
+        let timer = match deadline {
+            Some(at) => {
+                let timer = out.set_timer(at, self.timers + u64::from(index));
+                Some(timer.ok_or(SendError::TooMany)?)
+            }
+            None => None,
+        };
+        if let Err(error) = out.send(peer, stage) {
+            timer.map(|timer| out.cancel_timer(timer));
+            return Err(error);
+        }
+        place.call = Some(Call { peer, key, timer });
+        self.free.pop();
+        Ok(id)
+    }
+
+    /// What a message is; an answer ends its call.
+    pub fn incoming<'m, P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        message: &'m Message<'_>,
+    ) -> Incoming<'m> {
+        let Some((number, kind, bytes)) = read_header(message.bytes()) else {
+            return Incoming::Foreign;
+        };
+        match kind {
+            CALL => Incoming::Call(bytes),
+            ANSWER => match self.end(CallId::of(number), Some(message.peer())) {
+                Some(Call { key, timer, .. }) => {
+                    timer.map(|timer| out.cancel_timer(timer));
+                    Incoming::Answer { key, bytes }
+                }
+                None => Incoming::Late,
+            },
+            _ => Incoming::Foreign,
+        }
+    }
+
+    /// A timer of the worker has fired: the key of the call whose deadline it was, which has
+    /// ended. `None`: it is another timer.
+    pub fn expired(&mut self, timer: u64) -> Option<u64> {
+        let index = u16::try_from(timer.checked_sub(self.timers)?).ok()?;
+        let generation = self.places.get(usize::from(index))?.generation;
+        self.end(CallId { index, generation }, None).map(|call| call.key)
+    }
+
+    /// Takes a call back: its key, and its answer is late from now on. `None`: it has ended.
+    pub fn cancel<P: Provider>(&mut self, out: &mut Outbox<'_, P>, id: CallId) -> Option<u64> {
+        let call = self.end(id, None)?;
+        call.timer.map(|timer| out.cancel_timer(timer));
+        Some(call.key)
+    }
+
+    /// The key of one more call to a peer that is gone, which has ended; `None` after the last.
+    /// For [`crate::worker::Handler::on_peer_down`].
+    pub fn lost<P: Provider>(&mut self, out: &mut Outbox<'_, P>, peer: PeerId) -> Option<u64> {
+        let of = |place: &Place| place.call.is_some_and(|call| call.peer == peer);
+        let index = self.places.iter().position(of)?;
+        let generation = self.places.get(index)?.generation;
+        self.cancel(out, CallId { index: index as u16, generation })
+    }
+
+    /// Calls that have not ended.
+    pub fn pending(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Ends a call, if it is that one, and of that peer.
+    fn end(&mut self, id: CallId, peer: Option<PeerId>) -> Option<Call> {
+        let place = self.places.get_mut(usize::from(id.index))?;
+        let call = place.call.filter(|_| place.generation == id.generation)?;
+        if peer.is_some_and(|peer| peer != call.peer) {
+            return None;
+        }
+        place.generation = place.generation.wrapping_add(1);
+        place.call = None;
+        self.free.push(id.index);
+        Some(call)
+    }
+}
+
+fn write_header(block: &mut [u8], number: u32, kind: u32) {
+    if let Some(header) = block.first_chunk_mut::<HEADER>() {
+        header[..4].copy_from_slice(&number.to_le_bytes());
+        header[4..].copy_from_slice(&kind.to_le_bytes());
+    }
+}
+
+fn read_header(bytes: &[u8]) -> Option<(u32, u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<4>()?;
+    let (kind, rest) = rest.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*number), u32::from_le_bytes(*kind), rest))
+}
+
+/// Turns a call into its answer, in place: `write` gets the room for the payload, where that of the
+/// call still lies, and says how many bytes it has put there. What comes back is the length for
+/// [`crate::worker::Verdict::Reply`], or for [`Outbox::reply`] if the message was kept. `None`: the
+/// message is no call.
+pub fn answer(message: &mut Message<'_>, write: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
+    let (number, kind, _) = read_header(message.bytes())?;
+    if kind != CALL {
+        return None;
+    }
+    let block = message.block();
+    write_header(block, number, ANSWER);
+    let room = block.get_mut(HEADER..)?;
+    let most = room.len();
+    Some(HEADER + write(room).min(most))
+}

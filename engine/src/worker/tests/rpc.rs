@@ -1,0 +1,238 @@
+//! Calls: each ends once, whatever its answerer, its deadline and its peer do.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::rpc::{self, CallId, Calls, Incoming};
+
+const MOST: u32 = 8;
+const TIMERS: u64 = 1000;
+
+const CALLING: Config = Config { timers: 16, window: 20, window_min: 4, ..CONFIG };
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Answered,
+    Expired,
+    Lost,
+}
+
+/// Answers calls, some at once and others later, in another order or never; and keeps its own.
+struct Both {
+    calls: Calls,
+    ends: BTreeMap<u64, End>,
+    late: usize,
+    kept: Vec<Token>,
+    peer: Option<PeerId>,
+    other_timers: Vec<u64>,
+}
+
+impl Default for Both {
+    fn default() -> Both {
+        Both {
+            calls: Calls::new(MOST, 400, TIMERS),
+            ends: BTreeMap::new(),
+            late: 0,
+            kept: Vec::new(),
+            peer: None,
+            other_timers: Vec::new(),
+        }
+    }
+}
+
+impl Both {
+    fn end(&mut self, key: u64, end: End) {
+        assert_eq!(self.ends.insert(key, end), None, "call {key} ends twice");
+    }
+}
+
+/// The answer: the payload, with another first byte.
+fn answer(message: &mut Message<'_>) -> usize {
+    let length = message.len() - rpc::HEADER;
+    let write = |room: &mut [u8]| {
+        room[0] = 9;
+        length
+    };
+    rpc::answer(message, write).unwrap()
+}
+
+impl<P: Provider> Handler<P> for Both {
+    fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        match self.calls.incoming(out, &message) {
+            Incoming::Call(payload) => {
+                if payload.first() == Some(&1)
+                    && let Some(token) = out.keep(&message)
+                {
+                    self.kept.push(token);
+                    return Verdict::Keep;
+                }
+                if payload.first() == Some(&2) {
+                    return Verdict::Done;
+                }
+                Verdict::Reply { len: answer(&mut message) }
+            }
+            Incoming::Answer { key, bytes } => {
+                assert_eq!(
+                    (bytes[0], bytes.last_chunk()),
+                    (9, Some(&key.to_le_bytes())),
+                    "another's answer"
+                );
+                self.end(key, End::Answered);
+                Verdict::Done
+            }
+            Incoming::Late => {
+                self.late += 1;
+                Verdict::Done
+            }
+            Incoming::Foreign => Verdict::Done,
+        }
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.peer = Some(peer);
+    }
+    fn on_peer_down(&mut self, peer: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {
+        while let Some(key) = self.calls.lost(out, peer) {
+            self.end(key, End::Lost);
+        }
+    }
+    fn on_timer(&mut self, timer: u64, _: &mut Outbox<'_, P>) {
+        match self.calls.expired(timer) {
+            Some(key) => self.end(key, End::Expired),
+            None => self.other_timers.push(timer),
+        }
+    }
+}
+
+/// A call with a payload that begins with `kind` and ends with `key`.
+fn call(
+    side: &mut Side<Both>,
+    (kind, key): (u8, u64),
+    deadline: Option<u64>,
+) -> Result<CallId, SendError> {
+    let peer = side.worker.handler().peer.unwrap();
+    let mut payload = vec![kind; 1 + key as usize % 300];
+    payload.extend(key.to_le_bytes());
+    with_calls(side, |calls, out| calls.call(out, peer, &payload, (key, deadline)))
+}
+
+/// Calls and outbox at once, from outside the handler.
+fn with_calls<T>(
+    side: &mut Side<Both>,
+    act: impl FnOnce(&mut Calls, &mut Outbox<'_, Soft>) -> T,
+) -> T {
+    let mut calls = std::mem::replace(&mut side.worker.handler().calls, Calls::new(0, 0, 0));
+    let result = act(&mut calls, &mut side.worker.outbox());
+    side.worker.handler().calls = calls;
+    result
+}
+
+fn pair() -> (Side<Both>, Side<Both>, (u32, u32)) {
+    let mut sides = [(); 2].map(|()| side_of(&CALLING, Both::default()));
+    let [one, two] = &mut sides;
+    let nums = connect(one, two);
+    let [one, two] = sides;
+    (one, two, nums)
+}
+
+fn turns(one: &mut Side<Both>, two: &mut Side<Both>) {
+    for _ in 0..100 {
+        one.worker.turn();
+        two.worker.turn();
+    }
+}
+
+/// Many at a time, some answered later and the last first: each gets its own answer.
+#[test]
+fn answers_come_in_any_order() {
+    let (mut one, mut two, _) = pair();
+    for key in 0..MOST.into() {
+        call(&mut one, (u8::from(key < 4), key), None).unwrap();
+    }
+    assert_eq!(call(&mut one, (0, 99), None), Err(SendError::TooMany));
+    turns(&mut one, &mut two);
+    assert_eq!((one.worker.handler().ends.len(), two.worker.kept()), (4, 4));
+    while let Some(token) = two.worker.handler().kept.pop() {
+        let mut out = two.worker.outbox();
+        let length = answer(&mut out.kept(token).unwrap());
+        out.reply(token, length).unwrap();
+        turns(&mut one, &mut two);
+        let left = two.worker.handler().kept.len() as u64;
+        assert!(one.worker.handler().ends.contains_key(&left), "the newest first");
+    }
+    let calls = &one.worker.handler().calls;
+    assert_eq!((calls.pending(), one.worker.handler().ends.len()), (0, MOST as usize));
+}
+
+/// What is no call and no answer, or says so and is none, ends nothing.
+#[test]
+fn other_messages_end_nothing() {
+    let (mut one, mut two, _) = pair();
+    call(&mut one, (2, 3), None).unwrap();
+    turns(&mut one, &mut two);
+    let back = two.worker.handler().peer.unwrap();
+    let answer = |number: u32| [number.to_le_bytes(), 0xdb1c_0002u32.to_le_bytes()].concat();
+    for bytes in [vec![], vec![1; 7], vec![1; 300], answer(7 << 16), answer(5), answer(u32::MAX)] {
+        two.worker.outbox().send(back, &bytes).unwrap();
+    }
+    turns(&mut one, &mut two);
+    let hands = one.worker.handler();
+    assert_eq!((hands.calls.pending(), hands.ends.len(), hands.late), (1, 0, 3));
+}
+
+/// Deadlines, calls taken back, answers too late, and the end of the peer, in every mixture: each
+/// call ends once, and none is left.
+#[test]
+fn each_call_ends_once() {
+    let mut seed = 3u64;
+    let mut dice = move |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % bound
+    };
+    let mut seen = [0; 4];
+    for _ in 0..60 {
+        let (mut one, mut two, nums) = pair();
+        let (mut open, mut cancelled, mut key) = (Vec::new(), 0, 0);
+        for now in 0..60 {
+            let deadline = (dice(2) == 0).then(|| now + dice(20));
+            if let Ok(id) = call(&mut one, (dice(3) as u8, key), deadline) {
+                open.push(id);
+                key += 1;
+            }
+            if dice(6) == 0 && !open.is_empty() {
+                let id = open.swap_remove(dice(open.len() as u64) as usize);
+                let was = with_calls(&mut one, |calls, out| calls.cancel(out, id));
+                let twice = with_calls(&mut one, |calls, out| calls.cancel(out, id));
+                assert_eq!(twice, None);
+                if let Some(key) = was {
+                    cancelled += 1;
+                    assert!(!one.worker.handler().ends.contains_key(&key));
+                }
+            }
+            if dice(5) == 0 && !two.worker.handler().kept.is_empty() {
+                let some = dice(two.worker.handler().kept.len() as u64) as usize;
+                let token = two.worker.handler().kept.swap_remove(some);
+                let mut out = two.worker.outbox();
+                let length = answer(&mut out.kept(token).unwrap());
+                out.reply(token, length).unwrap();
+            }
+            for _ in 0..dice(4) {
+                one.worker.turn();
+                two.worker.turn();
+            }
+            one.worker.advance(now);
+        }
+        assert!(one.intake.gone(nums.0) && two.intake.gone(nums.1));
+        turns(&mut one, &mut two);
+        one.worker.advance(1000);
+        let hands = one.worker.handler();
+        assert_eq!((hands.calls.pending(), hands.other_timers.len()), (0, 0));
+        assert_eq!(hands.ends.len() as u64 + cancelled, key);
+        assert_eq!(one.worker.next_timer(), None);
+        for end in one.worker.handler().ends.values() {
+            seen[*end as usize] += 1;
+        }
+        seen[3] += one.worker.handler().late;
+    }
+    assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
+}
