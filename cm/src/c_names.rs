@@ -26,8 +26,7 @@
 //! - `rdma_establish`, `rdma_init_qp_attr`: [`Id::establish`], [`Id::init_qp_attr`]
 //! - `rdma_disconnect`: [`Id::disconnect`]
 //! - `rdma_notify`: needless: a connection counts as up when its first message comes
-//! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`]; dropped with
-//!   the id
+//! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`]; [`Id::destroy_qp`]
 //! - `rdma_create_srq`, `rdma_create_srq_ex`, `rdma_destroy_srq`: [`Id::create_srq`],
 //!   [`Id::destroy_srq`]
 //! - `rdma_get_local_addr`, `rdma_get_src_port`: [`Id::local_addr`]
@@ -40,6 +39,9 @@
 //! - `rdma_post_send`, `rdma_post_sendv`, `rdma_post_read`, `rdma_post_write` and their lists:
 //!   [`Id::post_send`], [`Id::post_sends`] with a [`SendOp`]; [`Id::post_inline`]
 //! - `rdma_get_send_comp`, `rdma_get_recv_comp`: [`Id::next_send`], [`Id::next_recv`]
+//! - `rdma_join_multicast`, `rdma_join_multicast_ex`, `rdma_leave_multicast`:
+//!   [`Id::join_multicast`], [`Id::leave_multicast`]
+//! - `rdma_post_ud_send`: [`Id::post_send_to`] with a [`Target`]
 //! - `rdma_set_local_ece`, `rdma_get_remote_ece`, `rdma_reject_ece`: not there
 //! - `struct rdma_cm_event`, `struct rdma_conn_param`: [`Event`], [`ConnParam`]
 //! - `rsocket` and the other calls of `<rdma/rsocket.h>`: not there
@@ -79,8 +81,8 @@
 //! - `ibv_post_send`, `ibv_wr_start` and what follows it: [`ExternalQp::post_sends`],
 //!   [`Qp::post`]; a slice is one doorbell
 //! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
-//! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Provider::create_ah`],
-//!   [`Provider::sender_of`]
+//! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
+//!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]
 //! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
 //! - `ibv_open_xrcd`, `ibv_open_qp`, `ibv_get_srq_num`, `ibv_create_wq`,
 //!   `ibv_create_rwq_ind_table`, `ibv_create_flow`: not there
@@ -94,7 +96,7 @@
 //!   [`AddressVector`]
 
 #[cfg(doc)]
-use doorbell_engine::provider::{Poller, Provider, Qp, Srq};
+use doorbell_engine::provider::{AddressVector, Poller, Provider, Qp, Srq};
 #[cfg(doc)]
 use doorbell_engine::wc::{Status, Wc};
 #[cfg(doc)]
@@ -102,7 +104,7 @@ use doorbell_engine::wr::{RecvWr, SendOp, SendWr, Sge};
 
 #[cfg(doc)]
 use crate::{
-    AddrInfo, AddressVector, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device,
-    Endpoint, Event, EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, QpFields, QpInit,
-    QpState, SendRequest, SharedReceive, Window,
+    AddrInfo, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device, Endpoint, Event,
+    EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, QpFields, QpInit, QpState, SendRequest,
+    SharedReceive, Target, Window,
 };
