@@ -1,6 +1,6 @@
 //! What ids, queue pairs and connections are made with.
 
-use doorbell_engine::provider::{AddressVector, Provider, QpCaps, QpType};
+use doorbell_engine::provider::{AddressVector, Gid, Provider, QpCaps, QpType};
 
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,29 @@ pub struct UdParam {
     pub qp_num: u32,
     /// Its key.
     pub qkey: u32,
+}
+
+/// Where a device sends from: what a peer is told to reach it, and what an
+/// [`AddressVector`] says of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The GID.
+    pub gid: Gid,
+    /// Its index in the port's table.
+    pub index: u8,
+    /// The port, from 1.
+    pub port: u8,
+}
+
+impl Source {
+    /// The way from here to another GID.
+    pub fn way_to(&self, gid: Gid) -> AddressVector {
+        let mut way = AddressVector { port: self.port, ..AddressVector::to(gid) };
+        if let Some(route) = &mut way.route {
+            route.source_index = self.index;
+        }
+        way
+    }
 }
 
 /// How to join a multicast group (`enum rdma_cm_mc_join_flags`, numbers as there).

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::QpCaps;
+use doorbell_engine::provider::{QpCaps, QpType};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
@@ -26,6 +26,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// carry out later what they refuse (section 3, R2).
 pub struct ExternalQp<F: Fabric> {
     qp: QueuePair<F>,
+    kind: QpType,
     state: QpState,
     /// What was set last.
     set: QpFields,
@@ -40,7 +41,7 @@ impl<F: Fabric> ExternalQp<F> {
     pub fn new(fabric: &F, init: &QpInit<F>) -> Result<ExternalQp<F>, CmError> {
         let qp = QueuePair::with(fabric, init, |attr| fabric.create_qp(attr))?;
         let set = QpFields::default();
-        Ok(ExternalQp { qp, state: QpState::Reset, set, fabric: fabric.clone() })
+        Ok(ExternalQp { qp, kind: init.kind(), state: QpState::Reset, set, fabric: fabric.clone() })
     }
 
     /// Its number, which the peer needs.
@@ -58,7 +59,8 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.queues()
     }
 
-    /// The state it was taken to, or ERR once a request has failed (SM-3).
+    /// The state it was taken to, or ERR once a request has failed; SQE if that was a send of UC or UD
+    /// (SM-3).
     pub fn state(&self) -> QpState {
         self.state
     }
@@ -69,7 +71,7 @@ impl<F: Fabric> ExternalQp<F> {
     /// `Invalid`: no such way, a field too few or too many (section 2.1), or out of range; it
     /// stays as it is. `NotSupported`: the device cannot, which says what it can.
     pub fn modify(&mut self, fields: &QpFields) -> Result<(), CmError> {
-        let to = fields.check(self.state)?;
+        let to = fields.check(self.kind, self.state)?;
         self.fabric.modify_qp(self.qp.raw_mut(), self.state, fields)?;
         self.state = to;
         self.set = fields.or(self.set);
@@ -177,7 +179,9 @@ impl<F: Fabric> ExternalQp<F> {
     /// # Errors
     /// `TimedOut`. How the send itself ended is in the completion.
     pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        self.next("a send", limit, QueuePair::poll_send)
+        // A send that fails leaves receives alone where nobody hears of it (SM-3).
+        let failed = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
+        self.next("a send", limit, QueuePair::poll_send, failed)
     }
 
     /// The next completed receive, within `limit`.
@@ -185,7 +189,7 @@ impl<F: Fabric> ExternalQp<F> {
     /// # Errors
     /// As for [`ExternalQp::next_send`].
     pub fn next_recv(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        self.next("a receive", limit, QueuePair::poll_recv)
+        self.next("a receive", limit, QueuePair::poll_recv, QpState::Err)
     }
 
     fn next(
@@ -193,12 +197,13 @@ impl<F: Fabric> ExternalQp<F> {
         what: &str,
         limit: Duration,
         poll: fn(&mut QueuePair<F>) -> Option<Completion<F>>,
+        failed: QpState,
     ) -> Result<Completion<F>, CmError> {
         let end = Instant::now().checked_add(limit);
         loop {
             if let Some(completion) = poll(&mut self.qp) {
-                if !completion.status.is_ok() {
-                    self.state = QpState::Err;
+                if !completion.status.is_ok() && self.state != QpState::Err {
+                    self.state = failed;
                 }
                 return Ok(completion);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use doorbell_engine::provider::Provider;
 
 use crate::addr::AddrInfo;
-use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
+use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UdParam};
 use crate::error::CmError;
 use crate::state::{QpFields, QpState};
 
@@ -42,6 +42,13 @@ pub trait Fabric: Provider {
     /// # Errors
     /// As for the calls it stands for; nothing is left behind (EP-13).
     fn create_endpoint(&self, info: &AddrInfo) -> Result<Self::Id, CmError>;
+
+    /// Where the device sends from under one of its addresses, for queue pairs that are taken from
+    /// state to state by hand (`ibv_query_gid`).
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`: it is none of the device's.
+    fn source(&self, addr: IpAddr) -> Result<Source, CmError>;
 
     /// Makes a queue pair that belongs to no id, in RESET (`ibv_create_qp`).
     ///

@@ -135,6 +135,10 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
+
     /// With `srq` where none is named (QP-13).
     pub(crate) fn or_srq(mut self, srq: Option<&SharedReceive<F>>) -> Self {
         self.srq = self.srq.or_else(|| srq.cloned());

@@ -4,7 +4,7 @@
 
 use bitflags::bitflags;
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, AddressVector};
+use doorbell_engine::provider::{Access, AddressVector, QpType};
 
 use crate::error::CmError;
 
@@ -75,6 +75,7 @@ bitflags! {
         const ACCESS = 1 << 3;
         const PKEY_INDEX = 1 << 4;
         const PORT = 1 << 5;
+        const QKEY = 1 << 6;
         const AV = 1 << 7;
         const PATH_MTU = 1 << 8;
         const TIMEOUT = 1 << 9;
@@ -108,6 +109,8 @@ pub struct QpFields {
     pub pkey_index: Option<u16>,
     /// The own port, from 1.
     pub port: Option<u8>,
+    /// What senders of datagrams have to know.
+    pub qkey: Option<u32>,
     /// The way to the peer.
     pub av: Option<AddressVector>,
     /// Payload of a packet.
@@ -146,6 +149,7 @@ impl QpFields {
             access: self.access.or(other.access),
             pkey_index: self.pkey_index.or(other.pkey_index),
             port: self.port.or(other.port),
+            qkey: self.qkey.or(other.qkey),
             av: self.av.or(other.av),
             path_mtu: self.path_mtu.or(other.path_mtu),
             dest_qp: self.dest_qp.or(other.dest_qp),
@@ -166,6 +170,7 @@ impl QpFields {
             (self.access.is_some(), Mask::ACCESS),
             (self.pkey_index.is_some(), Mask::PKEY_INDEX),
             (self.port.is_some(), Mask::PORT),
+            (self.qkey.is_some(), Mask::QKEY),
             (self.av.is_some(), Mask::AV),
             (self.path_mtu.is_some(), Mask::PATH_MTU),
             (self.dest_qp.is_some(), Mask::DEST_QP),
@@ -182,13 +187,13 @@ impl QpFields {
         set.fold(Mask::empty(), |mask, (_, bit)| mask | bit)
     }
 
-    /// Checks a reliable connection's way from `from` with these fields (section 2.1), and their
-    /// ranges; the state it leads to.
-    pub(crate) fn check(&self, from: QpState) -> Result<QpState, CmError> {
+    /// Checks the way of a queue pair of that type from `from` with these fields (section 2.1), and
+    /// their ranges; the state it leads to.
+    pub(crate) fn check(&self, kind: QpType, from: QpState) -> Result<QpState, CmError> {
         let to = self.state.unwrap_or(from);
         let asked = || format!("take a queue pair from {from:?} to {to:?}");
         let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked(), answer));
-        let Some((needed, allowed)) = way(from, to) else {
+        let Some((needed, allowed)) = way(kind, from, to) else {
             return invalid(String::from("there is no such way (section 2.1)"));
         };
         let given = self.mask() - Mask::STATE;
@@ -220,24 +225,36 @@ impl QpFields {
 }
 
 /// What a way needs, and what it may set besides; nothing where there is no way.
-fn way(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
-    let init = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS;
-    let live = Mask::ACCESS | Mask::MIN_RNR_TIMER;
+fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Mask::empty();
+    let (unreliable, datagrams) = (kind.is_unreliable(), kind == QpType::Ud);
+    // What senders are held to, which may change at any time.
+    let right = if datagrams { Mask::QKEY } else { Mask::ACCESS };
+    let init = Mask::PKEY_INDEX | Mask::PORT | right;
+    let live = if unreliable { right } else { right | Mask::MIN_RNR_TIMER };
     let peer = Mask::AV | Mask::PATH_MTU | Mask::DEST_QP | Mask::RQ_PSN;
+    let served = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
     let tries = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY;
     match (from, to) {
         (_, Reset) => Some((none, none)),
         (Reset, Init) => Some((init, none)),
         (Init, Init) => Some((none, init)),
         (Init, Rtr) => {
-            let served = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-            Some((peer | served, Mask::ACCESS | Mask::PKEY_INDEX))
+            let needed = match kind {
+                QpType::Ud => none,
+                QpType::Uc => peer,
+                _ => peer | served,
+            };
+            Some((needed, right | Mask::PKEY_INDEX))
         }
+        (Rtr, Rts) if unreliable => Some((Mask::SQ_PSN, right)),
         (Rtr, Rts) => Some((tries | Mask::SQ_PSN | Mask::MAX_RD_ATOMIC, live)),
         (Rts, Rts) | (Sqd, Rts) => Some((none, live)),
+        (Sqe, Rts) if unreliable => Some((none, right)),
         (Rts, Sqd) => Some((none, none)),
+        (Sqd, Sqd) if datagrams => Some((none, right | Mask::PKEY_INDEX)),
+        (Sqd, Sqd) if unreliable => Some((none, right | Mask::PKEY_INDEX | Mask::AV)),
         (Sqd, Sqd) => {
             let depths = Mask::MAX_RD_ATOMIC | Mask::MAX_DEST_RD_ATOMIC;
             Some((none, live | tries | depths | Mask::AV | Mask::PKEY_INDEX | Mask::PORT))
@@ -262,6 +279,8 @@ mod tests {
         QpState::Err,
     ];
 
+    const KINDS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+
     /// Fields that are all there.
     fn full(state: QpState) -> QpFields {
         QpFields {
@@ -269,6 +288,7 @@ mod tests {
             access: Some(Access::empty()),
             pkey_index: Some(0),
             port: Some(1),
+            qkey: Some(1),
             av: Some(AddressVector::default()),
             path_mtu: Some(Mtu::Bytes1024),
             dest_qp: Some(17),
@@ -300,16 +320,25 @@ mod tests {
             for to in ALL {
                 let known =
                     ways.contains(&(from, to)) || to == Reset || (to == Err && from != Reset);
-                assert_eq!(way(from, to).is_some(), known, "{from:?} to {to:?}");
+                for kind in KINDS {
+                    let known = known || (kind != QpType::Rc && (from, to) == (Sqe, Rts));
+                    assert_eq!(way(kind, from, to).is_some(), known, "{kind:?} {from:?} to {to:?}");
+                }
             }
         }
     }
 
     #[test]
     fn each_way_takes_what_it_needs_and_refuses_one_less() {
+        for kind in KINDS {
+            check_ways(kind);
+        }
+    }
+
+    fn check_ways(kind: QpType) {
         for from in ALL {
             for to in ALL {
-                let Some((needed, allowed)) = way(from, to) else { continue };
+                let Some((needed, allowed)) = way(kind, from, to) else { continue };
                 assert!((needed & allowed).is_empty());
                 let fields = |mask: Mask| {
                     let all = full(to);
@@ -317,6 +346,7 @@ mod tests {
                         access: all.access.filter(|_| mask.contains(Mask::ACCESS)),
                         pkey_index: all.pkey_index.filter(|_| mask.contains(Mask::PKEY_INDEX)),
                         port: all.port.filter(|_| mask.contains(Mask::PORT)),
+                        qkey: all.qkey.filter(|_| mask.contains(Mask::QKEY)),
                         av: all.av.filter(|_| mask.contains(Mask::AV)),
                         path_mtu: all.path_mtu.filter(|_| mask.contains(Mask::PATH_MTU)),
                         dest_qp: all.dest_qp.filter(|_| mask.contains(Mask::DEST_QP)),
@@ -338,16 +368,19 @@ mod tests {
                     }
                 };
                 assert_eq!(fields(needed).mask(), needed | Mask::STATE);
-                assert_eq!(fields(needed).check(from), Ok(to));
-                assert_eq!(fields(needed | allowed).check(from), Ok(to));
+                assert_eq!(fields(needed).check(kind, from), Ok(to));
+                assert_eq!(fields(needed | allowed).check(kind, from), Ok(to));
                 for bit in needed.iter() {
-                    let error = fields(needed - bit).check(from).unwrap_err();
+                    let error = fields(needed - bit).check(kind, from).unwrap_err();
                     assert_eq!(error.code(), Code::Invalid);
                     let name = bit.names();
                     assert!(error.to_string().contains(&name), "{error}");
                 }
                 for bit in (Mask::all() - Mask::STATE - needed - allowed).iter() {
-                    assert!(fields(needed | bit).check(from).is_err(), "{from:?} {to:?} {bit:?}");
+                    assert!(
+                        fields(needed | bit).check(kind, from).is_err(),
+                        "{from:?} {to:?} {bit:?}"
+                    );
                 }
             }
         }
@@ -356,9 +389,9 @@ mod tests {
     #[test]
     fn ranges_are_checked() {
         let good = QpFields { min_rnr_timer: Some(31), ..QpFields::to(QpState::Rts) };
-        assert_eq!(good.check(QpState::Rts), Ok(QpState::Rts));
+        assert_eq!(good.check(QpType::Rc, QpState::Rts), Ok(QpState::Rts));
         let bad = QpFields { min_rnr_timer: Some(32), ..good };
-        assert_eq!(bad.check(QpState::Rts).unwrap_err().code(), Code::Invalid);
+        assert_eq!(bad.check(QpType::Rc, QpState::Rts).unwrap_err().code(), Code::Invalid);
         assert_eq!(Mtu::from_raw(3).map(Mtu::bytes), Some(1024));
         assert_eq!(Mtu::from_raw(6), None);
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, Wiring};
-use doorbell_engine::provider::{Access, AddressVector, Gid, GlobalRoute, Qp};
+use doorbell_engine::provider::{Access, AddressVector, Gid, GlobalRoute, Qp, QpType};
 
 use super::conn::{Core, End, State};
 use super::links::{Ends, Offer};
@@ -85,6 +85,9 @@ pub(super) fn modify(
         let asked = format!("take a queue pair of {} from {from:?} to {to:?}", device.name());
         Err(CmError::new(Code::NotSupported, asked, answer).cure(cure))
     };
+    if let (QpType::Ud, QpState::Init | QpState::Rtr | QpState::Rts) = (qp.kind(), to) {
+        return modify_datagrams(qp, from, fields);
+    }
     match to {
         QpState::Reset if from != QpState::Reset => {
             return unable("its queue pairs have one life", "make a new one");
@@ -95,10 +98,27 @@ pub(super) fn modify(
             return unable("it does not pause", "wait for the completions instead");
         }
         QpState::Reset | QpState::Init | QpState::Rts => {
+            if from == QpState::Sqe {
+                qp.recover();
+            }
             if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
                 qp.breaker().set_rnr_timer(time);
             }
         }
+    }
+    Ok(())
+}
+
+/// A queue pair of UD needs no peer. From RTR on it takes what comes; sends before RTS are refused by
+/// who keeps the state.
+fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+    if let Some(qkey) = fields.qkey {
+        qp.breaker().set_qkey(qkey);
+    }
+    match (from, fields.state) {
+        (_, Some(QpState::Rtr)) => qp.breaker().open(),
+        (QpState::Sqe, Some(QpState::Rts)) => qp.recover(),
+        _ => {}
     }
     Ok(())
 }

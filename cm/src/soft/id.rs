@@ -376,7 +376,8 @@ impl CmId<SoftDevice> for SoftId {
         })?;
         if attr.kind == QpType::Ud {
             // It takes sends at once (QP-4).
-            qp.breaker().open(UDP_QKEY);
+            qp.breaker().set_qkey(UDP_QKEY);
+            qp.breaker().open();
         }
         core.qp = Some(qp.breaker());
         Ok(qp)

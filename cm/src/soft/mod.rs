@@ -26,6 +26,7 @@ mod sys;
 mod tests;
 mod wire;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ use self::host::Directory;
 use self::links::Links;
 use self::wire::Instance;
 use crate::addr::AddrInfo;
-use crate::attr::{PortSpace, QpAttr};
+use crate::attr::{PortSpace, QpAttr, Source};
 use crate::error::CmError;
 use crate::fabric::{CmId, Fabric};
 use crate::state::{QpFields, QpState};
@@ -231,6 +232,12 @@ impl Fabric for SoftDevice {
             }
         }
         Ok(id)
+    }
+
+    fn source(&self, addr: IpAddr) -> Result<Source, CmError> {
+        place::check_local(&format!("send from {addr}"), self.name(), addr)?;
+        // All addresses are one GID.
+        Ok(Source { gid: self.0.soft.gid(), index: 0, port: 1 })
     }
 
     fn create_qp(&self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {

@@ -158,6 +158,7 @@ fn to_raw(fields: &QpFields) -> ibv_qp_attr {
     raw.qp_access_flags = fields.access.map_or(0, |access| access.bits());
     raw.pkey_index = fields.pkey_index.unwrap_or(0);
     raw.port_num = fields.port.unwrap_or(0);
+    raw.qkey = fields.qkey.unwrap_or(0);
     if let Some(av) = fields.av {
         raw.ah_attr = raw_address(&av);
     }
@@ -182,6 +183,7 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
         access: has(Mask::ACCESS).then(|| Access::from_bits_truncate(raw.qp_access_flags)),
         pkey_index: has(Mask::PKEY_INDEX).then_some(raw.pkey_index),
         port: has(Mask::PORT).then_some(raw.port_num),
+        qkey: has(Mask::QKEY).then_some(raw.qkey),
         av: has(Mask::AV).then(|| address_of(&raw.ah_attr)),
         path_mtu: Mtu::from_raw(raw.path_mtu).filter(|_| has(Mask::PATH_MTU)),
         dest_qp: has(Mask::DEST_QP).then_some(raw.dest_qp_num),
@@ -215,6 +217,7 @@ mod tests {
             access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
             pkey_index: Some(1),
             port: Some(2),
+            qkey: Some(6),
             av: Some(AddressVector { route: Some(route), port: 2, lid: 5, ..Default::default() }),
             path_mtu: Some(Mtu::Bytes4096),
             dest_qp: Some(18),

@@ -23,14 +23,18 @@ mod id;
 mod line;
 mod options;
 mod param;
+mod source;
 
 pub use self::channel::VerbsChannel;
 pub use self::id::VerbsId;
 
+use std::net::IpAddr;
+
+use doorbell_engine::error::Code;
 use doorbell_engine::provider::verbs::{Verbs, VerbsQp};
 
 use crate::addr::AddrInfo;
-use crate::attr::{PortSpace, QpAttr};
+use crate::attr::{PortSpace, QpAttr, Source};
 use crate::error::CmError;
 use crate::fabric::Fabric;
 use crate::state::{QpFields, QpState};
@@ -53,6 +57,14 @@ impl Fabric for Verbs {
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<VerbsId, CmError> {
         create::endpoint(self, info)
+    }
+
+    fn source(&self, addr: IpAddr) -> Result<Source, CmError> {
+        source::find(self.name(), addr).ok_or_else(|| {
+            let asked = format!("send from {addr} on {}", self.name());
+            let answer = "no GID of the device is that of the address";
+            CmError::new(Code::AddrNotAvailable, asked, answer).cure(addr::cure(self))
+        })
     }
 
     fn create_qp(&self, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {

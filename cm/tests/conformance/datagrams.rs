@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_cm::{
-    AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, EventKind, Fabric, Hints, Id,
-    PortSpace, QpInit, Target, UDP_QKEY, UdParam,
+    AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, EventKind, ExternalQp, Fabric,
+    Hints, Id, PortSpace, QpFields, QpInit, QpState, Source, Target, UDP_QKEY, UdParam,
 };
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::GRH_BYTES;
@@ -33,6 +33,8 @@ cases! {
     ud_sends_only_datagrams
     ud_a_target_may_go_before_its_sends_are_over
     cp_06_a_datagram_wakes_who_armed
+    section_2_1_a_queue_pair_of_datagrams_by_hand
+    sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away
 }
 
 const NOW: Duration = Duration::ZERO;
@@ -378,4 +380,72 @@ fn cp_06_a_datagram_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
         });
         assert_eq!(payload(&two.next_recv(NOW).expect("it is there")), [byte]);
     }
+}
+
+/// In INIT, with that key.
+fn by_hand<F: Fabric>(bed: &Bed<F>, qkey: u32) -> (ExternalQp<F>, Source) {
+    let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
+    let mut qp = ExternalQp::new(&bed.fabric, &small()).expect("a queue pair");
+    let init = QpFields {
+        pkey_index: Some(0),
+        port: Some(source.port),
+        qkey: Some(qkey),
+        ..QpFields::to(QpState::Init)
+    };
+    let lacking = QpFields { qkey: None, ..init };
+    assert_eq!(qp.modify(&lacking).expect_err("no key").code(), Code::Invalid);
+    qp.modify(&init).expect("INIT");
+    (qp, source)
+}
+
+fn to_rts<F: Fabric>(qp: &mut ExternalQp<F>) {
+    qp.modify(&QpFields::to(QpState::Rtr)).expect("RTR needs nothing");
+    qp.modify(&QpFields { sq_psn: Some(7), ..QpFields::to(QpState::Rts) }).expect("RTS");
+}
+
+fn section_2_1_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
+    const QKEY: u32 = 0x1111_1111;
+    let ((mut one, source), (mut two, _)) = (by_hand(bed, QKEY), by_hand(bed, QKEY));
+    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: QKEY };
+    let target = Target::new(&bed.fabric, &to).expect("a target");
+    let buffer = || Buffer::new(&bed.fabric, 64).expect("a buffer");
+    two.post_recv(buffer()).expect("INIT takes receives");
+    let refused = one.post_send_to(&target, buffer(), 5, None, SendFlags::SIGNALED);
+    assert_eq!(refused.expect_err("INIT").cause, PostCause::State);
+    to_rts(&mut one);
+    to_rts(&mut two);
+    let mut payload = buffer();
+    payload[..5].copy_from_slice(b"hello");
+    one.post_send_to(&target, payload, 5, None, SendFlags::SIGNALED).expect("RTS");
+    one.next_send(SOON).expect("sent").ok().expect("sent");
+    let came = two.next_recv(SOON).expect("it came").ok().expect("received");
+    assert_eq!((came.datagram().expect("a header").1, came.src_qp), (&b"hello"[..], one.num()));
+    // Another key from now on.
+    two.modify(&QpFields { qkey: Some(5), ..QpFields::to(QpState::Rts) }).expect("RTS");
+    two.post_recv(buffer()).expect("a receive");
+    one.post_send_to(&target, buffer(), 5, None, SendFlags::SIGNALED).expect("RTS");
+    assert!(two.next_recv(A_WHILE).is_err(), "the key is another");
+}
+
+fn sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away<F: Fabric>(bed: &Bed<F>) {
+    if !bed.is_strict() {
+        return skip("nothing that fails here leaves rxe in SQE: it takes any length (R10)");
+    }
+    let ((mut one, source), (mut two, _)) = (by_hand(bed, 1), by_hand(bed, 1));
+    to_rts(&mut one);
+    to_rts(&mut two);
+    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: 1 };
+    let target = Target::new(&bed.fabric, &to).expect("a target");
+    let buffer = |len| Buffer::new(&bed.fabric, len).expect("a buffer");
+    let signaled = SendFlags::SIGNALED;
+    one.post_send_to(&target, buffer(4097), 4097, None, signaled).expect("post");
+    assert_eq!(one.next_send(SOON).expect("it failed").status, Status::LocalLength);
+    assert_eq!(one.state(), QpState::Sqe);
+    one.post_send_to(&target, buffer(8), 8, None, signaled).expect("SQE takes it");
+    assert_eq!(one.next_send(SOON).expect("it failed").status, Status::Flushed);
+    one.modify(&QpFields::to(QpState::Rts)).expect("RTS");
+    two.post_recv(buffer(64)).expect("a receive");
+    one.post_send_to(&target, buffer(8), 8, None, signaled).expect("post");
+    one.next_send(SOON).expect("sent").ok().expect("sent");
+    two.next_recv(SOON).expect("it came").ok().expect("received");
 }

@@ -3,15 +3,19 @@
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{Fabric, Id, QpInit};
+use doorbell_cm::{Exposed, ExternalQp, Fabric, Id, Mtu, QpFields, QpInit, QpState};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Access;
+use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{SendFlags, SendOp};
 
-use crate::bed::{A_WHILE, Bed, Pair, received, sent};
+use crate::bed::{A_WHILE, Bed, Pair, SOON, received, sent};
 use crate::harness::skip;
 
 cases! {
     uc_messages_arrive_and_sends_complete_when_they_are_on_their_way
     uc_without_a_receive_a_message_is_dropped_in_silence
+    uc_queue_pairs_are_connected_by_hand
 }
 
 /// A connected pair; none where connection managers connect reliable ones only (QP-14).
@@ -47,4 +51,50 @@ fn uc_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>)
     post(&mut one, 2);
     sent(&mut one, &mut two).ok().expect("sent");
     assert_eq!(received(&mut two).bytes(), [2]);
+}
+
+/// From RESET to RTS, towards the other's number and the packet it begins with.
+fn uc_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
+    if bed.is_strict() {
+        return skip("here only connection managers connect");
+    }
+    let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
+    let init = QpInit::uc().send_wr(4).recv_wr(4).inline(16);
+    let make = || ExternalQp::new(&bed.fabric, &init).expect("a queue pair");
+    let (mut one, mut two) = (make(), make());
+    let numbers = [one.num(), two.num()];
+    for (qp, there) in [(&mut one, numbers[1]), (&mut two, numbers[0])] {
+        let fields = QpFields {
+            access: Some(Access::REMOTE_WRITE),
+            pkey_index: Some(0),
+            port: Some(source.port),
+            ..QpFields::to(QpState::Init)
+        };
+        qp.modify(&fields).expect("INIT");
+        let fields = QpFields {
+            av: Some(source.way_to(source.gid)),
+            path_mtu: Some(Mtu::Bytes1024),
+            dest_qp: Some(there),
+            rq_psn: Some(1),
+            ..QpFields::to(QpState::Rtr)
+        };
+        let more = QpFields { min_rnr_timer: Some(1), ..fields };
+        assert_eq!(qp.modify(&more).expect_err("not for UC").code(), Code::Invalid);
+        qp.modify(&fields).expect("RTR");
+        qp.modify(&QpFields { sq_psn: Some(1), ..QpFields::to(QpState::Rts) }).expect("RTS");
+    }
+    let send = |one: &mut ExternalQp<F>, byte| {
+        one.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).expect("post a send");
+        one.next_send(SOON).expect("on its way").ok().expect("sent");
+    };
+    send(&mut one, 1);
+    assert!(two.next_recv(A_WHILE).is_err(), "dropped without a receive");
+    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    send(&mut one, 2);
+    assert_eq!(two.next_recv(SOON).expect("it came").ok().expect("received").bytes(), [2]);
+    // SM-3: READ is not for UC.
+    let at = Exposed::new(&bed.fabric, 64, Access::REMOTE_READ).expect("memory").remote(0);
+    one.post_send(bed.filled(8, 0), 8, SendOp::Read(at), SendFlags::SIGNALED).expect("post");
+    let failed = one.next_send(SOON).expect("it failed");
+    assert_eq!(failed.status, Status::LocalQpOperation);
 }

@@ -10,7 +10,7 @@ use std_alloc::sync::Arc;
 use super::backlog::readable;
 use super::cq::{Retire, Sink};
 use super::domain::{Command, Domain, Inside};
-use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
+use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, SLOTS, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
@@ -36,13 +36,17 @@ const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1
 const AROUND: usize = 8 + 12 + 8 + 4;
 
 impl QpContext {
-    /// From INIT to RTS, as a queue pair of UD.
-    pub(super) fn open(&mut self, qkey: u32) {
-        if let Some(datagrams) = &mut self.datagrams
-            && self.state == State::Init
-        {
-            datagrams.qkey = qkey;
-            self.state = State::Loose;
+    /// From INIT to RTS, as a queue pair of UD. What came before is dropped.
+    pub(super) fn open(&mut self, clock: fn() -> u64) {
+        let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
+            return;
+        };
+        self.state = State::Loose;
+        for _ in 0..SLOTS {
+            if datagrams.inbox.first(clock).is_none() {
+                return;
+            }
+            datagrams.inbox.advance();
         }
     }
 }
@@ -80,10 +84,15 @@ impl Soft {
 }
 
 impl Breaker {
-    /// Moves a queue pair of UD from INIT to RTS; it takes what comes with that key. On any other
+    /// Sets the key of a queue pair of UD, which senders have to know; of any other nothing.
+    pub fn set_qkey(&self, qkey: u32) {
+        self.domain.command(Command::SetQkey { num: self.num, qkey });
+    }
+
+    /// Moves a queue pair of UD from INIT to RTS: it takes what comes, and sends. With any other
     /// nothing happens.
-    pub fn open(&self, qkey: u32) {
-        self.domain.command(Command::Open { num: self.num, qkey });
+    pub fn open(&self) {
+        self.domain.command(Command::Open { num: self.num });
     }
 
     /// See [`crate::provider::Qp::attach_mcast`].

@@ -40,8 +40,10 @@ pub(super) enum Command {
     SetRnrTimer { num: u32, rnr_timer_ns: u64 },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
     Fail { num: u32, lost: bool },
-    /// A queue pair of UD goes to RTS, with that key.
-    Open { num: u32, qkey: u32 },
+    /// A queue pair of UD has that key.
+    SetQkey { num: u32, qkey: u32 },
+    /// A queue pair of UD goes to RTS.
+    Open { num: u32 },
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover { num: u32 },
     /// The queue pair goes away without completions (QX-17).
@@ -327,11 +329,19 @@ impl Inside {
                     self.tell_all();
                 }
             }
-            Command::Open { num, qkey } => {
+            Command::SetQkey { num, qkey } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    if let Some(datagrams) = unsafe { &mut qp.as_mut().datagrams } {
+                        datagrams.qkey = qkey;
+                    }
+                }
+            }
+            Command::Open { num } => {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
-                    qp.open(qkey);
+                    qp.open(self.nic.host.clock);
                     self.worry(qp);
                 }
             }

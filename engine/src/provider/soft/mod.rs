@@ -197,6 +197,7 @@ impl Soft {
             context,
             queue: queue_of,
             num,
+            kind: init.kind,
             caps,
             shared_queue: init.srq.is_some(),
             groups,
@@ -542,6 +543,7 @@ pub struct SoftQp {
     context: NonNull<QpContext>,
     queue: Arc<RecvQueue>,
     num: u32,
+    kind: QpType,
     caps: QpCaps,
     shared_queue: bool,
     /// Not gone before the queue pair that completes there.
@@ -570,6 +572,11 @@ pub struct Wiring {
 }
 
 impl SoftQp {
+    /// The transport.
+    pub fn kind(&self) -> QpType {
+        self.kind
+    }
+
     /// What a link must join: the domain and the receive queue, as numbers of this device.
     pub fn place(&self) -> (u32, u32) {
         (self.domain.id, self.queue.id())

@@ -79,7 +79,8 @@ fn side(name: &str) -> End {
 
 fn ud(nic: &Soft, cq: &SoftCq) -> SoftQp {
     let qp = make_qp_of(QpType::Ud, nic, cq, None, WIDE);
-    qp.breaker().open(QKEY);
+    qp.breaker().set_qkey(QKEY);
+    qp.breaker().open();
     qp
 }
 
@@ -271,6 +272,25 @@ fn ud_a_handle_outlives_queue_pairs() {
     assert_eq!(settle(&mut one, &mut two).1.len(), 1);
 }
 
+/// Section 2.1: what comes before RTR is dropped.
+#[test]
+fn ud_in_init_everything_is_dropped() {
+    let (mut one, mut two) = pair_of_ud();
+    two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, None, WIDE);
+    two.qp.breaker().set_qkey(QKEY);
+    two.poll();
+    two.recv(9, 0, 100);
+    let ah = one.way_to(&two);
+    let op = SendOp::SendTo(to(&ah, &two));
+    one.post(1, op, one.sge(0, 8), SIGNALED).unwrap();
+    assert!(settle(&mut one, &mut two).1.is_empty());
+    assert_eq!(two.send(1, 0, 8, SIGNALED).unwrap_err().cause, PostCause::State);
+    two.qp.breaker().open();
+    assert!(settle(&mut one, &mut two).1.is_empty());
+    one.post(2, op, one.sge(0, 8), SIGNALED).unwrap();
+    assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
+}
+
 #[test]
 fn an_address_of_no_device_is_refused() {
     let one = side("soft0");
@@ -341,7 +361,8 @@ fn ud_takes_receives_of_a_shared_queue() {
     let (mut one, mut two) = pair_of_ud();
     let srq = two.nic.create_srq(16).unwrap();
     two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, Some(&srq), WIDE);
-    two.qp.breaker().open(QKEY);
+    two.qp.breaker().set_qkey(QKEY);
+    two.qp.breaker().open();
     two.srq = Some(srq);
     two.poll();
     let ah = one.way_to(&two);
