@@ -80,6 +80,12 @@ fn udaddy_meets_itself() {
 }
 
 #[test]
+fn pingpong_meets_itself_over_datagrams() {
+    let ud = ["--transport", "ud"];
+    meet(&[&["pingpong-server"][..], &ud].concat(), &[&["pingpong-client"][..], &ud].concat());
+}
+
+#[test]
 fn udaddy_notices_datagrams_of_another_length() {
     let (server, addr) = listening(&["udaddy-server", "--size", "99", "--limit", "2"]);
     let port = addr.port().to_string();

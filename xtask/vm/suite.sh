@@ -14,7 +14,7 @@ port=7471
 limit=20
 
 listens() {
-    rdma resource show cm_id | grep -q "LISTEN.*:$port "
+    rdma resource show cm_id | grep -q "LISTEN.*:$port " || ss -Hltn "sport = :$port" | grep -q .
 }
 
 # True if the server listens or has ended already.
@@ -56,6 +56,14 @@ pairing() {
             return
         fi
     done
+}
+
+# The index of the GID of rxe0 that is $address.
+gid_index() {
+    local folder=/sys/class/infiniband/rxe0/ports/1/gids
+    local hex
+    hex=$(printf '%02x%02x:%02x%02x' ${address//./ })
+    grep -l "ffff:$hex" "$folder"/* 2> /dev/null | head -n 1 | sed 's|.*/||'
 }
 
 # True if some program has an id on its way to the multicast group. The sender waits three seconds more.
@@ -184,6 +192,21 @@ if [ -n "${INTEROP:-}" ]; then
         "$INTEROP" udaddy-server --addr $address ::: udaddy -s $address
     pairing "udaddy with interop udaddy-client" 5 \
         udaddy -b $address ::: "$INTEROP" udaddy-client --addr $address
+
+    # Queue pairs connected by hand, over an address that the programs choose by its index.
+    port=18515
+    here=(--addr $address)
+    gid=$(gid_index)
+    for transport in rc uc ud; do
+        size=4096
+        [ $transport = ud ] && size=1024
+        pairing "interop pingpong-server with ibv_${transport}_pingpong" 2 \
+            "$INTEROP" pingpong-server "${here[@]}" --transport $transport --size $size ::: \
+            ibv_${transport}_pingpong -d rxe0 -g "$gid" -s $size $address
+        pairing "ibv_${transport}_pingpong with interop pingpong-client" 2 \
+            ibv_${transport}_pingpong -d rxe0 -g "$gid" -s $size ::: \
+            "$INTEROP" pingpong-client "${here[@]}" --transport $transport --size $size
+    done
     group=239.255.1.1
     groupcast "interop mckey-receiver with mckey -s" 2 \
         "$INTEROP" mckey-receiver --addr $address --group $group ::: \

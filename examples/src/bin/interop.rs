@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use doorbell_cm::{CmError, Device, Program};
+use doorbell_engine::provider::QpType;
 use doorbell_examples::interop::{
-    CmtimeServer, LIMIT, Mckey, MckeyReceiver, MckeySender, Plan, RdmaClient, RdmaServer,
+    CmtimeServer, LIMIT, Mckey, MckeyReceiver, MckeySender, Pingpong, Plan, RdmaClient, RdmaServer,
     RdmaXclient, RdmaXserver, RpingClient, RpingServer, UcmatoseClient, UcmatoseServer,
     UdaddyClient, UdaddyServer,
 };
@@ -55,6 +56,11 @@ enum Part {
     MckeyReceiver(Group),
     /// Send to whoever runs `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
     MckeySender(Group),
+    /// Serve one `ibv_rc_pingpong HOST`, or with another TRANSPORT `ibv_uc_pingpong` or
+    /// `ibv_ud_pingpong`: COUNT messages of SIZE bytes each way (1000 of 4096; 1024 over UD).
+    PingpongServer(Pings),
+    /// Be the client of one of those.
+    PingpongClient(Pings),
     /// Serve `cmtime -s`: COUNT connections (100).
     CmtimeServer(Amount),
 }
@@ -104,6 +110,34 @@ impl Group {
     }
 }
 
+#[derive(clap::Args)]
+struct Pings {
+    #[command(flatten)]
+    amount: Amount,
+    /// The transport.
+    #[arg(long, value_enum, default_value_t = Transport::Rc)]
+    transport: Transport,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Transport {
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl Pings {
+    fn pingpong(&self, serves: bool) -> Pingpong {
+        let (kind, size) = match self.transport {
+            Transport::Rc => (QpType::Rc, 4096),
+            Transport::Uc => (QpType::Uc, 4096),
+            Transport::Ud => (QpType::Ud, 1024),
+        };
+        let (count, size) = (self.amount.count(1000), self.amount.size(size));
+        Pingpong { plan: self.amount.place.plan(18515), kind, serves, count, size }
+    }
+}
+
 impl Where {
     fn limit(&self) -> Duration {
         Duration::from_secs(self.limit)
@@ -144,6 +178,7 @@ impl Part {
             | Part::UdaddyClient(amount)
             | Part::CmtimeServer(amount) => &amount.place,
             Part::MckeyReceiver(group) | Part::MckeySender(group) => &group.amount.place,
+            Part::PingpongServer(pings) | Part::PingpongClient(pings) => &pings.amount.place,
         }
     }
 
@@ -177,6 +212,8 @@ impl Part {
                 let (count, size) = (amount.count(10), amount.size(100));
                 place.play(UdaddyClient { plan: rping, count, size })
             }
+            Part::PingpongServer(pings) => place.play(pings.pingpong(true)),
+            Part::PingpongClient(pings) => place.play(pings.pingpong(false)),
             Part::MckeyReceiver(group) => place.play(MckeyReceiver(group.mckey())),
             Part::MckeySender(group) => place.play(MckeySender(group.mckey())),
             Part::RdmaXserver(_) => place.play(RdmaXserver { plan }),

@@ -3,6 +3,7 @@
 
 mod cmtime;
 mod mckey;
+mod pingpong;
 mod rdma;
 mod rping;
 mod ucmatose;
@@ -19,6 +20,7 @@ use doorbell_engine::wr::{SendFlags, SendOp};
 
 pub use cmtime::CmtimeServer;
 pub use mckey::{Mckey, MckeyReceiver, MckeySender};
+pub use pingpong::Pingpong;
 pub use rdma::{RdmaClient, RdmaServer};
 pub use rping::{RpingClient, RpingServer};
 pub use ucmatose::{UcmatoseClient, UcmatoseServer};

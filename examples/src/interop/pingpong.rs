@@ -1,0 +1,244 @@
+//! `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` of ibverbs-utils: one message to and
+//! fro, between queue pairs that are taken from state to state by hand.
+//!
+//! Over TCP each side tells the other where it is: local identifier, queue pair, first packet, GID, as
+//! 51 characters with a zero behind. The client speaks first; the server answers once its queue
+//! pair is in RTS, so the client's first message finds it there. Then each sends when its own
+//! message has gone out and the other's has come.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use doorbell_cm::{
+    Buffer, CmError, Completion, ExternalQp, Fabric, Mtu, Program, QpFields, QpInit, QpState,
+    Source, Target, UdParam,
+};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Access, GRH_BYTES, Gid, QpType};
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use super::{Plan, announce, differs};
+
+/// Receives that are posted at any time.
+const DEPTH: usize = 500;
+/// Bytes of an address as the programs write it, zero included.
+const ADDRESS: usize = 52;
+/// The key of both sides' queue pairs of UD.
+const QKEY: u32 = 0x1111_1111;
+/// The first packet of this side; any number will do.
+const PSN: u32 = 0x0012_3456;
+
+/// Where a side is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Side {
+    qp: u32,
+    psn: u32,
+    gid: Gid,
+}
+
+impl Side {
+    fn encode(self) -> [u8; ADDRESS] {
+        let mut text = format!("0000:{:06x}:{:06x}:", self.qp, self.psn);
+        for byte in self.gid.0 {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        let mut bytes = [0; ADDRESS];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ADDRESS]) -> Result<Side, CmError> {
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.trim_end_matches('\0');
+        let parse = || {
+            let mut parts = text.split(':');
+            let _lid = u16::from_str_radix(parts.next()?, 16).ok()?;
+            let qp = u32::from_str_radix(parts.next()?, 16).ok()?;
+            let psn = u32::from_str_radix(parts.next()?, 16).ok()?;
+            let gid = u128::from_str_radix(parts.next()?, 16).ok()?.to_be_bytes();
+            parts.next().is_none().then_some(Side { qp, psn, gid: Gid(gid) })
+        };
+        parse().ok_or_else(|| differs("the peer's address", "four fields", text))
+    }
+}
+
+/// Either side of a pingpong.
+#[derive(Clone, Copy, Debug)]
+pub struct Pingpong {
+    /// Where to listen, or to connect to, over TCP; and by which address of the device.
+    pub plan: Plan,
+    /// The transport.
+    pub kind: QpType,
+    /// This side listens.
+    pub serves: bool,
+    /// Messages each way.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: usize,
+}
+
+impl Pingpong {
+    fn is_datagram(&self) -> bool {
+        self.kind == QpType::Ud
+    }
+
+    /// Bytes of a receive.
+    fn room(&self) -> usize {
+        if self.is_datagram() { GRH_BYTES + self.size } else { self.size }
+    }
+
+    fn queue_pair<F: Fabric>(&self, fabric: &F) -> Result<ExternalQp<F>, CmError> {
+        let init = match self.kind {
+            QpType::Uc => QpInit::uc(),
+            QpType::Ud => QpInit::ud(),
+            _ => QpInit::rc(),
+        };
+        ExternalQp::new(fabric, &init.send_wr(1).recv_wr(DEPTH as u32))
+    }
+
+    /// What INIT wants.
+    fn init(&self, source: &Source) -> QpFields {
+        let access = (!self.is_datagram()).then(Access::empty);
+        let qkey = self.is_datagram().then_some(QKEY);
+        let (pkey_index, port) = (Some(0), Some(source.port));
+        QpFields { access, qkey, pkey_index, port, ..QpFields::to(QpState::Init) }
+    }
+
+    /// From INIT over RTR to RTS, towards the other side.
+    fn connect<F: Fabric>(
+        &self,
+        qp: &mut ExternalQp<F>,
+        source: &Source,
+        there: &Side,
+    ) -> Result<(), CmError> {
+        let (mut rtr, mut rts) = (QpFields::to(QpState::Rtr), QpFields::to(QpState::Rts));
+        rts.sq_psn = Some(PSN);
+        if !self.is_datagram() {
+            rtr.av = Some(source.way_to(there.gid));
+            rtr.path_mtu = Some(Mtu::Bytes1024);
+            rtr.dest_qp = Some(there.qp);
+            rtr.rq_psn = Some(there.psn);
+        }
+        if self.kind == QpType::Rc {
+            (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (Some(1), Some(12));
+            (rts.timeout, rts.max_rd_atomic) = (Some(14), Some(1));
+            (rts.retry_cnt, rts.rnr_retry) = (Some(7), Some(7));
+        }
+        qp.modify(&rtr)?;
+        qp.modify(&rts)
+    }
+
+    /// The other side's address; ours goes there once `ready` is through.
+    fn exchange(
+        &self,
+        fabric: &impl Fabric,
+        here: &Side,
+        ready: impl FnOnce(&Side) -> Result<(), CmError>,
+    ) -> Result<Side, CmError> {
+        let failed = |error: &io::Error| CmError::from_io("exchange addresses over TCP", error);
+        let mut bytes = [0; ADDRESS];
+        if self.serves {
+            let listener = TcpListener::bind(self.plan.addr).map_err(|error| failed(&error))?;
+            announce(listener.local_addr().ok(), fabric);
+            let (mut stream, _) = listener.accept().map_err(|error| failed(&error))?;
+            stream.read_exact(&mut bytes).map_err(|error| failed(&error))?;
+            let there = Side::decode(&bytes)?;
+            ready(&there)?;
+            stream.write_all(&here.encode()).map_err(|error| failed(&error))?;
+            // The peer says that it is done; one that has nothing to say any more is as well.
+            let _ = stream.read(&mut [0; 5]);
+            return Ok(there);
+        }
+        let mut stream = TcpStream::connect(self.plan.addr).map_err(|error| failed(&error))?;
+        stream.write_all(&here.encode()).map_err(|error| failed(&error))?;
+        stream.read_exact(&mut bytes).map_err(|error| failed(&error))?;
+        let there = Side::decode(&bytes)?;
+        ready(&there)?;
+        stream.write_all(b"done\0").map_err(|error| failed(&error))?;
+        Ok(there)
+    }
+
+    fn check<F: Fabric>(&self, completion: &Completion<F>) -> Result<(), CmError> {
+        if completion.len == self.room() {
+            return Ok(());
+        }
+        Err(differs("a message", format!("{} bytes", self.room()), completion.len))
+    }
+}
+
+impl Program for Pingpong {
+    type Output = Result<(), CmError>;
+
+    fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+        let source = fabric.source(self.plan.addr.ip())?;
+        let mut qp = self.queue_pair(&fabric)?;
+        qp.modify(&self.init(&source))?;
+        qp.post_recvs(&mut Buffer::many(&fabric, DEPTH, self.room())?)?;
+        let here = Side { qp: qp.num(), psn: PSN, gid: source.gid };
+        let there = self.exchange(&fabric, &here, |there| self.connect(&mut qp, &source, there))?;
+        let target = match self.is_datagram() {
+            true => {
+                let to = source.way_to(there.gid);
+                Some(Target::new(&fabric, &UdParam { to, qp_num: there.qp, qkey: QKEY })?)
+            }
+            false => None,
+        };
+        let mut buffer = Buffer::new(&fabric, self.size)?;
+        for _ in 0..self.count {
+            // The client begins; the server answers each message.
+            if self.serves {
+                self.receive(&mut qp)?;
+            }
+            buffer = self.send(&mut qp, target.as_ref(), buffer)?;
+            if !self.serves {
+                self.receive(&mut qp)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pingpong {
+    /// Takes one message, and posts its buffer again.
+    fn receive<F: Fabric>(&self, qp: &mut ExternalQp<F>) -> Result<(), CmError> {
+        let completion = qp.next_recv(self.plan.rest())?.ok()?;
+        self.check(&completion)?;
+        match completion.buffer {
+            Some(buffer) => Ok(qp.post_recv(buffer)?),
+            None => Err(differs("a receive", "its buffer back", "none")),
+        }
+    }
+
+    fn send<F: Fabric>(
+        &self,
+        qp: &mut ExternalQp<F>,
+        target: Option<&Target<F>>,
+        buffer: Buffer<F>,
+    ) -> Result<Buffer<F>, CmError> {
+        match target {
+            Some(target) => {
+                qp.post_send_to(target, buffer, self.size, None, SendFlags::SIGNALED)?;
+            }
+            None => qp.post_send(buffer, self.size, SendOp::Send, SendFlags::SIGNALED)?,
+        }
+        let done = qp.next_send(self.plan.rest())?.ok()?;
+        done.buffer.ok_or_else(|| {
+            CmError::new(Code::Invalid, "send a message", "its buffer did not come back")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_as_it_went() {
+        let side = Side { qp: 0x11, psn: 0xab_cdef, gid: Gid([0xfe; 16]) };
+        let bytes = side.encode();
+        let text = "0000:000011:abcdef:fefefefefefefefefefefefefefefefe\0";
+        assert_eq!(&bytes[..text.len()], text.as_bytes());
+        assert_eq!(Side::decode(&bytes), Ok(side));
+        assert!(Side::decode(&[b'0'; ADDRESS]).is_err());
+    }
+}
