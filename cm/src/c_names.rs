@@ -26,7 +26,8 @@
 //! - `rdma_establish`, `rdma_init_qp_attr`: [`Id::establish`], [`Id::init_qp_attr`]
 //! - `rdma_disconnect`: [`Id::disconnect`]
 //! - `rdma_notify`: needless: a connection counts as up when its first message comes
-//! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`]; [`Id::destroy_qp`]
+//! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`];
+//!   [`Id::destroy_qp`]
 //! - `rdma_create_srq`, `rdma_create_srq_ex`, `rdma_destroy_srq`: [`Id::create_srq`],
 //!   [`Id::destroy_srq`]
 //! - `rdma_get_local_addr`, `rdma_get_src_port`: [`Id::local_addr`]

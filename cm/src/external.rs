@@ -59,8 +59,8 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.queues()
     }
 
-    /// The state it was taken to, or ERR once a request has failed; SQE if that was a send of UC or UD
-    /// (SM-3).
+    /// The state it was taken to, or ERR once a request has failed; SQE if that was a send of UC or
+    /// UD (SM-3).
     pub fn state(&self) -> QpState {
         self.state
     }

@@ -109,8 +109,8 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// A queue pair of UD needs no peer. From RTR on it takes what comes; sends before RTS are refused by
-/// who keeps the state.
+/// A queue pair of UD needs no peer. From RTR on it takes what comes; sends before RTS are refused
+/// by who keeps the state.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
     if let Some(qkey) = fields.qkey {
         qp.breaker().set_qkey(qkey);

@@ -1,8 +1,8 @@
 //! `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` of ibverbs-utils: one message to and
 //! fro, between queue pairs that are taken from state to state by hand.
 //!
-//! Over TCP each side tells the other where it is: local identifier, queue pair, first packet, GID, as
-//! 51 characters with a zero behind. The client speaks first; the server answers once its queue
+//! Over TCP each side tells the other where it is: local identifier, queue pair, first packet, GID,
+//! as 51 characters with a zero behind. The client speaks first; the server answers once its queue
 //! pair is in RTS, so the client's first message finds it there. Then each sends when its own
 //! message has gone out and the other's has come.
 
