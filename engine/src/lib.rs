@@ -5,7 +5,8 @@
 //! - [`wr`] and [`wc`]: requests and completions, plain data; [`event`]: what happens beside them;
 //! - [`provider`]: the seam, and behind it the devices;
 //! - [`worker`]: the loop that polls, dispatches, posts;
-//! - [`rpc`]: calls and answers over it, for who wants them.
+//! - [`rpc`] and [`large`]: calls and answers, and messages larger than a block, over it, for who
+//!   wants them.
 //!
 //! Set-up allocates (through the global allocator); after it the data plane does not.
 
@@ -17,6 +18,7 @@ extern crate std;
 
 pub mod error;
 pub mod event;
+pub mod large;
 pub mod provider;
 pub mod rpc;
 pub mod wc;

@@ -5,6 +5,7 @@ mod credits;
 mod finish;
 mod handle;
 mod kept;
+mod large;
 mod requests;
 mod rpc;
 

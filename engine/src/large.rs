@@ -1,0 +1,341 @@
+//! Messages larger than a block, over a worker: the sender offers a piece of its registered memory,
+//! the receiver says where it goes and reads it from there, and tells the sender when it is done.
+//! Optional, as [`crate::rpc`]: a [`Handler`](crate::worker::Handler) keeps a [`Large`] and passes
+//! on what concerns it. Nothing is allocated after set-up, and no memory is used but the piece at
+//! either end.
+//!
+//! Each offer ends once at the sender ([`Heard::Done`], or [`Large::lost`]), and the bytes stay as
+//! they are until then. Each offer taken ends once at the receiver ([`Large::read`], or
+//! [`Large::lost`]).
+
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use crate::provider::Provider;
+use crate::wc::Status;
+use crate::worker::{Message, Outbox, PeerId, Piece, Request, SendError};
+use crate::wr::{Remote, SendOp};
+
+/// The longest message, in bytes.
+pub const LENGTH_MAX: u32 = 1 << 30;
+
+/// Bytes read with one request.
+const CHUNK: u32 = 1 << 20;
+
+const OFFER: u32 = 0xdb1c_0011;
+const TAKEN: u32 = 0xdb1c_0012;
+const DECLINED: u32 = 0xdb1c_0013;
+
+/// Bytes of an offer, and of the answer to one.
+const OFFER_BYTES: usize = 32;
+const ANSWER_BYTES: usize = 8;
+
+/// An offer of a peer: see [`Large::take`] and [`Large::decline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    peer: PeerId,
+    number: u32,
+    at: Remote,
+    length: u32,
+    tag: u64,
+}
+
+impl Offer {
+    /// Who offers.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// Bytes of the message, at most [`LENGTH_MAX`].
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// What the sender says of it.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A large message is offered.
+    Offered(Offer),
+    /// The peer has done with the offer of this key; `taken` says whether it has read it.
+    Done {
+        /// As given to [`Large::offer`].
+        key: u64,
+        /// It was read, and not declined.
+        taken: bool,
+    },
+    /// Nothing of these.
+    Foreign,
+}
+
+/// How a read has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// What was taken.
+    pub offer: Offer,
+    /// As given to [`Large::take`].
+    pub key: u64,
+    /// All of it is there; or why not.
+    pub result: Result<(), Status>,
+}
+
+/// What was on its way when its peer went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// What was offered under this key; it was read or not. The bytes are free.
+    Offer {
+        /// As given to [`Large::offer`].
+        key: u64,
+    },
+    /// What was to be read.
+    Read(Arrived),
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Free,
+    /// Offered to a peer.
+    Out {
+        peer: PeerId,
+        key: u64,
+    },
+    /// Read from a peer.
+    In {
+        offer: Offer,
+        key: u64,
+        to: Piece,
+        /// Bytes that are there, and those a request is on its way for.
+        got: u32,
+        flying: u32,
+    },
+}
+
+/// Large messages of one worker, on their way in or out.
+pub struct Large {
+    places: Vec<(u16, Way)>,
+    tokens: u64,
+}
+
+impl Large {
+    /// For at most `most` messages at a time, in and out (65 536 at most). Its requests have the
+    /// tokens `tokens` to `tokens + most - 1`.
+    pub fn new(most: u32, tokens: u64) -> Large {
+        Large { places: vec![(0, Way::Free); most.min(1 << 16) as usize], tokens }
+    }
+
+    fn free(&self) -> Result<usize, SendError> {
+        let free = |(_, way): &(u16, Way)| matches!(way, Way::Free);
+        self.places.iter().position(free).ok_or(SendError::TooMany)
+    }
+
+    /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer, `key`
+    /// comes back when it has done with it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; `TooMany`, `TooLong`, `OutOfBounds`. Then nothing is offered.
+    pub fn offer<P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        peer: PeerId,
+        piece: Piece,
+        (key, tag): (u64, u64),
+    ) -> Result<(), SendError> {
+        if piece.length > LENGTH_MAX {
+            return Err(SendError::TooLong);
+        }
+        let at = out.remote(piece.region, piece.offset).ok_or(SendError::OutOfBounds)?;
+        let last = piece.offset.checked_add((piece.length as usize).saturating_sub(1));
+        last.and_then(|last| out.remote(piece.region, last)).ok_or(SendError::OutOfBounds)?;
+        let index = self.free()?;
+        let number = number(self.places[index].0, index);
+        let mut bytes = [0; OFFER_BYTES];
+        bytes[..4].copy_from_slice(&OFFER.to_le_bytes());
+        bytes[4..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&at.addr.to_le_bytes());
+        bytes[16..20].copy_from_slice(&at.rkey.to_le_bytes());
+        bytes[20..28].copy_from_slice(&tag.to_le_bytes());
+        bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
+        out.send(peer, &bytes)?;
+        self.places[index].1 = Way::Out { peer, key };
+        Ok(())
+    }
+
+    /// What a message is.
+    pub fn heard(&mut self, message: &Message<'_>) -> Heard {
+        let bytes = message.bytes();
+        let Some((kind, rest)) = bytes.split_first_chunk::<4>() else { return Heard::Foreign };
+        match (u32::from_le_bytes(*kind), bytes.len()) {
+            (OFFER, OFFER_BYTES) => {
+                parse(message.peer(), rest).map_or(Heard::Foreign, Heard::Offered)
+            }
+            (kind @ (TAKEN | DECLINED), ANSWER_BYTES) => {
+                let number = rest.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
+                match self.end_out(message.peer(), number) {
+                    Some(key) => Heard::Done { key, taken: kind == TAKEN },
+                    None => Heard::Foreign,
+                }
+            }
+            _ => Heard::Foreign,
+        }
+    }
+
+    /// Takes an offer: reads it to `to`, which is registered for local writes and long enough.
+    ///
+    /// # Errors
+    /// `TooMany`; `OutOfBounds`: the piece is too short. Back-pressure is none: the reads begin
+    /// when there is room, see [`Large::tend`].
+    pub fn take<P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        offer: Offer,
+        (to, key): (Piece, u64),
+    ) -> Result<(), SendError> {
+        let last = to.offset.checked_add((offer.length as usize).saturating_sub(1));
+        if to.length < offer.length || last.and_then(|at| out.remote(to.region, at)).is_none() {
+            return Err(SendError::OutOfBounds);
+        }
+        let index = self.free()?;
+        self.places[index].1 = Way::In { offer, key, to, got: 0, flying: 0 };
+        self.ask(out, index);
+        Ok(())
+    }
+
+    /// Tells the sender that its offer is not taken.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; then it was not told.
+    pub fn decline<P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        offer: Offer,
+    ) -> Result<(), SendError> {
+        out.send(offer.peer, &answer(DECLINED, offer.number))
+    }
+
+    /// A request of the worker is over: what has arrived by it, or cannot. `None`: more is to
+    /// come, or it was no request of this. For [`crate::worker::Handler::on_send_done`].
+    pub fn read<P: Provider>(
+        &mut self,
+        out: &mut Outbox<'_, P>,
+        token: u64,
+        result: Result<(), Status>,
+    ) -> Option<Arrived> {
+        let index = usize::try_from(token.checked_sub(self.tokens)?).ok()?;
+        let Way::In { offer, key, got, flying, .. } = &mut self.places.get_mut(index)?.1 else {
+            return None;
+        };
+        if let Err(status) = result {
+            let arrived = Arrived { offer: *offer, key: *key, result: Err(status) };
+            self.places[index].1 = Way::Free;
+            return Some(arrived);
+        }
+        *got += core::mem::take(flying);
+        self.ask(out, index);
+        self.finish(out, index)
+    }
+
+    /// Goes on with what found no room before: what has arrived, if something has. For
+    /// [`crate::worker::Handler::on_idle`], until it says `None`.
+    pub fn tend<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
+        for index in 0..self.places.len() {
+            if matches!(self.places[index].1, Way::In { flying: 0, .. }) {
+                self.ask(out, index);
+                if let Some(arrived) = self.finish(out, index) {
+                    return Some(arrived);
+                }
+            }
+        }
+        None
+    }
+
+    /// One more message that was on its way to a peer that is gone, or from it; `None` after the
+    /// last. For [`crate::worker::Handler::on_peer_down`], when the worker has answered all
+    /// requests to that peer.
+    pub fn lost(&mut self, peer: PeerId) -> Option<Lost> {
+        let lost = |way: &Way| match *way {
+            Way::Out { peer: to, key } if to == peer => Some(Lost::Offer { key }),
+            Way::In { offer, key, .. } if offer.peer == peer => {
+                Some(Lost::Read(Arrived { offer, key, result: Err(Status::Flushed) }))
+            }
+            _ => None,
+        };
+        let (place, lost) = self.places.iter_mut().find_map(|place| {
+            let lost = lost(&place.1)?;
+            Some((place, lost))
+        })?;
+        *place = (place.0.wrapping_add(1), Way::Free);
+        Some(lost)
+    }
+
+    /// Messages on their way.
+    pub fn pending(&self) -> usize {
+        self.places.iter().filter(|(_, way)| !matches!(way, Way::Free)).count()
+    }
+
+    /// Asks for the next bytes, if there is room for a request.
+    fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
+        let token = self.tokens + index as u64;
+        let Way::In { offer, to, got, flying, .. } = &mut self.places[index].1 else { return };
+        let length = (offer.length - *got).min(CHUNK);
+        if *flying > 0 || length == 0 {
+            return;
+        }
+        let piece = Piece { offset: to.offset + *got as usize, length, ..*to };
+        let op = SendOp::Read(offer.at.offset(u64::from(*got)));
+        let request = Request { op, pieces: &[piece], fence: false, token };
+        if out.request(offer.peer, &request).is_ok() {
+            *flying = length;
+        }
+    }
+
+    /// When all is there: tells the sender, and ends, if there is room to tell.
+    fn finish<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) -> Option<Arrived> {
+        let Way::In { offer, key, got, .. } = self.places[index].1 else { return None };
+        if got < offer.length || out.send(offer.peer, &answer(TAKEN, offer.number)).is_err() {
+            return None;
+        }
+        self.places[index].1 = Way::Free;
+        Some(Arrived { offer, key, result: Ok(()) })
+    }
+
+    fn end_out(&mut self, from: PeerId, said: u32) -> Option<u64> {
+        let index = said as u16 as usize;
+        let (generation, way) = self.places.get_mut(index)?;
+        match *way {
+            Way::Out { peer, key } if peer == from && number(*generation, index) == said => {
+                (*generation, *way) = (generation.wrapping_add(1), Way::Free);
+                Some(key)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The name of a place between two sides.
+fn number(generation: u16, index: usize) -> u32 {
+    u32::from(generation) << 16 | index as u32
+}
+
+fn answer(kind: u32, number: u32) -> [u8; ANSWER_BYTES] {
+    let mut bytes = [0; ANSWER_BYTES];
+    bytes[..4].copy_from_slice(&kind.to_le_bytes());
+    bytes[4..].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn parse(peer: PeerId, rest: &[u8]) -> Option<Offer> {
+    let (number, rest) = rest.split_first_chunk()?;
+    let (addr, rest) = rest.split_first_chunk()?;
+    let (rkey, rest) = rest.split_first_chunk()?;
+    let (tag, rest) = rest.split_first_chunk()?;
+    let (length, _) = rest.split_first_chunk()?;
+    let at = Remote { addr: u64::from_le_bytes(*addr), rkey: u32::from_le_bytes(*rkey) };
+    let length = u32::from_le_bytes(*length);
+    let (number, tag) = (u32::from_le_bytes(*number), u64::from_le_bytes(*tag));
+    (length <= LENGTH_MAX).then_some(Offer { peer, number, at, length, tag })
+}

@@ -1,0 +1,186 @@
+//! Messages larger than a block.
+
+use super::*;
+use crate::large::{Arrived, Heard, Large, Lost, Offer};
+use crate::provider::Access;
+
+const TOKENS: u64 = 500;
+const BYTES: usize = 5 << 20;
+
+/// Notes what it hears, and takes what is offered if it is told where to.
+struct Hands {
+    large: Large,
+    up: Vec<PeerId>,
+    region: Option<RegionId>,
+    /// Where the next offer goes; beyond the end: it is declined.
+    next: usize,
+    taken: Vec<Arrived>,
+    done: Vec<(u64, bool)>,
+    lost: Vec<Lost>,
+    declines: Vec<Offer>,
+}
+
+impl Default for Hands {
+    fn default() -> Hands {
+        Hands {
+            large: Large::new(4, TOKENS),
+            up: Vec::new(),
+            region: None,
+            next: 0,
+            taken: Vec::new(),
+            done: Vec::new(),
+            lost: Vec::new(),
+            declines: Vec::new(),
+        }
+    }
+}
+
+impl<P: Provider> Handler<P> for Hands {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        match self.large.heard(&message) {
+            Heard::Offered(offer) => {
+                let to = Piece {
+                    region: self.region.unwrap(),
+                    offset: self.next,
+                    length: offer.length(),
+                };
+                match self.large.take(out, offer, (to, offer.tag())) {
+                    Ok(()) => self.next += offer.length() as usize,
+                    Err(_) => self.declines.push(offer),
+                }
+            }
+            Heard::Done { key, taken } => self.done.push((key, taken)),
+            Heard::Foreign => {}
+        }
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_send_done(
+        &mut self,
+        _: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        out: &mut Outbox<'_, P>,
+    ) {
+        self.taken.extend(self.large.read(out, token, result));
+    }
+    fn on_peer_down(&mut self, peer: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
+        self.lost.extend(std::iter::from_fn(|| self.large.lost(peer)));
+    }
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        while let Some(arrived) = self.large.tend(out) {
+            self.taken.push(arrived);
+        }
+        self.declines.retain(|offer| self.large.decline(out, *offer).is_err());
+    }
+}
+
+fn hands() -> Side<Hands> {
+    let config = Config { window: 20, window_min: 4, requests: 2, ..CONFIG };
+    let mut side = side_of(&config, Hands::default());
+    let memory = Mapping::plain(BYTES).unwrap();
+    let region = side.nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+    side.worker.handler().region = Some(side.worker.adopt(region));
+    side
+}
+
+fn pair() -> (Side<Hands>, Side<Hands>, (u32, u32)) {
+    let (mut one, mut two) = (hands(), hands());
+    let nums = connect(&mut one, &mut two);
+    (one, two, nums)
+}
+
+fn turns(one: &mut Side<Hands>, two: &mut Side<Hands>, count: usize) {
+    for _ in 0..count {
+        one.worker.turn();
+        two.worker.turn();
+    }
+}
+
+/// Calls and outbox at once, from outside the handler.
+fn offer(side: &mut Side<Hands>, offset: usize, length: u32, key: u64) -> Result<(), SendError> {
+    let (peer, region) = (side.worker.handler().up[0], side.worker.handler().region.unwrap());
+    let mut large = std::mem::replace(&mut side.worker.handler().large, Large::new(0, 0));
+    let piece = Piece { region, offset, length };
+    let result = large.offer(&mut side.worker.outbox(), peer, piece, (key, key + 1000));
+    side.worker.handler().large = large;
+    result
+}
+
+/// Messages of no, one and several reads, at the same time; every byte is there, and each side
+/// is told once.
+#[test]
+fn large_messages_arrive_whole() {
+    let (mut one, mut two, _) = pair();
+    let lengths = [3 << 20, 0, 1, (1 << 20) + 7];
+    let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 + n / 4096) as u8).collect();
+    let region = one.worker.handler().region.unwrap();
+    one.worker.outbox().copy_in(region, 0, &bytes).unwrap();
+    let mut offset = 0;
+    for (key, length) in lengths.into_iter().enumerate() {
+        offer(&mut one, offset, length, key as u64).unwrap();
+        offset += length as usize;
+    }
+    assert_eq!(offer(&mut one, 0, 1, 9), Err(SendError::TooMany));
+    turns(&mut one, &mut two, 3000);
+    let mut there = vec![0; offset];
+    let region = two.worker.handler().region.unwrap();
+    two.worker.outbox().copy_out(region, 0, &mut there).unwrap();
+    assert!(there == bytes[..offset], "bytes are missing or wrong");
+    let mut done = one.worker.handler().done.clone();
+    done.sort_unstable();
+    assert_eq!(done, [0, 1, 2, 3].map(|key| (key, true)));
+    let mut taken = std::mem::take(&mut two.worker.handler().taken);
+    taken.sort_unstable_by_key(|arrived| arrived.key);
+    let all: Vec<_> = taken.iter().map(|a| (a.key, a.offer.length(), a.result)).collect();
+    let key = |n: usize| (1000 + n as u64, lengths[n], Ok(()));
+    assert_eq!(all, [0, 1, 2, 3].map(key));
+    let pending = [&mut one, &mut two].map(|side| side.worker.handler().large.pending());
+    assert_eq!(pending, [0, 0]);
+}
+
+/// What there is no memory for is declined, and the sender told.
+#[test]
+fn what_does_not_fit_is_declined() {
+    let (mut one, mut two, _) = pair();
+    two.worker.handler().next = BYTES - 100;
+    offer(&mut one, 0, 101, 1).unwrap();
+    offer(&mut one, 0, 100, 2).unwrap();
+    assert_eq!(offer(&mut one, BYTES - 1, 2, 3), Err(SendError::OutOfBounds));
+    assert_eq!(offer(&mut one, 0, (1 << 30) + 1, 3), Err(SendError::TooLong));
+    turns(&mut one, &mut two, 500);
+    let mut done = one.worker.handler().done.clone();
+    done.sort_unstable();
+    assert_eq!(done, [(1, false), (2, true)]);
+    assert_eq!(one.worker.handler().large.pending(), 0);
+}
+
+/// A peer that goes in the middle: each side is told once of each message, and nothing is left.
+#[test]
+fn a_peer_that_goes_in_the_middle_leaves_nothing() {
+    let mut failed = 0;
+    for count in 0..60 {
+        let (mut one, mut two, nums) = pair();
+        offer(&mut one, 0, 3 << 20, 1).unwrap();
+        offer(&mut one, 0, 2 << 20, 2).unwrap();
+        turns(&mut one, &mut two, count);
+        assert!(one.intake.gone(nums.0));
+        turns(&mut one, &mut two, 30);
+        assert!(two.intake.gone(nums.1));
+        turns(&mut one, &mut two, 1200);
+        let (ends, taken) = {
+            let hands = one.worker.handler();
+            assert_eq!(hands.large.pending(), 0);
+            (hands.done.len() + hands.lost.len(), hands.done.len())
+        };
+        assert_eq!(ends, 2, "after {count} turns");
+        let hands = two.worker.handler();
+        assert_eq!(hands.large.pending(), 0);
+        let whole = hands.taken.iter().filter(|arrived| arrived.result.is_ok()).count();
+        assert!(whole >= taken && hands.taken.len() + hands.lost.len() <= 2);
+        failed += hands.taken.len() - whole;
+    }
+    assert!(failed > 0, "no read ever failed");
+}
