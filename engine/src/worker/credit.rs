@@ -4,7 +4,8 @@
 //! than there are (see [`SharedRecv`]). What a peer may send is counted from the beginning of the
 //! connection: the window, and one more for each of its messages whose block is free again. The
 //! receiver writes that count into a word of the sender's memory, by an RDMA WRITE, half of
-//! the window at a time; the sender looks at the word when it has used up what it knew of.
+//! the window at a time, and all there is when nothing has come for a while; the sender looks at
+//! the word when it has used up what it knew of.
 //!
 //! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
 //! needs a receive at the other side to leave. If both sides' windows were full of such messages,
@@ -268,6 +269,19 @@ impl Credit {
 }
 
 impl<P: Provider> Core<P> {
+    /// Nothing has come for a while: each peer is to be told of all it may send, if only of a part
+    /// of half a window. One that waits for more than half a window would wait for ever.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_credits(&mut self) {
+        for slot in 0..self.config.peers {
+            let Some(peer) = self.peers.at(slot) else { continue };
+            if peer.state == PeerState::Up && peer.owes_credit() {
+                self.owing.push(slot);
+            }
+        }
+    }
+
     /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]

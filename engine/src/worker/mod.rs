@@ -61,6 +61,9 @@ const SHOW_TURNS: u64 = 1 << 12;
 /// Every so many busy turns the clock is read.
 const CLOCK_TURNS: u64 = 16;
 
+/// Idle turns after which peers are told of all they may send. Many: it looks at every peer.
+const SETTLE_IDLE_TURNS: u64 = 4096;
+
 /// Every so many idle turns the completion queue is asked whether it still works.
 const HEALTH_IDLE_TURNS: u64 = 1 << 16;
 
@@ -304,6 +307,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.stats.idle_turns += 1;
         if self.idle == 1 {
             self.show();
+        }
+        if self.idle == SETTLE_IDLE_TURNS {
+            self.core.settle_credits();
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) && self.poller.is_broken() {
             self.core.fail_all(DownReason::Failed(Status::Fatal));

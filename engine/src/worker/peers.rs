@@ -96,7 +96,7 @@ impl<P: Provider> Peer<P> {
 
     /// So many are done with that the peer is to be told. True if it was not to be already.
     #[cold]
-    fn owes_credit(&mut self) -> bool {
+    pub(super) fn owes_credit(&mut self) -> bool {
         self.credit.step(self.deferred > 0)
     }
 

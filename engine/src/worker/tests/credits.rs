@@ -75,6 +75,25 @@ fn two_sides_that_reply_to_each_other_never_stop() {
     }
 }
 
+/// A receiver for which nothing comes any more tells its peers of the last part of a window too:
+/// who waits for room for many messages gets it.
+#[test]
+fn a_quiet_receiver_leaves_nothing_untold() {
+    let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let all = one.worker.outbox().room(peer);
+    assert!(all > 6);
+    for n in 0..5 {
+        one.worker.outbox().send(peer, &payload(n * 2, 40)).unwrap();
+    }
+    for _ in 0..5000 {
+        one.worker.turn();
+        two.worker.turn();
+    }
+    assert_eq!(one.worker.outbox().room(peer), all);
+}
+
 /// Keeps the messages that begin with 1, for ever, and replies to the others.
 #[derive(Default)]
 struct Hoarder {
