@@ -79,7 +79,8 @@ fn two_sides_that_reply_to_each_other_never_stop() {
 /// who waits for room for many messages gets it.
 #[test]
 fn a_quiet_receiver_leaves_nothing_untold() {
-    let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
+    let config = Config { send_queue: 64, ..COUNTED };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
     connect(&mut one, &mut two);
     let peer = one.only_peer();
     let all = one.worker.outbox().room(peer);
