@@ -62,7 +62,7 @@ const SHOW_TURNS: u64 = 1 << 12;
 const CLOCK_TURNS: u64 = 16;
 
 /// Idle turns after which peers are told of all they may send. Many: it looks at every peer.
-const SETTLE_IDLE_TURNS: u64 = 4096;
+const SETTLE_IDLE_TURNS: u64 = 16384;
 
 /// Every so many idle turns the completion queue is asked whether it still works.
 const HEALTH_IDLE_TURNS: u64 = 1 << 16;

@@ -88,7 +88,7 @@ fn a_quiet_receiver_leaves_nothing_untold() {
     for n in 0..5 {
         one.worker.outbox().send(peer, &payload(n * 2, 40)).unwrap();
     }
-    for _ in 0..5000 {
+    for _ in 0..17_000 {
         one.worker.turn();
         two.worker.turn();
     }
