@@ -109,8 +109,10 @@ fn run(function: &str, sizes: &[u32], messages: u64) -> Result<Vec<f64>, Failure
     let own = std::env::current_exe().map_err(failed("find this program"))?;
     let list: Vec<String> = sizes.iter().map(u32::to_string).collect();
     let out = folder.0.join("out");
+    // One thread at a time runs below valgrind. In turn, or the one that waits for the connection
+    // keeps the one that accepts it from running at all.
     let output = Command::new("valgrind")
-        .args(["-q", "--tool=callgrind", "--dump-after=*counted_case_end*"])
+        .args(["-q", "--tool=callgrind", "--fair-sched=yes", "--dump-after=*counted_case_end*"])
         .arg(format!("--toggle-collect=*{function}*"))
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(own)
