@@ -19,6 +19,14 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+impl Sge {
+    /// The bytes of an inline send, which need no key.
+    #[inline(always)]
+    pub fn inline(bytes: &[u8]) -> Sge {
+        Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
+    }
+}
+
 /// Memory at the peer, for one-sided requests: what the owner of a region tells its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {

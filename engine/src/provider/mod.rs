@@ -344,6 +344,31 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
 
+    /// True if the device takes requests one by one and rings for them later ([`Qp::hold`]), so
+    /// that a list needs no place of its own meanwhile.
+    const HOLDS: bool = false;
+
+    /// Posts one inline SEND without a doorbell. The peer sees it with the next [`Qp::post`] or
+    /// [`Qp::ring`] of this queue pair at the latest. False: nothing was done, because it cannot
+    /// simply go; [`Qp::post`] takes it, or says why not.
+    ///
+    /// # Safety
+    /// As for [`Qp::post`].
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
+    unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
+        let _ = wr;
+        false
+    }
+
+    /// Rings for what was posted without a doorbell.
+    ///
+    /// # Safety
+    /// With [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "the device is the polling thread's")]
+    unsafe fn ring(&mut self) {}
+
     /// Posts receives to the queue pair's own receive queue (`ibv_post_recv`).
     ///
     /// # Errors

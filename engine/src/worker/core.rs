@@ -65,6 +65,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) batches: Box<[Batch]>,
     pub(super) idle_batches: Vec<u32>,
     pub(super) dirty: Vec<u32>,
+    /// Peers whose device has sends it was not rung for.
+    pub(super) unrung: Vec<u32>,
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) refill: Vec<RecvWr>,
     pub(super) kept: Kept,
@@ -85,6 +87,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) held: u32,
     /// The message being handled is the only one of its poll: its reply rings at once.
     pub(super) lone: bool,
+    /// With so many requests in flight each asks for a completion: half of what may be.
+    pub(super) crowd: u32,
     pub(super) inline_max: u32,
     pub(super) message_max: u32,
     pub(super) config: Config,
@@ -114,6 +118,7 @@ impl<P: Provider> Core<P> {
             batches,
             idle_batches: (0..DIRTY_PEERS as u32).rev().collect(),
             dirty: Vec::with_capacity(DIRTY_PEERS),
+            unrung: Vec::with_capacity(config.peers as usize),
             deferred: VecDeque::with_capacity(blocks),
             refill: Vec::with_capacity(blocks),
             kept: Kept::new(config.keeps),
@@ -127,6 +132,7 @@ impl<P: Provider> Core<P> {
             flying: 0,
             held: 0,
             lone: false,
+            crowd: config.sends / 2,
             inline_max: config.inline_bytes,
             message_max: 0,
             config: *config,
@@ -158,6 +164,10 @@ impl<P: Provider> Core<P> {
         }
         let Some(index) = peer.in_flight(low) else { return };
         self.flying -= index.wrapping_add(1).wrapping_sub(peer.retired);
+        if !peer.holds_any() {
+            peer.retired = index.wrapping_add(1);
+            return;
+        }
         while peer.retired != index.wrapping_add(1) {
             let block = peer.release(peer.retired);
             peer.retired = peer.retired.wrapping_add(1);
@@ -235,6 +245,9 @@ impl<P: Provider> Core<P> {
         };
         peer.state = PeerState::Closing { why, known, since };
         let (batch, num) = (peer.batch, peer.num);
+        peer.close_gate();
+        self.ring_held(slot);
+        self.unrung.retain(|unrung| *unrung != slot);
         if batch != NO_BATCH {
             self.abandon_batch(batch);
             // It stays in `dirty`, empty, and is freed with the next flush.
@@ -271,7 +284,7 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, NO_BLOCK);
             self.flying += 1;
             peer.posted = peer.posted.wrapping_add(1);
-            peer.pushed = peer.posted;
+            (peer.pushed, peer.rung) = (peer.posted, peer.posted);
         }
     }
 

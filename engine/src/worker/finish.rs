@@ -22,6 +22,7 @@ impl<P: Provider> Core<P> {
         if peer.state == PeerState::Up && !peer.finishing {
             peer.finishing = true;
             peer.measure(self.config.send_queue);
+            peer.close_gate();
             self.finishing.push(Finish { peer: id, since: self.turn });
         }
     }

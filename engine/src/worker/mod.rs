@@ -11,6 +11,7 @@ mod credit;
 mod finish;
 mod handle;
 mod handler;
+mod hold;
 mod kept;
 mod mailbox;
 mod number;
@@ -57,6 +58,9 @@ const REFILL_IDLE_TURNS: u64 = 64;
 
 /// Every so many turns other threads see new counters.
 const SHOW_TURNS: u64 = 1 << 12;
+
+/// After so many idle turns in a row as well: not between the messages of a lively conversation.
+const SHOW_IDLE_TURNS: u64 = 64;
 
 /// Every so many busy turns the clock is read.
 const CLOCK_TURNS: u64 = 16;
@@ -305,7 +309,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn rest(&mut self) {
         self.idle += 1;
         self.core.stats.idle_turns += 1;
-        if self.idle == 1 {
+        if self.idle == SHOW_IDLE_TURNS {
             self.show();
         }
         if self.idle == SETTLE_IDLE_TURNS {

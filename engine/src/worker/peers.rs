@@ -55,6 +55,15 @@ pub(super) struct Peer<P: Provider> {
     pub(super) credit: Credit,
     /// Sends until the next that asks for a completion, that one included.
     pub(super) until_signal: u32,
+    /// Posted sends but for those the device was not rung for; and whether the peer is in the
+    /// list of those that have some.
+    pub(super) rung: u32,
+    pub(super) listed: bool,
+    /// Up to that many sends go the short way: it is up, nothing waits that they would overtake,
+    /// and there is room.
+    gate: u32,
+    /// Behind the last send that reads from a block, or has a token.
+    holds_until: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
     pub(super) batch: u32,
     /// Nothing new is taken for it: it is closed when the rest is acknowledged.
@@ -72,6 +81,31 @@ impl<P: Provider> Peer<P> {
     #[inline(always)]
     pub(super) fn has_room<const FRESH: bool>(&self) -> bool {
         self.limit.wrapping_sub(self.pushed) > u32::from(FRESH)
+    }
+
+    /// True if one more message may go the short way. A fresh one leaves a credit for replies.
+    #[inline(always)]
+    pub(super) fn is_open<const FRESH: bool>(&self) -> bool {
+        // As a signed number: what went another way may have passed a closed gate.
+        self.gate.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
+    }
+
+    /// Messages have to look at everything again, from now on.
+    #[inline(always)]
+    pub(super) fn close_gate(&mut self) {
+        self.gate = self.pushed;
+    }
+
+    /// As many messages go the short way as there is room for.
+    pub(super) fn open_gate(&mut self) {
+        let room = self.limit.wrapping_sub(self.pushed).min(i32::MAX as u32);
+        self.gate = self.pushed.wrapping_add(room);
+    }
+
+    /// True if a send that is not over reads from a block, or has a token.
+    #[inline(always)]
+    pub(super) fn holds_any(&self) -> bool {
+        self.holds_until.wrapping_sub(self.retired) as i32 > 0
     }
 
     /// Looks again: free slots of the send queue, and credits.
@@ -114,6 +148,9 @@ impl<P: Provider> Peer<P> {
     pub(super) fn hold(&mut self, index: u32, block: u32) {
         let slot = index as usize & (self.held.len() - 1);
         self.held[slot] = block;
+        if block != NO_BLOCK {
+            self.holds_until = index.wrapping_add(1);
+        }
     }
 
     /// Takes back the block of send `index`.
@@ -158,6 +195,10 @@ impl<P: Provider> Peers<P> {
                 limit: 0,
                 credit: Credit::new(0),
                 until_signal: config.signal_every,
+                rung: 0,
+                listed: false,
+                gate: 0,
+                holds_until: 0,
                 batch: u32::MAX,
                 finishing: false,
                 deferred: 0,
@@ -182,7 +223,8 @@ impl<P: Provider> Peers<P> {
         (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
         peer.until_signal = self.signal_every;
         (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
-        peer.finishing = false;
+        (peer.finishing, peer.rung, peer.listed) = (false, 0, false);
+        (peer.gate, peer.holds_until) = (0, 0);
         Ok(slot)
     }
 

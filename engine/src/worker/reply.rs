@@ -4,7 +4,7 @@ use super::core::Core;
 use super::handler::PeerId;
 use super::peers::PeerState;
 use super::send::{Lane, add};
-use crate::provider::Provider;
+use crate::provider::{Provider, Qp};
 use crate::wr::{SendFlags, SendOp};
 
 /// A reply that found the send queue full.
@@ -34,6 +34,10 @@ impl<P: Provider> Core<P> {
         if self.lone && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
             return true;
         }
+        if P::Qp::HOLDS && inline && self.hold::<false>(slot, SendOp::Send, sge) {
+            self.done_with(slot, block);
+            return true;
+        }
         match self.lane::<false>(slot) {
             Lane::Open(peer, batch) => {
                 if add(peer, batch, (SendOp::Send, flags), sge, block) {
@@ -58,6 +62,7 @@ impl<P: Provider> Core<P> {
         self.stats.deferred += 1;
         if let Some(peer) = self.peers.at(slot) {
             peer.deferred += 1;
+            peer.close_gate();
             if peer.credit.step(true) {
                 self.owing.push(slot);
             }

@@ -61,7 +61,7 @@ impl Batch {
         let place = self.list.len() * self.stage_bytes;
         let stage = self.stage.get_mut(place..place + bytes.len())?;
         stage.copy_from_slice(bytes);
-        Some(Sge { addr: stage.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 })
+        Some(Sge::inline(stage))
     }
 }
 
@@ -91,6 +91,7 @@ pub(super) fn add<P: Provider>(
     }
     let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
     peer.pushed = peer.pushed.wrapping_add(1);
+    peer.close_gate();
     batch.holds |= block != NO_BLOCK;
     batch.reads |= !flags.contains(SendFlags::INLINE);
     batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
@@ -99,7 +100,8 @@ pub(super) fn add<P: Provider>(
 }
 
 impl<P: Provider> Core<P> {
-    /// Sends a copy: staged with the batch if it goes inline, else in a block of the worker.
+    /// Sends a copy: straight to a device that rings for it later, else staged with the batch if it
+    /// goes inline, else in a block of the worker.
     #[inline(always)]
     pub(super) fn send_copy(
         &mut self,
@@ -107,6 +109,22 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.hold_copy(id, op, bytes) {
+            return Ok(());
+        }
+        self.send_staged(id, op, bytes)
+    }
+
+    #[inline(never)]
+    fn send_staged(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy(id, op, bytes) {
+            return Ok(());
+        }
         match self.peers.get(id) {
             None => return Err(SendError::NotConnected),
             // Replies wait for room: this would overtake them.
@@ -143,7 +161,7 @@ impl<P: Provider> Core<P> {
         if bytes.len() <= self.inline_max as usize
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
-            let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+            let sge = Sge::inline(bytes);
             if self.post_now::<true>(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
                 return Ok(());
             }
@@ -180,7 +198,7 @@ impl<P: Provider> Core<P> {
         }
         let Some(qp) = &mut peer.qp else { return false };
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let crowded = self.flying >= self.config.sends / 2;
+        let crowded = self.flying >= self.crowd;
         let signals = !inline || peer.until_signal == 1 || crowded;
         if signals {
             wr.flags |= SendFlags::SIGNALED;
@@ -206,6 +224,7 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, block);
         }
         peer.posted = peer.pushed;
+        peer.rung = peer.rung.wrapping_add(1);
         self.flying += 1;
         self.stats.count_batch(1);
         self.stats.sent += 1;
@@ -321,7 +340,7 @@ impl<P: Provider> Core<P> {
             // The completion queue would have no room, should all of it fail.
             return;
         }
-        if batch.reads || flying > self.config.sends / 2 {
+        if batch.reads || flying > self.crowd {
             // Blocks in flight come home with the next completion, so there is one, also behind
             // a last message that is inline; and peers that rest do not hold what others need.
             last.flags |= SendFlags::SIGNALED;
@@ -336,6 +355,7 @@ impl<P: Provider> Core<P> {
             Err(error) => (error.accepted, Some(error.cause)),
         };
         self.flying += accepted as u32;
+        peer.rung = peer.rung.wrapping_add(accepted as u32);
         self.stats.sent += accepted as u64;
         if batch.holds {
             for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {
@@ -409,6 +429,9 @@ impl<P: Provider> Core<P> {
 
     #[inline(always)]
     fn ring_all(&mut self) {
+        if !self.unrung.is_empty() {
+            self.ring_all_held();
+        }
         let dirty = self.dirty.len();
         for n in 0..dirty {
             self.ring(self.dirty[n] as usize);

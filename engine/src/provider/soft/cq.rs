@@ -166,6 +166,9 @@ pub(super) trait Sink {
     fn room(&self) -> usize;
     /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
+    /// Lets `fill` write completions of receives that wake nobody, from the first place on; it
+    /// says how many, which comes back. 0 where each has to be looked at.
+    fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize;
 }
 
 /// The array of the thread that polls: what of it is not filled.
@@ -188,6 +191,14 @@ impl Sink for Direct<'_> {
         }
         true
     }
+
+    #[inline(always)]
+    fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize {
+        let places = core::mem::take(&mut self.free).into_slice();
+        let count = fill(places);
+        self.free = places.get_mut(count..).unwrap_or_default().iter_mut();
+        count
+    }
 }
 
 /// The rings of the shared domain; `budget` bounds the work of one poll.
@@ -208,5 +219,9 @@ impl Sink for Queued {
             queue.push(wc, retire);
         }
         false
+    }
+
+    fn fill(&mut self, _: impl FnOnce(&mut [Wc]) -> usize) -> usize {
+        0
     }
 }

@@ -220,11 +220,22 @@ impl Domain {
     #[inline(always)]
     pub(super) unsafe fn enter_alone<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
         // SAFETY: by this function's contract there is no other reference.
+        f(unsafe { self.alone() })
+    }
+
+    /// The inside, after the commands that wait: `enter_alone` where it must be inlined.
+    ///
+    /// # Safety
+    /// No other thread is inside as long as the reference lives, and nobody enters again.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "one at a time, by contract")]
+    pub(super) unsafe fn alone(&self) -> &mut Inside {
+        // SAFETY: by this function's contract there is no other reference.
         let inside = unsafe { &mut *self.inside.get() };
         if self.attention.load(Ordering::Acquire) {
             self.attend(inside);
         }
-        f(inside)
+        inside
     }
 
     /// Carries out what the control plane left.

@@ -163,6 +163,17 @@ impl Header {
         const LOOK: u64 = WHOLE | RecordFlags::IMM.bits() as u64;
         self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
     }
+    /// What the headers of plain messages for that queue pair, which ask for nothing, have in
+    /// common: see [`Header::is_like`].
+    #[inline(always)]
+    pub(super) fn plain_for(qp: u32) -> Header {
+        Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, 0, qp)
+    }
+    /// True if nothing but the length differs.
+    #[inline(always)]
+    pub(super) fn is_like(self, other: Header) -> bool {
+        (self.0 ^ other.0) >> 16 == 0
+    }
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {

@@ -403,6 +403,12 @@ impl Recent {
         (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
     }
 
+    /// As `writable`, of no other region than the one lately used.
+    #[inline(always)]
+    pub(super) fn holds(&self, sge: Sge, length: u32) -> bool {
+        self.key == sge.lkey && self.bounds.hold(sge.addr, length)
+    }
+
     #[cold]
     #[inline(never)]
     fn open(&mut self, memory: &Memory, key: u32) -> bool {

@@ -714,6 +714,24 @@ impl Qp for SoftQp {
         unsafe { self.domain.enter(|inside| inside.post(&mut *self.context.as_ptr(), list)) }
     }
 
+    const HOLDS: bool = true;
+
+    #[inline(always)]
+    unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
+        // Who shares a domain with other threads does not hold what they wait for.
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
+    }
+
+    #[inline(always)]
+    unsafe fn ring(&mut self) {
+        // SAFETY: as in `post`.
+        unsafe { self.domain.enter(|inside| inside.ring(&mut *self.context.as_ptr())) }
+    }
+
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
         if self.shared_queue {
             return Err(PostError { accepted: 0, cause: PostCause::State });

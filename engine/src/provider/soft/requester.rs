@@ -39,6 +39,35 @@ impl Inside {
         self.post_list(qp, list)
     }
 
+    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter ring is
+    /// held at most: then what there is is published.
+    #[inline(always)]
+    pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
+        if qp.state != State::Rts || !calm(link, qp) {
+            return false;
+        }
+        let Some(plain) = plain(&self.nic.memory, qp, wr) else { return false };
+        if !link.tx.may_hold(plain.record) && !make_room(link, plain.record) {
+            return false;
+        }
+        let goes = has_slot(link, qp, &plain);
+        if goes {
+            write(link, qp, wr, &plain);
+        }
+        goes
+    }
+
+    /// Publishes what was held: everything of its link.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, qp: &mut QpContext) {
+        if let Some(Some(link)) = self.links.get_mut(qp.link)
+            && link.tx.unpublished() > 0
+        {
+            publish_held(link);
+        }
+    }
+
     #[inline(never)]
     fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
         if qp.state != State::Rts {
@@ -459,17 +488,47 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
+/// Publishes what is held, and looks for space. True if the record may be held now.
+#[cold]
+#[inline(never)]
+fn make_room(link: &mut Link, record: u32) -> bool {
+    if link.tx.unpublished() > 0 {
+        publish_held(link);
+    }
+    link.has_space(record);
+    link.tx.begin_hold();
+    link.tx.may_hold(record)
+}
+
+/// Publishes what was written: if it is a message alone, with the bell where it helps.
+#[inline(never)]
+fn publish_held(link: &mut Link) {
+    let held = link.tx.unpublished();
+    let lone = held <= BELL_MAX && (held <= BELL_FIRST || !link.waits());
+    let (header, payload) = link.tx.first_unpublished();
+    let ack = link.ack();
+    if lone && header.record() == held && header.is_plain_send() {
+        // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
+        // is not published, and short enough.
+        unsafe { link.tx.publish_lines(header, payload, ack) };
+    } else {
+        link.tx.publish(ack);
+    }
+    link.tx.begin_hold();
+}
+
 /// Posts one request alone, with the bell where it helps. False: nothing was done.
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-    if !calm(link, qp) || wr.op != SendOp::Send {
+    if !calm(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
         return false;
     }
-    let Some((header, _)) = plain(memory, qp, wr) else { return false };
-    if !has_place(link, qp, header) {
+    let Some(plain) = plain(memory, qp, wr) else { return false };
+    if !has_slot(link, qp, &plain) || !link.has_space(plain.record) {
         return false;
     }
-    if header.record() <= BELL_FIRST {
+    let header = plain.header;
+    if plain.record <= BELL_FIRST {
         let ack = link.ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
         // the record fits the first line, and there is space.
@@ -518,8 +577,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
     let mut writer = link.tx.writer();
     let mut done = 0;
     for wr in list.iter().take(qp.room() as usize) {
-        let Some((header, imm)) = plain(memory, qp, wr) else { break };
-        let record = header.record();
+        let Some(Plain { header, imm, record }) = plain(memory, qp, wr) else { break };
         if !writer.fits(record) {
             link.tx.end_writer(&writer);
             if !link.has_space(record) {
@@ -559,10 +617,17 @@ fn calm(link: &Link, qp: &QpContext) -> bool {
     qp.sent == qp.posted && !link.unusual
 }
 
-/// Header and immediate data of a request that is one record of one piece, and needs no more than a
-/// slot and space. Everything else is slow.
+/// A request that is one record of one piece, and needs no more than a slot and space.
+struct Plain {
+    header: Header,
+    imm: u32,
+    /// Bytes of the record.
+    record: u32,
+}
+
+/// The record of a request, if it is that plain. Everything else is slow.
 #[inline(always)]
-fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<(Header, u32)> {
+fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
     let limit = if inline { qp.inline_max() } else { FRAGMENT };
@@ -578,29 +643,39 @@ fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<(Header, u3
         _ => return None,
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
-    Some((header, imm.unwrap_or(0)))
+    // What the header says, without asking it.
+    let record = 8 + if imm.is_some() { 8 } else { 0 } + (length + 7 & !7);
+    Some(Plain { header, imm: imm.unwrap_or(0), record })
 }
 
-/// True if there is a slot and space for a record of a calm link.
+/// True if there is a slot for it.
 #[inline(always)]
-fn has_place(link: &mut Link, qp: &QpContext, header: Header) -> bool {
-    let asks = header.flags().contains(RecordFlags::ASK);
-    qp.room() > 0 && (!asks || link.signaled.has_room()) && link.has_space(header.record())
+fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
+    let asks = plain.header.flags().contains(RecordFlags::ASK);
+    qp.room() > 0 && (!asks || link.signaled.has_room())
 }
 
 /// Writes a plain request to the ring of a calm link, unpublished. False: it is not plain, nothing
 /// was done.
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-    let Some((header, imm)) = plain(memory, qp, wr) else { return false };
-    if !has_place(link, qp, header) {
-        return false;
+    let Some(plain) = plain(memory, qp, wr) else { return false };
+    let goes = has_slot(link, qp, &plain) && link.has_space(plain.record);
+    if goes {
+        write(link, qp, wr, &plain);
     }
-    let to = link.tx.begin(header, imm);
+    goes
+}
+
+/// Writes a plain request for which there is a slot and space.
+#[inline(always)]
+fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
+    let mut writer = link.tx.writer();
+    let to = writer.begin(plain.header, plain.imm);
     // SAFETY: as in `post_batch`.
     unsafe { copy::exact(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
-    link.tx.end(header);
-    enter(link, qp, wr, header, link.tx.at);
-    true
+    writer.end(plain.record);
+    link.tx.end_writer(&writer);
+    enter(link, qp, wr, plain.header, writer.at);
 }
 
 /// Enters a request that is on the wire, up to ring position `end`, in the send queue.

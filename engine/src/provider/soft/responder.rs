@@ -15,10 +15,11 @@ use super::layout::{
     RecordFlags,
 };
 use super::link::Link;
+use super::memory::Recent;
 use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
-use super::ring::{Lone, Refusal};
+use super::ring::{Burst, Lone, Refusal};
 use crate::event::{AsyncKind, Object};
 use crate::provider::{Access, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
@@ -225,31 +226,32 @@ impl Inside {
         let (wrs, recent) = rq.stash.ready();
         recent.renew(memory);
         let mut burst = link.rx.burst();
-        // The last queue pair found: a batch is usually for one. No number is 0.
-        let mut known = (0, 0);
         let (mut used, mut seen) = (0, 0);
-        for wr in wrs.iter().take(sink.room()) {
-            let Some((header, record)) = burst.next() else { break };
-            if !header.is_whole_send() {
-                break;
-            }
+        while let Some(wr) = wrs.get(used)
+            && sink.room() > 0
+            && let Some((header, record)) = burst.next()
+        {
             let (num, length) = (header.qp(), header.length());
-            if num != known.0 {
-                let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
-                known = (num, recv_cq);
-            }
-            if length > wr.sge.length || !recent.writable(memory, wr.sge, length) {
+            if !header.is_whole_send()
+                || length > wr.sge.length
+                || !recent.writable(memory, wr.sge, length)
+            {
                 break;
             }
+            let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
             // SAFETY: as in `receive_lone`.
             unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
             let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
             burst.consume(record);
             seen |= header.flags().bits();
             used += 1;
-            sink.put(&mut self.cqs, known.1, wc, Retire::receive(header.flags()));
+            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
+            if !burst.is_over() {
+                let rest = wrs.get(used..).unwrap_or_default();
+                used += sink.fill(|places| receive_run(&mut burst, num, rest, recent, places));
+            }
         }
-        rq.stash.advance(used);
+        rq.stash.advance(used as u32);
         link.rx.end_burst(&burst);
         if link.rx.owes() {
             link.tell_now();
@@ -523,6 +525,35 @@ fn open_on(table: &[Option<NonNull<QpContext>>; QPS], num: u32, link: usize) -> 
     // SAFETY: a box the domain owns; nobody else holds a reference during a poll.
     let qp = unsafe { qp.as_ref() };
     if qp.open_on == link { Some(qp.recv_cq) } else { None }
+}
+
+/// Takes plain messages for one queue pair, which is open and has these receives: as many as are
+/// next to each other, lie in the region lately used and have places; how many. By itself, so that
+/// all it looks at stays in registers.
+#[inline(never)]
+fn receive_run(
+    burst: &mut Burst,
+    qp: u32,
+    wrs: &[RecvWr],
+    recent: &Recent,
+    places: &mut [Wc],
+) -> usize {
+    let like = Header::plain_for(qp);
+    let plain = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
+    let mut count = 0;
+    for (wr, place) in wrs.iter().zip(places) {
+        let Some((header, record)) = burst.next_plain(like) else { break };
+        let length = header.length();
+        if length > wr.sge.length || !recent.holds(wr.sge, length) {
+            break;
+        }
+        // SAFETY: as in `receive_lone`.
+        unsafe { burst.fetch_plain(length, wr.sge.addr as *mut u8) };
+        burst.consume(record);
+        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..plain };
+        count += 1;
+    }
+    count
 }
 
 /// True if the position is where a request of this queue pair that is not yet done begins.

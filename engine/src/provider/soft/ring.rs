@@ -20,6 +20,8 @@ pub(super) struct Tx {
     published: u64,
     /// Ring space the receiver has given back, as last seen.
     freed: u64,
+    /// Up to where records may be held back: there is space, and it is not too much.
+    hold_until: u64,
     /// Number of the last refusal read.
     refusal_seen: u32,
     alarm: Alarm,
@@ -38,13 +40,27 @@ pub(super) struct Refusal {
 
 impl Tx {
     pub(super) fn new(way: Direction, alarm: Alarm) -> Tx {
-        Tx { way, at: 0, published: 0, freed: 0, refusal_seen: 0, alarm }
+        Tx { way, at: 0, published: 0, freed: 0, hold_until: 0, refusal_seen: 0, alarm }
     }
 
     /// True if `bytes` more fit without looking at shared memory.
     #[inline(always)]
     pub(super) fn fits(&self, bytes: u32) -> bool {
         self.writer().fits(bytes)
+    }
+
+    /// True if a record of that size may be held back.
+    #[inline(always)]
+    pub(super) fn may_hold(&self, record: u32) -> bool {
+        self.at + u64::from(record) <= self.hold_until
+    }
+
+    /// What is written from here on may be held back, a quarter ring of it, as far as there is
+    /// space. For when nothing is.
+    #[inline(always)]
+    pub(super) fn begin_hold(&mut self) {
+        let most = self.published + u64::from(RING / 4);
+        self.hold_until = most.min(self.freed + u64::from(RING));
     }
 
     /// A cursor for writing several records with few looks at `self`.
@@ -201,8 +217,17 @@ impl Tx {
         self.alarm.check();
     }
 
-    /// Publishes one record of more than 40 bytes, already in the ring, with a copy of it in the
-    /// lines of the bell. See [`Tx::publish_line`].
+    /// The first record that is written and not published, of which there is one: its header, and
+    /// where its payload is if it has no immediate word.
+    #[inline(always)]
+    pub(super) fn first_unpublished(&self) -> (Header, *const u8) {
+        let at = self.way.data(self.published);
+        // SAFETY: `data` is valid for a whole record and aligned; this side has written it.
+        unsafe { (Header(at.cast::<u64>().read()), at.add(8)) }
+    }
+
+    /// Publishes one record that is already in the ring, with a copy of it in the lines of the
+    /// bell. See [`Tx::publish_line`].
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
@@ -217,8 +242,9 @@ impl Tx {
         put(1, end);
         fence(Ordering::Release);
         put(2, header.0);
-        // SAFETY: the first 40 bytes are below `length`.
-        unsafe { copy::to_words::<BELL_WORDS>(payload, BELL_PAYLOAD, |i, word| put(3 + i, word)) };
+        let first = length.min(BELL_PAYLOAD);
+        // SAFETY: the first bytes, below `length`.
+        unsafe { copy::to_words::<BELL_WORDS>(payload, first, |i, word| put(3 + i, word)) };
         self.published = end;
         way.bell(0).store(bell_word(end, ack), Ordering::Release);
         // The rest follows behind the tail, each line under a stamp of its own: the receiver is
@@ -636,6 +662,37 @@ impl Burst {
         let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
         let record = header.record();
         if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
+    }
+
+    /// True if everything published was taken.
+    #[inline(always)]
+    pub(super) fn is_over(&self) -> bool {
+        self.at == self.tail
+    }
+
+    /// As [`Burst::next`], if the record is a message like that one, without immediate data.
+    #[inline(always)]
+    pub(super) fn next_plain(&self, like: Header) -> Option<(Header, u32)> {
+        let published = (self.tail - self.at) as u32;
+        if published == 0 {
+            return None;
+        }
+        // SAFETY: as in `next`.
+        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
+        let record = 8 + (header.length() + 7 & !7);
+        let fits = header.length() <= RECORD_MAX - 8 && record <= published;
+        if fits && header.is_like(like) { Some((header, record)) } else { None }
+    }
+
+    /// Copies the payload of the record just looked at, which has no immediate data.
+    ///
+    /// # Safety
+    /// `to` is writable for `length` bytes, and nobody else uses them; the header that
+    /// [`Burst::next_plain`] gave has that length.
+    #[inline(always)]
+    pub(super) unsafe fn fetch_plain(&self, length: u32, to: *mut u8) {
+        // SAFETY: as in `fetch`.
+        unsafe { copy::exact(to, self.way.data(self.at).add(8), length as usize) };
     }
 
     /// Copies the payload of the record just looked at.
