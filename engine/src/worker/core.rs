@@ -300,7 +300,7 @@ impl<P: Provider> Core<P> {
 
     /// The message in a block just received, lent out for one call.
     #[inline(always)]
-    pub(super) fn message<'a>(&self, slot: u32, block: u32, wc: &Wc) -> Message<'a> {
+    pub(super) fn message<'a>(&self, peer: PeerId, block: u32, wc: &Wc) -> Message<'a> {
         let bytes = self.shared.block_bytes() as usize;
         // SAFETY: the block's receive has completed, so the device is done with it, and it is
         // in nobody else's hands until the caller posts or releases it, after the call.
@@ -313,7 +313,7 @@ impl<P: Provider> Core<P> {
                 (length, written) = (0, Some(wc.byte_len));
             }
         }
-        Message { peer: self.peers.id(slot), block, length, imm, written }
+        Message { peer, block, length, imm, written }
     }
 
     /// A token for the message in the handler's hands.

@@ -47,7 +47,7 @@ use self::core::{Core, Ends};
 use self::credit::Words;
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
-use self::peers::{Peer, PeerState};
+use self::peers::PeerState;
 use self::request::Answer;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Caps, Poller, Provider, Qp, Sharing};
@@ -354,25 +354,20 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// True if the handler knows the peer, which may be from now on. One that failed before it
-    /// was up is never heard of.
-    #[inline(always)]
-    fn knows(&mut self, slot: u32) -> bool {
-        let up = |peer: &mut Peer<P>| peer.state == PeerState::Up;
-        self.core.peers.at(slot).is_some_and(up) || self.comes_to_know(slot)
-    }
-
+    /// The peer with that queue pair, if the handler knows it, which may be from now on. One that
+    /// failed before it was up is never heard of.
     #[cold]
     #[inline(never)]
-    fn comes_to_know(&mut self, slot: u32) -> bool {
-        match self.core.peers.at(slot).map(|peer| peer.state) {
-            Some(PeerState::Up) => true,
-            Some(PeerState::Admitted) => {
+    fn comes_to_know(&mut self, num: u32) -> Option<PeerId> {
+        let (slot, peer) = self.core.peers.of(num)?;
+        let id = peer.id(slot);
+        match peer.state {
+            PeerState::Up | PeerState::Closing { known: true, .. } => Some(id),
+            PeerState::Admitted => {
                 self.bring_up(slot);
-                true
+                Some(id)
             }
-            Some(PeerState::Closing { known, .. }) => known,
-            Some(PeerState::Free) | None => false,
+            PeerState::Closing { .. } | PeerState::Free => None,
         }
     }
 
@@ -403,24 +398,34 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// A message: to the handler, and on as it says.
     #[inline(always)]
     fn receive(&mut self, wc: &Wc, block: u32) {
+        let id = match self.core.peers.of(wc.qp_num) {
+            Some((slot, peer)) if peer.state == PeerState::Up => peer.id(slot),
+            _ => match self.comes_to_know(wc.qp_num) {
+                Some(id) => id,
+                None => return self.stray(block),
+            },
+        };
         if block >= self.core.shared.blocks() {
             self.core.stats.strays += 1;
             return;
         }
-        let slot = self.core.peers.find(wc.qp_num);
-        let Some(slot) = slot.filter(|slot| self.knows(*slot)) else {
-            // Its peer went while the message was on its way.
-            self.core.stats.strays += 1;
+        self.core.stats.received += 1;
+        let message = self.core.message(id, block, wc);
+        match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {
+            Verdict::Done => self.core.done_with(id.slot, block),
+            Verdict::Reply { len } => self.core.reply(id.slot, block, len),
+            Verdict::Keep => self.core.keep(id.slot, block),
+        }
+    }
+
+    /// A message whose peer went while it was on its way.
+    #[cold]
+    #[inline(never)]
+    fn stray(&mut self, block: u32) {
+        self.core.stats.strays += 1;
+        if block < self.core.shared.blocks() {
             self.core.returned_otherwise += 1;
             self.core.release(block);
-            return;
-        };
-        self.core.stats.received += 1;
-        let message = self.core.message(slot, block, wc);
-        match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {
-            Verdict::Done => self.core.done_with(slot, block),
-            Verdict::Reply { len } => self.core.reply(slot, block, len),
-            Verdict::Keep => self.core.keep(slot, block),
         }
     }
 

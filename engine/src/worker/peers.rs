@@ -77,6 +77,12 @@ pub(super) struct Peer<P: Provider> {
 }
 
 impl<P: Provider> Peer<P> {
+    /// Its present name, in that slot.
+    #[inline(always)]
+    pub(super) fn id(&self, slot: u32) -> PeerId {
+        PeerId { slot, generation: self.generation }
+    }
+
     /// True if one more message may go. A fresh one leaves a credit for replies.
     #[inline(always)]
     pub(super) fn has_room<const FRESH: bool>(&self) -> bool {
@@ -246,6 +252,13 @@ impl<P: Provider> Peers<P> {
         self.map.find(num)
     }
 
+    /// The slot of a queue pair number, and the peer there.
+    #[inline(always)]
+    pub(super) fn of(&mut self, num: u32) -> Option<(u32, &mut Peer<P>)> {
+        let slot = self.map.find(num)?;
+        Some((slot, self.slots.get_mut(slot as usize)?))
+    }
+
     /// The peer in a slot.
     #[inline(always)]
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut Peer<P>> {
@@ -263,7 +276,7 @@ impl<P: Provider> Peers<P> {
     /// The present name of a slot's peer.
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
-        PeerId { slot, generation: self.slots[slot as usize].generation }
+        self.slots[slot as usize].id(slot)
     }
 
     /// Slots in use.

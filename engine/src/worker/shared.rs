@@ -2,6 +2,7 @@
 //! shared receive queue.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_alloc::Mapping;
@@ -17,24 +18,41 @@ use crate::wr::{RecvWr, Sge};
 
 /// A shared receive queue with its memory. Clones are handles on the same; the memory goes when
 /// the last worker on it is gone.
-pub struct SharedRecv<P: Provider>(Arc<Inner<P>>);
+pub struct SharedRecv<P: Provider> {
+    inner: Arc<Inner<P>>,
+    blocks: Blocks,
+}
 
 struct Inner<P: Provider> {
     // Before the region: dropped first, so that no posted buffer outlives its memory.
     srq: P::Srq,
-    region: P::Region,
-    block_bytes: u32,
-    stride: usize,
-    blocks: u32,
+    // Where the blocks are: as long as anybody has a handle.
+    _region: P::Region,
     window: u32,
     window_min: u32,
     /// Blocks that are promised to nobody.
     spare: AtomicU32,
 }
 
+/// Where the blocks are: a copy in each handle, for the data path.
+#[derive(Clone, Copy)]
+struct Blocks {
+    start: NonNull<u8>,
+    stride: usize,
+    count: u32,
+    bytes: u32,
+    lkey: u32,
+}
+
+// SAFETY: an address and figures. Who may touch a block is the worker's business, and the memory
+// is the region's, which any thread may hold.
+unsafe impl Send for Blocks {}
+// SAFETY: as above.
+unsafe impl Sync for Blocks {}
+
 impl<P: Provider> Clone for SharedRecv<P> {
     fn clone(&self) -> Self {
-        SharedRecv(self.0.clone())
+        SharedRecv { inner: self.inner.clone(), blocks: self.blocks }
     }
 }
 
@@ -48,22 +66,27 @@ impl<P: Provider> SharedRecv<P> {
         check_length("receive", memory.len(), config.recv_bytes())?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
         let srq = nic.create_srq(config.recv_blocks)?;
-        let (block_bytes, blocks) = (config.block_bytes, config.recv_blocks);
-        let shared = SharedRecv::<P>(Arc::new(Inner {
-            srq,
-            region,
-            block_bytes,
+        let blocks = config.recv_blocks;
+        let places = Blocks {
+            start: NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling()),
             stride: config.stride(),
-            blocks,
+            count: blocks,
+            bytes: config.block_bytes,
+            lkey: region.lkey(),
+        };
+        let inner = Inner {
+            srq,
+            _region: region,
             window: config.window,
             window_min: config.window_min,
             spare: AtomicU32::new(blocks),
-        }));
+        };
+        let shared = SharedRecv::<P> { inner: Arc::new(inner), blocks: places };
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
             // SAFETY: the blocks lie in the region, which outlives the queue; nobody touches one
             // before its completion was polled.
-            unsafe { shared.0.srq.post(part) }.map_err(|error| {
+            unsafe { shared.srq().post(part) }.map_err(|error| {
                 let asked = format!("post {blocks} receives to a shared queue");
                 SetupError::new(Code::Errno(error.cause.errno()), asked, format!("{error}"))
             })?;
@@ -74,7 +97,8 @@ impl<P: Provider> SharedRecv<P> {
     /// Promises blocks to one more peer: how many. All promises, and what workers have in their
     /// refill lists, add up to no more than there are.
     pub(super) fn promise(&self) -> Result<u32, SetupError> {
-        let Inner { window, window_min, blocks, .. } = *self.0;
+        let Inner { window, window_min, .. } = *self.inner;
+        let blocks = self.blocks();
         if window == 0 {
             return Ok(0);
         }
@@ -90,7 +114,8 @@ impl<P: Provider> SharedRecv<P> {
     /// Sets aside the blocks that a worker may have in its refill list while peers are told that
     /// they are free.
     pub(super) fn set_aside(&self, refill: u32) -> Result<(), SetupError> {
-        let Inner { window, window_min, blocks, .. } = *self.0;
+        let Inner { window, window_min, .. } = *self.inner;
+        let blocks = self.blocks();
         if window == 0 {
             return Ok(());
         }
@@ -109,54 +134,54 @@ impl<P: Provider> SharedRecv<P> {
         // Relaxed: a count, which guards no other memory.
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         let less = |spare: u32| spare.checked_sub(count(spare));
-        self.0.spare.fetch_update(set, get, less).map(count)
+        self.inner.spare.fetch_update(set, get, less).map(count)
     }
 
     /// A promise is over.
     pub(super) fn take_back(&self, window: u32) {
-        self.0.spare.fetch_add(window, Ordering::Relaxed);
+        self.inner.spare.fetch_add(window, Ordering::Relaxed);
     }
 
     pub(super) fn srq(&self) -> &P::Srq {
-        &self.0.srq
+        &self.inner.srq
     }
 
     /// The receive request of a block.
     #[inline(always)]
     pub(super) fn request(&self, block: u32) -> RecvWr {
-        RecvWr { wr_id: number::recv(block), sge: self.sge(block, self.0.block_bytes) }
+        RecvWr { wr_id: number::recv(block), sge: self.sge(block, self.blocks.bytes) }
     }
 
     /// The first `length` bytes of a block.
     #[inline(always)]
     pub(super) fn sge(&self, block: u32, length: u32) -> Sge {
         let addr = self.start(block) as u64;
-        Sge { addr, length, lkey: self.0.region.lkey() }
+        Sge { addr, length, lkey: self.blocks.lkey }
     }
 
     /// First byte of a block.
     #[inline(always)]
     pub(super) fn start(&self, block: u32) -> *mut u8 {
-        debug_assert!(block < self.0.blocks);
+        debug_assert!(block < self.blocks.count);
         // SAFETY: block < blocks, and the region holds blocks * stride.
-        unsafe { self.0.region.as_ptr().add(block as usize * self.0.stride) }
+        unsafe { self.blocks.start.as_ptr().add(block as usize * self.blocks.stride) }
     }
 
     /// The block that begins there.
     pub(super) fn block_at(&self, start: *const u8) -> Option<u32> {
-        let offset = (start as usize).checked_sub(self.0.region.as_ptr() as usize)?;
-        let block = u32::try_from(offset / self.0.stride).ok()?;
-        (offset % self.0.stride == 0 && block < self.0.blocks).then_some(block)
+        let offset = (start as usize).checked_sub(self.blocks.start.as_ptr() as usize)?;
+        let block = u32::try_from(offset / self.blocks.stride).ok()?;
+        (offset % self.blocks.stride == 0 && block < self.blocks.count).then_some(block)
     }
 
     #[inline(always)]
     pub(super) fn block_bytes(&self) -> u32 {
-        self.0.block_bytes
+        self.blocks.bytes
     }
 
     #[inline(always)]
     pub(super) fn blocks(&self) -> u32 {
-        self.0.blocks
+        self.blocks.count
     }
 }
 

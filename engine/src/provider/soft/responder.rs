@@ -180,7 +180,7 @@ impl Inside {
     #[inline(never)]
     fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         for _ in 0..SLOW_MAX {
-            if sink.room() == 0 || !self.receive_slow(link, sink) {
+            if sink.room() == 0 || !(self.restock(link) || self.receive_slow(link, sink)) {
                 return;
             }
             self.receive_burst(link, sink);
@@ -188,6 +188,16 @@ impl Inside {
                 return;
             }
         }
+    }
+
+    /// Fetches receives ahead, if it is only those that the next record lacks. True if there are
+    /// some now.
+    fn restock(&mut self, link: &Link) -> bool {
+        let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
+            return false;
+        };
+        let dry = self.rqs.get(link.rq).is_some_and(|rq| rq.stash.len() == 0);
+        dry && open_on(&self.qps, header.qp(), link.index).is_some() && self.has_receives(link.rq)
     }
 
     /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
@@ -310,16 +320,21 @@ impl Inside {
 
     /// True if there is a receive for the queue pair's next message.
     pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
-        let exact = self.sharing == Sharing::Shared;
-        let rq = &mut self.rqs[qp.rq];
-        if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
-            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
-        }
-        let found = rq.stash.len() > 0;
+        let found = self.has_receives(qp.rq);
         if found {
             qp.rnr_since_ns = None;
         }
         found
+    }
+
+    /// True if receives of that queue are at hand, fetching some if there are none.
+    fn has_receives(&mut self, rq: usize) -> bool {
+        let exact = self.sharing == Sharing::Shared;
+        let rq = &mut self.rqs[rq];
+        if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
+            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
+        }
+        rq.stash.len() > 0
     }
 
     /// One fragment of a message, or a whole one: the first takes a receive, the last completes
