@@ -344,8 +344,8 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// True if the device takes requests one by one and rings for them later ([`Qp::hold`]), so
-    /// that a list needs no place of its own meanwhile.
+    /// True if the device takes requests one by one and rings for them at once
+    /// ([`Qp::post_lone`]) or later ([`Qp::hold`]), so that no list has to be made of them.
     const HOLDS: bool = false;
 
     /// Posts one inline SEND without a doorbell. The peer sees it with the next [`Qp::post`] or
@@ -357,6 +357,18 @@ pub trait Qp {
     #[inline(always)]
     #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
     unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
+        let _ = wr;
+        false
+    }
+
+    /// Posts one inline SEND with a doorbell of its own. False: nothing was done, as for
+    /// [`Qp::hold`].
+    ///
+    /// # Safety
+    /// As for [`Qp::post`].
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
+    unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
         let _ = wr;
         false
     }

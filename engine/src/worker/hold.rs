@@ -12,19 +12,29 @@ use crate::provider::{Provider, Qp};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
-    /// Sends a copy the short way. False: nothing was done.
+    /// Sends a copy the short way, with a doorbell now or later. False: nothing was done.
     #[inline(always)]
-    pub(super) fn hold_copy(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> bool {
+    pub(super) fn hold_copy<const NOW: bool>(
+        &mut self,
+        id: PeerId,
+        op: SendOp,
+        bytes: &[u8],
+    ) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         self.peers.at(id.slot).is_some_and(|peer| current(peer))
             && bytes.len() <= self.inline_max as usize
-            && self.hold::<true>(id.slot, op, Sge::inline(bytes))
+            && self.hold::<true, NOW>(id.slot, op, Sge::inline(bytes))
     }
 
-    /// Hands an inline message to a device that rings for it later. False: nothing was done,
+    /// Hands an inline message to a device that rings for it now or later. False: nothing was done,
     /// because something waits before it, or there is no room; the batches deal with that.
     #[inline(always)]
-    pub(super) fn hold<const FRESH: bool>(&mut self, slot: u32, op: SendOp, sge: Sge) -> bool {
+    pub(super) fn hold<const FRESH: bool, const NOW: bool>(
+        &mut self,
+        slot: u32,
+        op: SendOp,
+        sge: Sge,
+    ) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
         if !peer.is_open::<FRESH>() || self.flying >= self.crowd {
             return false;
@@ -34,8 +44,9 @@ impl<P: Provider> Core<P> {
         flags.set(SendFlags::SIGNALED, signals);
         let wr_id = number::send(slot, peer.generation, peer.pushed);
         let Some(qp) = &mut peer.qp else { return false };
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
         // SAFETY: the payload is inline. The worker's thread is the one that polls.
-        if !unsafe { qp.hold(&SendWr { wr_id, op, flags, sge, more: &[] }) } {
+        if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
             return false;
         }
         peer.until_signal -= 1;
@@ -46,6 +57,12 @@ impl<P: Provider> Core<P> {
         peer.pushed = peer.pushed.wrapping_add(1);
         peer.posted = peer.pushed;
         self.flying += 1;
+        if NOW {
+            peer.rung = peer.rung.wrapping_add(1);
+            self.stats.count_batch(1);
+            self.stats.sent += 1;
+            return true;
+        }
         // The first, or the last of a batch.
         if unrung.wrapping_sub(1) >= SEND_BATCH as u32 - 2 {
             self.note_held(slot);

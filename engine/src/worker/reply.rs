@@ -28,14 +28,37 @@ impl<P: Provider> Core<P> {
     /// False: there is no room now. A reply to a peer that is gone is over at once.
     #[inline(always)]
     fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        if P::Qp::HOLDS && self.hold_reply(slot, block, length) {
+            return true;
+        }
+        self.reply_slow(slot, block, length)
+    }
+
+    /// Replies the short way, alone with a doorbell at once. False: nothing was done.
+    #[inline(always)]
+    fn hold_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        let sge = self.shared.sge(block, length);
+        let goes = length <= self.inline_max
+            && match self.lone {
+                true => self.hold::<false, true>(slot, SendOp::Send, sge),
+                false => self.hold::<false, false>(slot, SendOp::Send, sge),
+            };
+        if goes {
+            // The payload is out of the block already.
+            self.done_with(slot, block);
+        }
+        goes
+    }
+
+    #[inline(never)]
+    fn reply_slow(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        if P::Qp::HOLDS && self.open_gate(slot) && self.hold_reply(slot, block, length) {
+            return true;
+        }
         let inline = length <= self.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let sge = self.shared.sge(block, length);
         if self.lone && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
-            return true;
-        }
-        if P::Qp::HOLDS && inline && self.hold::<false>(slot, SendOp::Send, sge) {
-            self.done_with(slot, block);
             return true;
         }
         match self.lane::<false>(slot) {

@@ -109,7 +109,7 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.hold_copy(id, op, bytes) {
+        if P::Qp::HOLDS && self.hold_copy::<false>(id, op, bytes) {
             return Ok(());
         }
         self.send_staged(id, op, bytes)
@@ -122,7 +122,7 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy(id, op, bytes) {
+        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<false>(id, op, bytes) {
             return Ok(());
         }
         match self.peers.get(id) {
@@ -158,6 +158,17 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.hold_copy::<true>(id, op, bytes) {
+            return Ok(());
+        }
+        self.send_now_slow(id, op, bytes)
+    }
+
+    #[inline(never)]
+    fn send_now_slow(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<true>(id, op, bytes) {
+            return Ok(());
+        }
         if bytes.len() <= self.inline_max as usize
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {

@@ -324,6 +324,12 @@ impl Link {
         self.shared.peer_gone();
     }
 
+    /// True if there is more to do than to wait for the next message.
+    #[inline(always)]
+    pub(super) fn is_busy(&self) -> bool {
+        self.unusual || self.rx.owes() || !self.signaled.is_empty() || !self.rx.caught_up()
+    }
+
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
         self.unusual && self.broken

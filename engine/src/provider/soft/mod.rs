@@ -440,7 +440,7 @@ impl Poller for SoftPoller {
         }
         // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
         // this thread by the contract of `Qp::post`.
-        unsafe { domain.enter_alone(|inside| inside.poll(out)) }
+        unsafe { domain.alone().poll(out) }
     }
 
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
@@ -715,6 +715,15 @@ impl Qp for SoftQp {
     }
 
     const HOLDS: bool = true;
+
+    #[inline(always)]
+    unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().post_lone(&mut *self.context.as_ptr(), wr) }
+    }
 
     #[inline(always)]
     unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {

@@ -30,13 +30,21 @@ impl Inside {
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         if let [wr] = list
-            && qp.state == State::Rts
-            && let Some(Some(link)) = self.links.get_mut(qp.link)
-            && post_lone(link, &self.nic.memory, qp, wr)
+            && self.post_lone(qp, wr)
         {
             return Ok(());
         }
         self.post_list(qp, list)
+    }
+
+    /// Posts one request alone, with the bell where it helps. False: nothing was done.
+    #[inline(always)]
+    pub(super) fn post_lone(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        qp.state == State::Rts
+            && match self.links.get_mut(qp.link) {
+                Some(Some(link)) => post_lone(link, &self.nic.memory, qp, wr),
+                _ => false,
+            }
     }
 
     /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter ring is
@@ -517,7 +525,7 @@ fn publish_held(link: &mut Link) {
     link.tx.begin_hold();
 }
 
-/// Posts one request alone, with the bell where it helps. False: nothing was done.
+/// See [`Inside::post_lone`].
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
     if !calm(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {

@@ -242,23 +242,36 @@ impl Tx {
         put(1, end);
         fence(Ordering::Release);
         put(2, header.0);
-        let first = length.min(BELL_PAYLOAD);
-        // SAFETY: the first bytes, below `length`.
-        unsafe { copy::to_words::<BELL_WORDS>(payload, first, |i, word| put(3 + i, word)) };
+        // SAFETY: the first bytes, below `length`. A whole line has no branches.
+        unsafe {
+            match length < BELL_PAYLOAD {
+                true => copy::to_words::<BELL_WORDS>(payload, length, |i, word| put(3 + i, word)),
+                false => {
+                    copy::to_words::<BELL_WORDS>(payload, BELL_PAYLOAD, |i, word| put(3 + i, word));
+                }
+            }
+        }
         self.published = end;
         way.bell(0).store(bell_word(end, ack), Ordering::Release);
         // The rest follows behind the tail, each line under a stamp of its own: the receiver is
         // already at work on the first line. Release: words before their stamp.
         let (mut at, mut line) = (BELL_PAYLOAD, 8);
-        while at < length {
-            let some = (length - at).min(56);
-            // SAFETY: bytes at .. at + some lie below `length`.
+        while length >= at + LINE_PAYLOAD {
+            // SAFETY: bytes at .. at + LINE_PAYLOAD lie below `length`.
+            let from = unsafe { payload.add(at) };
+            // SAFETY: as above.
+            unsafe { copy::to_words::<7>(from, LINE_PAYLOAD, |i, word| put(line + 1 + i, word)) };
+            way.bell(line).store(end, Ordering::Release);
+            at += LINE_PAYLOAD;
+            line += 8;
+        }
+        if at < length {
+            let rest = length - at;
+            // SAFETY: bytes at .. at + rest lie below `length`.
             unsafe {
-                copy::to_words::<7>(payload.add(at), some, |i, word| put(line + 1 + i, word));
+                copy::to_words::<7>(payload.add(at), rest, |i, word| put(line + 1 + i, word));
             }
             way.bell(line).store(end, Ordering::Release);
-            at += some;
-            line += 8;
         }
         self.alarm.check();
     }
@@ -324,6 +337,9 @@ const TELL_EVERY: u64 = RING as u64 / 4;
 const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
 const BELL_WORDS: usize = BELL_PAYLOAD / 8;
 
+/// Payload bytes in each further line, behind its stamp.
+const LINE_PAYLOAD: usize = 56;
+
 /// How often a reader looks for the stamp of a further bell line before it turns to the ring.
 const STAMP_LOOKS: u32 = 64;
 
@@ -333,6 +349,8 @@ pub(super) struct Lone {
     pub(super) header: Header,
     /// Ring position behind it, which is the sequence of the bell.
     end: u64,
+    /// The bell's first word.
+    word: u64,
 }
 
 /// The receiving end.
@@ -378,13 +396,29 @@ impl Rx {
     /// pairs with `publish`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
-        let word = self.way.bell(0).load(Ordering::Acquire);
+        let word = self.peek();
         if word == self.word {
             self.expect_lines();
             return false;
         }
         self.word = word;
         true
+    }
+
+    /// The first word of the bell, now. See [`Rx::look`].
+    #[inline(always)]
+    pub(super) fn peek(&self) -> u64 {
+        self.way.bell(0).load(Ordering::Acquire)
+    }
+
+    /// True if that is what was last seen; then what may come next is asked for.
+    #[inline(always)]
+    pub(super) fn has_seen(&self, word: u64) -> bool {
+        let seen = word == self.word;
+        if seen {
+            self.expect_lines();
+        }
+        seen
     }
 
     /// If the last record filled further lines of the bell, the next may too: they are asked for
@@ -413,14 +447,20 @@ impl Rx {
     /// holds it as well. Its header is loaded once: what is checked is what is used.
     #[inline(always)]
     pub(super) fn lone(&self) -> Option<Lone> {
-        let news = self.news();
+        self.lone_in(self.word)
+    }
+
+    /// As `lone`, with that first word, which need not have been taken over.
+    #[inline(always)]
+    pub(super) fn lone_in(&self, word: u64) -> Option<Lone> {
+        let news = (word as u32).wrapping_sub(self.at as u32);
         let end = self.at + u64::from(news);
         if self.way.bell(1).load(Ordering::Relaxed) != end {
             return None;
         }
         let header = Header(self.way.bell(2).load(Ordering::Relaxed));
         let fits = header.is_plain_send() && header.record() == news && news <= BELL_MAX;
-        fits.then_some(Lone { header, end })
+        if fits { Some(Lone { header, end, word }) } else { None }
     }
 
     /// Copies the payload of the record in the bell to `to`, and moves past it. False: the bell
@@ -445,7 +485,7 @@ impl Rx {
         if way.bell(1).load(Ordering::Relaxed) != lone.end {
             return false;
         }
-        (self.at, self.tail) = (lone.end, lone.end);
+        (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
         true
     }
 
@@ -461,17 +501,25 @@ impl Rx {
         unsafe { copy::from_words::<BELL_WORDS>(to, BELL_PAYLOAD, |i| way.bell(3 + i)) };
         let mut at = BELL_PAYLOAD;
         let mut line = 8;
-        while at < length {
-            self.lines = line;
+        while length >= at + LINE_PAYLOAD {
             if !stamped(way.bell(line), lone.end) {
                 return false;
             }
-            let some = (length - at).min(56);
-            // SAFETY: bytes at .. at + some lie below `length`.
-            unsafe { copy::from_words::<7>(to.add(at), some, |i| way.bell(line + 1 + i)) };
-            at += some;
+            // SAFETY: bytes at .. at + LINE_PAYLOAD lie below `length`. A whole line has no
+            // branches.
+            unsafe { copy::from_words::<7>(to.add(at), LINE_PAYLOAD, |i| way.bell(line + 1 + i)) };
+            at += LINE_PAYLOAD;
             line += 8;
         }
+        if at < length {
+            if !stamped(way.bell(line), lone.end) {
+                return false;
+            }
+            // SAFETY: bytes at .. length.
+            unsafe { copy::from_words::<7>(to.add(at), length - at, |i| way.bell(line + 1 + i)) };
+            line += 8;
+        }
+        self.lines = line - 8;
         true
     }
 
