@@ -521,6 +521,10 @@ fn publish_held(link: &mut Link) {
         unsafe { link.tx.publish_lines(header, payload, ack) };
     } else {
         link.tx.publish(ack);
+        if held >= CLAIM_MIN {
+            // The next are likely to be as many.
+            link.tx.claim(held);
+        }
     }
     link.tx.begin_hold();
 }
