@@ -325,7 +325,7 @@ impl Writer {
 }
 
 /// Bytes claimed ahead of a batch at most.
-const CLAIM_MAX: u32 = 16 * 64;
+const CLAIM_MAX: u32 = 32 * 64;
 
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
@@ -664,7 +664,7 @@ impl Rx {
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let mut ahead = 64;
-            while ahead < published && ahead <= 1024 {
+            while ahead < published && ahead <= 2048 {
                 // SAFETY: a prefetch has no effect on memory; the address is inside the ring.
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at + u64::from(ahead)).cast())
