@@ -140,6 +140,21 @@ impl<P: Provider> Core<P> {
         }
     }
 
+    /// True if something waits for a doorbell.
+    #[inline(always)]
+    pub(super) fn has_sends(&self) -> bool {
+        !self.unrung.is_empty() || !self.dirty.is_empty()
+    }
+
+    /// True if nothing waits: for a doorbell, for room, for an answer to be told, for the end of a
+    /// peer.
+    #[inline(always)]
+    pub(super) fn is_settled(&self) -> bool {
+        let sent = !self.has_sends() && self.deferred.is_empty() && self.owing.is_empty();
+        let ended = self.closing.is_empty() && self.finishing.is_empty();
+        sent && ended && !self.requests.has_answers()
+    }
+
     /// Takes a block home, to whichever memory it belongs.
     #[inline(always)]
     pub(super) fn release(&mut self, block: u32) {

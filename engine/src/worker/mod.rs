@@ -59,6 +59,10 @@ const REFILL_IDLE_TURNS: u64 = 64;
 /// Every so many turns other threads see new counters.
 const SHOW_TURNS: u64 = 1 << 12;
 
+/// Of turns that find nothing, one in so many looks at everything. All the other numbers of idle
+/// turns are multiples of it.
+const WHOLE_IDLE_TURNS: u64 = 16;
+
 /// After so many idle turns in a row as well: not between the messages of a lively conversation.
 const SHOW_IDLE_TURNS: u64 = 64;
 
@@ -77,7 +81,13 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     core: Core<P>,
     poller: P::Poller,
     wcs: [Wc; POLL_BATCH],
+    /// Turns in a row that found nothing; and those of them that are not counted yet.
     idle: u64,
+    uncounted: u64,
+    /// Nothing is left to do: another turn that finds nothing may be a short one.
+    settled: bool,
+    /// The turn in which other threads see new counters.
+    show_at: u64,
     handler: H,
 }
 
@@ -133,7 +143,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         core.message_max = nic.caps().message_max;
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
         let wcs = [Wc::default(); POLL_BATCH];
-        Ok((Worker { core, poller, wcs, idle: 0, handler }, intake))
+        let (idle, uncounted, settled, show_at) = (0, 0, false, SHOW_TURNS);
+        let worker = Worker { core, poller, wcs, idle, uncounted, settled, show_at, handler };
+        Ok((worker, intake))
     }
 
     /// One bounded step; the number of completions it handled.
@@ -144,6 +156,33 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
         let taken = self.poller.poll(&mut self.wcs);
+        if taken == 0 && self.waits() {
+            return 0;
+        }
+        self.work(taken)
+    }
+
+    /// The turn of a worker that has nothing to do but to wait: the shorter it is, the sooner the
+    /// next message is seen. One in 16 is a whole one. False: this has to be one.
+    #[inline(always)]
+    fn waits(&mut self) -> bool {
+        let called = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
+        if !self.settled || called || (self.idle + 1).is_multiple_of(WHOLE_IDLE_TURNS) {
+            return false;
+        }
+        self.idle += 1;
+        self.uncounted += 1;
+        self.handler.on_idle(&mut Outbox { core: &mut self.core });
+        if self.core.has_sends() {
+            self.core.flush();
+            self.settled = false;
+        }
+        true
+    }
+
+    /// The turn after its poll.
+    #[inline(always)]
+    fn work(&mut self, taken: usize) -> usize {
         if self.core.mailbox.has_mail() {
             self.admit();
         }
@@ -152,17 +191,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let wc = self.wcs[n];
             self.dispatch(&wc);
         }
-        self.core.turn += 1;
-        self.core.stats.turns += 1;
-        if self.core.turn.is_multiple_of(SHOW_TURNS) {
-            self.show();
-        }
-        if taken == 0 {
-            self.rest();
-        } else {
-            self.idle = 0;
-            self.core.stats.count_poll(taken);
-        }
+        self.count(taken);
         if self.core.mailbox.desk.has_work() {
             self.do_work();
         }
@@ -186,7 +215,26 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.core.held += 1;
         }
         self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
+        self.settled = self.core.is_settled();
         taken
+    }
+
+    /// Counts a turn, and those before it that were not.
+    #[inline(always)]
+    fn count(&mut self, taken: usize) {
+        let turns = 1 + ::core::mem::take(&mut self.uncounted);
+        self.core.turn += turns;
+        self.core.stats.turns += turns;
+        self.core.stats.idle_turns += turns - 1;
+        if self.core.turn >= self.show_at {
+            self.show();
+        }
+        if taken == 0 {
+            self.rest();
+        } else {
+            self.idle = 0;
+            self.core.stats.count_poll(taken);
+        }
     }
 
     /// Turns until `stop` is true.
@@ -246,6 +294,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             && let Some(key) = self.core.timers.fire()
         {
             fired += 1;
+            self.settled = false;
             self.handler.on_timer(key, &mut Outbox { core: &mut self.core });
         }
         fired
@@ -258,6 +307,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// The outbox, between turns: what is sent goes out with the next one, or with its flush.
     pub fn outbox(&mut self) -> Outbox<'_, P> {
+        self.settled = false;
         Outbox { core: &mut self.core }
     }
 
@@ -472,6 +522,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[cold]
     #[inline(never)]
     fn show(&mut self) {
+        self.show_at = self.core.turn + SHOW_TURNS;
         self.core.mailbox.desk.shown.show(&self.core.stats);
     }
 

@@ -116,12 +116,7 @@ impl<P: Provider> Core<P> {
     }
 
     #[inline(never)]
-    fn send_staged(
-        &mut self,
-        id: PeerId,
-        op: SendOp,
-        bytes: &[u8],
-    ) -> Result<(), SendError> {
+    fn send_staged(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
         if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<false>(id, op, bytes) {
             return Ok(());
         }

@@ -656,7 +656,7 @@ fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
     // What the header says, without asking it.
-    let record = 8 + if imm.is_some() { 8 } else { 0 } + (length + 7 & !7);
+    let record = 8 + if imm.is_some() { 8 } else { 0 } + ((length + 7) & !7);
     Some(Plain { header, imm: imm.unwrap_or(0), record })
 }
 

@@ -30,6 +30,9 @@ use crate::wr::RecvWr;
 /// every poll looks.
 const LOOK_EVERY: u32 = 4;
 
+/// The same where no completion is waited for.
+const LOOK_IDLE: u32 = 64;
+
 /// Records of one link and poll that take the slow way at most: fragments and refusals give no
 /// completion, and a poll is one bounded step.
 const SLOW_MAX: u32 = 64;
@@ -58,7 +61,7 @@ impl Inside {
         let word = link.rx.peek();
         if link.rx.has_seen(word) {
             link.quiet = link.quiet.wrapping_add(1);
-            if link.quiet % LOOK_EVERY == 1 {
+            if link.quiet % LOOK_IDLE == 0 {
                 self.look_around(link);
             }
             return Some(0);

@@ -727,7 +727,7 @@ impl Burst {
         }
         // SAFETY: as in `next`.
         let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
-        let record = 8 + (header.length() + 7 & !7);
+        let record = 8 + ((header.length() + 7) & !7);
         let fits = header.length() <= RECORD_MAX - 8 && record <= published;
         if fits && header.is_like(like) { Some((header, record)) } else { None }
     }

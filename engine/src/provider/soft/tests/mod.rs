@@ -5,6 +5,7 @@
 
 mod datagrams;
 mod direct;
+mod held;
 mod messages;
 mod one_sided;
 mod unreliable;

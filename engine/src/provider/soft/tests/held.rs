@@ -1,0 +1,118 @@
+//! Requests without a doorbell of their own: unseen before the bell, in order behind it, alone or
+//! many, whoever rings.
+
+use super::*;
+
+fn inline(bytes: &[u8], wr_id: u64) -> SendWr<'_> {
+    let sge = Sge::inline(bytes);
+    SendWr { wr_id, op: SendOp::Send, flags: SendFlags::INLINE, sge, more: &[] }
+}
+
+fn hold(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
+    unsafe { end.qp.hold(&inline(bytes, wr_id)) }
+}
+
+fn ring(end: &mut End) {
+    unsafe { end.qp.ring() };
+}
+
+/// Bytes of each message that came, by its receive.
+fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
+    let wcs = end.poll();
+    let bytes = |(wc, size): (&Wc, &usize)| {
+        assert!(wc.status.is_ok() && wc.byte_len as usize == *size, "{wc:?}");
+        end.bytes(wc.wr_id as usize * 256, *size)
+    };
+    wcs.iter().zip(sizes).map(bytes).collect()
+}
+
+/// Of every size, alone and as many as a poll takes: nothing is seen before the bell, all of it
+/// after, and bytes may change as soon as they are handed over (SQ-4).
+#[test]
+fn sq_4_what_is_held_is_seen_with_the_bell() {
+    let caps = QpCaps { send_wr: 32, recv_wr: 32, inline: 220, ..CAPS };
+    let (mut one, mut two) = pair(caps, true);
+    for size in (0..=220).chain([8, 40, 41, 208, 209]) {
+        for count in [1, 2, 3, 16] {
+            let sizes = std::vec![size; count];
+            for n in 0..count {
+                two.recv(n as u64, n * 256, 256);
+                let mut bytes = pattern(n + size, size);
+                assert!(hold(&mut one, &bytes, n as u64), "size {size}");
+                bytes.fill(0xee);
+            }
+            // A quarter ring may be held, from the last doorbell on or a little less.
+            let much = (size + 16) * count > 1900;
+            assert!(much || came(&mut two, &sizes).is_empty(), "size {size}");
+            ring(&mut one);
+            let mut got = came(&mut two, &sizes);
+            if got.len() < count {
+                assert!(much);
+                got.extend(came(&mut two, &sizes[got.len()..]));
+            }
+            assert_eq!(got.len(), count, "size {size}");
+            for (n, bytes) in got.iter().enumerate() {
+                assert_eq!(*bytes, pattern(n + size, size));
+            }
+            // One that is signalled retires them all (SQ-2).
+            two.recv(0, 0, 256);
+            one.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
+            let (sent, got) = settle(&mut one, &mut two);
+            assert_eq!((sent.len(), got.len()), (1, 1));
+        }
+    }
+}
+
+/// A post behind what is held shows both, in order; so does the bell of another queue pair of the
+/// link.
+#[test]
+fn sq_1_what_is_held_goes_first() {
+    let caps = QpCaps { inline: 64, ..CAPS };
+    let (mut one, mut two) = pair(caps, true);
+    for n in 0..3 {
+        two.recv(n, n as usize * 256, 256);
+    }
+    assert!(hold(&mut one, &pattern(1, 8), 1) && hold(&mut one, &pattern(2, 40), 2));
+    let last = pattern(3, 8);
+    assert!(!unsafe { one.qp.post_lone(&inline(&last, 3)) }, "it is not alone");
+    unsafe { one.qp.post(&[inline(&last, 3)]) }.unwrap();
+    let got = came(&mut two, &[8, 40, 8]);
+    assert_eq!(got, [pattern(1, 8), pattern(2, 40), last]);
+    ring(&mut one);
+    assert!(two.poll().is_empty(), "there was nothing left to ring for");
+}
+
+/// What cannot simply go is left to a post: a full send queue (SQ-1), a payload over the limit
+/// (SQ-4), something one-sided, a queue pair in error (SM-2).
+#[test]
+fn sq_1_what_is_in_the_way_is_left_to_a_post() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let bytes = pattern(0, 65);
+    assert!(!hold(&mut one, &bytes, 0), "over the limit of 64");
+    let wr = SendWr { op: SendOp::Write(Default::default()), ..inline(&bytes[..8], 0) };
+    assert!(!unsafe { one.qp.hold(&wr) } && !unsafe { one.qp.post_lone(&wr) });
+    for n in 0..u64::from(CAPS.send_wr) {
+        assert!(hold(&mut one, &bytes[..8], n));
+    }
+    assert!(!hold(&mut one, &bytes[..8], 8), "the queue is full");
+    ring(&mut one);
+    one.qp.fail();
+    assert!(!hold(&mut one, &bytes[..8], 9) && two.poll().is_empty());
+}
+
+/// More than the ring has: what does not fit is refused, and goes when there is space.
+#[test]
+fn sq_1_a_full_ring_holds_no_more() {
+    let caps = QpCaps { send_wr: 128, recv_wr: 128, inline: 200, ..CAPS };
+    let (mut one, mut two) = pair(caps, true);
+    let bytes = pattern(0, 200);
+    let held = (0..128).take_while(|n| hold(&mut one, &bytes, *n)).count();
+    assert!((30..60).contains(&held), "{held} of 208 bytes in a ring of 8192");
+    for n in 0..128 {
+        two.recv(n, n as usize * 256, 256);
+    }
+    ring(&mut one);
+    let (_, got) = settle(&mut one, &mut two);
+    assert_eq!(got.len(), held);
+    assert!(hold(&mut one, &bytes, 200));
+}
