@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::QpType;
 
 use crate::attr::PortSpace;
 use crate::error::CmError;
@@ -16,6 +17,9 @@ pub struct Hints {
     pub space: PortSpace,
     /// Local address of an active side.
     pub from: Option<SocketAddr>,
+    /// The type of its queue pairs (`ai_qp_type`), for [`PortSpace::Ib`]; none for what the port
+    /// space says.
+    pub qp_type: Option<QpType>,
 }
 
 impl Hints {
@@ -28,6 +32,14 @@ impl Hints {
     pub fn active() -> Hints {
         Hints::default()
     }
+
+    /// For one side of an extended reliable connection: the side that connects sends, the one that
+    /// listens receives.
+    #[must_use]
+    pub fn xrc(self) -> Hints {
+        let kind = if self.passive { QpType::XrcRecv } else { QpType::XrcSend };
+        Hints { space: PortSpace::Ib, qp_type: Some(kind), ..self }
+    }
 }
 
 /// One resolved address (`struct rdma_addrinfo`).
@@ -35,6 +47,7 @@ impl Hints {
 pub struct AddrInfo {
     passive: bool,
     space: PortSpace,
+    kind: QpType,
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
 }
@@ -73,7 +86,11 @@ impl AddrInfo {
     pub fn of(addr: SocketAddr, hints: &Hints) -> AddrInfo {
         let (local, remote) =
             if hints.passive { (Some(addr), None) } else { (hints.from, Some(addr)) };
-        AddrInfo { passive: hints.passive, space: hints.space, local, remote }
+        let kind = match hints.qp_type {
+            Some(kind) => kind,
+            None => hints.space.qp_type(),
+        };
+        AddrInfo { passive: hints.passive, space: hints.space, kind, local, remote }
     }
 
     /// True if it is to be listened on.
@@ -84,6 +101,28 @@ impl AddrInfo {
     /// The port space.
     pub fn space(&self) -> PortSpace {
         self.space
+    }
+
+    /// The type of its queue pairs.
+    pub fn qp_type(&self) -> QpType {
+        self.kind
+    }
+
+    /// Refuses a type that is not for its port space and side (QP-14).
+    pub(crate) fn check_type(&self) -> Result<(), CmError> {
+        let fits = match self.kind {
+            QpType::XrcSend => self.space == PortSpace::Ib && !self.passive,
+            QpType::XrcRecv => self.space == PortSpace::Ib && self.passive,
+            kind => kind == self.space.qp_type(),
+        };
+        if fits {
+            return Ok(());
+        }
+        let side = if self.passive { "listens" } else { "connects" };
+        let asked = format!("an endpoint with queue pairs of {:?}", self.kind);
+        let answer = format!("it {side} in the port space {:?} (QP-14)", self.space);
+        Err(CmError::new(Code::Invalid, asked, answer)
+            .cure("XRC takes PortSpace::Ib; the side that connects is XrcSend"))
     }
 
     /// The address to bind to, if any (`ai_src_addr`).

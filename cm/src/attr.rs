@@ -13,12 +13,20 @@ pub enum PortSpace {
     Udp = 0x0111,
     /// As `Udp`, for addresses of IP over InfiniBand (ID-6).
     Ipoib = 0x0002,
+    /// As `Tcp`, but an endpoint says of what type its queue pairs are: also extended reliable
+    /// connections ([`crate::Hints::qp_type`]).
+    Ib = 0x013f,
 }
 
 impl PortSpace {
     /// True if its queue pairs are UD: nothing is connected, a listener is only looked up.
     pub fn is_datagram(self) -> bool {
-        !matches!(self, PortSpace::Tcp)
+        matches!(self, PortSpace::Udp | PortSpace::Ipoib)
+    }
+
+    /// The type of queue pairs of its ids (ID-5, ID-6).
+    pub fn qp_type(self) -> QpType {
+        if self.is_datagram() { QpType::Ud } else { QpType::Rc }
     }
 
     /// Bytes of private data with connect at most (CM-8).
@@ -92,7 +100,7 @@ pub struct QpAttr<'a, P: Provider> {
     pub kind: QpType,
     /// Where sends complete.
     pub send_cq: &'a P::Cq,
-    /// Where receives complete.
+    /// Where receives complete; of XRC_SEND nothing does.
     pub recv_cq: &'a P::Cq,
     /// The shared receive queue, if it has none of its own.
     pub srq: Option<&'a P::Srq>,

@@ -29,7 +29,7 @@
 //! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`];
 //!   [`Id::destroy_qp`]
 //! - `rdma_create_srq`, `rdma_create_srq_ex`, `rdma_destroy_srq`: [`Id::create_srq`],
-//!   [`Id::destroy_srq`]
+//!   [`Id::create_srq_ex`] with an [`SrqInit`], [`Id::destroy_srq`]
 //! - `rdma_get_local_addr`, `rdma_get_src_port`: [`Id::local_addr`]
 //! - `rdma_get_peer_addr`, `rdma_get_dst_port`: [`Id::peer_addr`]
 //! - `rdma_get_devices`, `rdma_free_devices`: [`Device::choose`], [`Device::named`]
@@ -71,7 +71,10 @@
 //! - `ibv_poll_cq`, `ibv_start_poll` and what follows it: [`Poller::poll`]; of one queue pair
 //!   [`Id::next_send`], [`Id::next_recv`]
 //! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
-//!   [`Provider::create_srq`]; dropped
+//!   [`SharedReceive::with`] an [`SrqInit`], [`Provider::create_srq`]; dropped
+//! - `ibv_get_srq_num`: [`SharedReceive::number`], [`Srq::number`]
+//! - `ibv_open_xrcd`, `ibv_close_xrcd`: [`XrcDomain::open`], [`XrcDomain::close`]; without a file.
+//!   [`QpInit::xrcd`] and [`SrqInit::domain`] name it
 //! - `ibv_modify_srq`, `ibv_query_srq`: [`SharedReceive::set_limit`], [`SharedReceive::limit`],
 //!   [`SharedReceive::depth`]; resizing is not there
 //! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
@@ -85,8 +88,7 @@
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
 //!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]
 //! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
-//! - `ibv_open_xrcd`, `ibv_open_qp`, `ibv_get_srq_num`, `ibv_create_wq`,
-//!   `ibv_create_rwq_ind_table`, `ibv_create_flow`: not there
+//! - `ibv_open_qp`, `ibv_create_wq`, `ibv_create_rwq_ind_table`, `ibv_create_flow`: not there
 //! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
 //!   as they are taken
 //! - `ibv_fork_init`: needless: mappings of regions are not inherited
@@ -107,5 +109,5 @@ use doorbell_engine::wr::{RecvWr, SendOp, SendWr, Sge};
 use crate::{
     AddrInfo, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device, Endpoint, Event,
     EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, QpFields, QpInit, QpState, SendRequest,
-    SharedReceive, Target, Window,
+    SharedReceive, SrqInit, Target, Window, XrcDomain,
 };

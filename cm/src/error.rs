@@ -71,6 +71,16 @@ impl From<PostFailed> for CmError {
     }
 }
 
+/// Something still uses what was to be destroyed; it comes back.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct InUse<T> {
+    /// What uses it: `Busy`.
+    pub cause: CmError,
+    /// What was to be destroyed.
+    pub back: T,
+}
+
 /// A post was refused; what was to be posted comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("the device refused the request: {cause}")]

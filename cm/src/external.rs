@@ -10,7 +10,7 @@ use doorbell_engine::wr::{SendFlags, SendOp};
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::fabric::Fabric;
-use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
+use crate::qp::{Completion, Parts, QpInit, QueuePair, SendRequest};
 use crate::queues::CompletionQueue;
 use crate::state::{QpFields, QpState};
 
@@ -39,7 +39,10 @@ impl<F: Fabric> ExternalQp<F> {
     /// # Errors
     /// As for [`crate::Id::create_qp`].
     pub fn new(fabric: &F, init: &QpInit<F>) -> Result<ExternalQp<F>, CmError> {
-        let qp = QueuePair::with(fabric, init, |attr| fabric.create_qp(attr))?;
+        let qp = QueuePair::with(fabric, init, |parts| match parts {
+            Parts::Queues(attr) => fabric.create_qp(attr),
+            Parts::Domain(xrcd) => fabric.create_xrc_recv(xrcd),
+        })?;
         let set = QpFields::default();
         Ok(ExternalQp { qp, kind: init.kind(), state: QpState::Reset, set, fabric: fabric.clone() })
     }
@@ -54,9 +57,14 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.caps()
     }
 
-    /// The queues in which its sends and receives complete.
-    pub fn queues(&self) -> (&CompletionQueue<F>, &CompletionQueue<F>) {
-        self.qp.queues()
+    /// The queue in which its sends complete; XRC_RECV has none.
+    pub fn send_cq(&self) -> Option<&CompletionQueue<F>> {
+        self.qp.send_cq()
+    }
+
+    /// The queue in which its receives complete; XRC has none.
+    pub fn recv_cq(&self) -> Option<&CompletionQueue<F>> {
+        self.qp.recv_cq()
     }
 
     /// The state it was taken to, or ERR once a request has failed; SQE if that was a send of UC or

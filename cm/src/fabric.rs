@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use doorbell_engine::provider::Provider;
+use doorbell_engine::provider::{Provider, QpType};
 
 use crate::addr::AddrInfo;
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UdParam};
@@ -56,6 +56,12 @@ pub trait Fabric: Provider {
     /// `Invalid`: capacities out of range.
     fn create_qp(&self, attr: &QpAttr<'_, Self>) -> Result<Self::Qp, CmError>;
 
+    /// Makes a queue pair of XRC_RECV that belongs to no id, in RESET (`ibv_create_qp_ex`, QX-9).
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none; `Invalid`: the domain is of another device.
+    fn create_xrc_recv(&self, xrcd: &Self::Xrcd) -> Result<Self::Qp, CmError>;
+
     /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
     /// has checked that the way is one of section 2.1.
     ///
@@ -80,6 +86,10 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
 
     /// The port space it was made in; ids made for requests are in their listener's.
     fn space(&self) -> PortSpace;
+
+    /// The type of its queue pair: by its port space, or as its endpoint was asked for; ids made for
+    /// requests have their listener's.
+    fn qp_type(&self) -> QpType;
 
     /// User data, shown with each event of this id; ids made for incoming connections start with
     /// their listener's (ID-2).
@@ -135,6 +145,12 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid`: not bound to a device (QP-2), or already has one (QP-11), or capacities out of
     /// range.
     fn create_qp(&mut self, attr: &QpAttr<'_, F>) -> Result<F::Qp, CmError>;
+
+    /// As [`CmId::create_qp`], of XRC_RECV: it has a domain instead of queues (QX-5).
+    ///
+    /// # Errors
+    /// As there.
+    fn create_xrc_recv(&mut self, xrcd: &F::Xrcd) -> Result<F::Qp, CmError>;
 
     /// Waits for connection requests (`rdma_listen`, CM-4); `backlog` 0 is the maximum.
     ///

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, QpCaps};
+use doorbell_engine::provider::{Access, QpCaps, QpType};
 use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, UdParam};
@@ -13,10 +13,11 @@ use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::external::ExternalQp;
 use crate::fabric::{CmId, Fabric, IdKey};
-use crate::qp::{Completion, QpInit, QueuePair, SendRequest};
+use crate::qp::{Completion, Parts, QpInit, QueuePair, SendRequest};
 use crate::queues::{CompletionQueue, SharedReceive};
 use crate::state::{QpFields, QpState};
 use crate::window::Window;
+use crate::xrc::SrqInit;
 
 /// How long completions are still waited for once the peer has left: its last messages and
 /// acknowledgements come another way than the news that it has gone.
@@ -165,22 +166,39 @@ impl<F: Fabric> Id<F> {
         }
         let init = init.clone().or_srq(self.srq.as_ref());
         let cm = &mut self.cm;
-        self.qp = Some(QueuePair::with(&self.fabric, &init, |attr| cm.create_qp(attr))?);
+        self.qp = Some(QueuePair::with(&self.fabric, &init, |parts| match parts {
+            Parts::Queues(attr) => cm.create_qp(attr),
+            Parts::Domain(xrcd) => cm.create_xrc_recv(xrcd),
+        })?);
         Ok(())
     }
 
     /// Makes the shared receive queue of this id (`rdma_create_srq`), for at least `depth`
-    /// receives; queue pairs made on the id afterwards use it (QP-13).
+    /// receives; queue pairs made on the id afterwards use it (QP-13). On an id of XRC_RECV it is
+    /// of the XRC domain that serves who names none, with a completion queue ([`Id::recv_cq`],
+    /// SRQ-5).
     ///
     /// # Errors
     /// `Invalid`: bound to no device (SRQ-1), has one already (SRQ-4), or a depth out of range.
     pub fn create_srq(&mut self, depth: u32) -> Result<&SharedReceive<F>, CmError> {
+        let init = match self.cm.qp_type() {
+            QpType::XrcRecv => SrqInit::xrc(depth),
+            _ => SrqInit::new(depth),
+        };
+        self.create_srq_ex(&init)
+    }
+
+    /// As [`Id::create_srq`], as `init` says (`rdma_create_srq_ex`).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_srq_ex(&mut self, init: &SrqInit<F>) -> Result<&SharedReceive<F>, CmError> {
         let asked = "make the shared receive queue of an id";
         self.check_bound(asked, "SRQ-1")?;
         if self.srq.is_some() {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (SRQ-4)"));
         }
-        Ok(self.srq.insert(SharedReceive::new(&self.fabric, depth)?))
+        Ok(self.srq.insert(SharedReceive::with(&self.fabric, init)?))
     }
 
     /// The shared receive queue of this id.
@@ -263,9 +281,21 @@ impl<F: Fabric> Id<F> {
         &self.fabric
     }
 
-    /// The queues in which the queue pair's sends and receives complete (QP-6).
-    pub fn queues(&self) -> Option<(&CompletionQueue<F>, &CompletionQueue<F>)> {
-        self.qp.as_ref().map(QueuePair::queues)
+    /// The type of its queue pair: see [`CmId::qp_type`].
+    pub fn qp_type(&self) -> QpType {
+        self.cm.qp_type()
+    }
+
+    /// The queue in which the queue pair's sends complete (QP-6).
+    pub fn send_cq(&self) -> Option<&CompletionQueue<F>> {
+        self.qp.as_ref().and_then(QueuePair::send_cq)
+    }
+
+    /// The queue in which receives of this id complete: the queue pair's (QP-6), or that of its
+    /// shared receive queue of an XRC domain (SRQ-5).
+    pub fn recv_cq(&self) -> Option<&CompletionQueue<F>> {
+        let own = self.qp.as_ref().and_then(QueuePair::recv_cq);
+        own.or_else(|| self.srq.as_ref().and_then(SharedReceive::cq))
     }
 
     /// See [`CmId::listen`].
@@ -463,9 +493,9 @@ impl<F: Fabric> Id<F> {
     /// The queue is full, or there is no queue pair.
     pub fn post_recvs(&mut self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
         match (&mut self.qp, &self.srq) {
-            (Some(qp), _) => qp.post_recvs(list),
-            (None, Some(srq)) => srq.post(list),
-            (None, None) => Err(PostFailed::state()),
+            (Some(qp), srq) if qp.recv_cq().is_some() || srq.is_none() => qp.post_recvs(list),
+            (_, Some(srq)) => srq.post(list),
+            (_, None) => Err(PostFailed::state()),
         }
     }
 
@@ -555,15 +585,20 @@ impl<F: Fabric> Id<F> {
     /// `TimedOut`; `Reset` if the peer has left and nothing more has completed; `Invalid` without
     /// a queue pair. How the send itself ended is in the completion.
     pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        self.next("a send", limit, QueuePair::poll_send)
+        self.next("a send", limit, |id| id.qp.as_mut().map(QueuePair::poll_send))
     }
 
-    /// The next completed receive (`rdma_get_recv_comp`), within `limit`.
+    /// The next completed receive (`rdma_get_recv_comp`), within `limit`; of an id of XRC_RECV, of
+    /// its shared receive queue, which any queue pair of the domain may have filled.
     ///
     /// # Errors
     /// As for [`Id::next_send`].
     pub fn next_recv(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        self.next("a receive", limit, QueuePair::poll_recv)
+        self.next("a receive", limit, |id| match (&mut id.qp, &id.srq) {
+            (Some(qp), _) if qp.recv_cq().is_some() => Some(qp.poll_recv()),
+            (_, Some(srq)) if srq.cq().is_some() => Some(srq.poll()),
+            _ => None,
+        })
     }
 
     /// Buffers of sends that were not signalled and whose slots are free again (SQ-2).
@@ -575,17 +610,18 @@ impl<F: Fabric> Id<F> {
         &mut self,
         what: &str,
         limit: Duration,
-        poll: fn(&mut QueuePair<F>) -> Option<Completion<F>>,
+        poll: fn(&mut Id<F>) -> Option<Option<Completion<F>>>,
     ) -> Result<Completion<F>, CmError> {
         let asked = || format!("wait for the completion of {what}");
         let end = Instant::now().checked_add(limit);
         let mut spins = 0;
         let mut left = None;
         loop {
-            let Some(qp) = &mut self.qp else {
-                return Err(CmError::new(Code::Invalid, asked(), "the id has no queue pair"));
+            let Some(polled) = poll(self) else {
+                let answer = "the id has no queue in which any would complete";
+                return Err(CmError::new(Code::Invalid, asked(), answer));
             };
-            if let Some(completion) = poll(qp) {
+            if let Some(completion) = polled {
                 return Ok(completion);
             }
             if spins < SPINS && !limit.is_zero() {

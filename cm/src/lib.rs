@@ -27,6 +27,7 @@ mod redial;
 mod state;
 mod wait;
 mod window;
+mod xrc;
 
 pub mod soft;
 #[cfg(feature = "verbs")]
@@ -40,7 +41,7 @@ pub use datagram::Target;
 pub use device::{Device, Program};
 pub use dialer::Dialer;
 pub use endpoint::Endpoint;
-pub use error::{CmError, PostFailed, Refused};
+pub use error::{CmError, InUse, PostFailed, Refused};
 pub use exposed::Exposed;
 pub use external::ExternalQp;
 pub use fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, Rejection};
@@ -51,3 +52,4 @@ pub use queues::{CompletionQueue, SharedReceive};
 pub use redial::Backoff;
 pub use state::{Mtu, QpFields, QpState};
 pub use window::Window;
+pub use xrc::{SrqInit, XrcDomain};

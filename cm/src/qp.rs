@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Qp, QpCaps, QpType, Window as _, WindowKind};
+use doorbell_engine::provider::{Access, Provider, Qp, QpCaps, QpType, Window as _, WindowKind};
 use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -17,6 +17,7 @@ use crate::exposed::Exposed;
 use crate::fabric::Fabric;
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
 use crate::window::Window;
+use crate::xrc::XrcDomain;
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
 /// along with it (QP-6).
@@ -33,6 +34,7 @@ pub struct QpInit<F: Fabric> {
     send_cq: Option<CompletionQueue<F>>,
     recv_cq: Option<CompletionQueue<F>>,
     srq: Option<SharedReceive<F>>,
+    xrcd: Option<XrcDomain<F>>,
 }
 
 impl<F: Fabric> Clone for QpInit<F> {
@@ -44,6 +46,7 @@ impl<F: Fabric> Clone for QpInit<F> {
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
             srq: self.srq.clone(),
+            xrcd: self.xrcd.clone(),
         }
     }
 }
@@ -66,9 +69,22 @@ impl<F: Fabric> QpInit<F> {
         QpInit::of(QpType::Ud)
     }
 
+    /// As [`QpInit::rc`], the sending end of an extended reliable connection: it receives nothing
+    /// (QX-5), and its messages name a shared receive queue
+    /// ([`SendOp::Xrc`](doorbell_engine::wr::SendOp::Xrc)).
+    pub fn xrc_send() -> QpInit<F> {
+        QpInit::of(QpType::XrcSend)
+    }
+
+    /// The receiving end of one: it has a domain ([`QpInit::xrcd`]) instead of queues.
+    pub fn xrc_recv() -> QpInit<F> {
+        QpInit::of(QpType::XrcRecv)
+    }
+
     fn of(kind: QpType) -> QpInit<F> {
         let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
-        QpInit { kind, caps, signal_all: false, send_cq: None, recv_cq: None, srq: None }
+        let (send_cq, recv_cq, srq, xrcd) = (None, None, None, None);
+        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd }
     }
 
     /// Sends outstanding (`max_send_wr`).
@@ -135,12 +151,35 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
+    /// The domain of XRC_RECV (QX-9); without one it is that which serves who names none (QP-16).
+    #[must_use]
+    pub fn xrcd(mut self, domain: &XrcDomain<F>) -> Self {
+        self.xrcd = Some(domain.clone());
+        self
+    }
+
     pub(crate) fn kind(&self) -> QpType {
         self.kind
     }
 
-    /// With `srq` where none is named (QP-13).
+    /// Refuses what does not go together with XRC.
+    fn check_xrc(&self) -> Result<(), CmError> {
+        let answer = match (&self.srq, &self.xrcd) {
+            (Some(srq), _) if srq.number().is_some() => {
+                "its shared receive queue is of an XRC domain: senders name that (QX-19)"
+            }
+            (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
+            (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
+            _ => return Ok(()),
+        };
+        Err(CmError::new(Code::Invalid, format!("a queue pair of {:?}", self.kind), answer))
+    }
+
+    /// With `srq` where none is named (QP-13); XRC uses none.
     pub(crate) fn or_srq(mut self, srq: Option<&SharedReceive<F>>) -> Self {
+        if self.kind.is_xrc() {
+            return self;
+        }
         self.srq = self.srq.or_else(|| srq.cloned());
         self
     }
@@ -170,7 +209,7 @@ impl<F: Fabric> fmt::Debug for SendRequest<F> {
 }
 
 /// A request that has ended.
-pub struct Completion<F: Fabric> {
+pub struct Completion<P: Provider> {
     /// How it ended.
     pub status: Status,
     /// What it was; undefined on an error (CP-1).
@@ -178,7 +217,7 @@ pub struct Completion<F: Fabric> {
     /// The device's own word on an error.
     pub vendor_err: u32,
     /// The buffer that was posted; none for a payload that was given inline.
-    pub buffer: Option<Buffer<F>>,
+    pub buffer: Option<Buffer<P>>,
     /// Bytes received or read, or written by the peer's WRITE with immediate data; 0 for sends
     /// and WRITEs and on an error (CP-1, CP-2).
     pub len: usize,
@@ -192,7 +231,7 @@ pub struct Completion<F: Fabric> {
     pub invalidated: Option<u32>,
 }
 
-impl<F: Fabric> Completion<F> {
+impl<P: Provider> Completion<P> {
     /// The bytes received or read; none of a WRITE, which leaves the buffer as it is (RC-4).
     pub fn bytes(&self) -> &[u8] {
         if self.opcode == WcOpcode::RecvWriteWithImm {
@@ -205,7 +244,7 @@ impl<F: Fabric> Completion<F> {
     ///
     /// # Errors
     /// `Errno(EIO)` with the status.
-    pub fn ok(self) -> Result<Completion<F>, CmError> {
+    pub fn ok(self) -> Result<Completion<P>, CmError> {
         if self.status.is_ok() {
             return Ok(self);
         }
@@ -217,7 +256,7 @@ impl<F: Fabric> Completion<F> {
     }
 }
 
-impl<F: Fabric> fmt::Debug for Completion<F> {
+impl<P: Provider> fmt::Debug for Completion<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion")
             .field("status", &self.status)
@@ -252,6 +291,17 @@ fn names_objects(op: SendOp) -> bool {
     op.is_datagram() || matches!(op, SendOp::Bind(_))
 }
 
+/// Queues and domain of a queue pair, as far as it has them.
+type Queues<F> = (Option<CompletionQueue<F>>, Option<CompletionQueue<F>>, Option<XrcDomain<F>>);
+
+/// What a device makes a queue pair of.
+pub(crate) enum Parts<'a, F: Fabric> {
+    /// Queues.
+    Queues(&'a QpAttr<'a, F>),
+    /// The domain of XRC_RECV.
+    Domain(&'a F::Xrcd),
+}
+
 /// A queue pair with everything it uses. Dropped in this order: the device lets go first.
 pub(crate) struct QueuePair<F: Fabric> {
     qp: F::Qp,
@@ -265,8 +315,10 @@ pub(crate) struct QueuePair<F: Fabric> {
     /// overruns.
     posted_max: usize,
     srq: Option<SharedReceive<F>>,
-    send_cq: CompletionQueue<F>,
-    recv_cq: CompletionQueue<F>,
+    /// Where its requests complete, as far as it has any (XRC).
+    send_cq: Option<CompletionQueue<F>>,
+    recv_cq: Option<CompletionQueue<F>>,
+    xrcd: Option<XrcDomain<F>>,
 }
 
 impl<F: Fabric> QueuePair<F> {
@@ -274,8 +326,19 @@ impl<F: Fabric> QueuePair<F> {
     pub(crate) fn with(
         fabric: &F,
         init: &QpInit<F>,
-        make: impl FnOnce(&QpAttr<'_, F>) -> Result<F::Qp, CmError>,
+        make: impl FnOnce(Parts<'_, F>) -> Result<F::Qp, CmError>,
     ) -> Result<QueuePair<F>, CmError> {
+        init.check_xrc()?;
+        if init.kind == QpType::XrcRecv {
+            let domain = match &init.xrcd {
+                Some(domain) => domain.clone(),
+                None => XrcDomain::common(fabric)?,
+            };
+            let qp = make(Parts::Domain(domain.raw()))?;
+            return Ok(QueuePair::over(qp, (None, None, Some(domain)), init, 0));
+        }
+        let alone = init.kind == QpType::XrcSend;
+        let caps = if alone { QpCaps { recv_wr: 0, recv_sge: 0, ..init.caps } } else { init.caps };
         let own_cq = |given: &Option<CompletionQueue<F>>, depth: u32, name: &str| match given {
             Some(cq) => Ok(cq.clone()),
             None if depth == 0 => {
@@ -290,22 +353,38 @@ impl<F: Fabric> QueuePair<F> {
             _ => init.caps.recv_wr,
         };
         let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
-        let recv_cq = own_cq(&init.recv_cq, received, "max_recv_wr")?;
-        let qp = make(&QpAttr {
+        let recv_cq = match alone {
+            true => None,
+            false => Some(own_cq(&init.recv_cq, received, "max_recv_wr")?),
+        };
+        let qp = make(Parts::Queues(&QpAttr {
             kind: init.kind,
             send_cq: send_cq.raw(),
-            recv_cq: recv_cq.raw(),
+            recv_cq: recv_cq.as_ref().unwrap_or(&send_cq).raw(),
             srq: init.srq.as_ref().map(SharedReceive::raw),
-            caps: init.caps,
+            caps,
             signal_all: init.signal_all,
-        })?;
-        send_cq.serve(qp.num(), true);
-        recv_cq.serve(qp.num(), true);
+        }))?;
+        let posted_max = if init.recv_cq.is_some() { u32::MAX } else { received };
+        Ok(QueuePair::over(qp, (Some(send_cq), recv_cq, None), init, posted_max))
+    }
+
+    fn over(
+        qp: F::Qp,
+        (send_cq, recv_cq, xrcd): Queues<F>,
+        init: &QpInit<F>,
+        posted_max: u32,
+    ) -> QueuePair<F> {
+        for cq in [&send_cq, &recv_cq].into_iter().flatten() {
+            cq.serve(qp.num(), true);
+        }
         if let Some(srq) = &init.srq {
             srq.count_user(true);
         }
-        let posted_max = if init.recv_cq.is_some() { u32::MAX } else { received };
-        Ok(QueuePair {
+        if let Some(domain) = &xrcd {
+            domain.count_user(true);
+        }
+        QueuePair {
             qp,
             sent: VecDeque::new(),
             sent_first: first_number(),
@@ -315,7 +394,8 @@ impl<F: Fabric> QueuePair<F> {
             srq: init.srq.clone(),
             send_cq,
             recv_cq,
-        })
+            xrcd,
+        }
     }
 
     pub(crate) fn num(&self) -> u32 {
@@ -334,7 +414,7 @@ impl<F: Fabric> QueuePair<F> {
     /// will not come, and those that wait are dropped.
     pub(crate) fn forget(&mut self) {
         let num = self.qp.num();
-        for cq in [&self.send_cq, &self.recv_cq] {
+        for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
             cq.serve(num, false);
             cq.serve(num, true);
         }
@@ -347,14 +427,23 @@ impl<F: Fabric> QueuePair<F> {
         self.qp.caps()
     }
 
-    pub(crate) fn queues(&self) -> (&CompletionQueue<F>, &CompletionQueue<F>) {
-        (&self.send_cq, &self.recv_cq)
+    /// Where sends complete; XRC_RECV has none.
+    pub(crate) fn send_cq(&self) -> Option<&CompletionQueue<F>> {
+        self.send_cq.as_ref()
+    }
+
+    /// Where receives complete; XRC has none.
+    pub(crate) fn recv_cq(&self) -> Option<&CompletionQueue<F>> {
+        self.recv_cq.as_ref()
     }
 
     /// Posts receives, to the shared queue where there is one (SRQ-8).
     pub(crate) fn post_recvs(&mut self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
         if let Some(srq) = &self.srq {
             return srq.post(list);
+        }
+        if self.recv_cq.is_none() {
+            return Err(PostFailed::state());
         }
         let room = self.posted_max.saturating_sub(self.posted.len());
         let mut beyond = list.split_off(list.len().min(room));
@@ -520,7 +609,7 @@ impl<F: Fabric> QueuePair<F> {
     /// The next completed send, if there is one.
     pub(crate) fn poll_send(&mut self) -> Option<Completion<F>> {
         loop {
-            let wc = self.send_cq.take(self.qp.num(), false)?;
+            let wc = self.send_cq.as_ref()?.take(self.qp.num(), false)?;
             // Checked against our own count: a device that names what it does not have is not
             // believed.
             let Some(before) = wc.wr_id.checked_sub(self.sent_first) else { continue };
@@ -538,7 +627,7 @@ impl<F: Fabric> QueuePair<F> {
     /// The next completed receive, if there is one.
     pub(crate) fn poll_recv(&mut self) -> Option<Completion<F>> {
         loop {
-            let wc = self.recv_cq.take(self.qp.num(), true)?;
+            let wc = self.recv_cq.as_ref()?.take(self.qp.num(), true)?;
             let buffer = match &self.srq {
                 Some(srq) => srq.take(&wc),
                 None => self.posted.take(&wc),
@@ -557,15 +646,19 @@ impl<F: Fabric> QueuePair<F> {
 impl<F: Fabric> Drop for QueuePair<F> {
     fn drop(&mut self) {
         let num = self.qp.num();
-        self.send_cq.serve(num, false);
-        self.recv_cq.serve(num, false);
+        for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
+            cq.serve(num, false);
+        }
         if let Some(srq) = &self.srq {
             srq.count_user(false);
+        }
+        if let Some(domain) = &self.xrcd {
+            domain.count_user(false);
         }
     }
 }
 
-fn completion<F: Fabric>(wc: &Wc, buffer: Option<Buffer<F>>) -> Completion<F> {
+pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Completion<P> {
     let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
     let len = match wc.opcode {
         _ if !wc.status.is_ok() => 0,

@@ -10,14 +10,22 @@ use std::time::{Duration, Instant};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Poller, Provider, Sharing, Srq};
 use doorbell_engine::wc::Wc;
-use doorbell_engine::wr::RecvWr;
+use doorbell_engine::wr::{PostCause, RecvWr};
 
 use crate::buffer::Buffer;
 use crate::error::{CmError, PostFailed};
+use crate::qp::{Completion, completion};
 use crate::wait::readable;
+use crate::xrc::{SrqInit, XrcDomain};
 
 /// Set in the `wr_id` of a receive: on an error a completion does not say what it was (CP-1).
 const RECEIVE: u64 = 1 << 63;
+
+/// How long a wait sleeps between polls.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Numbers each queue has: so many low bits.
+const NUMBERS: u32 = 40;
 
 /// Completions taken with one poll.
 const BATCH: usize = 16;
@@ -26,7 +34,12 @@ const BATCH: usize = 16;
 /// of a queue pair that is gone is never taken for one of another that got its number.
 pub(crate) fn first_number() -> u64 {
     static QUEUES: AtomicU64 = AtomicU64::new(0);
-    (QUEUES.fetch_add(1, Ordering::Relaxed) << 40) & !RECEIVE
+    (QUEUES.fetch_add(1, Ordering::Relaxed) << NUMBERS) & !RECEIVE
+}
+
+/// The queue that a number is of.
+fn queue_of(number: u64) -> u64 {
+    (number & !RECEIVE) >> NUMBERS
 }
 
 /// A lock over state that is whole whenever it is free, also after a panic elsewhere.
@@ -47,6 +60,30 @@ struct Queue<P: Provider> {
 struct Reader<P: Provider> {
     poller: P::Poller,
     inboxes: HashMap<u32, Inbox>,
+    /// Receives of shared queues that complete here, whichever queue pair took them.
+    shared: HashMap<u64, VecDeque<Wc>>,
+}
+
+impl<P: Provider> Reader<P> {
+    /// Polls once, and gives each completion to whom it is for.
+    fn poll(&mut self) {
+        let mut out = [Wc::default(); BATCH];
+        let count = self.poller.poll(&mut out);
+        for wc in &out[..count] {
+            let receive = wc.wr_id & RECEIVE != 0;
+            if receive && let Some(inbox) = self.shared.get_mut(&queue_of(wc.wr_id)) {
+                inbox.push_back(*wc);
+                continue;
+            }
+            // Of a queue pair that is gone: nobody waits for it (QX-17).
+            let Some(inbox) = self.inboxes.get_mut(&wc.qp_num) else { continue };
+            if receive {
+                inbox.receives.push_back(*wc);
+            } else {
+                inbox.sends.push_back(*wc);
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -69,7 +106,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// `Invalid`: `depth` 0 or over the device's limit.
     pub fn new(device: &P, depth: u32) -> Result<CompletionQueue<P>, CmError> {
         let (cq, poller) = device.create_cq(depth, Sharing::Shared)?;
-        let reader = Mutex::new(Reader { poller, inboxes: HashMap::new() });
+        let reader = Mutex::new(Reader { poller, inboxes: HashMap::new(), shared: HashMap::new() });
         Ok(CompletionQueue(Arc::new(Queue { cq, depth, reader })))
     }
 
@@ -143,18 +180,28 @@ impl<P: Provider> CompletionQueue<P> {
         if let Some(wc) = waiting(&mut reader.inboxes) {
             return Some(wc);
         }
-        let mut out = [Wc::default(); BATCH];
-        let count = reader.poller.poll(&mut out);
-        for wc in &out[..count] {
-            // Of a queue pair that is gone: nobody waits for it (QX-17).
-            let Some(inbox) = reader.inboxes.get_mut(&wc.qp_num) else { continue };
-            if wc.wr_id & RECEIVE != 0 {
-                inbox.receives.push_back(*wc);
-            } else {
-                inbox.sends.push_back(*wc);
-            }
-        }
+        reader.poll();
         waiting(&mut reader.inboxes)
+    }
+
+    /// Keeps receives of that shared queue from now on, or no more.
+    fn serve_shared(&self, queue: u64, on: bool) {
+        let shared = &mut lock(&self.0.reader).shared;
+        if on {
+            shared.entry(queue).or_default();
+        } else {
+            shared.remove(&queue);
+        }
+    }
+
+    /// The oldest completion of a shared queue's receives.
+    fn take_shared(&self, queue: u64) -> Option<Wc> {
+        let reader = &mut *lock(&self.0.reader);
+        let waiting = reader.shared.get_mut(&queue)?.pop_front();
+        waiting.or_else(|| {
+            reader.poll();
+            reader.shared.get_mut(&queue)?.pop_front()
+        })
     }
 }
 
@@ -171,6 +218,11 @@ impl<P: Provider> Posted<P> {
 
     pub(crate) fn len(&self) -> usize {
         self.buffers.len()
+    }
+
+    /// The queue that its numbers are of.
+    fn queue(&self) -> u64 {
+        queue_of(self.next)
     }
 
     /// Posts with `post` and keeps what the device took; the rest stays in `list`.
@@ -210,6 +262,25 @@ struct Shared<P: Provider> {
     srq: P::Srq,
     users: AtomicUsize,
     posted: Mutex<Posted<P>>,
+    xrc: Option<Xrc<P>>,
+}
+
+/// What one of an XRC domain has besides.
+struct Xrc<P: Provider> {
+    cq: CompletionQueue<P>,
+    domain: XrcDomain<P>,
+    /// As its receives are called there.
+    queue: u64,
+    /// Receives that may be outstanding, polled or not, so that a completion queue made here never
+    /// overruns.
+    posted_max: usize,
+}
+
+impl<P: Provider> Drop for Xrc<P> {
+    fn drop(&mut self) {
+        self.cq.serve_shared(self.queue, false);
+        self.domain.count_user(false);
+    }
 }
 
 impl<P: Provider> Clone for SharedReceive<P> {
@@ -224,9 +295,83 @@ impl<P: Provider> SharedReceive<P> {
     /// # Errors
     /// `Invalid`: `depth` 0 or over the device's limit.
     pub fn new(device: &P, depth: u32) -> Result<SharedReceive<P>, CmError> {
-        let srq = device.create_srq(depth)?;
-        let posted = Mutex::new(Posted::new());
-        Ok(SharedReceive(Arc::new(Shared { srq, users: AtomicUsize::new(0), posted })))
+        SharedReceive::with(device, &SrqInit::new(depth))
+    }
+
+    /// Makes one as `init` says (`ibv_create_srq_ex`): also of an XRC domain, to which queue pairs of
+    /// XRC_RECV bring what senders name it for (SRQ-10). Where no completion queue is given for
+    /// that, one is made (SRQ-5).
+    ///
+    /// # Errors
+    /// As for [`SharedReceive::new`]; `NotSupported`: the device has no XRC.
+    pub fn with(device: &P, init: &SrqInit<P>) -> Result<SharedReceive<P>, CmError> {
+        let posted = Posted::new();
+        let (srq, xrc) = match &init.xrc {
+            None => (device.create_srq(init.depth)?, None),
+            Some(wanted) => {
+                let domain = match &wanted.domain {
+                    Some(domain) => domain.clone(),
+                    None => XrcDomain::common(device)?,
+                };
+                let (cq, posted_max) = match &wanted.cq {
+                    Some(cq) => (cq.clone(), usize::MAX),
+                    None => (CompletionQueue::new(device, init.depth)?, init.depth as usize),
+                };
+                let srq = device.create_xrc_srq(domain.raw(), cq.raw(), init.depth)?;
+                let queue = posted.queue();
+                cq.serve_shared(queue, true);
+                domain.count_user(true);
+                (srq, Some(Xrc { cq, domain, queue, posted_max }))
+            }
+        };
+        let (users, posted) = (AtomicUsize::new(0), Mutex::new(posted));
+        Ok(SharedReceive(Arc::new(Shared { srq, users, posted, xrc })))
+    }
+
+    /// The number by which senders name it, of one that is of an XRC domain (`ibv_get_srq_num`).
+    pub fn number(&self) -> Option<u32> {
+        self.0.srq.number()
+    }
+
+    /// Where its receives complete, of one that is of an XRC domain; otherwise each queue pair
+    /// says.
+    pub fn cq(&self) -> Option<&CompletionQueue<P>> {
+        self.0.xrc.as_ref().map(|xrc| &xrc.cq)
+    }
+
+    /// The oldest completed receive, if there is one, of one that is of an XRC domain.
+    pub fn poll(&self) -> Option<Completion<P>> {
+        let xrc = self.0.xrc.as_ref()?;
+        loop {
+            let wc = xrc.cq.take_shared(xrc.queue)?;
+            // A device that names what it does not have is not believed.
+            if let Some(buffer) = self.take(&wc) {
+                return Some(completion(&wc, Some(buffer)));
+            }
+        }
+    }
+
+    /// As [`SharedReceive::poll`], within `limit`.
+    ///
+    /// # Errors
+    /// `Invalid`: it is of no XRC domain; `TimedOut`.
+    pub fn next(&self, limit: Duration) -> Result<Completion<P>, CmError> {
+        let asked = "wait for a receive of a shared receive queue";
+        if self.0.xrc.is_none() {
+            let answer = "its queue pairs say where it completes";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        let end = Instant::now().checked_add(limit);
+        loop {
+            if let Some(completion) = self.poll() {
+                return Ok(completion);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                let answer = format!("none came within {limit:?}");
+                return Err(CmError::new(Code::TimedOut, asked, answer));
+            }
+            std::thread::sleep(NAP);
+        }
     }
 
     /// The depth that came back (SRQ-3).
@@ -240,10 +385,18 @@ impl<P: Provider> SharedReceive<P> {
     /// # Errors
     /// The queue is full.
     pub fn post(&self, list: &mut Vec<Buffer<P>>) -> Result<(), PostFailed> {
+        let mut posted = lock(&self.0.posted);
+        let most = self.0.xrc.as_ref().map_or(usize::MAX, |xrc| xrc.posted_max);
+        let room = most.saturating_sub(posted.len());
+        let mut beyond = list.split_off(list.len().min(room));
         // SAFETY: the buffers stay in `posted`, registered and out of reach, until the device
         // gave each back, or this queue and all queue pairs on it are gone: each of those holds
-        // a handle, and drops it after itself.
-        lock(&self.0.posted).post(list, |wrs| unsafe { self.0.srq.post(wrs) })
+        // a handle, and drops it after itself. One of an XRC domain is let go of by the device
+        // first, and then nothing fills its receives.
+        let result = posted.post(list, |wrs| unsafe { self.0.srq.post(wrs) });
+        let full = result.is_ok() && !beyond.is_empty();
+        list.append(&mut beyond);
+        if full { Err(PostFailed { cause: PostCause::Full }) } else { result }
     }
 
     /// By what number asynchronous events name it.

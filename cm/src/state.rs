@@ -232,10 +232,17 @@ fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     // What senders are held to, which may change at any time.
     let right = if datagrams { Mask::QKEY } else { Mask::ACCESS };
     let init = Mask::PKEY_INDEX | Mask::PORT | right;
-    let live = if unreliable { right } else { right | Mask::MIN_RNR_TIMER };
+    // The sending end of XRC is asked for nothing, the receiving end asks for nothing.
+    let (serves, begs) = (kind != QpType::XrcSend, kind != QpType::XrcRecv);
+    let live = if unreliable || !serves { right } else { right | Mask::MIN_RNR_TIMER };
     let peer = Mask::AV | Mask::PATH_MTU | Mask::DEST_QP | Mask::RQ_PSN;
     let served = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-    let tries = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY;
+    let tries = match begs {
+        true => Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY,
+        false => Mask::TIMEOUT,
+    };
+    let asks = if begs { Mask::MAX_RD_ATOMIC } else { none };
+    let answers = if serves { Mask::MAX_DEST_RD_ATOMIC } else { none };
     match (from, to) {
         (_, Reset) => Some((none, none)),
         (Reset, Init) => Some((init, none)),
@@ -243,21 +250,21 @@ fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
         (Init, Rtr) => {
             let needed = match kind {
                 QpType::Ud => none,
-                QpType::Uc => peer,
+                QpType::Uc | QpType::XrcSend => peer,
                 _ => peer | served,
             };
             Some((needed, right | Mask::PKEY_INDEX))
         }
         (Rtr, Rts) if unreliable => Some((Mask::SQ_PSN, right)),
-        (Rtr, Rts) => Some((tries | Mask::SQ_PSN | Mask::MAX_RD_ATOMIC, live)),
+        (Rtr, Rts) => Some((tries | Mask::SQ_PSN | asks, live)),
         (Rts, Rts) | (Sqd, Rts) => Some((none, live)),
         (Sqe, Rts) if unreliable => Some((none, right)),
         (Rts, Sqd) => Some((none, none)),
         (Sqd, Sqd) if datagrams => Some((none, right | Mask::PKEY_INDEX)),
         (Sqd, Sqd) if unreliable => Some((none, right | Mask::PKEY_INDEX | Mask::AV)),
         (Sqd, Sqd) => {
-            let depths = Mask::MAX_RD_ATOMIC | Mask::MAX_DEST_RD_ATOMIC;
-            Some((none, live | tries | depths | Mask::AV | Mask::PKEY_INDEX | Mask::PORT))
+            let more = asks | answers | Mask::AV | Mask::PKEY_INDEX | Mask::PORT;
+            Some((none, live | tries | more))
         }
         (Reset, Err) => None,
         (_, Err) => Some((none, none)),
@@ -279,7 +286,8 @@ mod tests {
         QpState::Err,
     ];
 
-    const KINDS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+    const KINDS: [QpType; 5] =
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
     /// Fields that are all there.
     fn full(state: QpState) -> QpFields {
@@ -321,7 +329,7 @@ mod tests {
                 let known =
                     ways.contains(&(from, to)) || to == Reset || (to == Err && from != Reset);
                 for kind in KINDS {
-                    let known = known || (kind != QpType::Rc && (from, to) == (Sqe, Rts));
+                    let known = known || (kind.is_unreliable() && (from, to) == (Sqe, Rts));
                     assert_eq!(way(kind, from, to).is_some(), known, "{kind:?} {from:?} to {to:?}");
                 }
             }

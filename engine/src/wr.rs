@@ -4,7 +4,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-use crate::provider::Access;
+use crate::provider::{Access, QpType};
 use crate::wc::WcOpcode;
 
 /// One piece of registered memory (`struct ibv_sge`): 16 bytes.
@@ -125,9 +125,46 @@ pub enum SendOp {
     /// Opens a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
     /// pieces.
     Bind(Binding),
+    /// What takes a receive, on a queue pair of [`QpType::XrcSend`]: it is one of the shared
+    /// receive queue that is named (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
+    Xrc {
+        /// The number of the queue ([`crate::provider::Srq::number`]).
+        srq: u32,
+        /// What is done.
+        op: XrcOp,
+    },
+}
+
+/// What takes a receive of a shared receive queue that the request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XrcOp {
+    /// As [`SendOp::Send`].
+    Send,
+    /// As [`SendOp::SendWithImm`].
+    SendWithImm(u32),
+    /// As [`SendOp::SendWithInv`].
+    SendWithInv(u32),
+    /// As [`SendOp::WriteWithImm`].
+    WriteWithImm(Remote, u32),
 }
 
 impl SendOp {
+    /// True if queue pairs of that type send such requests.
+    #[inline(always)]
+    pub fn fits(self, kind: QpType) -> bool {
+        match kind {
+            QpType::Ud => self.is_datagram(),
+            QpType::XrcSend => {
+                let unnamed = self.is_datagram()
+                    || matches!(self, SendOp::Send | SendOp::SendWithImm(_))
+                    || matches!(self, SendOp::SendWithInv(_) | SendOp::WriteWithImm(..));
+                !unnamed
+            }
+            QpType::XrcRecv => false,
+            QpType::Rc | QpType::Uc => !self.is_datagram() && !matches!(self, SendOp::Xrc { .. }),
+        }
+    }
+
     /// True if the payload goes to the peer; false if bytes of the peer come to the pieces.
     #[inline(always)]
     pub fn is_outward(self) -> bool {
@@ -135,7 +172,7 @@ impl SendOp {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
-            SendOp::LocalInv(_) | SendOp::Bind(_) => true,
+            SendOp::LocalInv(_) | SendOp::Bind(_) | SendOp::Xrc { .. } => true,
             SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
         }
     }
@@ -143,7 +180,11 @@ impl SendOp {
     /// True for messages: what takes a receive and names no memory of the peer's.
     #[inline(always)]
     pub fn is_send(self) -> bool {
-        matches!(self, SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_))
+        match self {
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
+            SendOp::Xrc { op, .. } => !matches!(op, XrcOp::WriteWithImm(..)),
+            _ => false,
+        }
     }
 
     /// True for what queue pairs of UD send, and no others.
@@ -161,6 +202,8 @@ impl SendOp {
             SendOp::Bind(_) => WcOpcode::Bind,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
+            SendOp::Xrc { op: XrcOp::WriteWithImm(..), .. } => WcOpcode::Write,
+            SendOp::Xrc { .. } => WcOpcode::Send,
             SendOp::Read(_) => WcOpcode::Read,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -221,7 +264,7 @@ impl SendWr<'_> {
         match self.op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
-            SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) | SendOp::Xrc { .. } => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => self.length() == 0,
             SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
@@ -267,7 +310,8 @@ pub enum PostCause {
     TooManyPieces,
     /// The operation and what it came with do not go together: READs and atomics are never inline
     /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces, datagrams are for
-    /// queue pairs of UD and those send nothing else. EINVAL.
+    /// queue pairs of UD and those send nothing else, and a sender of XRC names the receive queue.
+    /// EINVAL.
     Malformed,
     /// Another answer of the device, as a positive errno.
     Device(i32),

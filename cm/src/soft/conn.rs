@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::QpType;
 use doorbell_engine::provider::soft::{Breaker, LinkShared, Wiring};
 use doorbell_engine::provider::wake::Bell;
 
@@ -114,6 +115,8 @@ pub(super) struct End {
 pub(super) struct Core {
     pub(super) device: Arc<DeviceInner>,
     pub(super) space: PortSpace,
+    /// The type of its queue pair.
+    pub(super) kind: QpType,
     /// What its last event said of where to send datagrams.
     pub(super) ud: Option<UdParam>,
     /// The multicast groups it has joined.
@@ -145,8 +148,8 @@ pub(super) struct Core {
 }
 
 impl End {
-    pub(super) fn new(device: Arc<DeviceInner>, space: PortSpace) -> End {
-        End::with(device, space, State::Idle, None)
+    pub(super) fn new(device: Arc<DeviceInner>, space: PortSpace, kind: QpType) -> End {
+        End::with(device, (space, kind), State::Idle, None)
     }
 
     /// The end of a peer that has connected to a listener and is one of this user's processes.
@@ -155,7 +158,8 @@ impl End {
         if peer.uid != super::sys::user() {
             return None;
         }
-        let end = End::with(listener.device.clone(), listener.space, State::Unborn, Some(socket));
+        let kind = (listener.space, listener.kind);
+        let end = End::with(listener.device.clone(), kind, State::Unborn, Some(socket));
         {
             let mut core = end.lock();
             core.local = listener.local;
@@ -167,7 +171,7 @@ impl End {
 
     fn with(
         device: Arc<DeviceInner>,
-        space: PortSpace,
+        (space, kind): (PortSpace, QpType),
         state: State,
         socket: Option<Socket>,
     ) -> End {
@@ -175,6 +179,7 @@ impl End {
         let core = Core {
             device,
             space,
+            kind,
             ud: None,
             groups: Vec::new(),
             state,

@@ -146,6 +146,7 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
         return Err(CmError::new(Code::Invalid, asked(), "the id is bound to no device"));
     }
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let kind = core.kind;
     if state == QpState::Init {
         return Ok(QpFields {
             access: Some(rights),
@@ -169,17 +170,17 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
                 path_mtu: Some(Mtu::Bytes4096),
                 dest_qp: Some(peer),
                 rq_psn: Some(psn),
-                max_dest_rd_atomic: Some(depths.responder),
-                min_rnr_timer: Some(RNR_TIMER_DEFAULT),
+                max_dest_rd_atomic: takes(kind).then_some(depths.responder),
+                min_rnr_timer: takes(kind).then_some(RNR_TIMER_DEFAULT),
                 ..QpFields::to(state)
             })
         }
         QpState::Rts => Ok(QpFields {
             timeout: Some(core.options.ack_timeout),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
+            retry_cnt: asks(kind).then_some(7),
+            rnr_retry: asks(kind).then_some(7),
             sq_psn: Some(core.psn()?),
-            max_rd_atomic: Some(depths.initiator),
+            max_rd_atomic: asks(kind).then_some(depths.initiator),
             ..QpFields::to(state)
         }),
         _ => {
@@ -187,6 +188,16 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
             Err(CmError::new(Code::Invalid, asked(), answer))
         }
     }
+}
+
+/// True if queue pairs of that type are asked for something.
+fn takes(kind: QpType) -> bool {
+    kind != QpType::XrcSend
+}
+
+/// True if they ask for something.
+fn asks(kind: QpType) -> bool {
+    kind != QpType::XrcRecv
 }
 
 impl Core {

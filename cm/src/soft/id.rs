@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::QpType;
-use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit};
+use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, SoftXrcd};
 
 use super::channel::{Inner, SoftChannel};
 use super::conn::{Core, End, Raised, State};
@@ -34,12 +34,13 @@ impl SoftId {
         device: &Arc<DeviceInner>,
         channel: Option<&Arc<Inner>>,
         space: PortSpace,
+        kind: QpType,
     ) -> Result<SoftId, CmError> {
         let (channel, synchronous) = match channel {
             Some(channel) => (channel.clone(), false),
             None => (Arc::new(Inner::new(false)?), true),
         };
-        let end = Arc::new(End::new(device.clone(), space));
+        let end = Arc::new(End::new(device.clone(), space, kind));
         channel.join(&end)?;
         Ok(SoftId { end, channel, synchronous })
     }
@@ -219,6 +220,27 @@ fn queue_pair(asked: &str, core: &Core) -> Result<Breaker, CmError> {
     })
 }
 
+impl Core {
+    /// Fails if the id cannot have a queue pair of that type now.
+    fn check_new_qp(&self, kind: QpType) -> Result<(), CmError> {
+        let asked = "make the queue pair of an id";
+        if self.state == State::Idle {
+            return Err(CmError::new(Code::Invalid, asked, "the id is bound to no device (QP-2)")
+                .cure("bind it or resolve an address first"));
+        }
+        if self.qp.is_some() {
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
+        }
+        // An id of RC may have one of UC, which is then connected as if it were the other.
+        let ours = if kind == QpType::Uc { QpType::Rc } else { kind };
+        if ours != self.kind {
+            let answer = format!("{kind:?} is not for an id of {:?} (QP-14)", self.kind);
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        Ok(())
+    }
+}
+
 /// Gives an end a local address.
 fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> {
     let name = core.place_name();
@@ -242,6 +264,10 @@ impl CmId<SoftDevice> for SoftId {
 
     fn space(&self) -> PortSpace {
         self.end.lock().space
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.end.lock().kind
     }
 
     fn context(&self) -> u64 {
@@ -352,20 +378,8 @@ impl CmId<SoftDevice> for SoftId {
     }
 
     fn create_qp(&mut self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
-        let asked = "make the queue pair of an id";
         let mut core = self.end.lock();
-        if core.state == State::Idle {
-            return Err(CmError::new(Code::Invalid, asked, "the id is bound to no device (QP-2)")
-                .cure("bind it or resolve an address first"));
-        }
-        if core.qp.is_some() {
-            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
-        }
-        if core.space.is_datagram() != (attr.kind == QpType::Ud) {
-            let answer =
-                format!("{:?} is not for the port space {:?} (QP-14)", attr.kind, core.space);
-            return Err(CmError::new(Code::Invalid, asked, answer));
-        }
+        core.check_new_qp(attr.kind)?;
         let qp = core.device.soft.create_qp(&SoftQpInit {
             kind: attr.kind,
             send_cq: attr.send_cq,
@@ -379,6 +393,14 @@ impl CmId<SoftDevice> for SoftId {
             qp.breaker().set_qkey(UDP_QKEY);
             qp.breaker().open();
         }
+        core.qp = Some(qp.breaker());
+        Ok(qp)
+    }
+
+    fn create_xrc_recv(&mut self, xrcd: &SoftXrcd) -> Result<SoftQp, CmError> {
+        let mut core = self.end.lock();
+        core.check_new_qp(QpType::XrcRecv)?;
+        let qp = core.device.soft.create_xrc_recv(xrcd)?;
         core.qp = Some(qp.breaker());
         Ok(qp)
     }

@@ -35,7 +35,7 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftAh, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
+    FileName, Soft, SoftAh, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow, SoftXrcd,
 };
 use doorbell_engine::provider::{
     Access, AddressVector, Caps, GRH_BYTES, Provider, Sharing, WindowKind,
@@ -153,6 +153,7 @@ impl Provider for SoftDevice {
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
+    type Xrcd = SoftXrcd;
     type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
@@ -169,6 +170,23 @@ impl Provider for SoftDevice {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         self.0.soft.create_srq(depth)
+    }
+
+    fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        self.0.soft.open_xrcd()
+    }
+
+    fn default_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        self.0.soft.default_xrcd()
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &SoftXrcd,
+        cq: &SoftCq,
+        depth: u32,
+    ) -> Result<SoftSrq, SetupError> {
+        self.0.soft.create_xrc_srq(xrcd, cq, depth)
     }
 
     fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
@@ -209,13 +227,14 @@ impl Fabric for SoftDevice {
         channel: Option<&SoftChannel>,
         space: PortSpace,
     ) -> Result<SoftId, CmError> {
-        SoftId::new(&self.0, channel.map(|channel| &channel.0), space)
+        SoftId::new(&self.0, channel.map(|channel| &channel.0), space, space.qp_type())
     }
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
         /// As librdmacm allows for each of the two (EP-2); nothing here takes time.
         const LIMIT: Duration = Duration::from_secs(2);
-        let mut id = self.create_id(None, info.space())?;
+        info.check_type()?;
+        let mut id = SoftId::new(&self.0, None, info.space(), info.qp_type())?;
         match (info.is_passive(), info.local(), info.remote()) {
             (true, Some(local), _) => id.bind(local)?,
             (false, local, Some(remote)) => {
@@ -242,6 +261,10 @@ impl Fabric for SoftDevice {
 
     fn create_qp(&self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
         external::create(self, attr)
+    }
+
+    fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, CmError> {
+        Ok(self.0.soft.create_xrc_recv(xrcd)?)
     }
 
     fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {

@@ -12,7 +12,7 @@ use doorbell_engine::wr::MULTICAST_QPN;
 
 use super::conn::{ANSWER_LIMIT, Core, Raised, State};
 use super::wire::{Found, Lookup, Message, padded};
-use crate::attr::{ConnParam, Join, UDP_QKEY, UdParam};
+use crate::attr::{ConnParam, Join, PortSpace, UDP_QKEY, UdParam};
 use crate::error::CmError;
 use crate::fabric::EventKind;
 
@@ -36,11 +36,14 @@ fn gid_of(group: IpAddr) -> Gid {
 impl Core {
     /// The name space of this end's addresses: each has its own ports.
     pub(super) fn place_name(&self) -> String {
-        match self.space.is_datagram() {
-            // No device has a name with such a sign.
-            true => format!("{}.udp", self.device.name),
-            false => self.device.name.clone(),
-        }
+        // No device has a name with such a sign.
+        let sign = match self.space {
+            PortSpace::Tcp => "",
+            PortSpace::Udp | PortSpace::Ipoib => ".udp",
+            PortSpace::Ib if self.kind.is_xrc() => ".xrc",
+            PortSpace::Ib => ".ib",
+        };
+        format!("{}{sign}", self.device.name)
     }
 
     /// Starts to look the listener up (`rdma_connect`).

@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use doorbell_engine::provider::QpType;
 use doorbell_engine::provider::verbs::QpHome;
 use rdma_sys::*;
 
@@ -252,10 +253,20 @@ impl Core {
     pub(super) fn space(&self) -> PortSpace {
         // SAFETY: the id is alive.
         let raw = self.with(|id| unsafe { (*id).ps });
-        [PortSpace::Udp, PortSpace::Ipoib]
+        [PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib]
             .into_iter()
             .find(|space| *space as u32 == raw)
             .unwrap_or(PortSpace::Tcp)
+    }
+
+    /// The type of its queue pair.
+    pub(super) fn qp_type(&self) -> QpType {
+        // SAFETY: the id is alive.
+        let raw = self.with(|id| unsafe { (*id).qp_type });
+        [QpType::Ud, QpType::XrcSend, QpType::XrcRecv]
+            .into_iter()
+            .find(|kind| *kind as u32 == raw)
+            .unwrap_or(QpType::Rc)
     }
 
     /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.

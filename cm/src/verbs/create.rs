@@ -44,6 +44,7 @@ pub(super) fn id(
 /// `rdma_create_ep` without a queue pair.
 pub(super) fn endpoint(device: &Verbs, info: &AddrInfo) -> Result<VerbsId, CmError> {
     let asked = what(info);
+    info.check_type()?;
     for addr in [info.local(), info.remote()].into_iter().flatten() {
         addr::check(device, &asked, addr)?;
     }
@@ -54,10 +55,7 @@ pub(super) fn endpoint(device: &Verbs, info: &AddrInfo) -> Result<VerbsId, CmErr
     // SAFETY: zero is a valid value of each field.
     let mut raw: rdma_addrinfo = unsafe { zeroed() };
     raw.ai_flags = if info.is_passive() { RAI_PASSIVE } else { 0 };
-    raw.ai_qp_type = match info.space().is_datagram() {
-        true => ibv_qp_type::IBV_QPT_UD,
-        false => ibv_qp_type::IBV_QPT_RC,
-    } as c_int;
+    raw.ai_qp_type = info.qp_type() as c_int;
     raw.ai_port_space = info.space() as c_int;
     if let Some(local) = &mut local {
         raw.ai_family = local.family();

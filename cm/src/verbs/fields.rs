@@ -7,8 +7,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::verbs::{QpHome, QpParts, Verbs, VerbsQp, address_of, raw_address};
-use doorbell_engine::provider::{Access, Provider, QpCaps};
+use doorbell_engine::provider::verbs::{
+    QpHome, QpParts, Verbs, VerbsQp, VerbsXrcd, address_of, raw_address,
+};
+use doorbell_engine::provider::{Access, Provider, QpCaps, QpType};
 use rdma_sys::*;
 
 use crate::attr::QpAttr;
@@ -39,10 +41,39 @@ pub(super) fn create(device: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp
     let qp = NonNull::new(qp).ok_or_else(|| CmError::last_os(asked))?;
     let caps = caps_of(&init, attr);
     let home = Arc::new(Loose(qp));
-    let (send_cq, recv_cq, srq) = (attr.send_cq, attr.recv_cq, attr.srq);
-    let parts = QpParts { kind: attr.kind, qp, caps, device, send_cq, recv_cq, srq, home };
+    let (cqs, srq) = (Some((attr.send_cq, attr.recv_cq)), attr.srq);
+    let parts = QpParts { kind: attr.kind, qp, caps, device, cqs, srq, xrcd: None, home };
     // SAFETY: made just now with these queues and capacities; only its home destroys it.
     Ok(unsafe { VerbsQp::new(parts) })
+}
+
+/// `ibv_create_qp_ex` of XRC_RECV.
+pub(super) fn create_xrc_recv(device: &Verbs, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
+    check_xrcd(device, "a queue pair of XRC_RECV", xrcd)?;
+    let qp = xrcd.create_recv()?;
+    // SAFETY: made just now in that domain, without queues; only its home destroys it.
+    Ok(unsafe { VerbsQp::new(xrc_parts(device, xrcd, qp, Arc::new(Loose(qp)))) })
+}
+
+/// Refuses a domain of another device.
+pub(super) fn check_xrcd(device: &Verbs, asked: &str, xrcd: &VerbsXrcd) -> Result<(), CmError> {
+    // SAFETY: the domain lives while its handle does.
+    if unsafe { (*xrcd.as_ptr()).context } == device.context() {
+        return Ok(());
+    }
+    let answer = format!("the XRC domain is not of {}", device.name());
+    Err(CmError::new(Code::Invalid, asked, answer))
+}
+
+/// What a queue pair of XRC_RECV is made of.
+pub(super) fn xrc_parts<'a>(
+    device: &'a Verbs,
+    xrcd: &'a VerbsXrcd,
+    qp: NonNull<ibv_qp>,
+    home: Arc<dyn QpHome>,
+) -> QpParts<'a> {
+    let (kind, caps) = (QpType::XrcRecv, QpCaps::default());
+    QpParts { kind, qp, caps, device, cqs: None, srq: None, xrcd: Some(xrcd), home }
 }
 
 /// The attributes in C's form, after the checks that librdmacm leaves to chance.
@@ -88,6 +119,8 @@ pub(super) fn init_attr(
             }
             init.srq = srq.as_ptr();
         }
+        // It receives nothing (QX-5).
+        None if attr.kind == QpType::XrcSend => init.recv_cq = std::ptr::null_mut(),
         None => {
             init.cap.max_recv_wr = want.recv_wr;
             init.cap.max_recv_sge = want.recv_sge.max(1);
@@ -102,7 +135,7 @@ pub(super) fn init_attr(
 pub(super) fn caps_of(init: &ibv_qp_init_attr, attr: &QpAttr<'_, Verbs>) -> QpCaps {
     QpCaps {
         send_wr: init.cap.max_send_wr,
-        recv_wr: if attr.srq.is_some() { 0 } else { init.cap.max_recv_wr },
+        recv_wr: if attr.srq.is_some() || attr.kind.is_xrc() { 0 } else { init.cap.max_recv_wr },
         send_sge: init.cap.max_send_sge,
         recv_sge: init.cap.max_recv_sge,
         inline: init.cap.max_inline_data,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::verbs::{QpParts, Verbs, VerbsQp};
+use doorbell_engine::provider::verbs::{QpParts, Verbs, VerbsQp, VerbsXrcd};
 use doorbell_engine::provider::{Provider, Qp, QpType};
 use rdma_sys::*;
 
@@ -136,6 +136,32 @@ impl VerbsId {
         }
     }
 
+    /// Fails if the id cannot have a queue pair of that type now.
+    fn check_new_qp(&self, asked: &str, kind: QpType) -> Result<(), CmError> {
+        self.check_device(asked)?;
+        // SAFETY: the id is alive.
+        let (bound, has) =
+            self.core.with(|id| unsafe { (!(*id).verbs.is_null(), !(*id).qp.is_null()) });
+        if !bound || has {
+            let answer = if has { "the id has one already" } else { "the id is on no device yet" };
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        // An id of RC may have one of UC, which librdmacm then does not connect.
+        let ours = if kind == QpType::Uc { QpType::Rc } else { kind };
+        if ours != self.qp_type() {
+            let answer = format!("{kind:?} is not for an id of {:?} (QP-14)", self.qp_type());
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        Ok(())
+    }
+
+    /// The queue pair that librdmacm has just made.
+    fn new_qp(&self, asked: &str) -> Result<NonNull<ibv_qp>, CmError> {
+        // SAFETY: the id is alive; the call has set its queue pair.
+        let qp = self.core.with(|id| unsafe { NonNull::new((*id).qp) });
+        qp.ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))
+    }
+
     fn needs_qp(&self, asked: &str) -> Result<(), CmError> {
         // SAFETY: the id is alive.
         if self.core.with(|id| unsafe { (*id).qp.is_null() }) {
@@ -252,19 +278,7 @@ impl CmId<Verbs> for VerbsId {
 
     fn create_qp(&mut self, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
         let asked = format!("a queue pair on {} with {:?}", self.device.name(), attr.caps);
-        self.check_device(&asked)?;
-        // SAFETY: the id is alive.
-        let (bound, has) =
-            self.core.with(|id| unsafe { (!(*id).verbs.is_null(), !(*id).qp.is_null()) });
-        if !bound || has {
-            let answer = if has { "the id has one already" } else { "the id is on no device yet" };
-            return Err(CmError::new(Code::Invalid, asked, answer));
-        }
-        let space = self.core.space();
-        if space.is_datagram() != (attr.kind == QpType::Ud) {
-            let answer = format!("{:?} is not for the port space {space:?} (QP-14)", attr.kind);
-            return Err(CmError::new(Code::Invalid, asked, answer));
-        }
+        self.check_new_qp(&asked, attr.kind)?;
         let mut init = fields::init_attr(&self.device, &asked, attr)?;
         let pd = self.device.pd();
         self.plain_call(&asked, |id| {
@@ -275,22 +289,34 @@ impl CmId<Verbs> for VerbsId {
             Code::NoMemory => error.cure("ask for less, or raise ulimit -l"),
             _ => error.cure("ask for smaller capacities: together they may be too much"),
         })?;
-        // SAFETY: the id is alive; the call has set its queue pair.
-        let qp = self.core.with(|id| unsafe { NonNull::new((*id).qp) });
-        let qp = qp.ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))?;
+        let qp = self.new_qp(&asked)?;
         let caps = fields::caps_of(&init, attr);
         let parts = QpParts {
             kind: attr.kind,
             qp,
             caps,
             device: &self.device,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
+            cqs: Some((attr.send_cq, attr.recv_cq)),
             srq: attr.srq,
+            xrcd: None,
             home: self.core.clone(),
         };
         // SAFETY: made just now with these queues and capacities; only the core destroys it.
         Ok(unsafe { VerbsQp::new(parts) })
+    }
+
+    fn create_xrc_recv(&mut self, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
+        let asked = format!("a queue pair of XRC_RECV on {}", self.device.name());
+        self.check_new_qp(&asked, QpType::XrcRecv)?;
+        fields::check_xrcd(&self.device, &asked, xrcd)?;
+        let mut init = xrcd.recv_attr();
+        self.plain_call(&asked, |id| {
+            // SAFETY: id and domain are alive and of one device.
+            unsafe { rdma_create_qp_ex(id, &raw mut init) }
+        })?;
+        let qp = self.new_qp(&asked)?;
+        // SAFETY: made just now in that domain, without queues; only the core destroys it.
+        Ok(unsafe { VerbsQp::new(fields::xrc_parts(&self.device, xrcd, qp, self.core.clone())) })
     }
 
     fn listen(&mut self, backlog: u32) -> Result<(), CmError> {
@@ -330,6 +356,10 @@ impl CmId<Verbs> for VerbsId {
 
     fn space(&self) -> PortSpace {
         self.core.space()
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.core.qp_type()
     }
 
     fn ud(&self) -> Option<UdParam> {

@@ -31,7 +31,7 @@ pub use self::id::VerbsId;
 use std::net::IpAddr;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::verbs::{Verbs, VerbsQp};
+use doorbell_engine::provider::verbs::{Verbs, VerbsQp, VerbsXrcd};
 
 use crate::addr::AddrInfo;
 use crate::attr::{PortSpace, QpAttr, Source};
@@ -69,6 +69,10 @@ impl Fabric for Verbs {
 
     fn create_qp(&self, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
         fields::create(self, attr)
+    }
+
+    fn create_xrc_recv(&self, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
+        fields::create_xrc_recv(self, xrcd)
     }
 
     fn modify_qp(

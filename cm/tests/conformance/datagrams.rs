@@ -367,7 +367,7 @@ fn ud_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
 fn cp_06_a_datagram_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     let (_, target) = way(bed, &one);
-    let queue = two.queues().expect("a queue pair").1.clone();
+    let queue = two.recv_cq().expect("a queue pair").clone();
     for byte in [1, 2] {
         recv(bed, &mut two, 8);
         queue.arm(false).expect("arm");

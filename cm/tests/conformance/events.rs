@@ -31,7 +31,7 @@ cases! {
 const NOW: Duration = Duration::ZERO;
 
 fn recv_queue<F: Fabric>(id: &Id<F>) -> CompletionQueue<F> {
-    id.queues().expect("a queue pair").1.clone()
+    id.recv_cq().expect("a queue pair").clone()
 }
 
 fn wakes<F: Fabric>(queue: &CompletionQueue<F>) -> bool {
@@ -150,7 +150,7 @@ fn cp_06_no_wake_up_is_lost<F: Fabric>(bed: &Bed<F>) {
 
 fn cp_06_sends_wake_too<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    let queue = one.queues().expect("a queue pair").0.clone();
+    let queue = one.send_cq().expect("a queue pair").clone();
     queue.arm(false).expect("arm");
     send_inline(&mut one, &[1]);
     assert!(sleeps_on(&queue), "there is no receive");

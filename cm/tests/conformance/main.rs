@@ -30,3 +30,4 @@ mod sends;
 mod states;
 mod unreliable;
 mod windows;
+mod xrc;

@@ -110,6 +110,7 @@ impl doorbell_cm::Program for Part {
                 id.next_send(SOON).expect("sent").ok().expect("well");
             }
             "leaks" => leaks(),
+            "xrc" => crate::xrc::send_from_afar(&bed, self.addr),
             part => panic!("no such part: {part}"),
         }
     }

@@ -104,6 +104,7 @@ impl<P: Provider> Provider for Fault<P> {
     type Srq = FaultSrq<P>;
     type Window = P::Window;
     type Qp = FaultQp<P>;
+    type Xrcd = P::Xrcd;
     type Ah = P::Ah;
 
     fn caps(&self) -> &Caps {
@@ -128,6 +129,24 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
         let inner = self.inner.create_srq(depth)?;
+        Ok(FaultSrq { inner, dice: self.dice.clone() })
+    }
+
+    fn open_xrcd(&self) -> Result<P::Xrcd, SetupError> {
+        self.inner.open_xrcd()
+    }
+
+    fn default_xrcd(&self) -> Result<P::Xrcd, SetupError> {
+        self.inner.default_xrcd()
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &P::Xrcd,
+        cq: &FaultCq<P>,
+        depth: u32,
+    ) -> Result<Self::Srq, SetupError> {
+        let inner = self.inner.create_xrc_srq(xrcd, &cq.inner, depth)?;
         Ok(FaultSrq { inner, dice: self.dice.clone() })
     }
 
@@ -280,6 +299,10 @@ impl<P: Provider> Srq for FaultSrq<P> {
 
     fn id(&self) -> u64 {
         self.inner.id()
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.inner.number()
     }
 
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {

@@ -70,6 +70,8 @@ pub struct Caps {
     pub inline_max: u32,
     /// READs and atomics in flight at most, as their target and as their source.
     pub rd_atomic_max: u8,
+    /// Extended reliable connections are there (section 2.10).
+    pub xrc: bool,
 }
 
 impl Caps {
@@ -84,6 +86,7 @@ impl Caps {
             message_max: 0,
             inline_max: 0,
             rd_atomic_max: 0,
+            xrc: false,
         }
     }
 }
@@ -127,6 +130,9 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// A queue pair, owned by one worker or id. Dropping it destroys it.
     type Qp: Qp<Window = Self::Window> + Send + 'static;
 
+    /// A domain of extended reliable connections.
+    type Xrcd: Clone + Send + Sync + 'static;
+
     /// The way to a port or a multicast group, for datagrams.
     type Ah: AddressHandle + Clone + Send + Sync + 'static;
 
@@ -155,6 +161,33 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// # Errors
     /// `depth` of 0 or over the device's limit.
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError>;
+
+    /// Opens a domain of extended reliable connections of this process (`ibv_open_xrcd` with no
+    /// file).
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none ([`Caps::xrc`]).
+    fn open_xrcd(&self) -> Result<Self::Xrcd, SetupError>;
+
+    /// The domain that serves who names none, one for each device: opened when it is first asked
+    /// for (QP-16).
+    ///
+    /// # Errors
+    /// As for [`Provider::open_xrcd`].
+    fn default_xrcd(&self) -> Result<Self::Xrcd, SetupError>;
+
+    /// Makes a shared receive queue of a domain (`ibv_create_srq_ex` with `IBV_SRQT_XRC`), for at
+    /// least `depth` receives, which complete in `cq`.
+    ///
+    /// # Errors
+    /// `depth` of 0 or over the device's limit; `NotSupported`: the device has none, or not with a
+    /// completion queue that is [`Sharing::Exclusive`].
+    fn create_xrc_srq(
+        &self,
+        xrcd: &Self::Xrcd,
+        cq: &Self::Cq,
+        depth: u32,
+    ) -> Result<Self::Srq, SetupError>;
 
     /// Makes a memory window, closed (`ibv_alloc_mw`).
     ///
@@ -276,6 +309,10 @@ pub trait Srq {
 
     /// By what number events name it.
     fn id(&self) -> u64;
+
+    /// The number by which senders name it (`ibv_get_srq_num`, SRQ-10); none of one that is not of
+    /// an [XRC domain](Provider::create_xrc_srq).
+    fn number(&self) -> Option<u32>;
 
     /// Asks for one event when fewer receives than that are left (`ibv_modify_srq`, section 2.7);
     /// 0 asks for none. Once it has come, the limit is 0 again.

@@ -17,13 +17,25 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagrams: SEND to any queue pair of this type that an address handle leads to.
     Ud = 4,
+    /// The sending end of an extended reliable connection: as RC, but a message names the shared
+    /// receive queue that it goes to ([`crate::wr::SendOp::Xrc`]), and nothing comes in.
+    XrcSend = 9,
+    /// The receiving end of one: it has no queues, and puts what comes into the shared receive
+    /// queues of its domain (section 2.10).
+    XrcRecv = 10,
 }
 
 impl QpType {
     /// True if nobody tells a sender what became of its message.
     #[inline]
     pub fn is_unreliable(self) -> bool {
-        !matches!(self, QpType::Rc)
+        matches!(self, QpType::Uc | QpType::Ud)
+    }
+
+    /// True for both ends of an extended reliable connection.
+    #[inline]
+    pub fn is_xrc(self) -> bool {
+        matches!(self, QpType::XrcSend | QpType::XrcRecv)
     }
 }
 

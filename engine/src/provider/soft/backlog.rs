@@ -8,8 +8,9 @@ use arrayvec::ArrayVec;
 use super::bound_kind;
 use super::copy;
 use super::layout::{
-    ADD_OPERANDS, FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
-    READ_OPERANDS, RECORD_MAX, RecordFlags, SWAP_OPERANDS, WRITE_OPERANDS,
+    ADD_OPERANDS, FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
+    KIND_TO_SRQ, KIND_WRITE, READ_OPERANDS, RECORD_MAX, RecordFlags, SRQ_OPERANDS, SWAP_OPERANDS,
+    WRITE_OPERANDS,
 };
 use super::link::{Link, Signaled};
 use super::memory::Memory;
@@ -17,7 +18,7 @@ use super::qp::{Pending, QpContext, Sent};
 use super::requester::push;
 use crate::provider::{Access, WindowKind};
 use crate::wc::Status;
-use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge, XrcOp};
 
 /// Messages of this device at most, in bytes (SQ-10).
 pub(super) const MESSAGE_MAX: u32 = 1 << 30;
@@ -140,10 +141,11 @@ fn write_request(
     }
     let size = u64::from(pending.length) << 32;
     let written = match pending.op {
-        SendOp::Send => write_fragments(link, qp, pending, None, None),
+        SendOp::Send => write_fragments(link, qp, pending, Onto::Receive, (None, 0)),
         SendOp::SendWithImm(word) | SendOp::SendWithInv(word) => {
-            write_fragments(link, qp, pending, None, Some(word))
+            write_fragments(link, qp, pending, Onto::Receive, (Some(word), 0))
         }
+        SendOp::Xrc { srq, op } => write_xrc(link, qp, pending, srq, op),
         SendOp::LocalInv(key) => {
             let close = |qp: &QpContext| memory.invalidate(key, qp.num);
             write_local(link, qp, close, Status::LocalQpOperation)?
@@ -156,8 +158,10 @@ fn write_request(
             };
             write_local(link, qp, open, Status::MwBind)?
         }
-        SendOp::Write(to) => write_fragments(link, qp, pending, Some(to), None),
-        SendOp::WriteWithImm(to, imm) => write_fragments(link, qp, pending, Some(to), Some(imm)),
+        SendOp::Write(to) => write_fragments(link, qp, pending, Onto::Memory(to), (None, 0)),
+        SendOp::WriteWithImm(to, imm) => {
+            write_fragments(link, qp, pending, Onto::Memory(to), (Some(imm), 0))
+        }
         // Datagrams never come here: `admissible` keeps them to queue pairs of UD.
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Read(Remote { addr, rkey }) => {
@@ -242,17 +246,68 @@ fn write_ask(
     true
 }
 
-/// Writes what carries a payload: a SEND, or a WRITE `to` the peer's memory. Immediate data goes
-/// with the last fragment.
+/// Where a payload goes at the peer.
+#[derive(Clone, Copy)]
+enum Onto {
+    /// The next receive.
+    Receive,
+    /// The next receive of the shared queue of that number.
+    Srq(u32),
+    /// Its memory.
+    Memory(Remote),
+}
+
+impl Onto {
+    /// What says so: the kind of the records, and bytes of operands in each.
+    fn kind(self) -> (u8, u32) {
+        match self {
+            Onto::Receive => (KIND_SEND, 0),
+            Onto::Srq(_) => (KIND_TO_SRQ, SRQ_OPERANDS),
+            Onto::Memory(_) => (KIND_WRITE, WRITE_OPERANDS),
+        }
+    }
+}
+
+/// Writes what takes a receive of the shared queue of that number. The immediate data of a WRITE
+/// comes in a record of its own, behind it.
+fn write_xrc(link: &mut Link, qp: &mut QpContext, pending: &Pending, srq: u32, op: XrcOp) -> bool {
+    let (to, imm) = match op {
+        XrcOp::Send => return write_fragments(link, qp, pending, Onto::Srq(srq), (None, 0)),
+        XrcOp::SendWithImm(word) | XrcOp::SendWithInv(word) => {
+            return write_fragments(link, qp, pending, Onto::Srq(srq), (Some(word), 0));
+        }
+        XrcOp::WriteWithImm(to, imm) => (to, imm),
+    };
+    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let whole = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::IMM;
+    let flags = whole | record_flags(pending.solicited, signaled);
+    let header = Header::new(KIND_SRQ_NOTICE, flags, SRQ_OPERANDS, qp.peer);
+    if !write_fragments(link, qp, pending, Onto::Memory(to), (None, header.record())) {
+        return false;
+    }
+    let place = link.tx.begin(header, imm).cast::<u64>();
+    // SAFETY: `begin` gives space for the record, 8-byte aligned, one word among it.
+    unsafe { place.write(u64::from(srq) | u64::from(pending.length) << 32) };
+    link.tx.end(header);
+    true
+}
+
+/// Writes what carries a payload: a SEND, or a WRITE to the peer's memory. Immediate data goes
+/// with the last fragment, which is written when there is space for so many bytes behind it, too.
 fn write_fragments(
     link: &mut Link,
     qp: &mut QpContext,
     pending: &Pending,
-    to: Option<Remote>,
-    imm: Option<u32>,
+    onto: Onto,
+    (imm, behind): (Option<u32>, u32),
 ) -> bool {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
-    let (kind, operands) = if to.is_some() { (KIND_WRITE, WRITE_OPERANDS) } else { (KIND_SEND, 0) };
+    let (kind, operands) = onto.kind();
+    let closes = match pending.op {
+        SendOp::SendWithInv(_) => true,
+        SendOp::Xrc { op, .. } => matches!(op, XrcOp::SendWithInv(_)),
+        _ => false,
+    };
     loop {
         let rest = pending.length - qp.sent_bytes;
         let length = rest.min(FRAGMENT - operands);
@@ -261,23 +316,27 @@ fn write_fragments(
         flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
         flags.set(RecordFlags::LAST, last);
         flags.set(RecordFlags::IMM, last && imm.is_some());
-        flags.set(RecordFlags::INV, last && matches!(pending.op, SendOp::SendWithInv(_)));
+        flags.set(RecordFlags::INV, last && closes);
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
-        if !link.has_space(header.record()) {
+        if !link.has_space(header.record() + if last { behind } else { 0 }) {
             return false;
         }
         let mut place = link.tx.begin(header, imm.unwrap_or(0));
         // SAFETY: `begin` gives space for the record, 8-byte aligned; the poster vouches for the
         // pieces, whose keys were checked.
         unsafe {
-            if let Some(to) = to {
-                let size = u64::from(pending.length) << 32;
-                let words = place.cast::<u64>();
-                words.write(to.offset(qp.sent_bytes.into()).addr);
-                words.add(1).write(u64::from(to.rkey) | size);
-                place = place.add(operands as usize);
+            let words = place.cast::<u64>();
+            match onto {
+                Onto::Receive => {}
+                Onto::Srq(number) => words.write(number.into()),
+                Onto::Memory(to) => {
+                    let size = u64::from(pending.length) << 32;
+                    words.write(to.offset(qp.sent_bytes.into()).addr);
+                    words.add(1).write(u64::from(to.rkey) | size);
+                }
             }
+            place = place.add(operands as usize);
             gather(place, &pending.pieces, qp.sent_bytes, length);
         }
         link.tx.end(header);

@@ -24,6 +24,7 @@ use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
 use super::sleep::Sleeper;
+use super::xrc::{NewXrcQueue, XrcQueues};
 use crate::provider::wake::Bell;
 use crate::provider::{Access, QpType, Sharing};
 use crate::wc::{Status, Wc};
@@ -32,22 +33,40 @@ use crate::wc::{Status, Wc};
 pub(super) enum Command {
     /// A new queue pair with its receive queue.
     Add(Owned, Arc<RecvQueue>),
+    /// A new shared receive queue of an XRC domain, and that it goes.
+    AddSrq(Box<NewXrcQueue>),
+    RemoveSrq(u32),
     /// A new link, not yet used.
     AddLink(Box<Link>),
     /// The queue pair is connected over that link.
     Connect(Connect),
     /// The queue pair's peer waits that long between its retries.
-    SetRnrTimer { num: u32, rnr_timer_ns: u64 },
+    SetRnrTimer {
+        num: u32,
+        rnr_timer_ns: u64,
+    },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
-    Fail { num: u32, lost: bool },
+    Fail {
+        num: u32,
+        lost: bool,
+    },
     /// A queue pair of UD has that key.
-    SetQkey { num: u32, qkey: u32 },
+    SetQkey {
+        num: u32,
+        qkey: u32,
+    },
     /// A queue pair of UD goes to RTS.
-    Open { num: u32 },
+    Open {
+        num: u32,
+    },
     /// An unreliable queue pair goes from SQE back to RTS.
-    Recover { num: u32 },
+    Recover {
+        num: u32,
+    },
     /// The queue pair goes away without completions (QX-17).
-    Destroy { num: u32 },
+    Destroy {
+        num: u32,
+    },
 }
 
 /// A queue pair on its way into the domain: a leaked box, which the domain frees.
@@ -101,6 +120,8 @@ pub(super) struct Inside {
     /// By slot. Not to be looked into while one is served ([`Inside::serve`]).
     pub(super) links: Vec<Option<Box<Link>>>,
     pub(super) rqs: Vec<RqUse>,
+    /// Those of XRC domains; only the shared domain has any.
+    pub(super) xrc: XrcQueues,
     pub(super) cqs: Vec<CompletionQueue>,
     /// Slots of queue pairs that fail or flush.
     pub(super) todo: Vec<u32>,
@@ -136,6 +157,7 @@ impl Domain {
                 qps: Box::new([None; QPS]),
                 links: Vec::with_capacity(64),
                 rqs: Vec::with_capacity(16),
+                xrc: XrcQueues::new(),
                 cqs: Vec::with_capacity(4),
                 todo: Vec::with_capacity(QPS),
                 turn: 0,
@@ -309,6 +331,8 @@ impl Inside {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Add(qp, queue) => self.add(qp, queue),
+            Command::AddSrq(new) => self.add_srq(*new),
+            Command::RemoveSrq(number) => self.remove_srq(number),
             Command::AddLink(mut link) => {
                 self.drop_unused_links();
                 let free = self.links.iter().position(Option::is_none);
@@ -375,9 +399,17 @@ impl Inside {
         // SAFETY: a box that was leaked for this command; nobody else uses it before it is in the
         // table.
         let qp = unsafe { pointer.as_mut() };
+        qp.set_own_rq(self.use_queue(queue));
+        let slot = qp.num as usize % QPS;
+        debug_assert!(self.qps[slot].is_none());
+        self.qps[slot] = Some(pointer);
+    }
+
+    /// One more user of a receive queue; its slot here.
+    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>) -> usize {
         let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
         let free = self.rqs.iter().position(|rq| rq.users == 0);
-        qp.rq = match (found, free) {
+        let index = match (found, free) {
             (Some(index), _) => {
                 if self.rqs[index].users == 0 {
                     self.rqs[index].stash = queue.attach(&self.sleeper);
@@ -398,10 +430,17 @@ impl Inside {
                 }
             }
         };
-        self.rqs[qp.rq].users += 1;
-        let slot = qp.num as usize % QPS;
-        debug_assert!(self.qps[slot].is_none());
-        self.qps[slot] = Some(pointer);
+        self.rqs[index].users += 1;
+        index
+    }
+
+    /// One user less.
+    pub(super) fn leave_queue(&mut self, index: usize) {
+        let rq = &mut self.rqs[index];
+        rq.users -= 1;
+        if rq.users == 0 {
+            rq.queue.detach(&mut rq.stash);
+        }
     }
 
     fn connect(&mut self, connect: &Connect) {
@@ -429,12 +468,19 @@ impl Inside {
             qp.initiator_depth = connect.initiator_depth;
             qp.responder_depth = connect.responder_depth;
         }
+        let takes = qp.kind != QpType::XrcSend;
+        if !takes {
+            qp.responder_depth = 0;
+        }
         qp.rights = Access::REMOTE_WRITE;
         if qp.responder_depth > 0 {
             qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
+        if !takes {
+            qp.rights = Access::empty();
+        }
         qp.state = if reliable { State::Rts } else { State::Loose };
-        if reliable {
+        if reliable && takes {
             let word = qp_word(qp.num, qp.rights);
             self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
         }
@@ -442,7 +488,10 @@ impl Inside {
             if link.users == 0 {
                 link.rq = qp.rq;
             }
-            qp.open_on = if link.rq == qp.rq { index } else { CLOSED };
+            qp.open_on = if link.rq == qp.rq && !qp.kind.is_xrc() { index } else { CLOSED };
+            if !takes {
+                link.never_plain();
+            }
             link.users += 1;
             if link.is_broken() {
                 self.fail_qp(qp, 0, Some(Status::RetryExceeded));
@@ -475,10 +524,7 @@ impl Inside {
             // room: it was taken from there.
             let _ = rq.queue.post(&[assembly.wr]);
         }
-        rq.users -= 1;
-        if rq.users == 0 {
-            rq.queue.detach(&mut rq.stash);
-        }
+        self.leave_queue(qp.own_rq());
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
             link.owe_less(qp.responder_depth);

@@ -105,12 +105,21 @@ pub(super) const KIND_ANSWER: u8 = 6;
 /// Immediate data of a WRITE that its sender has carried out. Operand: how many bytes it had.
 pub(super) const KIND_NOTICE: u8 = 7;
 
+/// A SEND, or a fragment of one, to a shared receive queue of an XRC domain. Operand: the queue's
+/// number.
+pub(super) const KIND_TO_SRQ: u8 = 8;
+
+/// Immediate data of a WRITE that came before, for such a queue. Operand: the queue's number, and
+/// how many bytes the WRITE had (high half).
+pub(super) const KIND_SRQ_NOTICE: u8 = 9;
+
 /// Operand words of each kind, in bytes.
 pub(super) const WRITE_OPERANDS: u32 = 16;
 pub(super) const READ_OPERANDS: u32 = 16;
 pub(super) const SWAP_OPERANDS: u32 = 32;
 pub(super) const ADD_OPERANDS: u32 = 24;
 pub(super) const ANSWER_OPERANDS: u32 = 8;
+pub(super) const SRQ_OPERANDS: u32 = 8;
 
 /// A record header: length, kind, flags, destination queue pair, in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -196,6 +196,8 @@ pub(super) struct Link {
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) unusual: bool,
+    /// It always is: its queue pair sends nothing plain.
+    never_plain: bool,
     /// Queue pairs with requests that did not fit, in order.
     backlog: VecDeque<u32>,
     /// READs and atomics of the peer that are taken and not answered, in order; as many as all
@@ -238,6 +240,7 @@ impl Link {
             },
             safe: 0,
             unusual: false,
+            never_plain: false,
             backlog: VecDeque::new(),
             answers: VecDeque::new(),
             answers_max: 0,
@@ -395,8 +398,14 @@ impl Link {
         self.answers_max -= usize::from(less);
     }
 
+    /// From now on nothing that is posted here takes the fast path.
+    pub(super) fn never_plain(&mut self) {
+        (self.never_plain, self.unusual) = (true, true);
+    }
+
     fn note_usual(&mut self) {
         self.unusual = self.broken
+            || self.never_plain
             || !self.backlog.is_empty()
             || !self.answers.is_empty()
             || !self.refusals.is_empty();

@@ -30,6 +30,7 @@ mod path;
 mod qp;
 mod reach;
 mod recvq;
+mod region;
 mod requester;
 mod responder;
 mod ring;
@@ -42,6 +43,7 @@ mod target;
 #[cfg(not(loom))]
 mod tests;
 mod unreliable;
+mod xrc;
 
 use core::ptr::NonNull;
 
@@ -57,6 +59,8 @@ pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::reach::{Attach, Reach};
+pub use self::region::{SoftRegion, SoftWindow};
+pub use self::xrc::SoftXrcd;
 
 use self::cq::Arm;
 use self::cq::Queued;
@@ -66,12 +70,14 @@ use self::nic::Nic;
 use self::path::Groups;
 use self::qp::{ASKS_MAX, QpContext, QpParts, State};
 use self::recvq::RecvQueue;
+use self::region::{BOUND_BY_CALL, bound_kind};
+use self::xrc::XrcPlace;
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Region,
-    Sharing, Srq, Window, WindowKind,
+    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Sharing,
+    Srq, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -154,13 +160,31 @@ impl Soft {
             return Err(invalid(String::from("its completion queues belong to different threads"))
                 .cure("make both Sharing::Shared, or use one for both"));
         }
+        if init.srq.is_some_and(|srq| srq.xrc.is_some()) {
+            let answer = "its shared receive queue is one of an XRC domain (QX-19)";
+            return Err(invalid(String::from(answer)).cure("senders name such a queue"));
+        }
+        if init.kind == QpType::XrcRecv {
+            return Err(invalid(String::from("XRC_RECV has a domain instead of queues (QX-5)")));
+        }
         self.add_qp(init)
+    }
+
+    /// A number for a queue pair.
+    fn take_number(&self) -> Result<u32, SetupError> {
+        self.nic.take_number().ok_or_else(|| {
+            SetupError::new(Code::NoMemory, "a queue pair", "all numbers are in use")
+                .cure("close connections first")
+        })
     }
 
     fn add_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
         let mut caps = init.caps;
         caps.send_sge = self.nic.caps.send_sge_max;
         caps.recv_sge = 1;
+        if init.kind == QpType::XrcSend {
+            (caps.recv_wr, caps.recv_sge) = (0, 0);
+        }
         let queue = match init.srq {
             Some(srq) => {
                 caps.recv_wr = 0;
@@ -168,10 +192,7 @@ impl Soft {
             }
             None => Arc::new(RecvQueue::new(self.nic.next_queue(), caps.recv_wr)),
         };
-        let num = self.nic.take_number().ok_or_else(|| {
-            SetupError::new(Code::NoMemory, "a queue pair", "all numbers are in use")
-                .cure("close connections first")
-        })?;
+        let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {
             QpType::Ud => self
                 .datagrams(num, &init.recv_cq.domain)
@@ -188,21 +209,8 @@ impl Soft {
         };
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.datagrams = datagrams;
-        let context = NonNull::from(Box::leak(context));
-        let domain = init.send_cq.domain.clone();
-        let queue_of = queue.clone();
-        domain.command(Command::Add(Owned(context), queue));
-        Ok(SoftQp {
-            domain,
-            context,
-            queue: queue_of,
-            num,
-            kind: init.kind,
-            caps,
-            shared_queue: init.srq.is_some(),
-            groups,
-            _cqs: (init.send_cq.clone(), init.recv_cq.clone()),
-        })
+        let kept = (Some((init.send_cq.clone(), init.recv_cq.clone())), None);
+        Ok(SoftQp::new(&init.send_cq.domain, context, caps, queue, kept).with_groups(groups))
     }
 
     /// The GID by which address handles lead here; all zero if none does.
@@ -234,6 +242,7 @@ impl Provider for Soft {
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
+    type Xrcd = SoftXrcd;
     type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
@@ -276,7 +285,25 @@ impl Provider for Soft {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
-        Ok(SoftSrq { queue: Arc::new(RecvQueue::new(self.nic.next_queue(), depth)) })
+        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth));
+        Ok(SoftSrq { xrc: None, queue })
+    }
+
+    fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        Ok(self.new_xrcd())
+    }
+
+    fn default_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        Ok(self.common_xrcd())
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &SoftXrcd,
+        cq: &SoftCq,
+        depth: u32,
+    ) -> Result<SoftSrq, SetupError> {
+        self.new_xrc_srq(xrcd, cq, depth)
     }
 
     fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
@@ -330,77 +357,6 @@ fn check_depth(what: &str, depth: u32, max: u32) -> Result<(), SetupError> {
         ));
     }
     Ok(())
-}
-
-/// Registered memory of the soft device.
-pub struct SoftRegion {
-    nic: Arc<Nic>,
-    memory: Mapping,
-    key: u32,
-}
-
-// SAFETY: the mapping is owned and stays at its address until the region is dropped.
-unsafe impl Region for SoftRegion {
-    fn as_ptr(&self) -> *mut u8 {
-        self.memory.as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-    fn lkey(&self) -> u32 {
-        self.key
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        self.key.into()
-    }
-}
-
-impl Drop for SoftRegion {
-    fn drop(&mut self) {
-        self.nic.memory.remove(self.key);
-    }
-}
-
-/// In a window's handle: the request comes from [`Qp::bind`]. Windows of type 1 have no other way
-/// (MW-2).
-const BOUND_BY_CALL: u64 = 1 << 40;
-
-/// The kind of the window that a request binds; `None` if it may not be bound that way.
-fn bound_kind(handle: u64) -> Option<WindowKind> {
-    let by_call = handle & BOUND_BY_CALL != 0;
-    match (handle >> 32 & 0xff, by_call) {
-        (1, true) => Some(WindowKind::One),
-        (2, false) => Some(WindowKind::Two),
-        _ => None,
-    }
-}
-
-/// A memory window of the soft device.
-pub struct SoftWindow {
-    nic: Arc<Nic>,
-    kind: WindowKind,
-    key: u32,
-}
-
-impl Window for SoftWindow {
-    fn kind(&self) -> WindowKind {
-        self.kind
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        u64::from(self.key) | (self.kind as u64) << 32
-    }
-}
-
-impl Drop for SoftWindow {
-    fn drop(&mut self) {
-        self.nic.memory.remove(self.key);
-    }
 }
 
 /// A completion queue of the soft device.
@@ -506,6 +462,8 @@ impl SoftPoller {
 /// A shared receive queue of the soft device.
 #[derive(Clone)]
 pub struct SoftSrq {
+    /// Before the queue: from then on nothing fills its receives.
+    xrc: Option<Arc<XrcPlace>>,
     queue: Arc<RecvQueue>,
 }
 
@@ -516,6 +474,10 @@ impl Srq for SoftSrq {
 
     fn id(&self) -> u64 {
         self.queue.id().into()
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number())
     }
 
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
@@ -546,10 +508,13 @@ pub struct SoftQp {
     kind: QpType,
     caps: QpCaps,
     shared_queue: bool,
-    /// Not gone before the queue pair that completes there.
-    _cqs: (SoftCq, SoftCq),
+    /// Not gone before the queue pair that is theirs.
+    _kept: Kept,
     groups: Option<Arc<Groups>>,
 }
+
+/// What a queue pair belongs to: completion queues, or an XRC domain.
+type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>);
 
 // SAFETY: the context lives in the domain until this handle asks for its destruction, and is
 // touched only inside `Domain::enter`.
@@ -572,6 +537,27 @@ pub struct Wiring {
 }
 
 impl SoftQp {
+    /// Gives a queue pair to its domain.
+    fn new(
+        domain: &Arc<Domain>,
+        context: Box<QpContext>,
+        caps: QpCaps,
+        queue: Arc<RecvQueue>,
+        kept: Kept,
+    ) -> SoftQp {
+        let (num, kind) = (context.num, context.kind);
+        let shared_queue = context.rq_shared || kind.is_xrc();
+        let context = NonNull::from(Box::leak(context));
+        domain.command(Command::Add(Owned(context), queue.clone()));
+        let (domain, groups) = (domain.clone(), None);
+        SoftQp { domain, context, queue, num, kind, caps, shared_queue, _kept: kept, groups }
+    }
+
+    fn with_groups(mut self, groups: Option<Arc<Groups>>) -> SoftQp {
+        self.groups = groups;
+        self
+    }
+
     /// The transport.
     pub fn kind(&self) -> QpType {
         self.kind

@@ -11,6 +11,7 @@ use super::Host;
 use super::memory::Memory;
 use super::path::gid_of;
 use super::qp::{ASKS_MAX, SEND_SGE_MAX};
+use super::xrc::DefaultXrcd;
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
 use crate::provider::{Caps, Gid};
@@ -34,6 +35,8 @@ pub(super) struct Nic {
     pub(super) gid: Gid,
     domains: AtomicU32,
     queues: AtomicU32,
+    srqs: AtomicU32,
+    pub(super) common_xrcd: Mutex<DefaultXrcd>,
     numbers: Mutex<Numbers>,
 }
 
@@ -54,6 +57,7 @@ impl Nic {
         caps.message_max = 1 << 30;
         caps.inline_max = 1024;
         caps.rd_atomic_max = ASKS_MAX as u8;
+        caps.xrc = true;
         let file = directory.as_ref().and_then(|mapping| (host.name_file)(mapping));
         let gid = match (host.neighbours, file) {
             (Some(neighbours), Some(file)) => gid_of(neighbours.process, file),
@@ -69,6 +73,8 @@ impl Nic {
             events_bell: (host.bell)(),
             domains: AtomicU32::new(0),
             queues: AtomicU32::new(0),
+            srqs: AtomicU32::new(1),
+            common_xrcd: Mutex::default(),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0 }),
         }
     }
@@ -103,6 +109,11 @@ impl Nic {
 
     pub(super) fn next_queue(&self) -> u32 {
         self.queues.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for an XRC domain or a shared receive queue of one; never 0.
+    pub(super) fn next_srq(&self) -> u32 {
+        self.srqs.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A queue pair number nobody has: 24 bits, never 0 or 1 (reserved), with a slot of its own.

@@ -8,6 +8,7 @@ use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
 use super::inbox::Inbox;
+use super::xrc::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
@@ -222,6 +223,7 @@ pub(super) struct QpContext {
     pub(super) assembly: Option<Assembly>,
     /// When the receive queue was first found empty for the record now in front.
     pub(super) rnr_since_ns: Option<u64>,
+    pub(super) xrc: XrcPart,
 }
 
 /// What a queue pair is made with, besides its capacities.
@@ -287,6 +289,7 @@ impl QpContext {
             rq_shared: parts.rq_shared,
             assembly: None,
             rnr_since_ns: None,
+            xrc: XrcPart::default(),
         }
     }
 

@@ -341,7 +341,8 @@ impl Inside {
             }
             // A queue pair of UD is looked at in every poll.
             if done && !self.receive_datagrams(qp, sink) {
-                if qp.state == State::Err && qp.rq_shared && !qp.last_told {
+                let told = qp.last_told || qp.kind == QpType::XrcRecv;
+                if qp.state == State::Err && qp.rq_shared && !told {
                     qp.last_told = true;
                     self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
                 }
@@ -480,8 +481,11 @@ pub(super) fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCaus
         SendOp::Bind(binding) => bound_kind(binding.window).is_some(),
         _ => true,
     };
-    let fits = wr.op.is_datagram() == (qp.kind == QpType::Ud);
-    if fits && bindable && wr.is_well_formed() { Ok(()) } else { Err(PostCause::Malformed) }
+    if wr.op.fits(qp.kind) && bindable && wr.is_well_formed() {
+        Ok(())
+    } else {
+        Err(PostCause::Malformed)
+    }
 }
 
 #[inline(always)]

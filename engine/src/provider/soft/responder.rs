@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering;
 use super::cq::{Direct, Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{
-    Header, KIND_ADD, KIND_ANSWER, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SWAP, KIND_WRITE,
-    RecordFlags,
+    Header, KIND_ADD, KIND_ANSWER, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
+    KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
 use super::link::Link;
 use super::memory::Recent;
@@ -321,6 +321,7 @@ impl Inside {
         match header.kind() {
             KIND_ANSWER => return self.take_answer(link, header),
             KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
+            KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
             _ => {
                 self.cut_off(link);
                 return false;
@@ -336,6 +337,9 @@ impl Inside {
         }
         if qp.link != link.index || qp.state != State::Rts {
             return self.receive_for_nobody(link, header, Some(qp.state));
+        }
+        if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
+            return self.receive_xrc(link, header, qp, sink);
         }
         let writes = header.kind() == KIND_WRITE;
         let first = header.flags().contains(RecordFlags::FIRST);
@@ -377,7 +381,7 @@ impl Inside {
 
     /// One fragment of a message, or a whole one: the first takes a receive, the last completes
     /// it.
-    fn receive_fragment<S: Sink>(
+    pub(super) fn receive_fragment<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
@@ -392,7 +396,8 @@ impl Inside {
                 *qp.assembly.insert(Assembly { wr, received: 0 })
             }
         };
-        let length = header.length();
+        let skip = if header.kind() == KIND_TO_SRQ { SRQ_OPERANDS } else { 0 };
+        let length = header.length() - skip;
         if length > wr.sge.length - received {
             let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
             return self.refuse(link, header, qp, statuses, sink);
@@ -409,7 +414,7 @@ impl Inside {
             return self.refuse(link, header, qp, statuses, sink);
         }
         // SAFETY: as in `open_on`.
-        unsafe { link.rx.fetch(header, to as *mut u8) };
+        unsafe { link.rx.fetch_part(header, skip, length, to as *mut u8) };
         let flags = header.flags();
         let imm = link.rx.immediate(header);
         link.consume(header);

@@ -30,7 +30,14 @@ impl Inside {
     ) -> bool {
         match header.kind() {
             KIND_WRITE => self.take_write(link, header, qp, sink),
-            KIND_NOTICE => self.take_notice(link, header, qp, sink),
+            KIND_NOTICE => {
+                let Some([size]) = link.rx.operands::<1>(header) else {
+                    self.cut_off(link);
+                    return false;
+                };
+                let size = u32::try_from(size).unwrap_or(u32::MAX);
+                self.take_notice(link, header, qp, size, sink)
+            }
             KIND_READ => self.take_read(link, header, qp, sink),
             _ => self.take_atomic(link, header, qp, sink),
         }
@@ -85,26 +92,24 @@ impl Inside {
         true
     }
 
-    /// Immediate data of a WRITE that the peer has carried out itself.
-    fn take_notice<S: Sink>(
+    /// Immediate data of a WRITE of `size` bytes that came before, or that the peer has carried
+    /// out itself.
+    pub(super) fn take_notice<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
+        size: u32,
         sink: &mut S,
     ) -> bool {
-        let Some([size]) = link.rx.operands::<1>(header) else {
-            self.cut_off(link);
-            return false;
-        };
-        let allowed = qp.rights.contains(Access::REMOTE_WRITE) && size <= MESSAGE_MAX.into();
+        let allowed = qp.rights.contains(Access::REMOTE_WRITE) && size <= MESSAGE_MAX;
         if !allowed || !header.flags().contains(RecordFlags::IMM) {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         if !self.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
-        self.notify(link, header, qp, size as u32, sink);
+        self.notify(link, header, qp, size, sink);
         link.consume(header);
         true
     }

@@ -8,13 +8,16 @@ use core::ptr::{self, NonNull};
 use core::slice;
 
 use rdma_sys::*;
+use spin::Mutex;
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::front::XrcCalls;
 use super::shim::{errno, errno_text, from_c, refused};
 use super::wake::never_block;
+use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
 use crate::provider::Caps;
 
@@ -53,6 +56,7 @@ pub(super) struct Device {
     ports: u8,
     /// Asking for an event does not block.
     events_ready: bool,
+    common_xrcd: Mutex<DefaultXrcd>,
 }
 
 // SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
@@ -214,7 +218,8 @@ impl Device {
         caps.inline_max = inline_max(context, pd);
         // SAFETY: the context is open; the descriptor never changes.
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
-        Ok(Device { context, pd, ops, caps, ports, events_ready })
+        let common_xrcd = Mutex::default();
+        Ok(Device { context, pd, ops, caps, ports, events_ready, common_xrcd })
     }
 
     pub(super) fn events_ready(&self) -> bool {
@@ -228,6 +233,17 @@ impl Device {
 
     pub(super) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
+    }
+
+    /// What extended reliable connections take, if library and driver have it.
+    pub(super) fn xrc_calls(&self) -> Option<XrcCalls> {
+        // SAFETY: librdmacm keeps the context open while the process lives.
+        unsafe { XrcCalls::of(self.context) }
+    }
+
+    /// The XRC domain that serves who names none.
+    pub(super) fn common_xrcd(&self) -> &Mutex<DefaultXrcd> {
+        &self.common_xrcd
     }
 
     pub(super) fn pd(&self) -> *mut ibv_pd {
@@ -307,6 +323,7 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     caps.cqe_max = from_c(attr.max_cqe);
     caps.srq_wr_max = from_c(attr.max_srq_wr);
     caps.message_max = message_max;
+    caps.xrc = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_XRC.0 != 0;
     let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
     // 255 means "the maximum" where the figure is used.
     caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();

@@ -10,6 +10,7 @@
 mod ah;
 mod cq;
 mod device;
+mod front;
 mod qp;
 mod region;
 mod send;
@@ -17,6 +18,7 @@ mod shim;
 mod srq;
 mod wake;
 mod window;
+mod xrc;
 
 pub use self::ah::{VerbsAh, address_of, raw_address};
 pub use self::cq::{VerbsCq, VerbsPoller};
@@ -25,6 +27,7 @@ pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::srq::VerbsSrq;
 pub use self::window::VerbsWindow;
+pub use self::xrc::VerbsXrcd;
 
 use doorbell_alloc::Mapping;
 
@@ -40,6 +43,7 @@ impl Provider for Verbs {
     type Srq = VerbsSrq;
     type Window = VerbsWindow;
     type Qp = VerbsQp;
+    type Xrcd = VerbsXrcd;
     type Ah = VerbsAh;
 
     fn caps(&self) -> &Caps {
@@ -62,6 +66,23 @@ impl Provider for Verbs {
 
     fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
         VerbsSrq::new(self.device(), depth)
+    }
+
+    fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
+        VerbsXrcd::open(self.device())
+    }
+
+    fn default_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
+        VerbsXrcd::common(self.device())
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &VerbsXrcd,
+        cq: &VerbsCq,
+        depth: u32,
+    ) -> Result<VerbsSrq, SetupError> {
+        VerbsSrq::of_xrc(self.device(), xrcd, cq, depth)
     }
 
     fn create_window(&self, kind: WindowKind) -> Result<VerbsWindow, SetupError> {

@@ -20,6 +20,7 @@ use super::send::{Sender, bind_info, cause_of};
 use super::shim::refused;
 use super::srq::{VerbsSrq, post_chunks};
 use super::window::VerbsWindow;
+use super::xrc::VerbsXrcd;
 use crate::error::SetupError;
 use crate::provider::{Gid, Qp, QpCaps, QpType, Window, WindowKind};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
@@ -40,12 +41,12 @@ pub struct QpParts<'a> {
     pub caps: QpCaps,
     /// The device it is on.
     pub device: &'a Verbs,
-    /// Where its sends complete.
-    pub send_cq: &'a VerbsCq,
-    /// Where its receives complete.
-    pub recv_cq: &'a VerbsCq,
+    /// Where its sends and its receives complete; XRC_RECV has none.
+    pub cqs: Option<(&'a VerbsCq, &'a VerbsCq)>,
     /// Its shared receive queue, if it has none of its own.
     pub srq: Option<&'a VerbsSrq>,
+    /// Its domain, of XRC_RECV.
+    pub xrcd: Option<&'a VerbsXrcd>,
     /// Destroys it.
     pub home: Arc<dyn QpHome>,
 }
@@ -63,7 +64,8 @@ pub struct VerbsQp {
     groups: Vec<Gid>,
     // Dropped after the queue pair was destroyed, in this order: the id, then what it used.
     home: Arc<dyn QpHome>,
-    _used: (VerbsCq, VerbsCq, Option<VerbsSrq>, Verbs),
+    _queues: (Option<(VerbsCq, VerbsCq)>, Option<VerbsSrq>),
+    _used: (Option<VerbsXrcd>, Verbs),
 }
 
 // SAFETY: libibverbs' calls on a queue pair may be made from any thread, and all other parts may
@@ -77,7 +79,7 @@ impl VerbsQp {
     /// `qp` was made on `device` with just these queues and capacities, nobody but
     /// `home.destroy_qp()` destroys it, and nobody else calls that.
     pub unsafe fn new(parts: QpParts<'_>) -> VerbsQp {
-        let QpParts { kind, qp, caps, device, send_cq, recv_cq, srq, home } = parts;
+        let QpParts { kind, qp, caps, device, cqs, srq, xrcd, home } = parts;
         let ops = device.device().ops();
         VerbsQp {
             qp,
@@ -87,10 +89,14 @@ impl VerbsQp {
             num: unsafe { (*qp.as_ptr()).qp_num },
             takes_sends: false,
             ops,
-            shared_queue: srq.is_some(),
+            shared_queue: srq.is_some() || kind.is_xrc(),
             home,
             groups: Vec::new(),
-            _used: (send_cq.clone(), recv_cq.clone(), srq.cloned(), device.clone()),
+            _queues: (
+                cqs.map(|(send_cq, recv_cq)| (send_cq.clone(), recv_cq.clone())),
+                srq.cloned(),
+            ),
+            _used: (xrcd.cloned(), device.clone()),
         }
     }
 

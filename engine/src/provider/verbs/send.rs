@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 
 use rdma_sys::{
     atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, rdma_t, ud_t, wr_t,
+    ibv_wr_opcode, qp_type_t, rdma_t, ud_t, wr_t, xrc_t,
 };
 use std_alloc::boxed::Box;
 
@@ -14,15 +14,17 @@ use super::device::PostSend;
 use super::region::flags;
 use super::srq::accepted_of;
 use crate::provider::{QpCaps, QpType};
-use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
+use crate::wr::{
+    Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr, XrcOp,
+};
 
 /// Builds lists of requests in memory of its own and posts them.
 pub(super) struct Sender {
     qp: NonNull<ibv_qp>,
     post_send: PostSend,
     caps: QpCaps,
-    /// It sends datagrams, and nothing else.
-    datagrams: bool,
+    /// What its requests must fit.
+    kind: QpType,
     /// The requests of one post, linked; as many as the send queue has slots.
     scratch: Box<[MaybeUninit<ibv_send_wr>]>,
     /// Pieces of requests that have several, side by side.
@@ -44,7 +46,7 @@ impl Sender {
             qp,
             post_send,
             caps,
-            datagrams: kind == QpType::Ud,
+            kind,
             scratch: Box::new_uninit_slice(slots),
             pieces: Box::new_uninit_slice(pieces),
         }
@@ -77,8 +79,7 @@ impl Sender {
         if wr.pieces() > self.caps.send_sge.max(1) as usize {
             return Some(PostCause::TooManyPieces);
         }
-        let fits = wr.op.is_datagram() == self.datagrams;
-        if fits && wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
+        if wr.op.fits(self.kind) && wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
     }
 
     /// Links requests from the front of the list: how many, and why not the next, if so.
@@ -183,6 +184,16 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
         SendOp::FetchAdd { at, add } => {
             raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
             raw.wr = atomic(at, add, 0);
+        }
+        SendOp::Xrc { srq, op } => {
+            let plain = match op {
+                XrcOp::Send => SendOp::Send,
+                XrcOp::SendWithImm(imm) => SendOp::SendWithImm(imm),
+                XrcOp::SendWithInv(key) => SendOp::SendWithInv(key),
+                XrcOp::WriteWithImm(at, imm) => SendOp::WriteWithImm(at, imm),
+            };
+            name(plain, raw);
+            raw.qp_type = qp_type_t { xrc: xrc_t { remote_srqn: srq } };
         }
         SendOp::SendWithInv(key) => {
             raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
@@ -393,6 +404,28 @@ mod tests {
         assert_eq!(with(roomy(), &[datagram]).0, Err(malformed));
         assert_eq!(with_kind(QpType::Ud, roomy(), &[wr(1, 8)]).0, Err(malformed));
         assert_eq!(with_kind(QpType::Ud, roomy(), &[datagram]).1.seen[0].opcode, 2);
+    }
+
+    #[test]
+    fn the_shared_queue_goes_along_with_the_request() {
+        let at = Remote { addr: 0x1000, rkey: 7 };
+        for (op, opcode) in [
+            (XrcOp::Send, 2),
+            (XrcOp::SendWithImm(5), 3),
+            (XrcOp::WriteWithImm(at, 5), 1),
+            (XrcOp::SendWithInv(9), 9),
+        ] {
+            let mut raw = EMPTY;
+            name(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);
+            // SAFETY: the field goes with queue pairs of XRC.
+            let srqn = unsafe { raw.qp_type.xrc.remote_srqn };
+            assert_eq!((raw.opcode, srqn), (opcode, 0x12_3456), "{op:?}");
+            let named = SendWr { op: SendOp::Xrc { srq: 1, op }, ..wr(1, 8) };
+            assert_eq!(with_kind(QpType::XrcSend, roomy(), &[named]).1.seen[0].opcode, opcode);
+            let malformed = PostError { accepted: 0, cause: PostCause::Malformed };
+            assert_eq!(with(roomy(), &[named]).0, Err(malformed));
+            assert_eq!(with_kind(QpType::XrcSend, roomy(), &[wr(1, 8)]).0, Err(malformed));
+        }
     }
 
     #[test]

@@ -71,6 +71,7 @@ const _: () = assert!(WcFlags::WITH_IMM.bits() as u32 == ibv_wc_flags::IBV_WC_WI
 const _: () = {
     assert!(size_of::<ibv_send_wr>() == 128);
     assert!(offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union) == 36);
+    assert!(offset_of!(ibv_send_wr, qp_type) == 72);
     assert!(size_of::<ibv_wc>() == 48);
     assert!(offset_of!(ibv_wc, qp_num) == 28);
     assert!(offset_of!(ibv_wc, src_qp) == 32);

@@ -12,9 +12,11 @@ use rdma_sys::{
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
+use super::cq::VerbsCq;
 use super::device::Device;
 use super::send::cause_of;
 use super::shim::{errno, refused};
+use super::xrc::VerbsXrcd;
 use crate::error::{Code, SetupError};
 use crate::provider::Srq;
 use crate::wr::{PostError, RecvWr};
@@ -29,7 +31,11 @@ pub struct VerbsSrq(Arc<Queue>);
 struct Queue {
     srq: NonNull<ibv_srq>,
     depth: u32,
+    /// Of an XRC domain: its number.
+    number: Option<u32>,
     device: Arc<Device>,
+    // Dropped after the queue was destroyed.
+    _used: Option<(VerbsCq, VerbsXrcd)>,
 }
 
 // SAFETY: libibverbs' calls on a shared receive queue may be made from any thread.
@@ -49,7 +55,21 @@ impl VerbsSrq {
         let asked = || format!("a shared receive queue of {depth} on {}", device.caps().device);
         let srq = NonNull::new(srq).ok_or_else(|| refused(asked(), errno()))?;
         let depth = init.attr.max_wr.max(depth);
-        Ok(VerbsSrq(Arc::new(Queue { srq, depth, device: device.clone() })))
+        let device = device.clone();
+        Ok(VerbsSrq(Arc::new(Queue { srq, depth, number: None, device, _used: None })))
+    }
+
+    /// One of an XRC domain.
+    pub(super) fn of_xrc(
+        device: &Arc<Device>,
+        xrcd: &VerbsXrcd,
+        cq: &VerbsCq,
+        depth: u32,
+    ) -> Result<VerbsSrq, SetupError> {
+        device.check_depth("shared receive queue", depth, device.caps().srq_wr_max)?;
+        let (srq, depth, number) = xrcd.create_srq(device, cq, depth)?;
+        let (device, used) = (device.clone(), Some((cq.clone(), xrcd.clone())));
+        Ok(VerbsSrq(Arc::new(Queue { srq, depth, number: Some(number), device, _used: used })))
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.
@@ -73,6 +93,10 @@ impl Srq for VerbsSrq {
 
     fn id(&self) -> u64 {
         self.as_ptr() as u64
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.0.number
     }
 
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {

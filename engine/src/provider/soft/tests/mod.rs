@@ -9,6 +9,7 @@ mod held;
 mod messages;
 mod one_sided;
 mod unreliable;
+mod xrc;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::OpenOptions;
@@ -18,6 +19,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
+use crate::provider::Region;
 use crate::wr::{SendFlags, SendOp, Sge};
 
 static NOW: AtomicU64 = AtomicU64::new(0);

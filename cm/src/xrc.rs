@@ -1,0 +1,131 @@
+//! Extended reliable connections of Layer 0: domains, and what shared receive queues are made with.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Provider;
+
+use crate::error::{CmError, InUse};
+use crate::queues::CompletionQueue;
+
+/// A domain of extended reliable connections (`ibv_open_xrcd`): queue pairs of XRC_RECV in it put
+/// messages into the shared receive queues in it that their senders name (section 2.10). Cloning
+/// gives another handle.
+pub struct XrcDomain<P: Provider>(Arc<Inner<P>>);
+
+struct Inner<P: Provider> {
+    raw: P::Xrcd,
+    users: AtomicUsize,
+}
+
+impl<P: Provider> Clone for XrcDomain<P> {
+    fn clone(&self) -> Self {
+        XrcDomain(self.0.clone())
+    }
+}
+
+impl<P: Provider> XrcDomain<P> {
+    /// Opens a domain, of this process alone.
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none ([`doorbell_engine::provider::Caps::xrc`]).
+    pub fn open(device: &P) -> Result<XrcDomain<P>, CmError> {
+        Ok(XrcDomain::over(device.open_xrcd()?))
+    }
+
+    /// The domain that serves who names none, one for each device (QP-16).
+    ///
+    /// # Errors
+    /// As for [`XrcDomain::open`].
+    pub fn common(device: &P) -> Result<XrcDomain<P>, CmError> {
+        Ok(XrcDomain::over(device.default_xrcd()?))
+    }
+
+    fn over(raw: P::Xrcd) -> XrcDomain<P> {
+        XrcDomain(Arc::new(Inner { raw, users: AtomicUsize::new(0) }))
+    }
+
+    /// Queue pairs and shared receive queues that were made with it and are there.
+    pub fn users(&self) -> usize {
+        self.0.users.load(Ordering::Relaxed)
+    }
+
+    /// Closes it (`ibv_close_xrcd`). Dropping the last handle does so, too, once nothing belongs to
+    /// it any more.
+    ///
+    /// # Errors
+    /// `Busy` while something belongs to it; it comes back (QX-15).
+    pub fn close(self) -> Result<(), InUse<XrcDomain<P>>> {
+        match self.users() {
+            0 => Ok(()),
+            users => {
+                let answer = format!("{users} queue pairs and receive queues are in it (QX-15)");
+                let cause = CmError::new(Code::Busy, "close an XRC domain", answer);
+                Err(InUse { cause: cause.cure("destroy those first"), back: self })
+            }
+        }
+    }
+
+    pub(crate) fn raw(&self) -> &P::Xrcd {
+        &self.0.raw
+    }
+
+    pub(crate) fn count_user(&self, on: bool) {
+        if on {
+            self.0.users.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.0.users.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for XrcDomain<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcDomain").field("users", &self.users()).finish_non_exhaustive()
+    }
+}
+
+/// What a shared receive queue is made with (`struct ibv_srq_init_attr_ex`).
+pub struct SrqInit<P: Provider> {
+    pub(crate) depth: u32,
+    pub(crate) xrc: Option<Wanted<P>>,
+}
+
+/// Of one that is of an XRC domain.
+pub(crate) struct Wanted<P: Provider> {
+    pub(crate) domain: Option<XrcDomain<P>>,
+    pub(crate) cq: Option<CompletionQueue<P>>,
+}
+
+impl<P: Provider> SrqInit<P> {
+    /// A plain one (`IBV_SRQT_BASIC`), for at least `depth` receives.
+    pub fn new(depth: u32) -> SrqInit<P> {
+        SrqInit { depth, xrc: None }
+    }
+
+    /// One of an XRC domain (`IBV_SRQT_XRC`): of the one that serves who names none, with a
+    /// completion queue of its own (SRQ-5), unless others are named.
+    pub fn xrc(depth: u32) -> SrqInit<P> {
+        SrqInit { depth, xrc: Some(Wanted { domain: None, cq: None }) }
+    }
+
+    /// The domain it is of; makes it one of XRC.
+    #[must_use]
+    pub fn domain(mut self, domain: &XrcDomain<P>) -> Self {
+        self.wanted().domain = Some(domain.clone());
+        self
+    }
+
+    /// The queue in which its receives complete; makes it one of XRC.
+    #[must_use]
+    pub fn cq(mut self, cq: &CompletionQueue<P>) -> Self {
+        self.wanted().cq = Some(cq.clone());
+        self
+    }
+
+    fn wanted(&mut self) -> &mut Wanted<P> {
+        self.xrc.get_or_insert(Wanted { domain: None, cq: None })
+    }
+}

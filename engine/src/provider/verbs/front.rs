@@ -1,0 +1,144 @@
+//! The extended calls of a device: functions that lie in front of its context.
+//!
+//! libibverbs lets a context grow at its front, and says so by a mark in the old part; its header
+//! finds the functions by inline code, which this is in Rust. rdma-sys has that code too and
+//! compares the mark with 32 bits of it, so that on 64 bit no device has any.
+#![expect(unsafe_code, reason = "the functions lie in front of a raw pointer")]
+
+use core::ffi::c_int;
+use core::mem::offset_of;
+use core::ptr::NonNull;
+
+use rdma_sys::{
+    ibv_context, ibv_qp, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_xrcd,
+    ibv_xrcd_init_attr, verbs_context,
+};
+
+/// What `abi_compat` is where there is a front part (`__VERBS_ABI_IS_EXTENDED`).
+const MARK: usize = usize::MAX;
+
+type OpenXrcd = unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
+type CreateSrqEx =
+    unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
+type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+
+/// What extended reliable connections take.
+#[derive(Clone, Copy)]
+pub(super) struct XrcCalls {
+    pub(super) open_xrcd: OpenXrcd,
+    pub(super) close_xrcd: unsafe extern "C" fn(*mut ibv_xrcd) -> c_int,
+    pub(super) create_srq_ex: CreateSrqEx,
+    pub(super) get_srq_num: unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int,
+    pub(super) create_qp_ex: CreateQpEx,
+}
+
+impl XrcCalls {
+    /// Those of a context; `None` if its library or its driver lacks one.
+    ///
+    /// # Safety
+    /// The context is open.
+    pub(super) unsafe fn of(context: NonNull<ibv_context>) -> Option<XrcCalls> {
+        // The one that lies farthest in front; the others lie between it and the size.
+        const FIRST: usize = offset_of!(verbs_context, create_qp_ex);
+        // SAFETY: the caller vouches for the context.
+        let whole = unsafe { whole(context, FIRST) }?;
+        // SAFETY: the part from the first of these fields on is there.
+        unsafe {
+            let whole = whole.as_ptr();
+            Some(XrcCalls {
+                open_xrcd: (*whole).open_xrcd?,
+                close_xrcd: (*whole).close_xrcd?,
+                create_srq_ex: (*whole).create_srq_ex?,
+                get_srq_num: (*whole).get_srq_num?,
+                create_qp_ex: (*whole).create_qp_ex?,
+            })
+        }
+    }
+}
+
+/// The context with its front part, if that reaches as far as the field at `offset`.
+///
+/// # Safety
+/// The context is open. Of the result nothing before `offset` may be looked at.
+unsafe fn whole(context: NonNull<ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
+    // SAFETY: the caller vouches for the context.
+    if unsafe { (*context.as_ptr()).abi_compat }.addr() != MARK {
+        return None;
+    }
+    // SAFETY: the mark says that the context is the last part of a `verbs_context`.
+    let whole = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
+    let whole = whole.cast::<verbs_context>();
+    // SAFETY: the size is in all of them, right before the context.
+    let filled = unsafe { (*whole.as_ptr()).sz };
+    // It grows at the front: what it has are the last `filled` bytes.
+    (filled >= size_of::<verbs_context>() - offset).then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::{MaybeUninit, zeroed};
+    use core::ptr;
+    use std_alloc::boxed::Box;
+
+    unsafe extern "C" fn open(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+        ptr::null_mut()
+    }
+    unsafe extern "C" fn close(_: *mut ibv_xrcd) -> c_int {
+        0
+    }
+    unsafe extern "C" fn srq(_: *mut ibv_context, _: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+        ptr::null_mut()
+    }
+    unsafe extern "C" fn number(_: *mut ibv_srq, _: *mut u32) -> c_int {
+        0
+    }
+    unsafe extern "C" fn qp(_: *mut ibv_context, _: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+        ptr::null_mut()
+    }
+
+    fn made(sz: usize, mark: usize, all: bool) -> bool {
+        let mut whole = Box::new(MaybeUninit::<verbs_context>::zeroed());
+        let raw = whole.as_mut_ptr();
+        // SAFETY: zero is a valid value of each field that is read; the pointers stay inside.
+        unsafe {
+            (*raw).sz = sz;
+            (*raw).open_xrcd = Some(open);
+            (*raw).close_xrcd = Some(close);
+            (*raw).create_srq_ex = Some(srq);
+            (*raw).get_srq_num = Some(number);
+            (*raw).create_qp_ex = all.then_some(qp as CreateQpEx);
+            (*raw).context.abi_compat = ptr::without_provenance_mut(mark);
+            XrcCalls::of(NonNull::new_unchecked(&raw mut (*raw).context)).is_some()
+        }
+    }
+
+    #[test]
+    fn functions_are_found_as_the_header_finds_them() {
+        let size = size_of::<verbs_context>();
+        let from = size - offset_of!(verbs_context, create_qp_ex);
+        for (sz, there) in [(size, true), (from, true), (from - 1, false), (0, false)] {
+            assert_eq!(made(sz, usize::MAX, true), there, "{sz}");
+        }
+        assert!(!made(size, usize::MAX, false), "the driver lacks one");
+        assert!(!made(size, u32::MAX as usize, true), "no mark, no front part");
+        // SAFETY: zero is a valid value of each field.
+        let old: ibv_context = unsafe { zeroed() };
+        // SAFETY: the context has no front part, and says so.
+        assert!(unsafe { XrcCalls::of(NonNull::from(&old)) }.is_none());
+    }
+
+    /// What the check of the size rests on.
+    #[test]
+    fn the_calls_lie_side_by_side() {
+        let at = [
+            offset_of!(verbs_context, create_qp_ex),
+            offset_of!(verbs_context, get_srq_num),
+            offset_of!(verbs_context, create_srq_ex),
+            offset_of!(verbs_context, open_xrcd),
+            offset_of!(verbs_context, close_xrcd),
+            offset_of!(verbs_context, sz),
+        ];
+        assert!(at.is_sorted());
+    }
+}
