@@ -149,6 +149,30 @@ fn a_write_with_immediate_data_takes_a_receive_of_the_named_queue() {
     }
 }
 
+/// The record with the immediate data has its place before the last of the WRITE is written: a ring
+/// that is full but for a few bytes takes neither.
+#[test]
+fn writes_fill_the_ring_to_its_last_bytes() {
+    for length in (1280..1360_usize).step_by(8) {
+        let mut two = taker(16);
+        let mut one = two.sender(7);
+        let number = two.number();
+        for n in 0..8_usize {
+            two.recv(n as u64, 1 << 19, 8);
+            one.fill(n * 2048, &pattern(n, length));
+            let at = Remote { addr: two.addr(n * 2048), rkey: two.region.rkey() };
+            let op = to(number, XrcOp::WriteWithImm(at, n as u32));
+            one.post(n as u64, op, one.sge(n * 2048, length), SendFlags::SIGNALED).unwrap();
+        }
+        let (sent, received) = settle_with(&mut one, &mut two);
+        assert_eq!(statuses(&sent), [Status::Success; 8], "{length}");
+        assert!(received.iter().map(|wc| wc.imm).eq(0..8), "{length}: {received:?}");
+        for n in 0..8 {
+            assert_eq!(two.bytes(n * 2048, length), pattern(n, length), "{length}");
+        }
+    }
+}
+
 #[test]
 fn one_sided_requests_name_no_queue() {
     let mut two = taker(4);
