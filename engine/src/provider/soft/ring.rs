@@ -200,18 +200,21 @@ impl Tx {
         let way = self.way;
         let ring = way.data(self.at).cast::<u64>();
         let end = self.at + u64::from(header.record());
-        way.bell(1).store(end, Ordering::Relaxed);
-        fence(Ordering::Release);
-        way.bell(2).store(header.0, Ordering::Relaxed);
+        let length = header.length() as usize;
+        // The ring first: of the stores to the line that is being looked at none waits for another
+        // line, or the line would be taken away in between.
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
         // does not read there before the tail says so; the caller vouches for the payload.
         unsafe {
             ring.write(header.0);
-            copy::to_words::<BELL_WORDS>(payload, header.length() as usize, |i, word| {
-                ring.add(1 + i).write(word);
-                way.bell(3 + i).store(word, Ordering::Relaxed);
-            });
+            copy::to_words::<BELL_WORDS>(payload, length, |i, word| ring.add(1 + i).write(word));
         }
+        way.bell(1).store(end, Ordering::Relaxed);
+        fence(Ordering::Release);
+        way.bell(2).store(header.0, Ordering::Relaxed);
+        let put = |i, word| way.bell(3 + i).store(word, Ordering::Relaxed);
+        // SAFETY: the caller vouches for the payload.
+        unsafe { copy::to_words::<BELL_WORDS>(payload, length, put) };
         (self.at, self.published) = (end, end);
         way.bell(0).store(bell_word(end, ack), Ordering::Release);
         self.alarm.check();
