@@ -182,7 +182,7 @@ impl<F: Fabric> Parts<F> {
             caps,
             signal_all: false,
         };
-        let qp = id.create_qp(&attr)?;
+        let qp = id.create_qp(fabric, &attr)?;
         let bytes = shape.blocks as usize * stride(shape.block_bytes);
         let (blocks, out) = (Memory::new(fabric, bytes)?, Memory::new(fabric, shape.out_bytes)?);
         let parts = Parts { qp, srq, poller, blocks, out };

@@ -40,6 +40,8 @@ pub(crate) enum Outcome {
 
 pub(crate) struct Connections<F: Fabric> {
     pub(crate) channel: F::Channel,
+    /// To whose protection domain queue pairs belong: the one that workers are made on, too.
+    nic: F,
     live: HashMap<IdKey, Connection<F>>,
     unsaid: Vec<(Intake<F>, u32, Word)>,
     ended: u64,
@@ -49,6 +51,7 @@ impl<F: Fabric> Connections<F> {
     pub(crate) fn new(fabric: &F) -> Result<Self, CmError> {
         Ok(Connections {
             channel: fabric.open_channel()?,
+            nic: fabric.clone(),
             live: HashMap::new(),
             unsaid: Vec::new(),
             ended: 0,
@@ -87,7 +90,7 @@ impl<F: Fabric> Connections<F> {
             caps: intake.qp_caps(),
             signal_all: false,
         };
-        let qp = match id.create_qp(&attr) {
+        let qp = match id.create_qp(&self.nic, &attr) {
             Ok(qp) => qp,
             Err(error) => return Err((id, error)),
         };

@@ -39,8 +39,12 @@ impl<F: Fabric> ExternalQp<F> {
     /// # Errors
     /// As for [`crate::Id::create_qp`].
     pub fn new(fabric: &F, init: &QpInit<F>) -> Result<ExternalQp<F>, CmError> {
+        if !init.pd_or(fabric).is_same_device(fabric) {
+            let answer = "the protection domain is of another device (QP-2)";
+            return Err(CmError::new(Code::Invalid, "make a queue pair", answer));
+        }
         let qp = QueuePair::with(fabric, init, |parts| match parts {
-            Parts::Queues(attr) => fabric.create_qp(attr),
+            Parts::Queues(attr) => init.pd_or(fabric).create_qp(attr),
             Parts::Domain(xrcd) => fabric.create_xrc_recv(xrcd),
         })?;
         let set = QpFields::default();

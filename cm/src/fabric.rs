@@ -5,11 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Provider, QpType};
 
 use crate::addr::AddrInfo;
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UdParam};
-use crate::error::CmError;
+use crate::error::{CmError, InUse};
 use crate::state::{QpFields, QpState};
 
 /// A device together with its connection manager.
@@ -49,6 +50,22 @@ pub trait Fabric: Provider {
     /// # Errors
     /// `AddrNotAvailable`: it is none of the device's.
     fn source(&self, addr: IpAddr) -> Result<Source, CmError>;
+
+    /// Gives up a protection domain, or one more handle on it (`ibv_dealloc_pd`). Dropping it does
+    /// so, too; the domain goes with the last that belongs to it.
+    ///
+    /// # Errors
+    /// `Busy`: other handles are there, or something belongs to it; it comes back (QX-15).
+    fn dealloc_pd(self) -> Result<(), InUse<Self>> {
+        let others = self.pd_users().saturating_sub(1);
+        if others == 0 {
+            return Ok(());
+        }
+        let answer = format!("{others} others have it or belong to it (QX-15)");
+        let cause = CmError::new(Code::Busy, "give up a protection domain", answer)
+            .cure("destroy memory, queue pairs, receive queues and handles first");
+        Err(InUse { cause, back: self })
+    }
 
     /// Makes a queue pair that belongs to no id, in RESET (`ibv_create_qp`).
     ///
@@ -139,12 +156,12 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
 
     /// Makes the queue pair of this id in INIT (`rdma_create_qp`); connect and accept move it
     /// on (QP-1). It may be taken to another thread; the id only remembers which it is, and
-    /// outlives its destruction.
+    /// outlives its destruction. It belongs to the protection domain of `pd`.
     ///
     /// # Errors
-    /// `Invalid`: not bound to a device (QP-2), or already has one (QP-11), or capacities out of
-    /// range.
-    fn create_qp(&mut self, attr: &QpAttr<'_, F>) -> Result<F::Qp, CmError>;
+    /// `Invalid`: not bound to a device, or to another than the domain (QP-2), or already has one
+    /// (QP-11), or capacities out of range.
+    fn create_qp(&mut self, pd: &F, attr: &QpAttr<'_, F>) -> Result<F::Qp, CmError>;
 
     /// As [`CmId::create_qp`], of XRC_RECV: it has a domain instead of queues (QX-5).
     ///

@@ -165,9 +165,9 @@ impl<F: Fabric> Id<F> {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
         let init = init.clone().or_srq(self.srq.as_ref());
-        let cm = &mut self.cm;
+        let (cm, pd) = (&mut self.cm, init.pd_or(&self.fabric));
         self.qp = Some(QueuePair::with(&self.fabric, &init, |parts| match parts {
-            Parts::Queues(attr) => cm.create_qp(attr),
+            Parts::Queues(attr) => cm.create_qp(pd, attr),
             Parts::Domain(xrcd) => cm.create_xrc_recv(xrcd),
         })?);
         Ok(())
@@ -197,6 +197,10 @@ impl<F: Fabric> Id<F> {
         self.check_bound(asked, "SRQ-1")?;
         if self.srq.is_some() {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (SRQ-4)"));
+        }
+        if init.pd.as_ref().is_some_and(|pd| !pd.is_same_device(&self.fabric)) {
+            let answer = "the protection domain is of another device (SRQ-1)";
+            return Err(CmError::new(Code::Invalid, asked, answer));
         }
         Ok(self.srq.insert(SharedReceive::with(&self.fabric, init)?))
     }

@@ -35,6 +35,7 @@ pub struct QpInit<F: Fabric> {
     recv_cq: Option<CompletionQueue<F>>,
     srq: Option<SharedReceive<F>>,
     xrcd: Option<XrcDomain<F>>,
+    pd: Option<F>,
 }
 
 impl<F: Fabric> Clone for QpInit<F> {
@@ -47,6 +48,7 @@ impl<F: Fabric> Clone for QpInit<F> {
             recv_cq: self.recv_cq.clone(),
             srq: self.srq.clone(),
             xrcd: self.xrcd.clone(),
+            pd: self.pd.clone(),
         }
     }
 }
@@ -83,8 +85,8 @@ impl<F: Fabric> QpInit<F> {
 
     fn of(kind: QpType) -> QpInit<F> {
         let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
-        let (send_cq, recv_cq, srq, xrcd) = (None, None, None, None);
-        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd }
+        let (send_cq, recv_cq, srq, xrcd, pd) = (None, None, None, None, None);
+        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd, pd }
     }
 
     /// Sends outstanding (`max_send_wr`).
@@ -158,8 +160,21 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
+    /// The handle to whose protection domain it belongs; without one it is that of the handle with
+    /// which the id was made (QP-5).
+    #[must_use]
+    pub fn pd(mut self, pd: &F) -> Self {
+        self.pd = Some(pd.clone());
+        self
+    }
+
     pub(crate) fn kind(&self) -> QpType {
         self.kind
+    }
+
+    /// The handle that is named, or else `fabric`.
+    pub(crate) fn pd_or<'a>(&'a self, fabric: &'a F) -> &'a F {
+        self.pd.as_ref().unwrap_or(fabric)
     }
 
     /// Refuses what does not go together with XRC.

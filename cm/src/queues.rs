@@ -305,6 +305,7 @@ impl<P: Provider> SharedReceive<P> {
     /// # Errors
     /// As for [`SharedReceive::new`]; `NotSupported`: the device has no XRC.
     pub fn with(device: &P, init: &SrqInit<P>) -> Result<SharedReceive<P>, CmError> {
+        let device = init.pd.as_ref().unwrap_or(device);
         let posted = Posted::new();
         let (srq, xrc) = match &init.xrc {
             None => (device.create_srq(init.depth)?, None),

@@ -90,6 +90,7 @@ impl<P: Provider> fmt::Debug for XrcDomain<P> {
 /// What a shared receive queue is made with (`struct ibv_srq_init_attr_ex`).
 pub struct SrqInit<P: Provider> {
     pub(crate) depth: u32,
+    pub(crate) pd: Option<P>,
     pub(crate) xrc: Option<Wanted<P>>,
 }
 
@@ -102,13 +103,21 @@ pub(crate) struct Wanted<P: Provider> {
 impl<P: Provider> SrqInit<P> {
     /// A plain one (`IBV_SRQT_BASIC`), for at least `depth` receives.
     pub fn new(depth: u32) -> SrqInit<P> {
-        SrqInit { depth, xrc: None }
+        SrqInit { depth, pd: None, xrc: None }
     }
 
     /// One of an XRC domain (`IBV_SRQT_XRC`): of the one that serves who names none, with a
     /// completion queue of its own (SRQ-5), unless others are named.
     pub fn xrc(depth: u32) -> SrqInit<P> {
-        SrqInit { depth, xrc: Some(Wanted { domain: None, cq: None }) }
+        SrqInit { xrc: Some(Wanted { domain: None, cq: None }), ..SrqInit::new(depth) }
+    }
+
+    /// The handle to whose protection domain it belongs; without one it is that of the handle it is
+    /// made on.
+    #[must_use]
+    pub fn pd(mut self, pd: &P) -> Self {
+        self.pd = Some(pd.clone());
+        self
     }
 
     /// The domain it is of; makes it one of XRC.

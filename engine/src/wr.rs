@@ -125,8 +125,9 @@ pub enum SendOp {
     /// Opens a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
     /// pieces.
     Bind(Binding),
-    /// What takes a receive, on a queue pair of [`QpType::XrcSend`]: it is one of the shared
-    /// receive queue that is named (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
+    /// What goes to the peer of a queue pair of [`QpType::XrcSend`]: a receive that it takes is one of
+    /// the shared receive queue that is named, and memory that it uses is of that queue's
+    /// protection domain (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
     Xrc {
         /// The number of the queue ([`crate::provider::Srq::number`]).
         srq: u32,
@@ -135,17 +136,56 @@ pub enum SendOp {
     },
 }
 
-/// What takes a receive of a shared receive queue that the request names.
+/// What is done, where a request names a shared receive queue: the operations of [`SendOp`] of these
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the operation of that name")]
 pub enum XrcOp {
-    /// As [`SendOp::Send`].
     Send,
-    /// As [`SendOp::SendWithImm`].
     SendWithImm(u32),
-    /// As [`SendOp::SendWithInv`].
     SendWithInv(u32),
-    /// As [`SendOp::WriteWithImm`].
+    Write(Remote),
     WriteWithImm(Remote, u32),
+    Read(Remote),
+    CompareSwap { at: Remote, compare: u64, swap: u64 },
+    FetchAdd { at: Remote, add: u64 },
+}
+
+impl XrcOp {
+    /// The operation of that name.
+    pub fn plain(self) -> SendOp {
+        match self {
+            XrcOp::Send => SendOp::Send,
+            XrcOp::SendWithImm(imm) => SendOp::SendWithImm(imm),
+            XrcOp::SendWithInv(key) => SendOp::SendWithInv(key),
+            XrcOp::Write(at) => SendOp::Write(at),
+            XrcOp::WriteWithImm(at, imm) => SendOp::WriteWithImm(at, imm),
+            XrcOp::Read(at) => SendOp::Read(at),
+            XrcOp::CompareSwap { at, compare, swap } => SendOp::CompareSwap { at, compare, swap },
+            XrcOp::FetchAdd { at, add } => SendOp::FetchAdd { at, add },
+        }
+    }
+
+    /// True if it is an atomic.
+    fn is_atomic(self) -> bool {
+        matches!(self, XrcOp::CompareSwap { .. } | XrcOp::FetchAdd { .. })
+    }
+
+    /// As [`SendOp::is_outward`].
+    fn is_outward(self) -> bool {
+        !self.is_atomic() && !matches!(self, XrcOp::Read(_))
+    }
+
+    /// What its completion says it was.
+    fn completes_as(self) -> WcOpcode {
+        match self {
+            XrcOp::Send | XrcOp::SendWithImm(_) | XrcOp::SendWithInv(_) => WcOpcode::Send,
+            XrcOp::Write(_) | XrcOp::WriteWithImm(..) => WcOpcode::Write,
+            XrcOp::Read(_) => WcOpcode::Read,
+            XrcOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            XrcOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
 }
 
 impl SendOp {
@@ -155,10 +195,7 @@ impl SendOp {
         match kind {
             QpType::Ud => self.is_datagram(),
             QpType::XrcSend => {
-                let unnamed = self.is_datagram()
-                    || matches!(self, SendOp::Send | SendOp::SendWithImm(_))
-                    || matches!(self, SendOp::SendWithInv(_) | SendOp::WriteWithImm(..));
-                !unnamed
+                matches!(self, SendOp::Xrc { .. } | SendOp::LocalInv(_) | SendOp::Bind(_))
             }
             QpType::XrcRecv => false,
             QpType::Rc | QpType::Uc => !self.is_datagram() && !matches!(self, SendOp::Xrc { .. }),
@@ -172,7 +209,8 @@ impl SendOp {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
-            SendOp::LocalInv(_) | SendOp::Bind(_) | SendOp::Xrc { .. } => true,
+            SendOp::LocalInv(_) | SendOp::Bind(_) => true,
+            SendOp::Xrc { op, .. } => op.is_outward(),
             SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
         }
     }
@@ -182,7 +220,7 @@ impl SendOp {
     pub fn is_send(self) -> bool {
         match self {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
-            SendOp::Xrc { op, .. } => !matches!(op, XrcOp::WriteWithImm(..)),
+            SendOp::Xrc { op, .. } => op.completes_as() == WcOpcode::Send,
             _ => false,
         }
     }
@@ -202,8 +240,7 @@ impl SendOp {
             SendOp::Bind(_) => WcOpcode::Bind,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
-            SendOp::Xrc { op: XrcOp::WriteWithImm(..), .. } => WcOpcode::Write,
-            SendOp::Xrc { .. } => WcOpcode::Send,
+            SendOp::Xrc { op, .. } => op.completes_as(),
             SendOp::Read(_) => WcOpcode::Read,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -264,9 +301,13 @@ impl SendWr<'_> {
         match self.op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => true,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
-            SendOp::Write(_) | SendOp::WriteWithImm(..) | SendOp::Xrc { .. } => true,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => self.length() == 0,
             SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
+            SendOp::Xrc { op, .. } => {
+                let inline = self.flags.contains(SendFlags::INLINE);
+                (op.is_outward() || !inline) && (!op.is_atomic() || self.length() == 8)
+            }
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
                 !self.flags.contains(SendFlags::INLINE) && self.length() == 8
             }
@@ -310,7 +351,7 @@ pub enum PostCause {
     TooManyPieces,
     /// The operation and what it came with do not go together: READs and atomics are never inline
     /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces, datagrams are for
-    /// queue pairs of UD and those send nothing else, and a sender of XRC names the receive queue.
+    /// queue pairs of UD and those send nothing else, and a sender of XRC names a receive queue.
     /// EINVAL.
     Malformed,
     /// Another answer of the device, as a positive errno.

@@ -62,7 +62,7 @@ pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,
 ) -> Result<SoftQp, CmError> {
-    let qp = device.0.soft.create_qp(&SoftQpInit {
+    let qp = device.1.create_qp(&SoftQpInit {
         kind: attr.kind,
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,

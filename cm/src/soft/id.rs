@@ -5,8 +5,8 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::QpType;
 use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, SoftXrcd};
+use doorbell_engine::provider::{Provider, QpType};
 
 use super::channel::{Inner, SoftChannel};
 use super::conn::{Core, End, Raised, State};
@@ -377,10 +377,18 @@ impl CmId<SoftDevice> for SoftId {
         Ok(())
     }
 
-    fn create_qp(&mut self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
+    fn create_qp(
+        &mut self,
+        pd: &SoftDevice,
+        attr: &QpAttr<'_, SoftDevice>,
+    ) -> Result<SoftQp, CmError> {
         let mut core = self.end.lock();
         core.check_new_qp(attr.kind)?;
-        let qp = core.device.soft.create_qp(&SoftQpInit {
+        if !pd.1.is_same_device(&core.device.soft) {
+            let answer = "the protection domain is of another device (QP-2)";
+            return Err(CmError::new(Code::Invalid, "make the queue pair of an id", answer));
+        }
+        let qp = pd.1.create_qp(&SoftQpInit {
             kind: attr.kind,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,

@@ -65,9 +65,9 @@ const RNR_TIMER_DEFAULT: u8 = 12;
 /// The soft device, open. Two that are opened are two devices of one name: their queue pairs can
 /// connect to each other, their regions and queues do not mix.
 #[derive(Clone)]
-pub struct SoftDevice(Arc<DeviceInner>);
+pub struct SoftDevice(Arc<DeviceInner>, Soft);
 
-/// What all handles on a device share.
+/// What all handles on a device share; the rest of a handle is its protection domain.
 struct DeviceInner {
     name: String,
     instance: Instance,
@@ -118,15 +118,17 @@ impl SoftDevice {
         sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
         let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
         let directory = Directory::new()?;
-        Ok(SoftDevice(Arc::new(DeviceInner {
+        let soft = Soft::new(name, host, Some(directory.mapping));
+        let inner = DeviceInner {
             name: name.to_owned(),
             instance,
-            soft: Soft::new(name, host, Some(directory.mapping)),
+            soft: soft.clone(),
             directory: directory.name,
             links: Links::default(),
             waiting: Waiting::default(),
             keys: AtomicU64::new(1),
-        })))
+        };
+        Ok(SoftDevice(Arc::new(inner), soft))
     }
 }
 
@@ -157,27 +159,39 @@ impl Provider for SoftDevice {
     type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
-        self.0.soft.caps()
+        self.1.caps()
+    }
+
+    fn alloc_pd(&self) -> Result<SoftDevice, SetupError> {
+        Ok(SoftDevice(self.0.clone(), self.1.alloc_pd()?))
+    }
+
+    fn is_same_device(&self, other: &SoftDevice) -> bool {
+        self.1.is_same_device(&other.1)
+    }
+
+    fn pd_users(&self) -> usize {
+        self.1.pd_users()
     }
 
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
-        self.0.soft.register(memory, access)
+        self.1.register(memory, access)
     }
 
     fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
-        self.0.soft.create_cq(depth, sharing)
+        self.1.create_cq(depth, sharing)
     }
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
-        self.0.soft.create_srq(depth)
+        self.1.create_srq(depth)
     }
 
     fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
-        self.0.soft.open_xrcd()
+        self.1.open_xrcd()
     }
 
     fn default_xrcd(&self) -> Result<SoftXrcd, SetupError> {
-        self.0.soft.default_xrcd()
+        self.1.default_xrcd()
     }
 
     fn create_xrc_srq(
@@ -186,31 +200,31 @@ impl Provider for SoftDevice {
         cq: &SoftCq,
         depth: u32,
     ) -> Result<SoftSrq, SetupError> {
-        self.0.soft.create_xrc_srq(xrcd, cq, depth)
+        self.1.create_xrc_srq(xrcd, cq, depth)
     }
 
     fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
-        self.0.soft.create_window(kind)
+        self.1.create_window(kind)
     }
 
     fn cq_id(&self, cq: &SoftCq) -> u64 {
-        self.0.soft.cq_id(cq)
+        self.1.cq_id(cq)
     }
 
     fn next_async_event(&self) -> Option<AsyncEvent> {
-        self.0.soft.next_async_event()
+        self.1.next_async_event()
     }
 
     fn async_fd(&self) -> Option<i32> {
-        self.0.soft.async_fd()
+        self.1.async_fd()
     }
 
     fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
-        self.0.soft.create_ah(to)
+        self.1.create_ah(to)
     }
 
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
-        self.0.soft.sender_of(wc, header)
+        self.1.sender_of(wc, header)
     }
 }
 
@@ -264,7 +278,7 @@ impl Fabric for SoftDevice {
     }
 
     fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, CmError> {
-        Ok(self.0.soft.create_xrc_recv(xrcd)?)
+        Ok(self.1.create_xrc_recv(xrcd)?)
     }
 
     fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {

@@ -34,7 +34,7 @@ fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
         caps: CAPS,
         signal_all: true,
     };
-    (id.create_qp(&attr).unwrap(), poller)
+    (id.create_qp(device, &attr).unwrap(), poller)
 }
 
 fn next(channel: &SoftChannel) -> Event<SoftDevice> {
@@ -293,7 +293,7 @@ fn connect(one: &SoftDevice, two: &SoftDevice, srqs: Option<(&SoftSrq, &SoftSrq)
             caps: CAPS,
             signal_all: true,
         };
-        (id.create_qp(&attr).unwrap(), poller)
+        (id.create_qp(device, &attr).unwrap(), poller)
     };
     let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
     id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
@@ -421,10 +421,12 @@ fn an_id_makes_one_queue_pair_and_only_when_bound() {
     };
     let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
     let code = |made: Result<SoftQp, CmError>| made.map(|_| ()).map_err(|error| error.code());
-    assert_eq!(code(id.create_qp(&attr)), Err(Code::Invalid), "QP-2");
+    assert_eq!(code(id.create_qp(&device, &attr)), Err(Code::Invalid), "QP-2");
     id.bind(loopback(0)).unwrap();
-    let _qp = id.create_qp(&attr).unwrap();
-    assert_eq!(code(id.create_qp(&attr)), Err(Code::Invalid), "QP-11");
+    let other = SoftDevice::open().unwrap();
+    assert_eq!(code(id.create_qp(&other, &attr)), Err(Code::Invalid), "QP-2");
+    let _qp = id.create_qp(&device.alloc_pd().unwrap(), &attr).unwrap();
+    assert_eq!(code(id.create_qp(&device, &attr)), Err(Code::Invalid), "QP-11");
     let error = id.resolve_route(SOON).unwrap_err();
     assert_eq!(error.code(), Code::Invalid, "CM-3");
     id.resolve_addr(None, loopback(7), SOON).unwrap();

@@ -276,14 +276,17 @@ impl CmId<Verbs> for VerbsId {
         self.finish(&asked, told, EventKind::RouteResolved, limit)
     }
 
-    fn create_qp(&mut self, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
+    fn create_qp(&mut self, pd: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
         let asked = format!("a queue pair on {} with {:?}", self.device.name(), attr.caps);
         self.check_new_qp(&asked, attr.kind)?;
+        if !pd.is_same_device(&self.device) {
+            let answer = "the protection domain is of another device (QP-2)";
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
         let mut init = fields::init_attr(&self.device, &asked, attr)?;
-        let pd = self.device.pd();
         self.plain_call(&asked, |id| {
             // SAFETY: id, domain and queues are alive and of one device.
-            unsafe { rdma_create_qp(id, pd, &raw mut init) }
+            unsafe { rdma_create_qp(id, pd.pd(), &raw mut init) }
         })
         .map_err(|error| match error.code() {
             Code::NoMemory => error.cure("ask for less, or raise ulimit -l"),
@@ -295,7 +298,7 @@ impl CmId<Verbs> for VerbsId {
             kind: attr.kind,
             qp,
             caps,
-            device: &self.device,
+            device: pd,
             cqs: Some((attr.send_cq, attr.recv_cq)),
             srq: attr.srq,
             xrcd: None,

@@ -166,7 +166,7 @@ fn ud_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
     let caps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 0 };
     let (kind, signal_all) = (QpType::Ud, false);
     let attr = QpAttr { kind, send_cq: &cq, recv_cq: &cq, srq: None, caps, signal_all };
-    let mut qp = id.create_qp(&attr).expect("a queue pair");
+    let mut qp = id.create_qp(&bed.fabric, &attr).expect("a queue pair");
     let gid = Gid([0xff; 16]);
     qp.attach_mcast(gid).expect("attach");
     qp.attach_mcast(gid).expect("once more is no error");

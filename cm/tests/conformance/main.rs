@@ -12,6 +12,7 @@ mod bed;
 mod cm_events;
 mod completions;
 mod datagrams;
+mod domains;
 mod endpoints;
 mod events;
 mod external;

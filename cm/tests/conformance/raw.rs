@@ -41,7 +41,7 @@ fn side<F: Fabric>(bed: &Bed<F>, mut id: F::Id) -> Side<F> {
         caps: CAPS,
         signal_all: true,
     };
-    let qp = id.create_qp(&attr).expect("a queue pair");
+    let qp = id.create_qp(&bed.fabric, &attr).expect("a queue pair");
     Side { qp, poller, _id: id }
 }
 

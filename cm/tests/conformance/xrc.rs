@@ -37,7 +37,7 @@ cases! {
     qx_19_a_queue_of_a_domain_is_no_queue_of_rc
     xrc_connections_are_made_by_hand
     xrc_senders_name_a_queue_with_each_message
-    xrc_writes_name_a_queue_for_their_immediate_data
+    xrc_writes_name_a_queue_too
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -468,7 +468,8 @@ fn xrc_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     let (srq, number) = queue(bed, &SrqInit::xrc(4));
     srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
-    for op in [SendOp::Send, SendOp::SendWithImm(1)] {
+    let at = doorbell_engine::wr::Remote::default();
+    for op in [SendOp::Send, SendOp::SendWithImm(1), SendOp::Write(at)] {
         let refused = from.post_inline(&[], op, SIGNALED).expect_err("it names none");
         assert_eq!(refused.cause, PostCause::Malformed);
     }
@@ -478,7 +479,7 @@ fn xrc_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((completion.imm, completion.bytes()), (Some(0x1234_5678), &[1][..]));
 }
 
-fn xrc_writes_name_a_queue_for_their_immediate_data<F: Fabric>(bed: &Bed<F>) {
+fn xrc_writes_name_a_queue_too<F: Fabric>(bed: &Bed<F>) {
     if !has(bed) {
         return;
     }
@@ -487,7 +488,8 @@ fn xrc_writes_name_a_queue_for_their_immediate_data<F: Fabric>(bed: &Bed<F>) {
     let (srq, number) = queue(bed, &SrqInit::xrc(4));
     srq.post(&mut vec![bed.filled(8, 7)]).expect("a receive");
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
-    from.post_inline(&[3; 8], SendOp::Write(memory.remote(0)), SIGNALED).expect("it names none");
+    let op = SendOp::Xrc { srq: number, op: XrcOp::Write(memory.remote(0)) };
+    from.post_inline(&[3; 8], op, SIGNALED).expect("a write");
     assert_eq!(sent(&mut from, &srq), Status::Success);
     let op = SendOp::Xrc { srq: number, op: XrcOp::WriteWithImm(memory.remote(8), 99) };
     from.post_inline(&[4; 8], op, SIGNALED).expect("a write");

@@ -146,7 +146,7 @@ impl Loop {
     /// A request, up to the listener's event.
     fn request(&self, to: SocketAddr, at: &VerbsId, kit: &Kit) -> (VerbsId, VerbsQp, VerbsId) {
         let mut active = self.resolve(to);
-        let qp = active.create_qp(&kit.attr()).expect("a queue pair");
+        let qp = active.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
         let param = ConnParam { private_data: b"ask", ..ConnParam::default() };
         active.connect(&param).expect("begun");
         let event = self.expect(EventKind::ConnectRequest, at.key());
@@ -167,11 +167,11 @@ fn one_thread_drives_both_ends_over_a_channel() {
     let (kit, mut peer_kit) = (Kit::new(&device, false), Kit::new(&device, true));
 
     let mut active = client.resolve(addr);
-    let mut qp = active.create_qp(&kit.attr()).expect("a queue pair");
+    let mut qp = active.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
     active.connect(&ConnParam::default()).expect("begun");
     let request = server.expect(EventKind::ConnectRequest, listener.key()).request;
     let mut passive = request.expect("a new id");
-    let mut peer_qp = passive.create_qp(&peer_kit.attr()).expect("a queue pair");
+    let mut peer_qp = passive.create_qp(&peer_kit.device, &peer_kit.attr()).expect("a queue pair");
     peer_kit.receive(&mut peer_qp, 0..4);
     passive.accept(&ConnParam::default()).expect("accepted");
     client.expect(EventKind::Established, active.key());
@@ -223,7 +223,7 @@ fn a_hundred_connections_come_and_go() {
     let other = Loop::new(&device);
     for _ in 0..100 {
         let mut active = other.resolve(addr);
-        let qp = active.create_qp(&kit.attr()).expect("a queue pair");
+        let qp = active.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
         active.connect(&ConnParam::default()).expect("begun");
         let passive = loop {
             let event = events.channel.next(LIMIT).expect("an answer").expect("an event");
@@ -233,7 +233,7 @@ fn a_hundred_connections_come_and_go() {
             }
         };
         let mut passive = passive.expect("a new id");
-        let peer_qp = passive.create_qp(&kit.attr()).expect("a queue pair");
+        let peer_qp = passive.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
         passive.accept(&ConnParam::default()).expect("accepted");
         other.expect(EventKind::Established, active.key());
         thread::spawn(move || drop((qp, peer_qp)));

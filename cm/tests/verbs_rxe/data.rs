@@ -140,7 +140,7 @@ fn sends_before_the_connection_are_refused_and_stay_so() {
     let (_listener, addr) = crate::rig::listener(&device, ip);
     let mut kit = Kit::new(&device, false);
     let mut id = device.create_endpoint(&AddrInfo::of(addr, &Hints::active())).expect("resolved");
-    let mut qp = id.create_qp(&kit.attr()).expect("a queue pair");
+    let mut qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
     let wr = send(1, kit.sge(64, 8));
     let refused = PostError { accepted: 0, cause: PostCause::State };
     assert_eq!(post(&mut qp, &[wr]), Err(refused));

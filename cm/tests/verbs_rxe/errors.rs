@@ -39,7 +39,7 @@ fn nobody_listening_and_a_rejection_read_differently() {
     let dial = |to: SocketAddr| {
         let kit = Kit::new(&device, false);
         let mut id = device.create_endpoint(&AddrInfo::of(to, &Hints::active())).expect("found");
-        let _qp = id.create_qp(&kit.attr()).expect("a queue pair");
+        let _qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
         let error = id.connect(&ConnParam::default()).expect_err("it cannot");
         (error, id.private_data().to_vec())
     };
@@ -93,7 +93,11 @@ fn queue_pairs_need_a_bound_id_without_one() {
     let (_listener, addr) = listener(&device, ip);
     let kit = Kit::new(&device, false);
     let mut bare = device.create_id(None, PortSpace::Tcp).expect("an id");
-    says(&bare.create_qp(&kit.attr()).err().expect("unbound"), Code::Invalid, &["no device"]);
+    says(
+        &bare.create_qp(&kit.device, &kit.attr()).err().expect("unbound"),
+        Code::Invalid,
+        &["no device"],
+    );
     says(&bare.resolve_route(LIMIT).expect_err("no address"), Code::Invalid, &["resolve_addr"]);
     says(&bare.disconnect().expect_err("not connected"), Code::Invalid, &["not connected"]);
 
@@ -101,10 +105,14 @@ fn queue_pairs_need_a_bound_id_without_one() {
     bare.resolve_route(LIMIT).expect("resolved");
     let error = bare.connect(&ConnParam::default()).expect_err("without a queue pair");
     says(&error, Code::Invalid, &["create_qp first"]);
-    let qp = bare.create_qp(&kit.attr()).expect("the first");
-    says(&bare.create_qp(&kit.attr()).err().expect("the second"), Code::Invalid, &["already"]);
+    let qp = bare.create_qp(&kit.device, &kit.attr()).expect("the first");
+    says(
+        &bare.create_qp(&kit.device, &kit.attr()).err().expect("the second"),
+        Code::Invalid,
+        &["already"],
+    );
     drop(qp);
-    assert!(bare.create_qp(&kit.attr()).is_ok(), "after the first is gone");
+    assert!(bare.create_qp(&kit.device, &kit.attr()).is_ok(), "after the first is gone");
 }
 
 #[test]
@@ -122,10 +130,10 @@ fn capacities_have_limits_by_name() {
         ("inline", QpCaps { inline: caps.inline_max + 1, ..CAPS }),
     ] {
         let attr = QpAttr { caps: wrong, ..kit.attr() };
-        says(&id.create_qp(&attr).err().expect("too much"), Code::Invalid, &[name]);
+        says(&id.create_qp(&kit.device, &attr).err().expect("too much"), Code::Invalid, &[name]);
     }
     assert!(device.create_cq(caps.cqe_max + 1, Sharing::Shared).is_err());
-    let qp = id.create_qp(&kit.attr()).expect("these fit");
+    let qp = id.create_qp(&kit.device, &kit.attr()).expect("these fit");
     use doorbell_engine::provider::Qp;
     let got = qp.caps();
     assert!(got.send_wr >= CAPS.send_wr && got.recv_wr >= CAPS.recv_wr, "{got:?}");
@@ -138,7 +146,7 @@ fn parameters_are_checked_before_the_peer_sees_them() {
     let (_listener, addr) = listener(&device, ip);
     let kit = Kit::new(&device, false);
     let mut id = device.create_endpoint(&AddrInfo::of(addr, &Hints::active())).expect("found");
-    let _qp = id.create_qp(&kit.attr()).expect("a queue pair");
+    let _qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
     let long = ConnParam { private_data: &[1; 57], ..ConnParam::default() };
     says(&id.connect(&long).expect_err("too long"), Code::Invalid, &["57 bytes", "56 fit"]);
     let deep = ConnParam { initiator_depth: 254, ..ConnParam::default() };
@@ -183,10 +191,14 @@ fn an_address_of_another_device_names_both() {
     let error = id.bind(SocketAddr::new(other_ip, 0)).expect_err("not ours");
     says(&error, Code::NoDevice, &[device.name(), other.name()]);
     let kit = Kit::new(&other, false);
-    assert_eq!(id.create_qp(&kit.attr()).err().expect("not ours").code(), Code::NoDevice);
+    assert_eq!(
+        id.create_qp(&kit.device, &kit.attr()).err().expect("not ours").code(),
+        Code::NoDevice
+    );
     let (_listener, addr) = listener(&device, ip);
     let own = device.create_endpoint(&AddrInfo::of(addr, &Hints::active()));
-    let error = own.expect("found").create_qp(&kit.attr()).err().expect("foreign queues");
+    let error =
+        own.expect("found").create_qp(&kit.device, &kit.attr()).err().expect("foreign queues");
     says(&error, Code::Invalid, &["not of", device.name()]);
 }
 
@@ -207,7 +219,7 @@ fn a_request_over_another_device_is_rejected() {
         let kit = Kit::new(&other, false);
         let to = AddrInfo::of(SocketAddr::new(other_ip, port), &Hints::active());
         let mut id = other.create_endpoint(&to).expect("found");
-        let _qp = id.create_qp(&kit.attr()).expect("a queue pair");
+        let _qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
         let error = id.connect(&ConnParam::default()).expect_err("it cannot");
         says(&error, Code::Refused, &["rejected"]);
         let to = SocketAddr::new(ip, port);

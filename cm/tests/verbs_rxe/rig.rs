@@ -161,7 +161,7 @@ pub(crate) fn listener(device: &Verbs, ip: IpAddr) -> (VerbsId, SocketAddr) {
 /// The passive end: takes one request and accepts it with 16 receives posted.
 pub(crate) fn accept(listener: &mut VerbsId, kit: Kit, param: &ConnParam<'_>) -> Side {
     let mut id = listener.get_request(Some(LIMIT)).expect("a request");
-    let mut qp = id.create_qp(&kit.attr()).expect("a queue pair");
+    let mut qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
     kit.receive(&mut qp, 0..16);
     id.accept(param).expect("accepted");
     Side { qp, id, kit }
@@ -170,7 +170,7 @@ pub(crate) fn accept(listener: &mut VerbsId, kit: Kit, param: &ConnParam<'_>) ->
 /// The active end, with 16 receives posted.
 pub(crate) fn connect(kit: Kit, to: SocketAddr, param: &ConnParam<'_>) -> Side {
     let mut id = kit.device.create_endpoint(&AddrInfo::of(to, &Hints::active())).expect("resolved");
-    let mut qp = id.create_qp(&kit.attr()).expect("a queue pair");
+    let mut qp = id.create_qp(&kit.device, &kit.attr()).expect("a queue pair");
     kit.receive(&mut qp, 0..16);
     id.connect(param).expect("connected");
     Side { qp, id, kit }

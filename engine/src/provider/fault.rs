@@ -111,6 +111,18 @@ impl<P: Provider> Provider for Fault<P> {
         self.inner.caps()
     }
 
+    fn alloc_pd(&self) -> Result<Fault<P>, SetupError> {
+        Ok(Fault { inner: self.inner.alloc_pd()?, dice: self.dice.clone() })
+    }
+
+    fn is_same_device(&self, other: &Fault<P>) -> bool {
+        self.inner.is_same_device(&other.inner)
+    }
+
+    fn pd_users(&self) -> usize {
+        self.inner.pd_users()
+    }
+
     fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
         self.inner.register(memory, access)
     }

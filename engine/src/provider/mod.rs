@@ -139,6 +139,22 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// The limits of the device.
     fn caps(&self) -> &Caps;
 
+    /// Another handle on the same device, with a protection domain of its own (`ibv_alloc_pd`): to
+    /// that belong the memory, receive queues, windows, address handles and queue pairs that are
+    /// made through it. Keys are good within their domain (MR-2). Completion queues, XRC domains and
+    /// ids are the device's. The domain goes with all that belongs to it.
+    ///
+    /// # Errors
+    /// The device's limit.
+    fn alloc_pd(&self) -> Result<Self, SetupError>;
+
+    /// True if both are handles on one device: what is made through one goes with what is made
+    /// through the other, but for protection domains.
+    fn is_same_device(&self, other: &Self) -> bool;
+
+    /// Handles on the protection domain of this one, itself among them, and what belongs to it.
+    fn pd_users(&self) -> usize;
+
     /// Registers memory (`ibv_reg_mr`). The region owns the mapping: it deregisters first and
     /// unmaps second, so no device ever writes to memory that is gone.
     ///

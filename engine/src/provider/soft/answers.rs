@@ -6,6 +6,7 @@ use super::copy;
 use super::domain::{Inside, qp_in};
 use super::layout::{ANSWER_OPERANDS, FRAGMENT, Header, KIND_ANSWER, RECORD_MAX, RecordFlags};
 use super::link::Link;
+use super::memory::Who;
 use super::qp::{QpContext, State};
 use crate::provider::Access;
 use crate::wc::Status;
@@ -15,7 +16,7 @@ use crate::wr::Sge;
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     /// Our queue pair that was asked, and the peer's that did.
-    pub(super) qp: u32,
+    pub(super) who: Who,
     pub(super) peer: u32,
     pub(super) owed: Owed,
 }
@@ -56,7 +57,7 @@ impl Inside {
     /// The answer in front is written whole.
     fn settle_answer(&mut self, link: &mut Link) {
         let Some(answer) = link.settle_first_owed() else { return };
-        if let Some(mut qp) = self.qp(answer.qp) {
+        if let Some(mut qp) = self.qp(answer.who.qp) {
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { qp.as_mut() };
             qp.owed = qp.owed.saturating_sub(1);
@@ -69,7 +70,7 @@ impl Inside {
         let nic = self.nic.clone();
         let lent = match answer.owed {
             Owed::Bytes { addr, rkey, left } => {
-                nic.memory.lend(answer.qp, rkey, addr, left, Access::REMOTE_READ)
+                nic.memory.lend(answer.who, rkey, addr, left, Access::REMOTE_READ)
             }
             Owed::Value(_) => None,
         };
@@ -110,7 +111,7 @@ impl Inside {
     /// How an answer begins: the queue pair may have failed since it was asked, or the memory
     /// may have gone (then the queue pair fails, SM-3).
     fn answer_status(&mut self, link: &mut Link, answer: Answer, lent: bool) -> Status {
-        let qp = qp_in(&self.qps, answer.qp).filter(|qp| {
+        let qp = qp_in(&self.qps, answer.who.qp).filter(|qp| {
             // SAFETY: as in `settle_answer`.
             unsafe { qp.as_ref() }.state == State::Rts
         });
@@ -195,7 +196,8 @@ impl Inside {
                 continue;
             }
             let (to, some) = (addr + u64::from(skip), (length - skip).min(left));
-            if some > 0 && !self.nic.memory.allows(lkey, to, some, Access::LOCAL_WRITE) {
+            let right = (Access::LOCAL_WRITE, qp.pd);
+            if some > 0 && !self.nic.memory.allows(lkey, to, some, right) {
                 return Status::LocalProtection;
             }
             // SAFETY: `from + some` lies inside the payload; the poster vouches for the piece,

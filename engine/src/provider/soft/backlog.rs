@@ -8,12 +8,11 @@ use arrayvec::ArrayVec;
 use super::bound_kind;
 use super::copy;
 use super::layout::{
-    ADD_OPERANDS, FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
-    KIND_TO_SRQ, KIND_WRITE, READ_OPERANDS, RECORD_MAX, RecordFlags, SRQ_OPERANDS, SWAP_OPERANDS,
-    WRITE_OPERANDS,
+    FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
+    KIND_WRITE, RECORD_MAX, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
 };
 use super::link::{Link, Signaled};
-use super::memory::Memory;
+use super::memory::{Memory, PdMark, Who};
 use super::qp::{Pending, QpContext, Sent};
 use super::requester::push;
 use crate::provider::{Access, WindowKind};
@@ -36,15 +35,15 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     flags
 }
 
-/// True if the piece may be read under its key.
+/// True if the piece may be read under its key, which is of that domain.
 #[inline(always)]
-pub(super) fn readable(memory: &Memory, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, Access::empty())
+pub(super) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
+    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
 }
 
-/// True if the piece may be written under its key.
-pub(super) fn writable(memory: &Memory, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, Access::LOCAL_WRITE)
+/// True if the piece may be written under its key, which is of that domain.
+pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
+    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::LOCAL_WRITE, pd))
 }
 
 /// Takes a request in and puts its queue pair in the link's backlog.
@@ -115,8 +114,8 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
     }
     let mut pieces = pending.pieces.iter();
     let allowed = match outward {
-        true => pending.inline || pieces.all(|sge| readable(memory, *sge)),
-        false => pieces.all(|sge| writable(memory, *sge)),
+        true => pending.inline || pieces.all(|sge| readable(memory, qp.pd, *sge)),
+        false => pieces.all(|sge| writable(memory, qp.pd, *sge)),
     };
     if allowed { None } else { Some(Status::LocalProtection) }
 }
@@ -140,12 +139,15 @@ fn write_request(
         return Ok(false);
     }
     let size = u64::from(pending.length) << 32;
-    let written = match pending.op {
-        SendOp::Send => write_fragments(link, qp, pending, Onto::Receive, (None, 0)),
+    let (op, srq) = match pending.op {
+        SendOp::Xrc { srq, op } => (op.plain(), Some(srq)),
+        op => (op, None),
+    };
+    let written = match op {
+        SendOp::Send => write_fragments(link, qp, pending, Onto::Receive(srq), (None, 0)),
         SendOp::SendWithImm(word) | SendOp::SendWithInv(word) => {
-            write_fragments(link, qp, pending, Onto::Receive, (Some(word), 0))
+            write_fragments(link, qp, pending, Onto::Receive(srq), (Some(word), 0))
         }
-        SendOp::Xrc { srq, op } => write_xrc(link, qp, pending, srq, op),
         SendOp::LocalInv(key) => {
             let close = |qp: &QpContext| memory.invalidate(key, qp.num);
             write_local(link, qp, close, Status::LocalQpOperation)?
@@ -153,26 +155,28 @@ fn write_request(
         SendOp::Bind(binding) => {
             let everybody = bound_kind(binding.window) == Some(WindowKind::One);
             let open = |qp: &QpContext| {
-                let only = if everybody { 0 } else { qp.num };
+                let only = Who { qp: if everybody { 0 } else { qp.num }, pd: qp.pd };
                 memory.bind(binding.window as u32, &binding, only)
             };
             write_local(link, qp, open, Status::MwBind)?
         }
-        SendOp::Write(to) => write_fragments(link, qp, pending, Onto::Memory(to), (None, 0)),
-        SendOp::WriteWithImm(to, imm) => {
-            write_fragments(link, qp, pending, Onto::Memory(to), (Some(imm), 0))
-        }
-        // Datagrams never come here: `admissible` keeps them to queue pairs of UD.
-        SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
+        SendOp::Write(to) => write_fragments(link, qp, pending, Onto::Memory(to, srq), (None, 0)),
+        SendOp::WriteWithImm(to, imm) => match srq {
+            Some(srq) => write_with_notice(link, qp, pending, to, (srq, imm)),
+            None => write_fragments(link, qp, pending, Onto::Memory(to, None), (Some(imm), 0)),
+        },
+        // Datagrams never come here: `admissible` keeps them to queue pairs of UD. And no operation
+        // of XRC has another inside.
+        SendOp::SendTo(_) | SendOp::SendToWithImm(..) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {
-            write_ask(link, qp, (KIND_READ, READ_OPERANDS), &[addr, u64::from(rkey) | size])
+            write_ask(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
         }
         SendOp::CompareSwap { at, compare, swap } => {
             let operands = [at.addr, at.rkey.into(), compare, swap];
-            write_ask(link, qp, (KIND_SWAP, SWAP_OPERANDS), &operands)
+            write_ask(link, qp, (KIND_SWAP, srq), &operands)
         }
         SendOp::FetchAdd { at, add } => {
-            write_ask(link, qp, (KIND_ADD, ADD_OPERANDS), &[at.addr, at.rkey.into(), add])
+            write_ask(link, qp, (KIND_ADD, srq), &[at.addr, at.rkey.into(), add])
         }
     };
     if written {
@@ -222,21 +226,22 @@ fn write_local(
     Ok(true)
 }
 
-/// Writes a request whose answer brings bytes: one record of operands.
+/// Writes a request whose answer brings bytes: one record of operands. The number of a shared receive
+/// queue goes where others have immediate data.
 fn write_ask(
     link: &mut Link,
     qp: &mut QpContext,
-    (kind, length): (u8, u32),
+    (kind, srq): (u8, Option<u32>),
     operands: &[u64],
 ) -> bool {
-    debug_assert_eq!(operands.len() * 8, length as usize);
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
-    let flags = RecordFlags::FIRST | RecordFlags::LAST | record_flags(false, signaled);
-    let header = Header::new(kind, flags, length, qp.peer);
+    let mut flags = RecordFlags::FIRST | RecordFlags::LAST | record_flags(false, signaled);
+    flags.set(RecordFlags::IMM, srq.is_some());
+    let header = Header::new(kind, flags, operands.len() as u32 * 8, qp.peer);
     if !link.has_space(header.record()) {
         return false;
     }
-    let to = link.tx.begin(header, 0).cast::<u64>();
+    let to = link.tx.begin(header, srq.unwrap_or(0)).cast::<u64>();
     for (n, operand) in operands.iter().enumerate() {
         // SAFETY: `begin` gives space for the record, 8-byte aligned.
         unsafe { to.add(n).write(*operand) };
@@ -249,40 +254,38 @@ fn write_ask(
 /// Where a payload goes at the peer.
 #[derive(Clone, Copy)]
 enum Onto {
-    /// The next receive.
-    Receive,
-    /// The next receive of the shared queue of that number.
-    Srq(u32),
-    /// Its memory.
-    Memory(Remote),
+    /// The next receive, of the shared queue of that number if there is one.
+    Receive(Option<u32>),
+    /// Its memory; for the domain of that shared queue if there is one.
+    Memory(Remote, Option<u32>),
 }
 
 impl Onto {
     /// What says so: the kind of the records, and bytes of operands in each.
     fn kind(self) -> (u8, u32) {
         match self {
-            Onto::Receive => (KIND_SEND, 0),
-            Onto::Srq(_) => (KIND_TO_SRQ, SRQ_OPERANDS),
-            Onto::Memory(_) => (KIND_WRITE, WRITE_OPERANDS),
+            Onto::Receive(None) => (KIND_SEND, 0),
+            Onto::Receive(Some(_)) => (KIND_TO_SRQ, SRQ_OPERANDS),
+            Onto::Memory(..) => (KIND_WRITE, WRITE_OPERANDS),
         }
     }
 }
 
-/// Writes what takes a receive of the shared queue of that number. The immediate data of a WRITE
-/// comes in a record of its own, behind it.
-fn write_xrc(link: &mut Link, qp: &mut QpContext, pending: &Pending, srq: u32, op: XrcOp) -> bool {
-    let (to, imm) = match op {
-        XrcOp::Send => return write_fragments(link, qp, pending, Onto::Srq(srq), (None, 0)),
-        XrcOp::SendWithImm(word) | XrcOp::SendWithInv(word) => {
-            return write_fragments(link, qp, pending, Onto::Srq(srq), (Some(word), 0));
-        }
-        XrcOp::WriteWithImm(to, imm) => (to, imm),
-    };
+/// Writes a WRITE whose immediate data is for the shared queue of that number: in a record of its
+/// own, behind it.
+fn write_with_notice(
+    link: &mut Link,
+    qp: &mut QpContext,
+    pending: &Pending,
+    to: Remote,
+    (srq, imm): (u32, u32),
+) -> bool {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
     let whole = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::IMM;
     let flags = whole | record_flags(pending.solicited, signaled);
     let header = Header::new(KIND_SRQ_NOTICE, flags, SRQ_OPERANDS, qp.peer);
-    if !write_fragments(link, qp, pending, Onto::Memory(to), (None, header.record())) {
+    let onto = Onto::Memory(to, Some(srq));
+    if !write_fragments(link, qp, pending, onto, (None, header.record())) {
         return false;
     }
     let place = link.tx.begin(header, imm).cast::<u64>();
@@ -303,6 +306,10 @@ fn write_fragments(
 ) -> bool {
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
     let (kind, operands) = onto.kind();
+    let named = match onto {
+        Onto::Memory(_, srq) => srq,
+        Onto::Receive(_) => None,
+    };
     let closes = match pending.op {
         SendOp::SendWithInv(_) => true,
         SendOp::Xrc { op, .. } => matches!(op, XrcOp::SendWithInv(_)),
@@ -315,22 +322,22 @@ fn write_fragments(
         let mut flags = record_flags(pending.solicited && last, signaled && last);
         flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
         flags.set(RecordFlags::LAST, last);
-        flags.set(RecordFlags::IMM, last && imm.is_some());
+        flags.set(RecordFlags::IMM, named.is_some() || (last && imm.is_some()));
         flags.set(RecordFlags::INV, last && closes);
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
         if !link.has_space(header.record() + if last { behind } else { 0 }) {
             return false;
         }
-        let mut place = link.tx.begin(header, imm.unwrap_or(0));
+        let mut place = link.tx.begin(header, named.or(imm).unwrap_or(0));
         // SAFETY: `begin` gives space for the record, 8-byte aligned; the poster vouches for the
         // pieces, whose keys were checked.
         unsafe {
             let words = place.cast::<u64>();
             match onto {
-                Onto::Receive => {}
-                Onto::Srq(number) => words.write(number.into()),
-                Onto::Memory(to) => {
+                Onto::Receive(None) => {}
+                Onto::Receive(Some(number)) => words.write(number.into()),
+                Onto::Memory(to, _) => {
                     let size = u64::from(pending.length) << 32;
                     words.write(to.offset(qp.sent_bytes.into()).addr);
                     words.add(1).write(u64::from(to.rkey) | size);

@@ -18,7 +18,7 @@ use super::requester::{admissible, error_wc, push};
 use super::{Breaker, Soft};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
-use crate::provider::{Access, GRH_BYTES, Gid};
+use crate::provider::{GRH_BYTES, Gid};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
 
@@ -157,7 +157,7 @@ impl Inside {
         pieces.push(wr.sge);
         pieces.extend(wr.more.iter().copied());
         let inline = wr.flags.contains(SendFlags::INLINE);
-        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, *sge)) {
+        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, qp.pd, *sge)) {
             return Status::LocalProtection;
         }
         let Destination { ah, qpn, qkey } = to;
@@ -207,7 +207,7 @@ impl Inside {
             return;
         }
         qp.assembly = None;
-        if !self.nic.memory.allows(wr.sge.lkey, wr.sge.addr, length, Access::LOCAL_WRITE) {
+        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
             // The receive itself is wrong, and would be for every datagram.
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());

@@ -11,7 +11,7 @@ use core::ptr;
 use super::backlog::{MESSAGE_MAX, readable, writable};
 use super::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
 use super::link::{Link, Signaled};
-use super::memory::{Memory, Step};
+use super::memory::{Memory, PdMark, Step};
 use super::qp::{QpContext, Sent};
 use super::requester::push;
 use crate::provider::Access;
@@ -49,7 +49,7 @@ pub(super) fn carry_out(
     let Ok(length) = u32::try_from(wr.length()) else { return false };
     let Some(record) = record_of(link, qp, wr, length) else { return false };
     let Some(place) = place_of(link, qp, at, length, right) else { return false };
-    if !pieces_allow(memory, wr, matches!(deed, Deed::Put)) {
+    if !pieces_allow(memory, qp.pd, wr, matches!(deed, Deed::Put)) {
         return false;
     }
     if matches!(deed, Deed::Change(_)) && !place.addr().is_multiple_of(8) {
@@ -113,13 +113,13 @@ fn place_of(
     link.reach.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
 }
 
-fn pieces_allow(memory: &Memory, wr: &SendWr<'_>, outward: bool) -> bool {
+fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> bool {
     if wr.flags.contains(SendFlags::INLINE) {
         return true;
     }
     let allowed = |sge: &Sge| match outward {
-        true => readable(memory, *sge),
-        false => writable(memory, *sge),
+        true => readable(memory, pd, *sge),
+        false => writable(memory, pd, *sge),
     };
     core::iter::once(&wr.sge).chain(wr.more).all(allowed)
 }

@@ -480,8 +480,8 @@ impl Inside {
             qp.rights = Access::empty();
         }
         qp.state = if reliable { State::Rts } else { State::Loose };
-        if reliable && takes {
-            let word = qp_word(qp.num, qp.rights);
+        if qp.kind == QpType::Rc {
+            let word = qp_word(qp.who(), qp.rights);
             self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
         }
         if let Some(link) = &mut self.links[index] {

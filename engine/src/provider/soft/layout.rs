@@ -71,7 +71,8 @@ bitflags! {
     /// Flags in a record header.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct RecordFlags: u8 {
-        /// An immediate word follows the header.
+        /// An immediate word follows the header. In one-sided records of XRC it is the number of a
+        /// shared receive queue.
         const IMM = 1;
         /// The sender wants to hear soon that this was taken: the bit of SIGNALED.
         const ASK = SendFlags::SIGNALED.bits();
@@ -115,9 +116,6 @@ pub(super) const KIND_SRQ_NOTICE: u8 = 9;
 
 /// Operand words of each kind, in bytes.
 pub(super) const WRITE_OPERANDS: u32 = 16;
-pub(super) const READ_OPERANDS: u32 = 16;
-pub(super) const SWAP_OPERANDS: u32 = 32;
-pub(super) const ADD_OPERANDS: u32 = 24;
 pub(super) const ANSWER_OPERANDS: u32 = 8;
 pub(super) const SRQ_OPERANDS: u32 = 8;
 

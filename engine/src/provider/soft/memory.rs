@@ -57,6 +57,29 @@ pub(super) struct Slot {
 /// In a slot's rights: it is a memory window, good for nothing on this side.
 const WINDOW: u32 = 1 << 31;
 
+/// In a slot's rights: the protection domain it belongs to.
+const PD: u32 = 0x7fff_ff00;
+const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
+
+/// A protection domain, where a slot's rights have it: a key is good for its own alone (MR-2), and
+/// that takes no look besides the one at the rights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PdMark(u32);
+
+impl PdMark {
+    /// That of a domain's number; `None` past the last there can be.
+    pub(super) fn of(number: u32) -> Option<PdMark> {
+        (number <= PD >> 8).then_some(PdMark(number << 8))
+    }
+}
+
+/// On whose behalf memory is looked at: a queue pair, and the domain it belongs to.
+#[derive(Clone, Copy)]
+pub(super) struct Who {
+    pub(super) qp: u32,
+    pub(super) pd: PdMark,
+}
+
 /// The bits of a key that its holder may choose (MW-1).
 const TAG: u32 = 0xff;
 
@@ -78,8 +101,8 @@ pub(super) struct InboxSlot {
 #[repr(C)]
 pub(super) struct Table {
     pub(super) inboxes: [InboxSlot; INBOXES],
-    /// By slot: number and rights of a queue pair in RTS, 0 otherwise.
-    pub(super) qps: [AtomicU32; QPS],
+    /// By slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
+    pub(super) qps: [AtomicU64; QPS],
     pub(super) slots: [Slot; REGIONS],
 }
 
@@ -87,9 +110,21 @@ pub(super) struct Table {
 pub const DIRECTORY_BYTES: usize = size_of::<Table>();
 
 /// The word of a queue pair that takes one-sided requests with those rights.
-pub(super) fn qp_word(num: u32, rights: Access) -> u32 {
+pub(super) fn qp_word(who: Who, rights: Access) -> u64 {
     const _: () = assert!(Access::all().bits() < 1 << 7);
-    num << 8 | rights.bits() << 1 | 1
+    u64::from(who.qp << 8 | rights.bits() << 1 | 1) | u64::from(who.pd.0) << 32
+}
+
+/// The domain that such a word names, if it is that of the queue pair, which has that right.
+pub(super) fn pd_in(word: u64, qp: u32, right: Access) -> Option<PdMark> {
+    let pd = PdMark((word >> 32) as u32);
+    let wanted = qp_word(Who { qp, pd }, right);
+    (word & wanted == wanted && (word as u32) >> 8 == qp).then_some(pd)
+}
+
+/// True if a slot's rights have that one, for who is of that domain.
+pub(super) fn has_right(access: u32, right: Access, pd: PdMark) -> bool {
+    access & (right.bits() | PD) == right.bits() | pd.0
 }
 
 /// Slot of a key.
@@ -177,7 +212,7 @@ impl Memory {
         &self,
         start: u64,
         length: u64,
-        access: Access,
+        (access, pd): (Access, PdMark),
         file: Option<FileName>,
     ) -> Option<u32> {
         let mut free = self.free.lock();
@@ -186,7 +221,7 @@ impl Memory {
         let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
         slot.start.store(start, Ordering::Relaxed);
         slot.length.store(length, Ordering::Relaxed);
-        slot.access.store(access.bits(), Ordering::Relaxed);
+        slot.access.store(access.bits() | pd.0, Ordering::Relaxed);
         slot.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
         slot.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
         // Release pairs with `allows`: who sees the key sees the bounds that go with it.
@@ -195,24 +230,29 @@ impl Memory {
     }
 
     /// A place for a memory window, closed; the key it may have, but for the low bits.
-    pub(super) fn insert_window(&self) -> Option<u32> {
+    pub(super) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop()?;
+        self.table().slots[index as usize].access.store(WINDOW | pd.0, Ordering::Relaxed);
         let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
         Some(key)
     }
 
-    /// Opens a memory window under `binding.rkey`, to the peer of `qp`, or of any queue pair if
-    /// that is 0; a length of 0 leaves it closed. False: the region's key, rights or bounds do not
-    /// allow it (MW-1).
-    pub(super) fn bind(&self, window: u32, binding: &Binding, qp: u32) -> bool {
+    /// Opens a memory window under `binding.rkey`, to the peer of that queue pair, or of any of its
+    /// domain if the number is 0; a length of 0 leaves it closed. False: the region's key, rights
+    /// or bounds do not allow it, or not all are of one domain (MW-1).
+    pub(super) fn bind(&self, window: u32, binding: &Binding, who: Who) -> bool {
+        let Who { qp, pd } = who;
         let slot = &self.table().slots[index_of(window)];
         let wants = Access::MW_BIND
             | match binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
                 true => Access::LOCAL_WRITE,
                 false => Access::empty(),
             };
-        let Some(bounds) = self.region(binding.region as u32, wants) else { return false };
+        let Some(bounds) = self.region(binding.region as u32, wants, pd) else { return false };
+        if slot.access.load(Ordering::Relaxed) & PD != pd.0 {
+            return false;
+        }
         let offset = binding.addr.wrapping_sub(bounds.start);
         let inside = offset.checked_add(binding.length).is_some_and(|end| end <= bounds.length);
         if !inside || (window ^ binding.rkey) & !TAG != 0 {
@@ -226,7 +266,7 @@ impl Memory {
         }
         slot.start.store(binding.addr, Ordering::Relaxed);
         slot.length.store(binding.length, Ordering::Relaxed);
-        slot.access.store(binding.access.bits() | WINDOW, Ordering::Relaxed);
+        slot.access.store(binding.access.bits() | WINDOW | pd.0, Ordering::Relaxed);
         slot.fd.store(0, Ordering::Relaxed);
         slot.parent.store(binding.region as u32, Ordering::Relaxed);
         slot.qp.store(qp, Ordering::Relaxed);
@@ -293,38 +333,46 @@ impl Memory {
         free.inboxes[place] = false;
     }
 
-    /// True if the key is alive, the bytes lie inside its region, and the right is there (MR-2).
+    /// True if the key is alive and of that domain, the bytes lie inside its region, and the right is
+    /// there (MR-2).
     ///
     /// For memory that the poster of a request vouches for: who deregisters it while it is in use
     /// breaks the contract of that post.
     #[inline(always)]
-    pub(super) fn allows(&self, key: u32, start: u64, length: u32, right: Access) -> bool {
-        self.region(key, right).is_some_and(|bounds| bounds.hold(start, length))
+    pub(super) fn allows(
+        &self,
+        key: u32,
+        start: u64,
+        length: u32,
+        (right, pd): (Access, PdMark),
+    ) -> bool {
+        self.region(key, right, pd).is_some_and(|bounds| bounds.hold(start, length))
     }
 
-    /// Where the region of a key lies, if it is alive and the right is there.
+    /// Where the region of a key lies, if it is alive and of that domain, and the right is there.
     #[inline(always)]
-    fn region(&self, key: u32, right: Access) -> Option<Bounds> {
+    fn region(&self, key: u32, right: Access, pd: PdMark) -> Option<Bounds> {
         let slot = &self.table().slots[index_of(key)];
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
-        let allowed = slot.access.load(Ordering::Relaxed) & (right.bits() | WINDOW) == right.bits();
+        let looked_at = right.bits() | WINDOW | PD;
+        let allowed = slot.access.load(Ordering::Relaxed) & looked_at == right.bits() | pd.0;
         let start = slot.start.load(Ordering::Relaxed);
         allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
     }
 
-    /// As [`Memory::allows`], for what the peer of `qp` asks, of a region or through a window:
+    /// As [`Memory::allows`], for what the peer of a queue pair asks, of a region or through a window:
     /// while the answer is held, the region stays.
     pub(super) fn lend(
         &self,
-        qp: u32,
+        who: Who,
         key: u32,
         start: u64,
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
-        let (region, right) = match self.behind_window(qp, key, (start, length), right) {
+        let (region, right) = match self.behind_window(who, key, (start, length), right) {
             Some(region) => (region, Access::empty()),
             None => (key, right),
         };
@@ -333,13 +381,14 @@ impl Memory {
         count.fetch_add(1, Ordering::SeqCst);
         let lent = Lent { count };
         fence(Ordering::SeqCst);
-        if self.allows(region, start, length, right) { Some(lent) } else { None }
+        let allowed = self.allows(region, start, length, (right, who.pd));
+        allowed.then_some(lent)
     }
 
     /// The region behind an open window that allows this.
     fn behind_window(
         &self,
-        qp: u32,
+        Who { qp, pd }: Who,
         key: u32,
         (start, length): (u64, u32),
         right: Access,
@@ -348,8 +397,8 @@ impl Memory {
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
-        let wanted = right.bits() | WINDOW;
-        let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
+        let wanted = right.bits() | WINDOW | pd.0;
+        let allowed = slot.access.load(Ordering::Relaxed) & (wanted | PD) == wanted;
         let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
         let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
         let region = slot.parent.load(Ordering::Relaxed);
@@ -382,18 +431,25 @@ impl Bounds {
 pub(super) struct Recent {
     /// Its key; 0, with no bytes, for none.
     key: u32,
+    /// The domain whose regions it may be: that of its receive queue.
+    pd: PdMark,
     /// [`Memory::removals`] when it was looked up: while that is the same, the key is alive.
     removals: u64,
     bounds: Bounds,
 }
 
 impl Recent {
+    /// None yet, for a receive queue of that domain.
+    pub(super) fn of(pd: PdMark) -> Recent {
+        Recent { pd, ..Recent::default() }
+    }
+
     /// Forgets the region if any has gone since it was looked up. For the start of a poll: an
     /// access in the same poll may already be under way when a region goes.
     #[inline(always)]
     pub(super) fn renew(&mut self, memory: &Memory) {
         if self.removals != memory.removals() {
-            *self = Recent::default();
+            *self = Recent::of(self.pd);
         }
     }
 
@@ -414,8 +470,8 @@ impl Recent {
     fn open(&mut self, memory: &Memory, key: u32) -> bool {
         // Counted before the look: a region that goes in between makes this one old.
         let removals = memory.removals();
-        let Some(bounds) = memory.region(key, Access::LOCAL_WRITE) else { return false };
-        *self = Recent { key, removals, bounds };
+        let Some(bounds) = memory.region(key, Access::LOCAL_WRITE, self.pd) else { return false };
+        *self = Recent { key, pd: self.pd, removals, bounds };
         true
     }
 }
@@ -468,12 +524,15 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::{thread, vec};
 
+    /// The domain of most tests.
+    const HOME: PdMark = PdMark(0);
+
     fn memory() -> Memory {
         Memory::new(None, [7; 32])
     }
 
     fn insert(memory: &Memory, access: Access) -> u32 {
-        memory.insert(0x1000, 0x100, access, None).unwrap()
+        memory.insert(0x1000, 0x100, (access, HOME), None).unwrap()
     }
 
     /// MR-2: bounds and rights; every address around both ends.
@@ -482,17 +541,17 @@ mod tests {
         let memory = memory();
         let key = insert(&memory, Access::LOCAL_WRITE);
         let none = Access::empty();
-        assert!(memory.allows(key, 0x1000, 0x100, Access::LOCAL_WRITE));
-        assert!(memory.allows(key, 0x1100, 0, none));
-        assert!(!memory.allows(key, 0x1101, 0, none));
-        assert!(!memory.allows(key, 0xfff, 1, none));
-        assert!(!memory.allows(key, 0x1000, 0x101, none));
-        assert!(!memory.allows(key, 0x10ff, 2, none));
-        assert!(!memory.allows(key, u64::MAX, u32::MAX, none));
-        assert!(!memory.allows(key, 0x1000, 8, Access::REMOTE_WRITE));
-        assert!(!memory.allows(0, 0, 0, none));
+        assert!(memory.allows(key, 0x1000, 0x100, (Access::LOCAL_WRITE, HOME)));
+        assert!(memory.allows(key, 0x1100, 0, (none, HOME)));
+        assert!(!memory.allows(key, 0x1101, 0, (none, HOME)));
+        assert!(!memory.allows(key, 0xfff, 1, (none, HOME)));
+        assert!(!memory.allows(key, 0x1000, 0x101, (none, HOME)));
+        assert!(!memory.allows(key, 0x10ff, 2, (none, HOME)));
+        assert!(!memory.allows(key, u64::MAX, u32::MAX, (none, HOME)));
+        assert!(!memory.allows(key, 0x1000, 8, (Access::REMOTE_WRITE, HOME)));
+        assert!(!memory.allows(0, 0, 0, (none, HOME)));
         for odd in [u32::MAX, key ^ 1, key.wrapping_add(1 << SECRET_BITS)] {
-            assert!(!memory.allows(odd, 0x1000, 1, none), "key {odd:x}");
+            assert!(!memory.allows(odd, 0x1000, 1, (none, HOME)), "key {odd:x}");
         }
     }
 
@@ -501,7 +560,7 @@ mod tests {
     fn mr_3_a_window_forgets_what_has_gone() {
         let memory = memory();
         let keep = insert(&memory, Access::LOCAL_WRITE);
-        let go = memory.insert(0x9000, 0x100, Access::LOCAL_WRITE, None).unwrap();
+        let go = memory.insert(0x9000, 0x100, (Access::LOCAL_WRITE, HOME), None).unwrap();
         let read_only = insert(&memory, Access::empty());
         let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
         let mut window = Recent::default();
@@ -525,18 +584,18 @@ mod tests {
     fn mr_3_stale_keys_fail() {
         let memory = memory();
         let old: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
-        assert_eq!(memory.insert(0, 8, Access::all(), None), None, "the table is full");
+        assert_eq!(memory.insert(0, 8, (Access::all(), HOME), None), None, "the table is full");
         for key in &old {
             memory.remove(*key);
-            assert!(!memory.allows(*key, 0x1000, 1, Access::empty()));
+            assert!(!memory.allows(*key, 0x1000, 1, (Access::empty(), HOME)));
         }
         let new: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
-        let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, Access::empty());
+        let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, (Access::empty(), HOME));
         let slots = |keys: &[u32]| keys.iter().map(|key| index_of(*key)).collect::<HashSet<_>>();
         assert_eq!(slots(&old), slots(&new), "the slots are reused");
         // One in 2^20 meets its old key again; of 4095, hardly ever two.
         assert!(old.iter().filter(stale).count() < 2);
-        assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, Access::empty())));
+        assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, (Access::empty(), HOME))));
     }
 
     /// Keys do not follow from one another, nor from the order of registration, and another
@@ -567,7 +626,9 @@ mod tests {
                 for () in users {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
-                            if let Some(lent) = memory.lend(1, key, 0x1000, 8, Access::all()) {
+                            if let Some(lent) =
+                                memory.lend(Who { qp: 1, pd: HOME }, key, 0x1000, 8, Access::all())
+                            {
                                 assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
                                 drop(lent);
                             }

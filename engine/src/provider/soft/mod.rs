@@ -27,6 +27,7 @@ mod memory;
 mod models;
 mod nic;
 mod path;
+mod pd;
 mod qp;
 mod reach;
 mod recvq;
@@ -68,6 +69,7 @@ use self::domain::{Command, Connect, Domain, Owned};
 use self::link::Link;
 use self::nic::Nic;
 use self::path::Groups;
+use self::pd::Pd;
 use self::qp::{ASKS_MAX, QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use self::region::{BOUND_BY_CALL, bound_kind};
@@ -123,6 +125,7 @@ impl Host {
 pub struct Soft {
     nic: Arc<Nic>,
     shared: Arc<Domain>,
+    pd: Pd,
 }
 
 impl Soft {
@@ -132,7 +135,7 @@ impl Soft {
     pub fn new(name: &str, host: Host, directory: Option<Mapping>) -> Soft {
         let nic = Arc::new(Nic::new(name, host, directory));
         let shared = Arc::new(Domain::new(&nic, Sharing::Shared));
-        Soft { nic, shared }
+        Soft { nic, shared, pd: Pd::default() }
     }
 
     /// Makes a queue pair in INIT (`ibv_create_qp`).
@@ -190,7 +193,7 @@ impl Soft {
                 caps.recv_wr = 0;
                 srq.queue.clone()
             }
-            None => Arc::new(RecvQueue::new(self.nic.next_queue(), caps.recv_wr)),
+            None => Arc::new(RecvQueue::new(self.nic.next_queue(), caps.recv_wr, self.pd.mark())),
         };
         let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {
@@ -206,10 +209,12 @@ impl Soft {
             recv_cq: init.recv_cq.index,
             rq_shared: init.srq.is_some(),
             signal_all: init.signal_all,
+            pd: self.pd.mark(),
         };
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.datagrams = datagrams;
-        let kept = (Some((init.send_cq.clone(), init.recv_cq.clone())), None);
+        let cqs = Some((init.send_cq.clone(), init.recv_cq.clone()));
+        let kept = (cqs, None, Some(self.pd.clone()));
         Ok(SoftQp::new(&init.send_cq.domain, context, caps, queue, kept).with_groups(groups))
     }
 
@@ -249,6 +254,18 @@ impl Provider for Soft {
         &self.nic.caps
     }
 
+    fn alloc_pd(&self) -> Result<Soft, SetupError> {
+        Ok(Soft { pd: Pd::new(&self.nic)?, ..self.clone() })
+    }
+
+    fn is_same_device(&self, other: &Soft) -> bool {
+        Arc::ptr_eq(&self.nic, &other.nic)
+    }
+
+    fn pd_users(&self) -> usize {
+        self.pd.users()
+    }
+
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
         let asked = || format!("a region of {} bytes with {access:?}", memory.len());
         if !access.is_consistent() {
@@ -259,8 +276,10 @@ impl Provider for Soft {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let shown = self.nic.memory.is_shared() && access.intersects(remote);
         let file = if shown { (self.nic.host.name_file)(&memory) } else { None };
-        match self.nic.memory.insert(start, length, access, file) {
-            Some(key) => Ok(SoftRegion { nic: self.nic.clone(), memory, key }),
+        match self.nic.memory.insert(start, length, (access, self.pd.mark()), file) {
+            Some(key) => {
+                Ok(SoftRegion { nic: self.nic.clone(), memory, key, _pd: self.pd.clone() })
+            }
             None => Err(table_full(asked())),
         }
     }
@@ -285,8 +304,8 @@ impl Provider for Soft {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth));
-        Ok(SoftSrq { xrc: None, queue })
+        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));
+        Ok(SoftSrq { xrc: None, queue, _pd: self.pd.clone() })
     }
 
     fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
@@ -307,8 +326,8 @@ impl Provider for Soft {
     }
 
     fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
-        match self.nic.memory.insert_window() {
-            Some(key) => Ok(SoftWindow { nic: self.nic.clone(), kind, key }),
+        match self.nic.memory.insert_window(self.pd.mark()) {
+            Some(key) => Ok(SoftWindow { nic: self.nic.clone(), kind, key, _pd: self.pd.clone() }),
             None => Err(table_full(String::from("a memory window"))),
         }
     }
@@ -327,7 +346,7 @@ impl Provider for Soft {
 
     fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
         let gid = to.route.map(|route| route.gid).unwrap_or_default();
-        SoftAh::new(&self.nic.caps.device, gid, &self.nic.host).ok_or_else(|| {
+        SoftAh::new(&self.nic.caps.device, gid, &self.nic.host, &self.pd).ok_or_else(|| {
             let asked = format!("an address handle to {gid}");
             SetupError::new(Code::NoDevice, asked, "there is no such device, or not any more")
                 .cure("take the address from an event or a datagram of that device")
@@ -465,6 +484,7 @@ pub struct SoftSrq {
     /// Before the queue: from then on nothing fills its receives.
     xrc: Option<Arc<XrcPlace>>,
     queue: Arc<RecvQueue>,
+    _pd: Pd,
 }
 
 impl Srq for SoftSrq {
@@ -513,8 +533,8 @@ pub struct SoftQp {
     groups: Option<Arc<Groups>>,
 }
 
-/// What a queue pair belongs to: completion queues, or an XRC domain.
-type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>);
+/// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
+type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>, Option<Pd>);
 
 // SAFETY: the context lives in the domain until this handle asks for its destruction, and is
 // touched only inside `Domain::enter`.

@@ -36,6 +36,7 @@ pub(super) struct Nic {
     domains: AtomicU32,
     queues: AtomicU32,
     srqs: AtomicU32,
+    pds: AtomicU32,
     pub(super) common_xrcd: Mutex<DefaultXrcd>,
     numbers: Mutex<Numbers>,
 }
@@ -74,6 +75,7 @@ impl Nic {
             domains: AtomicU32::new(0),
             queues: AtomicU32::new(0),
             srqs: AtomicU32::new(1),
+            pds: AtomicU32::new(1),
             common_xrcd: Mutex::default(),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0 }),
         }
@@ -114,6 +116,13 @@ impl Nic {
     /// A number for an XRC domain or a shared receive queue of one; never 0.
     pub(super) fn next_srq(&self) -> u32 {
         self.srqs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for a protection domain; never 0, which is the device's own.
+    pub(super) fn next_pd(&self) -> u32 {
+        // It stays at the last: no number is given twice.
+        let next = |pd: u32| pd.checked_add(1);
+        self.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(u32::MAX)
     }
 
     /// A queue pair number nobody has: 24 bits, never 0 or 1 (reserved), with a slot of its own.

@@ -24,6 +24,7 @@ use std_alloc::vec::Vec;
 use super::Host;
 use super::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
 use super::memory::FileName;
+use super::pd::Pd;
 use super::qp::SEND_SGE_MAX;
 use super::reach::{Attach, Reach};
 use crate::error::{Code, SetupError};
@@ -87,7 +88,7 @@ fn device_of(Gid(gid): Gid) -> (i32, FileName) {
 
 /// An address handle of the soft device.
 #[derive(Clone)]
-pub struct SoftAh(Arc<Path>);
+pub struct SoftAh(Arc<Path>, #[expect(dead_code, reason = "a user of its domain")] Pd);
 
 impl AddressHandle for SoftAh {
     fn name(&self) -> AhName {
@@ -97,7 +98,7 @@ impl AddressHandle for SoftAh {
 
 impl SoftAh {
     /// The way to a device or a group; `None` if there is no such device.
-    pub(super) fn new(device: &str, to: Gid, host: &Host) -> Option<SoftAh> {
+    pub(super) fn new(device: &str, to: Gid, host: &Host, pd: &Pd) -> Option<SoftAh> {
         let neighbours = host.neighbours?;
         let path = if to.is_multicast() {
             let group = Group {
@@ -111,7 +112,7 @@ impl SoftAh {
             let (process, directory) = device_of(to);
             Path::Device((neighbours.reach)(process, directory)?)
         };
-        Some(SoftAh(Arc::new(path)))
+        Some(SoftAh(Arc::new(path), pd.clone()))
     }
 }
 

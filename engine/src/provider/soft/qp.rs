@@ -8,6 +8,7 @@ use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
 use super::inbox::Inbox;
+use super::memory::{PdMark, Who};
 use super::xrc::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
@@ -145,6 +146,8 @@ pub(super) struct QpContext {
     pub(super) signal_all: bool,
     /// What the headers of all its whole messages have in common; set when connected.
     pub(super) common: u64,
+    /// The protection domain it belongs to.
+    pub(super) pd: PdMark,
     /// The link from which a whole message may be taken without another look: the link slot in
     /// RTS with no message half received, `CLOSED` otherwise.
     pub(super) open_on: usize,
@@ -234,6 +237,7 @@ pub(super) struct QpParts {
     pub(super) recv_cq: usize,
     pub(super) rq_shared: bool,
     pub(super) signal_all: bool,
+    pub(super) pd: PdMark,
 }
 
 impl QpContext {
@@ -245,6 +249,7 @@ impl QpContext {
             kind: parts.kind,
             signal_all: parts.signal_all,
             common: 0,
+            pd: parts.pd,
             open_on: CLOSED,
             link: CLOSED,
             peer: 0,
@@ -291,6 +296,11 @@ impl QpContext {
             rnr_since_ns: None,
             xrc: XrcPart::default(),
         }
+    }
+
+    /// On whose behalf it uses memory.
+    pub(super) fn who(&self) -> Who {
+        Who { qp: self.num, pd: self.pd }
     }
 
     /// Free slots of the send queue.

@@ -22,7 +22,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::inbox::{INBOX_BYTES, OpenBell, Outlet};
-use super::memory::{FileName, INBOXES, REGIONS, Table, index_of, qp_word};
+use super::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_of, pd_in};
 use super::nic::QPS;
 use crate::provider::Access;
 
@@ -148,19 +148,17 @@ impl Reach {
         right: Access,
     ) -> Option<*mut u8> {
         let word = self.table().qps[qp as usize % QPS].load(Ordering::Acquire);
-        if word & qp_word(qp, right) != qp_word(qp, right) || word >> 8 != qp {
-            return None;
-        }
+        let pd = pd_in(word, qp, right)?;
         let slot = &self.table().slots[index_of(key)];
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
         let offset = addr.wrapping_sub(slot.start.load(Ordering::Relaxed));
         let inside = offset.saturating_add(length.into()) <= slot.length.load(Ordering::Relaxed);
-        let access = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed));
+        let allowed = has_right(slot.access.load(Ordering::Relaxed), right, pd);
         // Acquire: the words above are those of this key if it is still the slot's.
         fence(Ordering::Acquire);
-        if !inside || !access.contains(right) || slot.key.load(Ordering::Relaxed) != key {
+        if !inside || !allowed || slot.key.load(Ordering::Relaxed) != key {
             return None;
         }
         let view = &self.views[index_of(key)];

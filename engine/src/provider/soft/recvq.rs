@@ -13,7 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-use super::memory::Recent;
+use super::memory::{PdMark, Recent};
 use super::sleep::Sleeper;
 use crate::wr::{PostCause, PostError, RecvWr};
 
@@ -66,6 +66,8 @@ impl Ring {
 pub(super) struct RecvQueue {
     /// Unique within the device.
     id: u32,
+    /// The protection domain it belongs to.
+    pd: PdMark,
     ring: Mutex<Ring>,
     depth: u32,
     /// Domains that consume from it.
@@ -75,12 +77,13 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue for `depth` receives.
-    pub(super) fn new(id: u32, depth: u32) -> RecvQueue {
+    /// A queue for `depth` receives, in memory of that domain.
+    pub(super) fn new(id: u32, depth: u32, pd: PdMark) -> RecvQueue {
         let size = depth.max(1).next_power_of_two() as usize;
         let slots = vec![RecvWr::default(); size].into_boxed_slice();
         RecvQueue {
             id,
+            pd,
             ring: Mutex::new(Ring {
                 slots,
                 head: 0,
@@ -103,6 +106,10 @@ impl RecvQueue {
         self.depth
     }
 
+    pub(super) fn pd(&self) -> PdMark {
+        self.pd
+    }
+
     /// One more domain consumes from here; its stash.
     pub(super) fn attach(&self, sleeper: &Arc<Sleeper>) -> Stash {
         self.users.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +122,7 @@ impl RecvQueue {
             Some(number) => ring.claims[number] = Some(claim),
             None => ring.claims.push(Some(claim)),
         }
-        let (recent, wrs) = (Recent::default(), [RecvWr::default(); STASH]);
+        let (recent, wrs) = (Recent::of(self.pd), [RecvWr::default(); STASH]);
         Stash { number, used, next: 0, end: 0, recent, wrs }
     }
 
@@ -322,7 +329,7 @@ mod tests {
     /// PL-5: the walk stops at the first without room, what came before is posted.
     #[test]
     fn pl_5_post_beyond_depth_takes_the_first() {
-        let queue = RecvQueue::new(0, 3);
+        let queue = RecvQueue::new(0, 3, PdMark::default());
         let list: Vec<_> = (0..5).map(wr).collect();
         let error = queue.post(&list).unwrap_err();
         assert_eq!((error.accepted, error.cause), (3, PostCause::Full));
@@ -332,7 +339,7 @@ mod tests {
     /// PL-5: the depth counts what a domain has fetched ahead and not used, and nothing else.
     #[test]
     fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
-        let queue = RecvQueue::new(0, 64);
+        let queue = RecvQueue::new(0, 64, PdMark::default());
         let mut stash = attach(&queue);
         let list: Vec<_> = (0..64).map(wr).collect();
         queue.post(&list).unwrap();
@@ -349,7 +356,7 @@ mod tests {
     /// Section 2.7: first in, first out, over stash and give-back.
     #[test]
     fn receives_leave_in_order_also_after_a_give_back() {
-        let queue = RecvQueue::new(0, 256);
+        let queue = RecvQueue::new(0, 256, PdMark::default());
         let mut one = attach(&queue);
         let mut two = attach(&queue);
         let list: Vec<_> = (0..256).map(wr).collect();
@@ -370,7 +377,7 @@ mod tests {
     /// before; then none until a limit is set again.
     #[test]
     fn srq_limit_fires_once_when_fewer_are_left() {
-        let queue = RecvQueue::new(0, 256);
+        let queue = RecvQueue::new(0, 256, PdMark::default());
         let mut stash = attach(&queue);
         let list: Vec<_> = (0..200).map(wr).collect();
         queue.post(&list).unwrap();

@@ -5,6 +5,7 @@ use doorbell_alloc::Mapping;
 use std_alloc::sync::Arc;
 
 use super::nic::Nic;
+use super::pd::Pd;
 use crate::provider::{Region, Window, WindowKind};
 
 /// Registered memory of the soft device.
@@ -12,6 +13,7 @@ pub struct SoftRegion {
     pub(super) nic: Arc<Nic>,
     pub(super) memory: Mapping,
     pub(super) key: u32,
+    pub(super) _pd: Pd,
 }
 
 // SAFETY: the mapping is owned and stays at its address until the region is dropped.
@@ -58,6 +60,7 @@ pub struct SoftWindow {
     pub(super) nic: Arc<Nic>,
     pub(super) kind: WindowKind,
     pub(super) key: u32,
+    pub(super) _pd: Pd,
 }
 
 impl Window for SoftWindow {

@@ -650,7 +650,7 @@ fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     if length > limit || !wr.more.is_empty() || wr.flags.contains(SendFlags::FENCE) {
         return None;
     }
-    if !inline && !backlog::readable(memory, wr.sge) {
+    if !inline && !backlog::readable(memory, qp.pd, wr.sge) {
         return None;
     }
     let imm = match wr.op {

@@ -409,7 +409,7 @@ impl Inside {
             return self.refuse(link, header, qp, statuses, sink);
         }
         let to = wr.sge.addr + u64::from(received);
-        if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
+        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
             let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
         }
@@ -427,6 +427,13 @@ impl Inside {
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         true
+    }
+
+    /// True if those bytes may be written as a receive of the queue that the queue pair has: of that
+    /// queue's domain (section 2.7).
+    pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
+        let pd = self.rqs[qp.rq].queue.pd();
+        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
     }
 
     /// A record for a queue pair that is not there, not on this link, not ready, or dead.

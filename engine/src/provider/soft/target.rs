@@ -70,11 +70,11 @@ impl Inside {
         // have gone meanwhile, and a peer may name another.
         let range = if qp.writing.is_none() { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(qp.num, rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
-        let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST);
+        let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST) && !qp.kind.is_xrc();
         if notifies && !self.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
@@ -150,7 +150,7 @@ impl Inside {
         }
         let allowed = || {
             let memory = &self.nic.memory;
-            memory.lend(qp.num, rkey, addr, length, Access::REMOTE_READ).is_some()
+            memory.lend(qp.who(), rkey, addr, length, Access::REMOTE_READ).is_some()
         };
         if length > 0 && !allowed() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
@@ -185,7 +185,7 @@ impl Inside {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         let nic = self.nic.clone();
-        let Some(lent) = nic.memory.lend(qp.num, rkey, addr, 8, Access::REMOTE_ATOMIC) else {
+        let Some(lent) = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         };
         // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change
@@ -198,7 +198,7 @@ impl Inside {
 
     /// The record is done with, and its answer goes out when there is space.
     fn owe(&mut self, link: &mut Link, header: Header, qp: &mut QpContext, owed: Owed) {
-        link.owe(Answer { qp: qp.num, peer: qp.peer, owed });
+        link.owe(Answer { who: qp.who(), peer: qp.peer, owed });
         qp.owed += 1;
         link.consume(header);
     }

@@ -149,7 +149,7 @@ impl Inside {
             return Coming::Nothing;
         }
         let to = wr.sge.addr + u64::from(received);
-        if length > 0 && !self.nic.memory.allows(wr.sge.lkey, to, length, Access::LOCAL_WRITE) {
+        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
             // The receive itself is wrong, and would be for every message.
             qp.assembly = None;
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
@@ -211,7 +211,7 @@ impl Inside {
         // The whole range with the first fragment, as on RC.
         let range = if written == 0 { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(qp.num, rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return Coming::Nothing;
         }

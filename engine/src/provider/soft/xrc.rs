@@ -15,8 +15,10 @@ use super::cq::Sink;
 use super::domain::{Command, Domain, Inside};
 use super::layout::{
     Header, KIND_NOTICE, KIND_SEND, KIND_SRQ_NOTICE, KIND_TO_SRQ, KIND_WRITE, RecordFlags,
+    WRITE_OPERANDS,
 };
 use super::link::Link;
+use super::memory::PdMark;
 use super::qp::{QpContext, QpParts};
 use super::recvq::RecvQueue;
 use super::{Soft, SoftCq, SoftQp, SoftSrq, check_depth};
@@ -58,6 +60,7 @@ pub(super) struct XrcQueue {
     xrcd: u32,
     rq: usize,
     cq: usize,
+    pd: PdMark,
 }
 
 /// All of a device, by their numbers.
@@ -130,7 +133,7 @@ impl Soft {
             return Err(SetupError::new(Code::NotSupported, asked, answer)
                 .cure("make it Sharing::Shared, on the same device"));
         }
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth));
+        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));
         let number = self.nic.next_srq();
         self.shared.command(Command::AddSrq(Box::new(NewXrcQueue {
             number,
@@ -139,7 +142,7 @@ impl Soft {
             cq: cq.index,
         })));
         let place = XrcPlace { number, cq: cq.clone(), xrcd: xrcd.clone() };
-        Ok(SoftSrq { queue, xrc: Some(Arc::new(place)) })
+        Ok(SoftSrq { queue, xrc: Some(Arc::new(place)), _pd: self.pd.clone() })
     }
 
     /// Makes a queue pair of [`QpType::XrcRecv`] in INIT: the receiving end of a connection, for
@@ -156,12 +159,14 @@ impl Soft {
             recv_cq: NO_CQ,
             rq_shared: true,
             signal_all: false,
+            // That of the receive queue each request names.
+            pd: PdMark::default(),
         };
         let caps = QpCaps::default();
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.xrc.xrcd = xrcd.0.id;
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), 0));
-        Ok(SoftQp::new(&self.shared, context, caps, queue, (None, Some(xrcd.clone()))))
+        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), 0, PdMark::default()));
+        Ok(SoftQp::new(&self.shared, context, caps, queue, (None, Some(xrcd.clone()), None)))
     }
 }
 
@@ -180,8 +185,9 @@ impl QpContext {
 
 impl Inside {
     pub(super) fn add_srq(&mut self, new: NewXrcQueue) {
+        let pd = new.queue.pd();
         let rq = self.use_queue(new.queue);
-        self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq });
+        self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd });
     }
 
     /// Nobody takes receives of that queue any more, nor fills those taken.
@@ -201,12 +207,27 @@ impl Inside {
     /// Gives the queue pair the receives of the shared queue of that number. False: there is none
     /// in its domain, or a message has begun to fill a receive of another.
     fn take_on(&self, qp: &mut QpContext, number: u32) -> bool {
-        let Some(queue) = self.xrc.get(&number) else { return false };
-        if queue.xrcd != qp.xrc.xrcd || (qp.assembly.is_some() && qp.xrc.srq != number) {
+        let Some(queue) = self.known(qp, number) else { return false };
+        if qp.assembly.is_some() && qp.xrc.srq != number {
             return false;
         }
         (qp.rq, qp.recv_cq, qp.xrc.srq) = (queue.rq, queue.cq, number);
         true
+    }
+
+    /// The shared queue of that number, if it is of the queue pair's domain.
+    fn known(&self, qp: &QpContext, number: u32) -> Option<&XrcQueue> {
+        self.xrc.get(&number).filter(|queue| queue.xrcd == qp.xrc.xrcd)
+    }
+
+    /// True if a one-sided record says for which shared queue's protection domain it is, which the
+    /// queue pair then has; one that touches no memory need not.
+    fn stands_for(&self, link: &Link, header: Header, qp: &mut QpContext) -> bool {
+        if !header.flags().contains(RecordFlags::IMM) {
+            return header.kind() == KIND_WRITE && header.length() == WRITE_OPERANDS;
+        }
+        let named = self.known(qp, link.rx.immediate(header));
+        named.map(|queue| qp.pd = queue.pd).is_some()
     }
 
     /// A record for a queue pair of XRC in RTS, or one that only such a queue pair may get. False:
@@ -225,13 +246,15 @@ impl Inside {
             (None, Some(_)) => kind == KIND_WRITE && !first,
             (None, None) => first,
         };
-        let notifies = kind == KIND_WRITE && flags.contains(RecordFlags::IMM);
-        let nameless = matches!(kind, KIND_SEND | KIND_NOTICE) || notifies;
+        let nameless = matches!(kind, KIND_SEND | KIND_NOTICE);
         let invalid = (None, Status::RemoteInvalidRequest);
         if qp.kind != QpType::XrcRecv || !in_order || nameless {
             return self.refuse(link, header, qp, invalid, sink);
         }
         if !matches!(kind, KIND_TO_SRQ | KIND_SRQ_NOTICE) {
+            if !self.stands_for(link, header, qp) {
+                return self.refuse(link, header, qp, invalid, sink);
+            }
             return self.receive_one_sided(link, header, qp, sink);
         }
         let Some([word]) = link.rx.operands::<1>(header) else {

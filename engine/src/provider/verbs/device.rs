@@ -57,6 +57,8 @@ pub(super) struct Device {
     /// Asking for an event does not block.
     events_ready: bool,
     common_xrcd: Mutex<DefaultXrcd>,
+    /// The device as it was opened, of one with a further domain.
+    root: Option<Arc<Device>>,
 }
 
 // SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
@@ -142,6 +144,31 @@ impl Verbs {
     pub(super) fn device(&self) -> &Arc<Device> {
         &self.0
     }
+
+    /// The same device with a new protection domain.
+    pub(super) fn new_pd(&self) -> Result<Verbs, SetupError> {
+        let root = self.0.root();
+        // SAFETY: the context is open.
+        let pd = unsafe { ibv_alloc_pd(root.context()) };
+        let asked = format!("a protection domain on {}", self.name());
+        let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
+        Ok(Verbs(Arc::new(Device {
+            pd,
+            context: root.context,
+            ops: root.ops,
+            caps: root.caps.clone(),
+            ports: root.ports,
+            events_ready: root.events_ready,
+            common_xrcd: Mutex::default(),
+            root: Some(root.clone()),
+        })))
+    }
+
+    /// Handles on its protection domain, and what belongs to that; for the first domain, also the
+    /// completion queues and further domains of the device.
+    pub(super) fn users(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
 }
 
 /// Why there is not one device, and what to do.
@@ -219,7 +246,13 @@ impl Device {
         // SAFETY: the context is open; the descriptor never changes.
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
         let common_xrcd = Mutex::default();
-        Ok(Device { context, pd, ops, caps, ports, events_ready, common_xrcd })
+        let root = None;
+        Ok(Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root })
+    }
+
+    /// The device as it was opened: what belongs to no domain is its.
+    pub(super) fn root(self: &Arc<Device>) -> &Arc<Device> {
+        self.root.as_ref().unwrap_or(self)
     }
 
     pub(super) fn events_ready(&self) -> bool {

@@ -50,6 +50,18 @@ impl Provider for Verbs {
         self.device().caps()
     }
 
+    fn alloc_pd(&self) -> Result<Verbs, SetupError> {
+        self.new_pd()
+    }
+
+    fn is_same_device(&self, other: &Verbs) -> bool {
+        self.context() == other.context()
+    }
+
+    fn pd_users(&self) -> usize {
+        self.users()
+    }
+
     fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
         VerbsRegion::new(self.device(), memory, access)
     }
@@ -60,7 +72,7 @@ impl Provider for Verbs {
         depth: u32,
         _sharing: Sharing,
     ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
-        let cq = VerbsCq::new(self.device(), depth)?;
+        let cq = VerbsCq::new(self.device().root(), depth)?;
         Ok((cq.clone(), VerbsPoller::new(cq)))
     }
 
@@ -69,11 +81,11 @@ impl Provider for Verbs {
     }
 
     fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::open(self.device())
+        VerbsXrcd::open(self.device().root())
     }
 
     fn default_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::common(self.device())
+        VerbsXrcd::common(self.device().root())
     }
 
     fn create_xrc_srq(

@@ -14,9 +14,7 @@ use super::device::PostSend;
 use super::region::flags;
 use super::srq::accepted_of;
 use crate::provider::{QpCaps, QpType};
-use crate::wr::{
-    Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr, XrcOp,
-};
+use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
 /// Builds lists of requests in memory of its own and posts them.
 pub(super) struct Sender {
@@ -186,13 +184,7 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
             raw.wr = atomic(at, add, 0);
         }
         SendOp::Xrc { srq, op } => {
-            let plain = match op {
-                XrcOp::Send => SendOp::Send,
-                XrcOp::SendWithImm(imm) => SendOp::SendWithImm(imm),
-                XrcOp::SendWithInv(key) => SendOp::SendWithInv(key),
-                XrcOp::WriteWithImm(at, imm) => SendOp::WriteWithImm(at, imm),
-            };
-            name(plain, raw);
+            name(op.plain(), raw);
             raw.qp_type = qp_type_t { xrc: xrc_t { remote_srqn: srq } };
         }
         SendOp::SendWithInv(key) => {
@@ -259,7 +251,7 @@ pub(super) fn cause_of(answer: i32) -> PostCause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wr::{AhName, Sge};
+    use crate::wr::{AhName, Sge, XrcOp};
     use core::cell::RefCell;
     use core::ffi::c_int;
     use std_alloc::vec;
@@ -414,6 +406,10 @@ mod tests {
             (XrcOp::SendWithImm(5), 3),
             (XrcOp::WriteWithImm(at, 5), 1),
             (XrcOp::SendWithInv(9), 9),
+            (XrcOp::Write(at), 0),
+            (XrcOp::Read(at), 4),
+            (XrcOp::CompareSwap { at, compare: 1, swap: 2 }, 5),
+            (XrcOp::FetchAdd { at, add: 1 }, 6),
         ] {
             let mut raw = EMPTY;
             name(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);

@@ -31,7 +31,7 @@ fn near(nic: Soft) -> End {
 }
 
 /// A connected pair, each with the other's memory within reach.
-fn mapped_pair() -> (End, End) {
+pub(super) fn mapped_pair() -> (End, End) {
     let ((nic_one, reach_one), (nic_two, reach_two)) = (device(), device());
     let (mut one, mut two) = (near(nic_one), near(nic_two));
     let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();

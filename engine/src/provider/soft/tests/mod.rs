@@ -5,6 +5,7 @@
 
 mod datagrams;
 mod direct;
+mod domains;
 mod held;
 mod messages;
 mod one_sided;

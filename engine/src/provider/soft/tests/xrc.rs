@@ -174,20 +174,54 @@ fn writes_fill_the_ring_to_its_last_bytes() {
 }
 
 #[test]
-fn one_sided_requests_name_no_queue() {
+fn one_sided_requests_take_no_receive() {
     let mut two = taker(4);
     let mut one = two.sender(7);
+    let number = two.number();
     let at = Remote { addr: two.addr(64), rkey: two.region.rkey() };
-    one.fill(0, &pattern(1, 64));
-    one.post(1, SendOp::Write(at), one.sge(0, 64), SendFlags::SIGNALED).unwrap();
-    one.post(2, SendOp::Read(at), one.sge(256, 64), SendFlags::SIGNALED).unwrap();
+    let long = 9000;
+    one.fill(0, &pattern(1, long));
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
-    one.post(3, SendOp::FetchAdd { at, add: 1 }, one.sge(512, 8), fenced).unwrap();
+    let list = [
+        (XrcOp::Write(at), one.sge(0, long)),
+        (XrcOp::Read(at), one.sge(10_000, long)),
+        (XrcOp::FetchAdd { at, add: 1 }, one.sge(20_000, 8)),
+        (XrcOp::CompareSwap { at, compare: 0, swap: 9 }, one.sge(20_008, 8)),
+    ];
+    for (wr_id, (op, sge)) in list.into_iter().enumerate() {
+        one.post(wr_id as u64, to(number, op), sge, fenced).unwrap();
+    }
     let (sent, received) = settle_with(&mut one, &mut two);
-    assert_eq!(statuses(&sent), [Status::Success; 3]);
+    assert_eq!(statuses(&sent), [Status::Success; 4]);
+    let done = [WcOpcode::Write, WcOpcode::Read, WcOpcode::FetchAdd, WcOpcode::CompareSwap];
+    assert!(sent.iter().map(|wc| wc.opcode).eq(done));
     assert!(received.is_empty());
-    assert_eq!(one.bytes(256, 64), pattern(1, 64));
+    assert_eq!(one.bytes(10_000, long), pattern(1, long));
     assert_eq!(two.bytes(64, 1)[0], pattern(1, 1)[0] + 1);
+}
+
+/// The named queue says of which protection domain the memory must be.
+#[test]
+fn one_sided_requests_are_for_the_domain_of_the_queue_they_name() {
+    for (of_region, named) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut two = taker(4);
+        let apart = two.nic.alloc_pd().unwrap();
+        let other = apart.create_xrc_srq(&two.xrcd, &two.cq, 4).unwrap();
+        let strange = apart.register(mapping(4096), Access::all()).unwrap();
+        let mut one = two.sender(7);
+        let at = if of_region { two.region.remote(0) } else { strange.remote(0) };
+        let number = if named { two.number() } else { other.number().unwrap() };
+        one.post(1, to(number, XrcOp::Write(at)), one.sge(0, 8), SendFlags::SIGNALED).unwrap();
+        let (sent, _) = settle_with(&mut one, &mut two);
+        let good = of_region == named;
+        let status = if good { Status::Success } else { Status::RemoteAccess };
+        assert_eq!(statuses(&sent), [status]);
+    }
+    let mut two = taker(4);
+    let mut one = two.sender(7);
+    let op = to(4711, XrcOp::Write(two.region.remote(0)));
+    one.post(1, op, one.sge(0, 8), SendFlags::SIGNALED).unwrap();
+    assert_eq!(statuses(&settle_with(&mut one, &mut two).0), [Status::RemoteInvalidRequest]);
 }
 
 /// No such queue, or one of another domain: the sender hears of an invalid request, no receive is
@@ -276,8 +310,7 @@ fn what_does_not_fit_is_refused() {
     let mut one = two.sender(7);
     let at = Remote { addr: two.addr(0), rkey: two.region.rkey() };
     let malformed = Err(PostError { accepted: 0, cause: PostCause::Malformed });
-    for op in
-        [SendOp::Send, SendOp::SendWithImm(1), SendOp::SendWithInv(1), SendOp::WriteWithImm(at, 1)]
+    for op in [SendOp::Send, SendOp::SendWithInv(1), SendOp::WriteWithImm(at, 1), SendOp::Write(at)]
     {
         assert_eq!(one.post(1, op, one.sge(0, 8), SendFlags::INLINE), malformed, "{op:?}");
     }
