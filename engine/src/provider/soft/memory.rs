@@ -372,7 +372,7 @@ impl Memory {
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
-        let (region, right) = match self.behind_window(who, key, (start, length), right) {
+        let (region, right) = match self.behind_window(who.qp, key, (start, length), right) {
             Some(region) => (region, Access::empty()),
             None => (key, right),
         };
@@ -388,7 +388,7 @@ impl Memory {
     /// The region behind an open window that allows this.
     fn behind_window(
         &self,
-        Who { qp, pd }: Who,
+        qp: u32,
         key: u32,
         (start, length): (u64, u32),
         right: Access,
@@ -397,8 +397,9 @@ impl Memory {
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
-        let wanted = right.bits() | WINDOW | pd.0;
-        let allowed = slot.access.load(Ordering::Relaxed) & (wanted | PD) == wanted;
+        // It is of its region's domain, which is looked at with that.
+        let wanted = right.bits() | WINDOW;
+        let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
         let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
         let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
         let region = slot.parent.load(Ordering::Relaxed);
