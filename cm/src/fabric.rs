@@ -104,8 +104,8 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// The port space it was made in; ids made for requests are in their listener's.
     fn space(&self) -> PortSpace;
 
-    /// The type of its queue pair: by its port space, or as its endpoint was asked for; ids made for
-    /// requests have their listener's.
+    /// The type of its queue pair: by its port space, or as its endpoint was asked for; ids made
+    /// for requests have their listener's.
     fn qp_type(&self) -> QpType;
 
     /// User data, shown with each event of this id; ids made for incoming connections start with

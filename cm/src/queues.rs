@@ -298,8 +298,8 @@ impl<P: Provider> SharedReceive<P> {
         SharedReceive::with(device, &SrqInit::new(depth))
     }
 
-    /// Makes one as `init` says (`ibv_create_srq_ex`): also of an XRC domain, to which queue pairs of
-    /// XRC_RECV bring what senders name it for (SRQ-10). Where no completion queue is given for
+    /// Makes one as `init` says (`ibv_create_srq_ex`): also of an XRC domain, to which queue pairs
+    /// of XRC_RECV bring what senders name it for (SRQ-10). Where no completion queue is given for
     /// that, one is made (SRQ-5).
     ///
     /// # Errors

@@ -125,8 +125,8 @@ pub enum SendOp {
     /// Opens a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
     /// pieces.
     Bind(Binding),
-    /// What goes to the peer of a queue pair of [`QpType::XrcSend`]: a receive that it takes is one of
-    /// the shared receive queue that is named, and memory that it uses is of that queue's
+    /// What goes to the peer of a queue pair of [`QpType::XrcSend`]: a receive that it takes is one
+    /// of the shared receive queue that is named, and memory that it uses is of that queue's
     /// protection domain (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
     Xrc {
         /// The number of the queue ([`crate::provider::Srq::number`]).
@@ -136,8 +136,8 @@ pub enum SendOp {
     },
 }
 
-/// What is done, where a request names a shared receive queue: the operations of [`SendOp`] of these
-/// names.
+/// What is done, where a request names a shared receive queue: the operations of [`SendOp`] of
+/// these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the operation of that name")]
 pub enum XrcOp {

@@ -141,8 +141,8 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
 
     /// Another handle on the same device, with a protection domain of its own (`ibv_alloc_pd`): to
     /// that belong the memory, receive queues, windows, address handles and queue pairs that are
-    /// made through it. Keys are good within their domain (MR-2). Completion queues, XRC domains and
-    /// ids are the device's. The domain goes with all that belongs to it.
+    /// made through it. Keys are good within their domain (MR-2). Completion queues, XRC domains
+    /// and ids are the device's. The domain goes with all that belongs to it.
     ///
     /// # Errors
     /// The device's limit.

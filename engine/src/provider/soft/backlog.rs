@@ -226,8 +226,8 @@ fn write_local(
     Ok(true)
 }
 
-/// Writes a request whose answer brings bytes: one record of operands. The number of a shared receive
-/// queue goes where others have immediate data.
+/// Writes a request whose answer brings bytes: one record of operands. The number of a shared
+/// receive queue goes where others have immediate data.
 fn write_ask(
     link: &mut Link,
     qp: &mut QpContext,

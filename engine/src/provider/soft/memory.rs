@@ -333,8 +333,8 @@ impl Memory {
         free.inboxes[place] = false;
     }
 
-    /// True if the key is alive and of that domain, the bytes lie inside its region, and the right is
-    /// there (MR-2).
+    /// True if the key is alive and of that domain, the bytes lie inside its region, and the right
+    /// is there (MR-2).
     ///
     /// For memory that the poster of a request vouches for: who deregisters it while it is in use
     /// breaks the contract of that post.
@@ -362,8 +362,8 @@ impl Memory {
         allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
     }
 
-    /// As [`Memory::allows`], for what the peer of a queue pair asks, of a region or through a window:
-    /// while the answer is held, the region stays.
+    /// As [`Memory::allows`], for what the peer of a queue pair asks, of a region or through a
+    /// window: while the answer is held, the region stays.
     pub(super) fn lend(
         &self,
         who: Who,

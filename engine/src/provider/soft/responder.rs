@@ -429,8 +429,8 @@ impl Inside {
         true
     }
 
-    /// True if those bytes may be written as a receive of the queue that the queue pair has: of that
-    /// queue's domain (section 2.7).
+    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
+    /// that queue's domain (section 2.7).
     pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
         let pd = self.rqs[qp.rq].queue.pd();
         self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
