@@ -10,7 +10,7 @@ use std_alloc::sync::Arc;
 use super::backlog::readable;
 use super::cq::{Retire, Sink};
 use super::domain::{Command, Domain, Inside};
-use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, SLOTS, Stamp};
+use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
@@ -36,18 +36,14 @@ const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1
 const AROUND: usize = 8 + 12 + 8 + 4;
 
 impl QpContext {
-    /// From INIT to RTS, as a queue pair of UD. What came before is dropped.
-    pub(super) fn open(&mut self, clock: fn() -> u64) {
+    /// From INIT to RTS, as a queue pair of UD. What came before that ticket is dropped: the owner
+    /// may have asked for this long before the domain gets to it, and told its peers meanwhile.
+    pub(super) fn open(&mut self, first: u64, clock: fn() -> u64) {
         let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
             return;
         };
         self.state = State::Loose;
-        for _ in 0..SLOTS {
-            if datagrams.inbox.first(clock).is_none() {
-                return;
-            }
-            datagrams.inbox.advance();
-        }
+        datagrams.inbox.skip_to(first, clock);
     }
 }
 
@@ -76,7 +72,7 @@ impl Soft {
                 SetupError::new(Code::NoMemory, asked, answer).cure("destroy some first")
             })?;
             let member = file.map(|inbox| Member { process: neighbours.process, inbox, qp: num });
-            let groups = Groups::new(&self.nic.caps.device, member);
+            let groups = Groups::new(&self.nic.caps.device, member, inbox.door());
             Ok((Box::new(Datagrams { inbox, place, qkey: 0 }), Arc::new(groups)))
         };
         made().inspect_err(|_| self.nic.free_number(num))
@@ -92,7 +88,9 @@ impl Breaker {
     /// Moves a queue pair of UD from INIT to RTS: it takes what comes, and sends. With any other
     /// nothing happens.
     pub fn open(&self) {
-        self.domain.command(Command::Open { num: self.num });
+        if let Some(groups) = &self.groups {
+            self.domain.command(Command::Open { num: self.num, first: groups.door.next() });
+        }
     }
 
     /// See [`crate::provider::Qp::attach_mcast`].

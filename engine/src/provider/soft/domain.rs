@@ -58,6 +58,8 @@ pub(super) enum Command {
     /// A queue pair of UD goes to RTS.
     Open {
         num: u32,
+        /// What came before that ticket is dropped.
+        first: u64,
     },
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover {
@@ -372,11 +374,11 @@ impl Inside {
                     }
                 }
             }
-            Command::Open { num } => {
+            Command::Open { num, first } => {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
-                    qp.open(self.nic.host.clock);
+                    qp.open(first, self.nic.host.clock);
                     self.worry(qp);
                 }
             }

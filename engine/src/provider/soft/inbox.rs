@@ -12,7 +12,8 @@
 //!
 //! A sender that dies between claim and ready would stop the owner. It waits for a bounded time,
 //! then it takes the slot out of use (`LEFT`) and goes on: whoever claimed it may still be writing
-//! there, so nobody else gets it until that one gives it back (`RETURNED`). A sender that was
+//! there, so nobody else gets it until that one gives it back (`RETURNED`). One that was only slow,
+//! because it lost its processor, does, and puts its datagram into another slot. A sender that was
 //! killed never does, and costs the inbox one slot.
 //!
 //! The owner believes nothing: its place is its own, a slot in a state that cannot be is set right,
@@ -25,6 +26,7 @@ use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
 use spin::Once;
+use std_alloc::sync::Arc;
 
 use super::backlog::gather;
 use super::layout::LINE;
@@ -43,6 +45,9 @@ const SLOT: usize = LINE + DATAGRAM_MAX as usize;
 
 /// Bytes of memory an inbox needs; all zero is empty.
 pub const INBOX_BYTES: usize = LINE + SLOTS as usize * SLOT;
+
+/// Slots that a sender tries that is too slow for the owner each time.
+const TRIES: u32 = 16;
 
 /// How long the owner waits for a sender in the middle of a datagram, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000;
@@ -144,10 +149,10 @@ pub(super) struct Inbox {
     at: u64,
     /// Since when a sender has been in the middle of it.
     since_ns: Option<u64>,
-    _memory: Mapping,
+    memory: Arc<Mapping>,
 }
 
-// SAFETY: the slots lie in memory this value owns, and are atomics, or written by one side at a
+// SAFETY: the slots lie in memory this value keeps, and are atomics, or written by one side at a
 // time as their states say.
 unsafe impl Send for Inbox {}
 
@@ -162,7 +167,22 @@ impl Inbox {
             inode.store(name.inode, Ordering::Relaxed);
         }
         slots.owner().store(num.into(), Ordering::Release);
-        Some(Inbox { slots, at: 0, since_ns: None, _memory: memory })
+        Some(Inbox { slots, at: 0, since_ns: None, memory: Arc::new(memory) })
+    }
+
+    /// The inbox as others than its owner see it.
+    pub(super) fn door(&self) -> Door {
+        Door { slots: self.slots, _memory: self.memory.clone() }
+    }
+
+    /// Takes away what came before that ticket.
+    pub(super) fn skip_to(&mut self, ticket: u64, clock: fn() -> u64) {
+        for _ in 0..SLOTS {
+            if self.first(clock).is_none() || self.at >= ticket {
+                return;
+            }
+            self.advance();
+        }
     }
 
     /// The owner is about to sleep, or awake again. What makes sure that no sender misses it is
@@ -255,6 +275,24 @@ impl Inbox {
     }
 }
 
+/// What can be seen of an inbox by who may not take anything out of it.
+pub(super) struct Door {
+    slots: Slots,
+    _memory: Arc<Mapping>,
+}
+
+// SAFETY: the slots lie in memory this value keeps, and only an atomic of them is read.
+unsafe impl Send for Door {}
+// SAFETY: as above.
+unsafe impl Sync for Door {}
+
+impl Door {
+    /// The ticket of the next datagram that comes.
+    pub(super) fn next(&self) -> u64 {
+        self.slots.hint().load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for Inbox {
     fn drop(&mut self) {
         self.slots.owner().store(0, Ordering::Release);
@@ -296,7 +334,26 @@ impl Outlet {
     /// # Safety
     /// The pieces are readable, and hold `stamp.length` bytes together, at most `DATAGRAM_MAX`.
     pub(super) unsafe fn put(&self, stamp: &Stamp, pieces: &ArrayVec<Sge, SEND_SGE_MAX>) {
-        let Some(ticket) = self.claim() else { return };
+        for _ in 0..TRIES {
+            let Some(ticket) = self.claim() else { return };
+            // SAFETY: as the caller vouches.
+            unsafe { self.fill(ticket, stamp, pieces) };
+            if self.publish(ticket) {
+                break;
+            }
+        }
+        // As in `Alarm::check`: published first, then looked.
+        compiler_fence(Ordering::SeqCst);
+        if self.slots.asleep().load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    /// Writes a datagram into a slot that was claimed.
+    ///
+    /// # Safety
+    /// As for [`Outlet::put`].
+    unsafe fn fill(&self, ticket: u64, stamp: &Stamp, pieces: &ArrayVec<Sge, SEND_SGE_MAX>) {
         let gid = stamp.gid.0;
         let half = |at: usize| u64::from_ne_bytes(core::array::from_fn(|n| gid[at + n]));
         let with_imm = if stamp.imm.is_some() { WITH_IMM } else { 0 };
@@ -313,12 +370,6 @@ impl Outlet {
         }
         // SAFETY: the caller vouches for the pieces; the slot is ours and has DATAGRAM_MAX bytes.
         unsafe { gather(self.slots.payload(ticket), pieces, 0, stamp.length) };
-        self.publish(ticket);
-        // As in `Alarm::check`: published first, then looked.
-        compiler_fence(Ordering::SeqCst);
-        if self.slots.asleep().load(Ordering::Relaxed) != 0 {
-            self.wake();
-        }
     }
 
     /// The first to find the owner asleep rings.
@@ -375,16 +426,18 @@ impl Outlet {
             .map_or_else(|now| now, |_| next)
     }
 
-    /// A claimed slot is written. Release: all of it is seen by who sees that it is ready.
-    fn publish(&self, ticket: u64) {
+    /// A claimed slot is written. Release: all of it is seen by who sees that it is ready. False if
+    /// that came too late: the owner has gone on without it.
+    fn publish(&self, ticket: u64) -> bool {
         let (word, lap) = (self.slots.slot(ticket, 0), ticket / SLOTS);
         let (claimed, ready) = (state(lap, CLAIMED), state(lap, READY));
         let (done, failed) = (Ordering::Release, Ordering::Relaxed);
-        if word.compare_exchange(claimed, ready, done, failed).is_err() {
-            // Too late: the owner has gone on without it.
+        let in_time = word.compare_exchange(claimed, ready, done, failed).is_ok();
+        if !in_time {
             let (left, returned) = (state(lap, LEFT), state(lap, RETURNED));
             let _ = word.compare_exchange(left, returned, done, failed);
         }
+        in_time
     }
 }
 

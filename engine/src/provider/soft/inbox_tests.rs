@@ -23,6 +23,11 @@ fn racing() -> u64 {
     NOW.fetch_add(2 * PATIENCE_NS, Ordering::Relaxed)
 }
 
+/// A clock by which a sender has a few looks of time.
+fn hasty() -> u64 {
+    NOW.fetch_add(PATIENCE_NS / 40, Ordering::Relaxed)
+}
+
 /// An inbox and the memory of a sender's side.
 fn pair() -> (Inbox, Outlet) {
     let memory = MapRequest::new(INBOX_BYTES).pages(Ask::Plain).shared(true).map().unwrap();
@@ -140,7 +145,7 @@ fn a_slow_sender_gives_its_slot_back() {
                 assert_eq!(take(&mut inbox, clock).unwrap().0.from, n);
             }
         }
-        outlet.publish(ticket);
+        assert!(!outlet.publish(ticket), "it is told");
         for n in passed - ahead..passed {
             assert_eq!(take(&mut inbox, clock).unwrap().0.from, n, "after {passed}");
         }
@@ -225,6 +230,35 @@ fn datagrams_are_whole_and_in_order_also_without_patience() {
             stop.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// A sender that the owner gives up every now and then: nothing is lost while there is room.
+#[test]
+fn a_slow_sender_loses_nothing() {
+    let (mut inbox, outlet) = pair();
+    let sent = AtomicU64::new(0);
+    let taken = AtomicU64::new(0);
+    let rounds = 20_000;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=rounds {
+                put(&outlet, 0, &[7; 64]);
+                sent.store(n, Ordering::Release);
+                while taken.load(Ordering::Acquire) < n {
+                    core::hint::spin_loop();
+                }
+            }
+        });
+        for n in 1..=rounds {
+            let mut came = None;
+            while came.is_none() && sent.load(Ordering::Acquire) < n {
+                came = take(&mut inbox, hasty);
+            }
+            let came = came.or_else(|| take(&mut inbox, hasty));
+            taken.store(if came.is_some() { n } else { rounds }, Ordering::Release);
+            assert!(came.is_some(), "number {n} is lost");
+        }
+    });
 }
 
 /// Whatever is written to the memory, the owner gives back lengths that fit, and comes to an end.

@@ -22,7 +22,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::Host;
-use super::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
+use super::inbox::{Door, INBOX_BYTES, OpenBell, Outlet, Stamp};
 use super::memory::FileName;
 use super::pd::Pd;
 use super::qp::SEND_SGE_MAX;
@@ -208,11 +208,13 @@ pub(super) struct Groups {
     device: String,
     member: Option<Member>,
     list: Mutex<Option<Vec<(Gid, Membership)>>>,
+    /// The queue pair's inbox.
+    pub(super) door: Door,
 }
 
 impl Groups {
-    pub(super) fn new(device: &str, member: Option<Member>) -> Groups {
-        Groups { device: device.to_string(), member, list: Mutex::new(Some(Vec::new())) }
+    pub(super) fn new(device: &str, member: Option<Member>, door: Door) -> Groups {
+        Groups { device: device.to_string(), member, list: Mutex::new(Some(Vec::new())), door }
     }
 
     /// See [`crate::provider::Qp::attach_mcast`].

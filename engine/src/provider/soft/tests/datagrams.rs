@@ -291,6 +291,23 @@ fn ud_in_init_everything_is_dropped() {
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
 }
 
+/// The domain gets to it when its owner polls; what comes between is for the queue pair.
+#[test]
+fn ud_what_comes_after_opening_is_kept() {
+    let (mut one, mut two) = pair_of_ud();
+    two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, None, WIDE);
+    two.recv(9, 0, 100);
+    let ah = one.way_to(&two);
+    let op = SendOp::SendTo(to(&ah, &two));
+    one.post(1, op, one.sge(0, 8), SIGNALED).unwrap();
+    two.qp.breaker().set_qkey(QKEY);
+    two.qp.breaker().open();
+    one.post(2, op, one.sge(0, 7), SIGNALED).unwrap();
+    let came = settle(&mut one, &mut two).1;
+    assert_eq!(statuses(&came), [(9, Status::Success)]);
+    assert_eq!(came[0].byte_len as usize, GRH_BYTES + 7, "the one from before is dropped");
+}
+
 #[test]
 fn an_address_of_no_device_is_refused() {
     let one = side("soft0");
