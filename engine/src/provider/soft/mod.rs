@@ -13,6 +13,7 @@
 mod alarm;
 mod answers;
 mod backlog;
+mod breaker;
 mod copy;
 mod cq;
 mod datagram;
@@ -54,6 +55,7 @@ use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
+pub use self::breaker::Breaker;
 pub use self::inbox::{INBOX_BYTES, OpenBell};
 pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
@@ -65,12 +67,11 @@ pub use self::xrc::SoftXrcd;
 
 use self::cq::Arm;
 use self::cq::Queued;
-use self::domain::{Command, Connect, Domain, Owned};
-use self::link::Link;
+use self::domain::{Command, Domain, Owned};
 use self::nic::Nic;
 use self::path::Groups;
 use self::pd::Pd;
-use self::qp::{ASKS_MAX, QpContext, QpParts, State};
+use self::qp::{QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use self::region::{BOUND_BY_CALL, bound_kind};
 use self::xrc::XrcPlace;
@@ -141,7 +142,8 @@ impl Soft {
     /// Makes a queue pair in INIT (`ibv_create_qp`).
     ///
     /// # Errors
-    /// Capacities of 0 or beyond [`Caps`], or completion queues of two different threads.
+    /// Capacities of 0 or beyond [`Caps`], queues of another device (QP-2), or completion queues of
+    /// two different threads.
     pub fn create_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
         let asked = || format!("a queue pair with {:?}", init.caps);
         let invalid = |answer: String| SetupError::new(Code::Invalid, asked(), answer);
@@ -158,6 +160,12 @@ impl Soft {
                 "inline payloads have at most {} bytes",
                 limit.inline_max
             )));
+        }
+        let ours = |nic| Arc::ptr_eq(nic, &self.nic);
+        let cqs = [init.send_cq, init.recv_cq];
+        if !cqs.iter().all(|cq| ours(&cq.place.nic)) || !init.srq.is_none_or(|srq| ours(&srq.nic)) {
+            return Err(invalid(String::from("one of its queues is another device's (QP-2)"))
+                .cure("make them on the device that makes the queue pair"));
         }
         if !Arc::ptr_eq(&init.send_cq.domain, &init.recv_cq.domain) {
             return Err(invalid(String::from("its completion queues belong to different threads"))
@@ -297,7 +305,7 @@ impl Provider for Soft {
             Sharing::Exclusive => (0, None),
         };
         let index = domain.add_cq(depth, bell.clone());
-        let place = Arc::new(CqPlace { domain: domain.clone(), index });
+        let place = Arc::new(CqPlace { nic: self.nic.clone(), domain: domain.clone(), index });
         let cq = SoftCq { domain, index, bell, place };
         Ok((cq.clone(), SoftPoller { cq }))
     }
@@ -305,7 +313,7 @@ impl Provider for Soft {
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
         let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));
-        Ok(SoftSrq { xrc: None, queue, _pd: self.pd.clone() })
+        Ok(SoftSrq { xrc: None, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 
     fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
@@ -385,12 +393,13 @@ pub struct SoftCq {
     index: usize,
     /// Rung by other threads that put an entry in, in the shared domain.
     bell: Option<Bell>,
-    #[expect(dead_code, reason = "gives the place back with the last handle")]
+    /// Gives itself back with the last handle.
     place: Arc<CqPlace>,
 }
 
 /// A completion queue's place in its domain, given back when nobody has a handle on it.
 struct CqPlace {
+    nic: Arc<Nic>,
     domain: Arc<Domain>,
     index: usize,
 }
@@ -483,6 +492,7 @@ impl SoftPoller {
 pub struct SoftSrq {
     /// Before the queue: from then on nothing fills its receives.
     xrc: Option<Arc<XrcPlace>>,
+    nic: Arc<Nic>,
     queue: Arc<RecvQueue>,
     _pd: Pd,
 }
@@ -531,6 +541,8 @@ pub struct SoftQp {
     /// Not gone before the queue pair that is theirs.
     _kept: Kept,
     groups: Option<Arc<Groups>>,
+    /// Ends with the queue pair.
+    life: Arc<()>,
 }
 
 /// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
@@ -569,8 +581,9 @@ impl SoftQp {
         let shared_queue = context.rq_shared || kind.is_xrc();
         let context = NonNull::from(Box::leak(context));
         domain.command(Command::Add(Owned(context), queue.clone()));
-        let (domain, groups) = (domain.clone(), None);
-        SoftQp { domain, context, queue, num, kind, caps, shared_queue, _kept: kept, groups }
+        let (domain, groups, life) = (domain.clone(), None, Arc::new(()));
+        let _kept = kept;
+        SoftQp { domain, context, queue, num, kind, caps, shared_queue, _kept, groups, life }
     }
 
     fn with_groups(mut self, groups: Option<Arc<Groups>>) -> SoftQp {
@@ -612,70 +625,8 @@ impl SoftQp {
             num: self.num,
             queue: self.queue.id(),
             groups: self.groups.clone(),
+            life: Arc::downgrade(&self.life),
         }
-    }
-}
-
-/// Connects and fails a queue pair from another thread than the one that owns it. It does not
-/// keep the queue pair alive.
-#[derive(Clone)]
-pub struct Breaker {
-    domain: Arc<Domain>,
-    num: u32,
-    queue: u32,
-    groups: Option<Arc<Groups>>,
-}
-
-impl Breaker {
-    /// The number of the queue pair.
-    pub fn num(&self) -> u32 {
-        self.num
-    }
-
-    /// See [`SoftQp::place`].
-    pub fn place(&self) -> (u32, u32) {
-        (self.domain.id, self.queue)
-    }
-
-    /// What wakes the domain of the queue pair: for its peers.
-    pub fn bell(&self) -> Option<Bell> {
-        self.domain.sleeper.bell.clone()
-    }
-
-    /// See [`SoftQp::attach`].
-    pub fn attach(&self, link: &Arc<LinkShared>) {
-        self.domain.command(Command::AddLink(Box::new(Link::new(link.clone()))));
-    }
-
-    /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken
-    /// one end of the link ([`LinkShared::acquire`], or as its maker); it goes back when the
-    /// queue pair is dropped, or at once if that has happened already.
-    pub fn connect(&self, link: &Arc<LinkShared>, wiring: Wiring) {
-        self.domain.command(Command::Connect(Connect {
-            num: self.num,
-            peer: wiring.peer,
-            link: link.clone(),
-            rnr_retry: wiring.peer_rnr_retry,
-            rnr_timer_ns: wiring.rnr_timer_ns,
-            initiator_depth: wiring.initiator_depth.min(ASKS_MAX as u8),
-            responder_depth: wiring.responder_depth.min(ASKS_MAX as u8),
-        }));
-    }
-
-    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
-    /// for a queue pair that is connected.
-    pub fn set_rnr_timer(&self, rnr_timer_ns: u64) {
-        self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
-    }
-
-    /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.
-    pub fn fail_lost(&self) {
-        self.domain.command(Command::Fail { num: self.num, lost: true });
-    }
-
-    /// Moves the queue pair to ERR (SM-2); nothing if it is gone.
-    pub fn fail(&self) {
-        self.domain.command(Command::Fail { num: self.num, lost: false });
     }
 }
 

@@ -142,7 +142,8 @@ impl Soft {
             cq: cq.index,
         })));
         let place = XrcPlace { number, cq: cq.clone(), xrcd: xrcd.clone() };
-        Ok(SoftSrq { queue, xrc: Some(Arc::new(place)), _pd: self.pd.clone() })
+        let xrc = Some(Arc::new(place));
+        Ok(SoftSrq { xrc, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 
     /// Makes a queue pair of [`QpType::XrcRecv`] in INIT: the receiving end of a connection, for

@@ -1,0 +1,80 @@
+//! A queue pair as the control plane knows it: it leaves commands, which the domain carries out.
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::{Arc, Weak};
+
+use super::Wiring;
+use super::domain::{Command, Connect, Domain};
+use super::link::{Link, LinkShared};
+use super::path::Groups;
+use super::qp::ASKS_MAX;
+use crate::provider::wake::Bell;
+
+/// Connects and fails a queue pair from another thread than the one that owns it. It does not
+/// keep the queue pair alive.
+#[derive(Clone)]
+pub struct Breaker {
+    pub(super) domain: Arc<Domain>,
+    pub(super) num: u32,
+    pub(super) queue: u32,
+    pub(super) groups: Option<Arc<Groups>>,
+    pub(super) life: Weak<()>,
+}
+
+impl Breaker {
+    /// True once the queue pair has been dropped.
+    pub fn is_gone(&self) -> bool {
+        self.life.strong_count() == 0
+    }
+
+    /// The number of the queue pair.
+    pub fn num(&self) -> u32 {
+        self.num
+    }
+
+    /// See [`super::SoftQp::place`].
+    pub fn place(&self) -> (u32, u32) {
+        (self.domain.id, self.queue)
+    }
+
+    /// What wakes the domain of the queue pair: for its peers.
+    pub fn bell(&self) -> Option<Bell> {
+        self.domain.sleeper.bell.clone()
+    }
+
+    /// See [`super::SoftQp::attach`].
+    pub fn attach(&self, link: &Arc<LinkShared>) {
+        self.domain.command(Command::AddLink(Box::new(Link::new(link.clone()))));
+    }
+
+    /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken
+    /// one end of the link ([`LinkShared::acquire`], or as its maker); it goes back when the
+    /// queue pair is dropped, or at once if that has happened already.
+    pub fn connect(&self, link: &Arc<LinkShared>, wiring: Wiring) {
+        self.domain.command(Command::Connect(Connect {
+            num: self.num,
+            peer: wiring.peer,
+            link: link.clone(),
+            rnr_retry: wiring.peer_rnr_retry,
+            rnr_timer_ns: wiring.rnr_timer_ns,
+            initiator_depth: wiring.initiator_depth.min(ASKS_MAX as u8),
+            responder_depth: wiring.responder_depth.min(ASKS_MAX as u8),
+        }));
+    }
+
+    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
+    /// for a queue pair that is connected.
+    pub fn set_rnr_timer(&self, rnr_timer_ns: u64) {
+        self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
+    }
+
+    /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.
+    pub fn fail_lost(&self) {
+        self.domain.command(Command::Fail { num: self.num, lost: true });
+    }
+
+    /// Moves the queue pair to ERR (SM-2); nothing if it is gone.
+    pub fn fail(&self) {
+        self.domain.command(Command::Fail { num: self.num, lost: false });
+    }
+}
