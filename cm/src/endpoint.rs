@@ -22,6 +22,23 @@ pub struct Endpoint<F: Fabric> {
 impl<F: Fabric> Endpoint<F> {
     /// Makes an endpoint. It is synchronous (EP-11).
     ///
+    /// ```
+    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints, soft::SoftDevice};
+    ///
+    /// # fn made(device: &SoftDevice) -> Result<Endpoint<SoftDevice>, CmError> {
+    /// let info = AddrInfo::resolve("127.0.0.1", "7471", &Hints::passive())?;
+    /// Endpoint::create(device, &info, None)
+    /// # }
+    /// ```
+    /// No address at all cannot be said (EP-14):
+    /// ```compile_fail,E0308
+    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints, soft::SoftDevice};
+    ///
+    /// # fn made(device: &SoftDevice) -> Result<Endpoint<SoftDevice>, CmError> {
+    /// Endpoint::create(device, None, None)
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As for the calls it stands for: resolve and make a queue pair, or bind. Nothing is left
     /// behind (EP-13).

@@ -49,6 +49,22 @@ impl<F: Fabric> Id<F> {
     /// Makes an id (`rdma_create_id`). With a channel its calls return at once and raise events
     /// there (ID-3).
     ///
+    /// ```
+    /// use doorbell_cm::{CmError, Id, PortSpace, soft::SoftDevice};
+    ///
+    /// # fn made(device: &SoftDevice) -> Result<Id<SoftDevice>, CmError> {
+    /// Id::create(device, None, PortSpace::Tcp)
+    /// # }
+    /// ```
+    /// A port space that there is not cannot be said (ID-7):
+    /// ```compile_fail,E0308
+    /// use doorbell_cm::{CmError, Id, PortSpace, soft::SoftDevice};
+    ///
+    /// # fn made(device: &SoftDevice) -> Result<Id<SoftDevice>, CmError> {
+    /// Id::create(device, None, 0x0107)
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The system's limits.
     pub fn create(
@@ -154,6 +170,22 @@ impl<F: Fabric> Id<F> {
     }
 
     /// Makes the queue pair of this id (`rdma_create_qp`). It takes receives at once (QP-3).
+    ///
+    /// ```
+    /// use doorbell_cm::{CmError, Id, QpInit, soft::SoftDevice};
+    ///
+    /// # fn made(id: &mut Id<SoftDevice>) -> Result<(), CmError> {
+    /// id.create_qp(&QpInit::rc())
+    /// # }
+    /// ```
+    /// No attributes at all cannot be said (QP-12):
+    /// ```compile_fail,E0308
+    /// use doorbell_cm::{CmError, Id, QpInit, soft::SoftDevice};
+    ///
+    /// # fn made(id: &mut Id<SoftDevice>) -> Result<(), CmError> {
+    /// id.create_qp(None)
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Invalid`: bound to no device (QP-2), has one already (QP-11), a capacity of 0 without a

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::Outcome;
 use crate::args::quoted;
 use crate::exec::{Sink, capture};
+use crate::hazards;
 use crate::machine::{Job, Shared};
 use crate::packages::{self, Need};
 use crate::place::{root, write};
@@ -182,8 +183,9 @@ fn table() -> Outcome<String> {
     let mut text = format!(
         "# Clauses\nWritten by `cargo xtask clauses`; `--record` runs the suite first.\n\n\
          {} cases of the conformance suite name {shown} of {} clauses, and {kept} of the {} that a \
-         man page promises (**M**). A clause without a case may be shown by other tests, or the \
-         type may leave no way to break it; the table does not know.\n\n\
+         man page promises (**M**). Of a clause that cannot be broken a file is named, with a doc \
+         test that does not compile. A clause without either may be shown by other tests; the \
+         table does not know.\n\n\
          | clause | | says | cases | {} | {} |\n|---|---|---|---|---|---|\n",
         cases.len(),
         clauses.len(),
@@ -195,7 +197,7 @@ fn table() -> Outcome<String> {
         let cases = shows(clause);
         let tag = if clause.promised { "**M**" } else { "" };
         let names: Vec<String> = cases.iter().map(|case| format!("`{case}`")).collect();
-        let names = if names.is_empty() { "none".to_owned() } else { names.join("<br>") };
+        let names = if names.is_empty() { unsayable(&clause.name)? } else { names.join("<br>") };
         let [soft, rxe] = [0, 1].map(|device| results(&cases, &records[device]));
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(
@@ -216,7 +218,43 @@ fn table() -> Outcome<String> {
             return Err(format!("the case {case} is named after {clause}, which is no clause"));
         }
     }
+    let known = Known { cases: &cases, records: &records };
+    text.push_str(&hazards::table(&read(&folder().join("hazards.txt"))?, &known)?);
     Ok(text)
+}
+
+/// The suite as the table of hazards wants to know it.
+struct Known<'a> {
+    cases: &'a [String],
+    records: &'a [Record; 2],
+}
+
+impl hazards::Suite for Known<'_> {
+    fn has(&self, case: &str) -> bool {
+        self.cases.iter().any(|known| known == case)
+    }
+
+    fn results(&self, cases: &[&str]) -> [String; 2] {
+        let names = cases.iter().map(|case| case.to_string()).collect::<Vec<_>>();
+        let names: Vec<&String> = names.iter().collect();
+        [0, 1].map(|device| results(&names, &self.records[device]))
+    }
+
+    fn file(&self, path: &str) -> Outcome<String> {
+        read(&root().join(path))
+    }
+}
+
+/// The files that show of a clause that what it forbids does not compile.
+fn unsayable(clause: &str) -> Outcome<String> {
+    let mut names = Vec::new();
+    for path in crate::place::entries(&root().join("cm/src")) {
+        if path.is_file() && hazards::refuses_to_compile(&read(&path)?, clause) {
+            let name = path.strip_prefix(root()).unwrap_or(&path);
+            names.push(format!("`{}`", name.display()));
+        }
+    }
+    Ok(if names.is_empty() { "none".to_owned() } else { names.join("<br>") })
 }
 
 /// What became of some cases on a device, in a cell.

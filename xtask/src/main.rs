@@ -11,6 +11,7 @@ mod clauses;
 mod compare;
 mod count;
 mod exec;
+mod hazards;
 mod ladder;
 mod machine;
 mod packages;

@@ -165,9 +165,9 @@ fn cp_06_sends_wake_too<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// Devices of rdma-core have one stream of events for all: one case at a time reads it.
-static EVENTS: Mutex<()> = Mutex::new(());
+pub(crate) static EVENTS: Mutex<()> = Mutex::new(());
 
-fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
+pub(crate) fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
     let end = Instant::now() + SOON;
     while Instant::now() < end {
         match bed.fabric.next_async_event() {

@@ -1,12 +1,13 @@
 //! Runs a case on the device under test, within a time limit.
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::panic;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{Device, Program};
+use doorbell_cm::{Device, Fabric, Program};
 
 /// What one case may take. The slowest, on a device in an emulated machine, takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,6 +39,32 @@ pub(crate) fn run<P: Program<Output = ()> + Send + 'static>(program: P) {
     if let Ok(Err(cause)) | Err(cause) = case.join() {
         panic::resume_unwind(cause);
     }
+}
+
+/// A second device of that kind: its queues and memory are foreign to the first.
+pub(crate) fn another<F: Fabric>() -> Option<F> {
+    struct Take;
+    impl Program for Take {
+        type Output = Box<dyn Any>;
+        fn run<G: Fabric>(self, fabric: G) -> Box<dyn Any> {
+            Box::new(fabric)
+        }
+    }
+    let device = if on_soft() { Device::named("soft0").ok() } else { beside() };
+    device?.run(Take).downcast().ok().map(|device| *device)
+}
+
+/// An RDMA device of this machine that is not under test.
+#[cfg(feature = "verbs")]
+fn beside() -> Option<Device> {
+    let tested = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
+    let names = doorbell_engine::provider::verbs::Verbs::devices();
+    names.iter().filter(|name| **name != tested).find_map(|name| Device::named(name).ok())
+}
+
+#[cfg(not(feature = "verbs"))]
+fn beside() -> Option<Device> {
+    None
 }
 
 /// Says why a case does not apply.

@@ -17,6 +17,7 @@ mod endpoints;
 mod events;
 mod external;
 mod groups;
+mod hazards;
 mod ids;
 mod many;
 mod migrate;

@@ -4,10 +4,12 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
-use doorbell_cm::{ConnParam, EventKind, Fabric};
+use doorbell_cm::{CompletionQueue, ConnParam, EventKind, Fabric};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Provider;
 
 use crate::bed::{Bed, SOON, event, received, send_inline, sent};
-use crate::ids::pair_by_events;
+use crate::ids::{pair_by_events, ready};
 use crate::processes::peer;
 
 cases! {
@@ -52,42 +54,81 @@ fn a_thousand_connections_leave_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     peer("come-and-go", bed.at(0)).ends_well();
 }
 
-/// What a process has: open files, pieces of memory, objects of the kernel's RDMA core.
-#[derive(Debug, PartialEq, Eq)]
+/// What a process has: open files, memory of files and devices, other pieces of memory, objects of
+/// the kernel's RDMA core.
+#[derive(Debug)]
 struct Census {
     files: usize,
-    maps: usize,
+    mapped: usize,
+    pieces: usize,
     objects: usize,
 }
 
-fn census() -> Census {
+fn census<F: Fabric>(bed: &Bed<F>) -> Census {
     let files = fs::read_dir("/proc/self/fd").expect("open files").count();
-    let maps = fs::read_to_string("/proc/self/maps").expect("mappings").lines().count();
+    let maps = fs::read_to_string("/proc/self/maps").expect("mappings");
+    let is_of_device = |line: &&str| line.contains("memfd:") || line.contains("/dev/");
+    let mapped = maps.lines().filter(is_of_device).count();
     let pid = format!("pid {} ", std::process::id());
     let of_kind = |kind| {
         let output = Command::new("rdma").args(["resource", "show", kind]).output();
-        // Without the command there is no kernel device whose objects could stay.
-        let text = output.map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&text).lines().filter(|line| line.contains(&pid)).count()
+        let output = output.expect("the command rdma of iproute2");
+        assert!(output.status.success(), "rdma resource show {kind}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines().filter(|line| line.contains(&pid)).count()
     };
-    let objects = ["qp", "cq", "mr", "pd", "cm_id"].map(of_kind).iter().sum();
-    Census { files, maps, objects }
+    let kinds = ["qp", "cq", "mr", "pd", "cm_id", "srq", "ctx"];
+    // The soft device has none.
+    let objects = if bed.is_strict() { 0 } else { kinds.map(of_kind).iter().sum() };
+    Census { files, mapped, pieces: maps.lines().count() - mapped, objects }
+}
+
+/// Carries out a round many times: what is there is what was there after the first few, in which
+/// all is made that is made once.
+fn leaves_nothing<F: Fabric>(bed: &Bed<F>, rounds: usize, mut round: impl FnMut(&Bed<F>)) {
+    for _ in 0..20 {
+        round(bed);
+    }
+    let before = census(bed);
+    for _ in 0..rounds {
+        round(bed);
+    }
+    let after = census(bed);
+    let exact = |census: &Census| [census.files, census.mapped, census.objects];
+    assert_eq!(exact(&after), exact(&before), "{rounds} rounds: {before:?} {after:?}");
+    // The allocator's own come and go; one for each round would be a hundred at least.
+    assert!(after.pieces < before.pieces + 8, "{rounds} rounds: {before:?} {after:?}");
 }
 
 pub(crate) fn come_and_go<F: Fabric>(bed: &Bed<F>) {
-    let rounds = if bed.is_strict() { 1000 } else { 200 };
-    // What is made once is made by then.
-    for _ in 0..20 {
-        one_round(bed);
-    }
-    let before = census();
-    for _ in 0..rounds {
-        one_round(bed);
-    }
-    let after = census();
-    assert_eq!((after.files, after.objects), (before.files, before.objects), "{rounds} rounds");
-    let grown = after.maps.saturating_sub(before.maps);
-    assert!(grown < 8, "{grown} pieces of memory more after {rounds} rounds");
+    leaves_nothing(bed, 1000, one_round);
+}
+
+/// EP-10: a listener's attributes are such that no request can be served.
+pub(crate) fn refuse<F: Fabric>(bed: &Bed<F>) {
+    let impossible = bed.small().send_wr(Provider::caps(&bed.fabric).qp_wr_max + 1);
+    let (mut listener, addr) = bed.listener(Some(&impossible));
+    let channel = bed.fabric.open_channel().expect("a channel");
+    leaves_nothing(bed, 100, |bed| {
+        let mut one = ready(bed, &channel, addr);
+        one.connect(&ConnParam::default()).expect("connect");
+        let refused = listener.get_request(Some(SOON)).map(drop).expect_err("EP-10");
+        assert_eq!(refused.code(), Code::Invalid, "{refused}");
+        event::<F>(&channel, EventKind::Rejected);
+    });
+}
+
+/// QP-18: one completion queue is given, the other is made along.
+pub(crate) fn destroy<F: Fabric>(bed: &Bed<F>) {
+    let given = CompletionQueue::new(&bed.fabric, 16).expect("a completion queue");
+    let mut id = bed.active(bed.at(7), &bed.small()).into_id();
+    id.destroy_qp().expect("it is there");
+    leaves_nothing(bed, 100, |bed| {
+        for init in [bed.small().recv_cq(&given), bed.small().send_cq(&given)] {
+            id.create_qp(&init).expect("a queue pair");
+            id.destroy_qp().expect("it is there");
+        }
+    });
 }
 
 /// By events, in one thread: nobody waits for a processor.

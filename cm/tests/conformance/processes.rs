@@ -83,6 +83,8 @@ impl doorbell_cm::Program for Part {
             "echo" => echo(&bed, self.addr),
             "many" => many(&bed, self.addr),
             "come-and-go" => crate::many::come_and_go(&bed),
+            "refuse" => crate::many::refuse(&bed),
+            "destroy" => crate::many::destroy(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();
                 id.post_recvs(&mut bed.numbered(2)).expect("receives");
