@@ -231,7 +231,8 @@ fn main() -> ExitCode {
     let (done, ended) = mpsc::channel();
     // On a thread, so that not even a call that never returns outlasts the limit.
     thread::spawn(move || done.send(part.play()));
-    let error = match ended.recv_timeout(limit) {
+    // What has been waiting until the limit may still say for what.
+    let error = match ended.recv_timeout(limit + Duration::from_secs(1)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(error)) => error.to_string(),
         Err(mpsc::RecvTimeoutError::Timeout) => format!("it did not end within {limit:?}"),
