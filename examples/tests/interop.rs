@@ -13,9 +13,14 @@ use doorbell_engine::error::Code;
 use doorbell_engine::wr::{SendFlags, SendOp};
 use doorbell_examples::interop::{Plan, RdmaClient};
 
+/// The program. On a machine that is busy with other things all takes its time; only a hang must
+/// end.
 fn interop(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_interop"));
     command.args(words).args(["--device", "soft0"]);
+    if !words.contains(&"--limit") {
+        command.args(["--limit", "200"]);
+    }
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -129,6 +134,25 @@ fn ucmatose_meets_itself() {
     meet(&["ucmatose-server"], &["ucmatose-client"]);
     let more = ["--count", "100", "--size", "5000"];
     meet(&[&["ucmatose-server"][..], &more].concat(), &[&["ucmatose-client"][..], &more].concat());
+}
+
+#[test]
+fn rstream_meets_itself() {
+    meet(&["rstream-server"], &["rstream-client"]);
+    // Transfers that cross the halves of the buffer, and more of them than may be under way.
+    let large = ["--size", "100003", "--count", "7", "--rounds", "3"];
+    let small = ["--size", "3", "--count", "800"];
+    for load in [&large[..], &small[..]] {
+        meet(&[&["rstream-server"][..], load].concat(), &[&["rstream-client"][..], load].concat());
+    }
+}
+
+#[test]
+fn rstream_notices_a_stream_that_ends_early() {
+    let (server, addr) = listening(&["rstream-server", "--rounds", "2"]);
+    let client = run(&["rstream-client", "--port", &addr.port().to_string()]);
+    assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+    assert_fails(&end(server), "in the middle of a test: it was at its end");
 }
 
 #[test]

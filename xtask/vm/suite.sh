@@ -167,10 +167,10 @@ if [ -n "${INTEROP:-}" ]; then
     pairing "interop rping-server with rping, 1000 times 65536 bytes" 1 \
         "$INTEROP" rping-server "${here[@]}" --size 65536 --limit $limit ::: \
         rping -c -V -S 65536 -C 1000 -a $address -p $port
+    pairing "rping with interop rping-client, 1000 times 65536 bytes" 1 \
+        rping -s -S 65536 -C 1000 -a $address -p $port ::: \
+        "$INTEROP" rping-client "${here[@]}" --size 65536 --count 1000 --limit $limit
     limit=20
-    pairing "rping with interop rping-client, 50 times 65536 bytes" 1 \
-        rping -s -S 65536 -C 50 -a $address -p $port ::: \
-        "$INTEROP" rping-client "${here[@]}" --size 65536 --count 50
     pairing "interop ucmatose-server with ucmatose" 5 \
         "$INTEROP" ucmatose-server "${here[@]}" ::: ucmatose -s $address -p $port
     pairing "ucmatose with interop ucmatose-client" 5 \
@@ -183,6 +183,16 @@ if [ -n "${INTEROP:-}" ]; then
         "$INTEROP" rdma-xserver "${here[@]}" ::: rdma_xclient -c r -s $address -p $port
     pairing "rdma_xserver with interop rdma-xclient" 5 \
         rdma_xserver -c r -p $port ::: "$INTEROP" rdma-xclient "${here[@]}"
+    # Transfers smaller than a packet, of many, and across the halves of the peer's buffer.
+    for load in "3 900 1" "5000 20 5" "200000 5 2"; do
+        set -- $load
+        pairing "interop rstream-server with rstream, $1 bytes" 2 \
+            "$INTEROP" rstream-server "${here[@]}" --size $1 --count $2 --rounds $3 ::: \
+            rstream -s $address -p $port -S $1 -C $2 -I $3 -T v
+        pairing "rstream with interop rstream-client, $1 bytes" 2 \
+            rstream -b $address -p $port -S $1 -C $2 -I $3 -T v ::: \
+            "$INTEROP" rstream-client "${here[@]}" --size $1 --count $2 --rounds $3
+    done
     pairing "interop cmtime-server with cmtime" 3 \
         "$INTEROP" cmtime-server "${here[@]}" --count 50 ::: cmtime -s $address -p $port -c 50
 
@@ -206,6 +216,14 @@ if [ -n "${INTEROP:-}" ]; then
         pairing "ibv_${transport}_pingpong with interop pingpong-client" 2 \
             ibv_${transport}_pingpong -d rxe0 -g "$gid" -s $size ::: \
             "$INTEROP" pingpong-client "${here[@]}" --transport $transport --size $size
+    done
+    for qps in 1 16; do
+        pairing "interop srq-pingpong-server with ibv_srq_pingpong, $qps queue pairs" 2 \
+            "$INTEROP" srq-pingpong-server "${here[@]}" --qps $qps ::: \
+            ibv_srq_pingpong -d rxe0 -g "$gid" -q $qps $address
+        pairing "ibv_srq_pingpong with interop srq-pingpong-client, $qps queue pairs" 2 \
+            ibv_srq_pingpong -d rxe0 -g "$gid" -q $qps ::: \
+            "$INTEROP" srq-pingpong-client "${here[@]}" --qps $qps
     done
     group=239.255.1.1
     groupcast "interop mckey-receiver with mckey -s" 2 \

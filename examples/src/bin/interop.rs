@@ -18,8 +18,8 @@ use doorbell_cm::{CmError, Device, Program};
 use doorbell_engine::provider::QpType;
 use doorbell_examples::interop::{
     CmtimeServer, LIMIT, Mckey, MckeyReceiver, MckeySender, Pingpong, Plan, RdmaClient, RdmaServer,
-    RdmaXclient, RdmaXserver, RpingClient, RpingServer, UcmatoseClient, UcmatoseServer,
-    UdaddyClient, UdaddyServer,
+    RdmaXclient, RdmaXserver, RpingClient, RpingServer, Rstream, RstreamClient, RstreamServer,
+    SrqPingpong, UcmatoseClient, UcmatoseServer, UdaddyClient, UdaddyServer,
 };
 
 #[derive(Parser)]
@@ -61,6 +61,15 @@ enum Part {
     PingpongServer(Pings),
     /// Be the client of one of those.
     PingpongClient(Pings),
+    /// Serve one `ibv_srq_pingpong HOST`: COUNT messages of SIZE bytes each way (1000 of 4096)
+    /// over QPS queue pairs.
+    SrqPingpongServer(Shared),
+    /// Be the client of one.
+    SrqPingpongClient(Shared),
+    /// Serve one `rstream -s HOST -S SIZE -C COUNT -I ROUNDS -T v` (1000 bytes, 1000 times, once).
+    RstreamServer(Streams),
+    /// Be the client of one such `rstream`.
+    RstreamClient(Streams),
     /// Serve `cmtime -s`: COUNT connections (100).
     CmtimeServer(Amount),
 }
@@ -107,6 +116,39 @@ impl Group {
     fn mckey(&self) -> Mckey {
         let (count, size) = (self.amount.count(10), self.amount.size(100));
         Mckey { plan: self.amount.place.plan(0), group: self.group, count, size }
+    }
+}
+
+#[derive(clap::Args)]
+struct Shared {
+    #[command(flatten)]
+    amount: Amount,
+    /// Queue pairs on one shared receive queue.
+    #[arg(long, default_value_t = 16)]
+    qps: usize,
+}
+
+impl Shared {
+    fn pingpong(&self, serves: bool) -> SrqPingpong {
+        let plan = self.amount.place.plan(18515);
+        let (count, size) = (self.amount.count(1000), self.amount.size(4096));
+        SrqPingpong { plan, serves, count, size, qps: self.qps }
+    }
+}
+
+#[derive(clap::Args)]
+struct Streams {
+    #[command(flatten)]
+    amount: Amount,
+    /// How often all is sent each way.
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+}
+
+impl Streams {
+    fn rstream(&self) -> Rstream {
+        let (count, size) = (self.amount.count(1000), self.amount.size(1000));
+        Rstream { plan: self.amount.place.plan(7471), count, size, rounds: self.rounds }
     }
 }
 
@@ -179,6 +221,10 @@ impl Part {
             | Part::CmtimeServer(amount) => &amount.place,
             Part::MckeyReceiver(group) | Part::MckeySender(group) => &group.amount.place,
             Part::PingpongServer(pings) | Part::PingpongClient(pings) => &pings.amount.place,
+            Part::SrqPingpongServer(shared) | Part::SrqPingpongClient(shared) => {
+                &shared.amount.place
+            }
+            Part::RstreamServer(streams) | Part::RstreamClient(streams) => &streams.amount.place,
         }
     }
 
@@ -216,6 +262,10 @@ impl Part {
             Part::PingpongClient(pings) => place.play(pings.pingpong(false)),
             Part::MckeyReceiver(group) => place.play(MckeyReceiver(group.mckey())),
             Part::MckeySender(group) => place.play(MckeySender(group.mckey())),
+            Part::SrqPingpongServer(shared) => place.play(shared.pingpong(true)),
+            Part::SrqPingpongClient(shared) => place.play(shared.pingpong(false)),
+            Part::RstreamServer(streams) => place.play(RstreamServer(streams.rstream())),
+            Part::RstreamClient(streams) => place.play(RstreamClient(streams.rstream())),
             Part::RdmaXserver(_) => place.play(RdmaXserver { plan }),
             Part::RdmaXclient(_) => place.play(RdmaXclient { plan }),
             Part::CmtimeServer(amount) => {

@@ -22,18 +22,18 @@ use super::{Plan, announce, differs};
 /// Receives that are posted at any time.
 const DEPTH: usize = 500;
 /// Bytes of an address as the programs write it, zero included.
-const ADDRESS: usize = 52;
+pub(super) const ADDRESS: usize = 52;
 /// The key of both sides' queue pairs of UD.
 const QKEY: u32 = 0x1111_1111;
 /// The first packet of this side; any number will do.
-const PSN: u32 = 0x0012_3456;
+pub(super) const PSN: u32 = 0x0012_3456;
 
-/// Where a side is.
+/// Where a queue pair of a side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Side {
-    qp: u32,
-    psn: u32,
-    gid: Gid,
+pub(super) struct Side {
+    pub(super) qp: u32,
+    pub(super) psn: u32,
+    pub(super) gid: Gid,
 }
 
 impl Side {
@@ -60,6 +60,45 @@ impl Side {
         };
         parse().ok_or_else(|| differs("the peer's address", "four fields", text))
     }
+}
+
+/// The addresses of the other side; ours go there once `ready` is through.
+pub(super) fn exchange<const N: usize>(
+    plan: &Plan,
+    serves: bool,
+    fabric: &impl Fabric,
+    here: &[Side; N],
+    ready: impl FnOnce(&[Side; N]) -> Result<(), CmError>,
+) -> Result<[Side; N], CmError> {
+    let failed = |error: io::Error| CmError::from_io("exchange addresses over TCP", &error);
+    let ours: Vec<u8> = here.iter().flat_map(|side| side.encode()).collect();
+    let mut theirs = vec![0; ours.len()];
+    if serves {
+        let listener = TcpListener::bind(plan.addr).map_err(failed)?;
+        announce(listener.local_addr().ok(), fabric);
+        let (mut stream, _) = listener.accept().map_err(failed)?;
+        stream.read_exact(&mut theirs).map_err(failed)?;
+        let there = decode(&theirs)?;
+        ready(&there)?;
+        stream.write_all(&ours).map_err(failed)?;
+        // The peer says that it is done; one that has nothing to say any more is as well.
+        let _ = stream.read(&mut [0; 5]);
+        return Ok(there);
+    }
+    let mut stream = TcpStream::connect(plan.addr).map_err(failed)?;
+    stream.write_all(&ours).map_err(failed)?;
+    stream.read_exact(&mut theirs).map_err(failed)?;
+    let there = decode(&theirs)?;
+    ready(&there)?;
+    stream.write_all(b"done\0").map_err(failed)?;
+    Ok(there)
+}
+
+fn decode<const N: usize>(bytes: &[u8]) -> Result<[Side; N], CmError> {
+    let (texts, _) = bytes.as_chunks::<ADDRESS>();
+    let sides = texts.iter().map(Side::decode).collect::<Result<Vec<Side>, CmError>>()?;
+    let count = sides.len();
+    sides.try_into().map_err(|_| differs("addresses of the peer", N, count))
 }
 
 /// Either side of a pingpong.
@@ -97,7 +136,7 @@ impl Pingpong {
     }
 
     /// What INIT wants.
-    fn init(&self, source: &Source) -> QpFields {
+    pub(super) fn init(&self, source: &Source) -> QpFields {
         let access = (!self.is_datagram()).then(Access::empty);
         let qkey = self.is_datagram().then_some(QKEY);
         let (pkey_index, port) = (Some(0), Some(source.port));
@@ -105,7 +144,7 @@ impl Pingpong {
     }
 
     /// From INIT over RTR to RTS, towards the other side.
-    fn connect<F: Fabric>(
+    pub(super) fn connect<F: Fabric>(
         &self,
         qp: &mut ExternalQp<F>,
         source: &Source,
@@ -128,36 +167,6 @@ impl Pingpong {
         qp.modify(&rts)
     }
 
-    /// The other side's address; ours goes there once `ready` is through.
-    fn exchange(
-        &self,
-        fabric: &impl Fabric,
-        here: &Side,
-        ready: impl FnOnce(&Side) -> Result<(), CmError>,
-    ) -> Result<Side, CmError> {
-        let failed = |error: &io::Error| CmError::from_io("exchange addresses over TCP", error);
-        let mut bytes = [0; ADDRESS];
-        if self.serves {
-            let listener = TcpListener::bind(self.plan.addr).map_err(|error| failed(&error))?;
-            announce(listener.local_addr().ok(), fabric);
-            let (mut stream, _) = listener.accept().map_err(|error| failed(&error))?;
-            stream.read_exact(&mut bytes).map_err(|error| failed(&error))?;
-            let there = Side::decode(&bytes)?;
-            ready(&there)?;
-            stream.write_all(&here.encode()).map_err(|error| failed(&error))?;
-            // The peer says that it is done; one that has nothing to say any more is as well.
-            let _ = stream.read(&mut [0; 5]);
-            return Ok(there);
-        }
-        let mut stream = TcpStream::connect(self.plan.addr).map_err(|error| failed(&error))?;
-        stream.write_all(&here.encode()).map_err(|error| failed(&error))?;
-        stream.read_exact(&mut bytes).map_err(|error| failed(&error))?;
-        let there = Side::decode(&bytes)?;
-        ready(&there)?;
-        stream.write_all(b"done\0").map_err(|error| failed(&error))?;
-        Ok(there)
-    }
-
     fn check<F: Fabric>(&self, completion: &Completion<F>) -> Result<(), CmError> {
         if completion.len == self.room() {
             return Ok(());
@@ -174,8 +183,9 @@ impl Program for Pingpong {
         let mut qp = self.queue_pair(&fabric)?;
         qp.modify(&self.init(&source))?;
         qp.post_recvs(&mut Buffer::many(&fabric, DEPTH, self.room())?)?;
-        let here = Side { qp: qp.num(), psn: PSN, gid: source.gid };
-        let there = self.exchange(&fabric, &here, |there| self.connect(&mut qp, &source, there))?;
+        let here = [Side { qp: qp.num(), psn: PSN, gid: source.gid }];
+        let ready = |there: &[Side; 1]| self.connect(&mut qp, &source, &there[0]);
+        let [there] = exchange(&self.plan, self.serves, &fabric, &here, ready)?;
         let target = match self.is_datagram() {
             true => {
                 let to = source.way_to(there.gid);

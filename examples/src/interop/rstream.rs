@@ -1,0 +1,454 @@
+//! `rstream` of rdmacm-utils, and with it the protocol of rsockets: a stream of bytes in RDMA
+//! WRITEs with immediate data.
+//!
+//! Each side has a buffer of two halves for what it receives, and a table of two entries that say
+//! where it may write at the peer. The private data of connect and accept announces the table and
+//! the first half; from then on each side writes the halves that are free again into the peer's
+//! table, in turn. Immediate data says what a message is: bytes of the stream, so many; or how many
+//! more messages may be sent, with an entry of the table before it or without; or the end.
+
+use std::collections::VecDeque;
+
+use doorbell_cm::{Buffer, CmError, Completion, ConnParam, Exposed, Fabric, Id, Program, QpInit};
+use doorbell_engine::provider::Access;
+use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+
+use super::{Plan, differs};
+
+/// Receives posted at any time, and messages a peer may send ahead.
+const DEPTH: u16 = 384;
+/// Bytes of half of the buffer.
+const HALF: usize = 64 << 10;
+/// Entries of a table, and bytes of one.
+const ENTRIES: usize = 2;
+const ENTRY: usize = 16;
+/// Bytes of what connect and accept say.
+const HELLO: usize = 40;
+/// Bytes that each side sends before a test, so that both begin together.
+const SYNC: usize = 16;
+
+/// Kinds of messages, the three bits in front of the immediate data.
+const DATA: u32 = 0;
+const CREDITS: u32 = 4;
+const CONTROL: u32 = 7;
+/// The bits behind them.
+const VALUE: u32 = (1 << 29) - 1;
+
+/// What the peer may do with memory of this kind: address, key, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: Remote,
+    len: usize,
+}
+
+impl Entry {
+    fn of<F: Fabric>(memory: &Exposed<F>, offset: usize, len: usize) -> Entry {
+        Entry { at: memory.remote(offset), len }
+    }
+
+    /// In the byte order of networks, or of this host.
+    fn encode(self, big: bool) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        let (addr, key, len) = (self.at.addr, self.at.rkey, self.len as u32);
+        let order = |value: u32| if big { value.to_be_bytes() } else { value.to_le_bytes() };
+        bytes[..8].copy_from_slice(&if big { addr.to_be_bytes() } else { addr.to_le_bytes() });
+        bytes[8..12].copy_from_slice(&order(key));
+        bytes[12..].copy_from_slice(&order(len));
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ENTRY], big: bool) -> Entry {
+        let four = |at: usize| {
+            let part = std::array::from_fn(|n| bytes[at + n]);
+            if big { u32::from_be_bytes(part) } else { u32::from_le_bytes(part) }
+        };
+        let part = std::array::from_fn(|n| bytes[n]);
+        let addr = if big { u64::from_be_bytes(part) } else { u64::from_le_bytes(part) };
+        Entry { at: Remote { addr, rkey: four(8) }, len: four(12) as usize }
+    }
+}
+
+/// What connect and accept say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hello {
+    /// The side keeps its table in the byte order of networks.
+    big: bool,
+    credits: u16,
+    table: Entry,
+    first: Entry,
+}
+
+impl Hello {
+    fn encode(&self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        // Version; that this side knows mapped memory, which it never uses, and its byte order.
+        (bytes[0], bytes[1]) = (1, 2 | u8::from(self.big));
+        bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
+        bytes[8..24].copy_from_slice(&self.table.encode(true));
+        bytes[24..].copy_from_slice(&self.first.encode(true));
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Hello, CmError> {
+        let Some(bytes) = bytes.first_chunk::<HELLO>().filter(|bytes| bytes[0] == 1) else {
+            let said = format!("{:?}", bytes.get(..HELLO.min(bytes.len())));
+            return Err(differs("the peer's private data", "40 bytes of version 1", said));
+        };
+        let entry = |from: usize| Entry::decode(&std::array::from_fn(|n| bytes[from + n]), true);
+        let credits = u16::from_be_bytes([bytes[2], bytes[3]]);
+        Ok(Hello { big: bytes[1] & 1 != 0, credits, table: entry(8), first: entry(24) })
+    }
+}
+
+/// The memory of a side.
+struct Memory<F: Fabric> {
+    /// Both halves.
+    inbox: Exposed<F>,
+    /// Where the peer says what is free at its side. In the byte order of this host.
+    table: Exposed<F>,
+}
+
+impl<F: Fabric> Memory<F> {
+    fn new(fabric: &F) -> Result<Memory<F>, CmError> {
+        let inbox = Exposed::new(fabric, 2 * HALF, Access::REMOTE_WRITE)?;
+        let table = Exposed::new(fabric, ENTRIES * ENTRY, Access::REMOTE_WRITE)?;
+        Ok(Memory { inbox, table })
+    }
+
+    fn hello(&self) -> [u8; HELLO] {
+        let table = Entry { len: ENTRIES, ..Entry::of(&self.table, 0, 0) };
+        let first = Entry::of(&self.inbox, 0, HALF);
+        Hello { big: cfg!(target_endian = "big"), credits: DEPTH, table, first }.encode()
+    }
+}
+
+/// One side of a stream, connected.
+struct Stream<'a, F: Fabric> {
+    plan: Plan,
+    id: &'a mut Id<F>,
+    memory: Memory<F>,
+    /// What the peer has said of itself.
+    peer: Hello,
+    /// For what is sent; it is back before the next is.
+    outgoing: Option<Buffer<F>>,
+    /// Where the peer takes bytes, and which entry of our table it fills next.
+    room: VecDeque<Entry>,
+    filled_next: usize,
+    /// Messages sent, and how many the peer takes.
+    sent: u16,
+    allowed: u16,
+    /// Messages that have come and were not taken, and where the first begins.
+    waiting: VecDeque<usize>,
+    read_at: usize,
+    /// Messages taken, and at how many the peer is told.
+    taken: u16,
+    told_at: u16,
+    /// Bytes of the inbox that the peer does not know to be free, where they begin, and which entry
+    /// of its table is filled next.
+    free: usize,
+    free_at: usize,
+    fill_next: usize,
+    /// The peer has said that it is done.
+    ended: bool,
+}
+
+impl<'a, F: Fabric> Stream<'a, F> {
+    fn new(
+        fabric: &F,
+        plan: Plan,
+        id: &'a mut Id<F>,
+        memory: Memory<F>,
+    ) -> Result<Stream<'a, F>, CmError> {
+        let peer = Hello::decode(id.private_data())?;
+        Ok(Stream {
+            plan,
+            id,
+            memory,
+            peer,
+            outgoing: Some(Buffer::new(fabric, HALF)?),
+            room: VecDeque::from([peer.first]),
+            filled_next: 1,
+            sent: 0,
+            allowed: peer.credits,
+            waiting: VecDeque::new(),
+            read_at: 0,
+            taken: 0,
+            told_at: DEPTH / 2,
+            free: HALF,
+            free_at: HALF,
+            fill_next: 1,
+            ended: false,
+        })
+    }
+
+    /// Writes bytes to the peer, with a word of that kind.
+    fn write(&mut self, at: Remote, bytes: &[u8], kind: u32, value: u32) -> Result<(), CmError> {
+        let lost = || differs("a request", "its buffer back", "none");
+        let mut buffer = self.outgoing.take().ok_or_else(lost)?;
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        let op = SendOp::WriteWithImm(at, kind << 29 | value & VALUE);
+        self.id.post_send(buffer, bytes.len(), op, SendFlags::SIGNALED)?;
+        let done = self.id.next_send(self.plan.rest())?.ok()?;
+        self.outgoing = Some(done.buffer.ok_or_else(lost)?);
+        Ok(())
+    }
+
+    /// Waits for one message, and does what it says.
+    fn hear(&mut self) -> Result<(), CmError> {
+        let message = self.id.next_recv(self.plan.rest())?.ok()?;
+        let Completion { buffer: Some(buffer), imm: Some(imm), len, .. } = message else {
+            return Err(differs("a message", "a word of immediate data", "none"));
+        };
+        self.id.post_recv(buffer)?;
+        let value = imm & VALUE;
+        match imm >> 29 {
+            DATA if len == value as usize && (1..=HALF).contains(&len) => {
+                self.waiting.push_back(len);
+            }
+            CREDITS => {
+                self.allowed = value as u16;
+                if len == ENTRY {
+                    self.look_up()?;
+                }
+            }
+            // The end is number 0; what keeps a connection alive says nothing, nor does one that
+            // will send no more.
+            CONTROL => self.ended |= value == 0,
+            kind => {
+                let said = format!("{len} bytes, kind {kind}, value {value}");
+                return Err(differs("a message", "one of rsockets", said));
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer has filled the next entry of our table.
+    fn look_up(&mut self) -> Result<(), CmError> {
+        let mut bytes = [0; ENTRY];
+        self.memory.table.read(self.filled_next * ENTRY, &mut bytes)?;
+        self.room.push_back(Entry::decode(&bytes, cfg!(target_endian = "big")));
+        self.filled_next = (self.filled_next + 1) % ENTRIES;
+        Ok(())
+    }
+
+    /// Says what is free here, if that is worth a message.
+    fn give(&mut self) -> Result<(), CmError> {
+        let behind = self.taken.wrapping_sub(self.told_at) < u16::MAX / 2;
+        if self.free < HALF && !behind {
+            return Ok(());
+        }
+        self.told_at = self.taken.wrapping_add(DEPTH / 2);
+        let credits = u32::from(self.taken.wrapping_add(DEPTH));
+        if self.free < HALF {
+            return self.write(self.peer.table.at, &[], CREDITS, credits);
+        }
+        let entry = Entry::of(&self.memory.inbox, self.free_at, HALF).encode(self.peer.big);
+        let table = self.peer.table;
+        let at = Remote { addr: table.at.addr + (self.fill_next * ENTRY) as u64, ..table.at };
+        self.write(at, &entry, CREDITS, credits)?;
+        self.free -= HALF;
+        self.free_at = (self.free_at + HALF) % (2 * HALF);
+        self.fill_next = (self.fill_next + 1) % table.len.max(1);
+        Ok(())
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), CmError> {
+        while !bytes.is_empty() {
+            if self.room.front().is_some_and(|room| room.len == 0) {
+                self.room.pop_front();
+                continue;
+            }
+            let may = self.sent != self.allowed;
+            let Some(room) = self.room.front_mut().filter(|_| may) else {
+                if self.ended {
+                    return Err(differs("the peer", "ready for more", "at its end"));
+                }
+                self.hear()?;
+                continue;
+            };
+            let at = room.at;
+            let (now, later) = bytes.split_at(bytes.len().min(room.len).min(HALF));
+            room.at.addr += now.len() as u64;
+            room.len -= now.len();
+            self.sent = self.sent.wrapping_add(1);
+            self.write(at, now, DATA, now.len() as u32)?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, mut bytes: &mut [u8]) -> Result<(), CmError> {
+        while !bytes.is_empty() {
+            let Some(waiting) = self.waiting.front_mut() else {
+                if self.ended {
+                    return Err(differs("the peer", "in the middle of a test", "at its end"));
+                }
+                self.hear()?;
+                continue;
+            };
+            let (now, later) = bytes.split_at_mut((*waiting).min(bytes.len()));
+            if self.read_at % HALF + now.len() > HALF {
+                return Err(differs("a message", "within what is free", *waiting));
+            }
+            self.memory.inbox.read(self.read_at, now)?;
+            self.read_at = (self.read_at + now.len()) % (2 * HALF);
+            self.free += now.len();
+            *waiting -= now.len();
+            if *waiting == 0 {
+                self.waiting.pop_front();
+                self.taken = self.taken.wrapping_add(1);
+            }
+            bytes = later;
+            // A peer that has left after its last byte wants to hear nothing more.
+            if let Err(error) = self.give()
+                && !self.id.peer_left()
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that this side is done, and waits until the other is.
+    fn end(&mut self) -> Result<(), CmError> {
+        let mut said = if self.ended { Ok(()) } else { self.say_end() };
+        while said.is_ok() && !self.ended {
+            said = self.hear();
+        }
+        // It leaves without waiting for ours, or without a word of its own if it has heard ours.
+        if said.is_err() && !self.ended && !self.id.peer_left() {
+            return said;
+        }
+        self.id.disconnect()
+    }
+
+    fn say_end(&mut self) -> Result<(), CmError> {
+        self.write(self.peer.table.at, &[], CONTROL, 0)
+    }
+}
+
+/// Both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Rstream {
+    /// Where to listen, or to connect to.
+    pub plan: Plan,
+    /// Transfers in a row each way (`-C`).
+    pub count: u32,
+    /// Bytes of each (`-S`).
+    pub size: usize,
+    /// How often (`-I`).
+    pub rounds: u32,
+}
+
+impl Rstream {
+    /// The test itself. The bytes of each direction count up, from the first on (`-T v`).
+    fn test<F: Fabric>(&self, stream: &mut Stream<'_, F>, first: bool) -> Result<(), CmError> {
+        stream.give()?;
+        let mut next = [0_u8; 2];
+        let [outgoing, incoming] = &mut next;
+        let mut turn = |sends: bool, size: usize| {
+            let counter = if sends { &mut *outgoing } else { &mut *incoming };
+            let text: Vec<u8> = (0..size).map(|n| counter.wrapping_add(n as u8)).collect();
+            *counter = counter.wrapping_add(size as u8);
+            if sends {
+                return stream.send(&text);
+            }
+            let mut came = vec![0; size];
+            stream.receive(&mut came)?;
+            match came.iter().zip(&text).position(|(came, want)| came != want) {
+                Some(at) => Err(differs("a byte of the stream", text[at], came[at])),
+                None => Ok(()),
+            }
+        };
+        turn(first, SYNC)?;
+        turn(!first, SYNC)?;
+        for _ in 0..self.rounds {
+            for sends in [first, !first] {
+                for _ in 0..self.count {
+                    turn(sends, self.size)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn play<F: Fabric>(
+        &self,
+        fabric: &F,
+        id: &mut Id<F>,
+        memory: Memory<F>,
+        first: bool,
+    ) -> Result<(), CmError> {
+        let mut stream = Stream::new(fabric, self.plan, id, memory)?;
+        self.test(&mut stream, first)?;
+        stream.end()
+    }
+}
+
+fn queue_pair<F: Fabric>() -> QpInit<F> {
+    QpInit::rc().send_wr(DEPTH.into()).recv_wr(DEPTH.into()).signal_all(true)
+}
+
+fn post_receives<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
+    // Nothing comes into them: what is written goes elsewhere.
+    Ok(id.post_recvs(&mut Buffer::many(fabric, DEPTH.into(), 1)?)?)
+}
+
+/// The other side of `rstream -s`.
+#[derive(Clone, Copy, Debug)]
+pub struct RstreamServer(pub Rstream);
+
+impl Program for RstreamServer {
+    type Output = Result<(), CmError>;
+
+    fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+        let plan = self.0.plan;
+        let mut listener = plan.listen(&fabric, Some(&queue_pair()))?;
+        let mut id = listener.get_request(Some(plan.rest()))?;
+        post_receives(&fabric, &mut id)?;
+        let memory = Memory::new(&fabric)?;
+        let hello = memory.hello();
+        Hello::decode(id.private_data())?;
+        id.accept(&ConnParam { private_data: &hello, ..ConnParam::default() })?;
+        self.0.play(&fabric, &mut id, memory, false)
+    }
+}
+
+/// The other side of `rstream` without `-s`.
+#[derive(Clone, Copy, Debug)]
+pub struct RstreamClient(pub Rstream);
+
+impl Program for RstreamClient {
+    type Output = Result<(), CmError>;
+
+    fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+        let mut id = self.0.plan.active(&fabric, &queue_pair())?;
+        post_receives(&fabric, &mut id)?;
+        let memory = Memory::new(&fabric)?;
+        let hello = memory.hello();
+        id.connect(&ConnParam { private_data: &hello, ..ConnParam::default() })?;
+        self.0.play(&fabric, &mut id, memory, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_comes_back_as_it_went() {
+        let at = Remote { addr: 0x0102_0304_0506_0708, rkey: 0x0a0b_0c0d };
+        let table = Entry { at, len: 2 };
+        let hello = Hello { big: true, credits: 384, table, first: Entry { at, len: HALF } };
+        let bytes = hello.encode();
+        assert_eq!(bytes[..8], [1, 3, 1, 128, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..12], [1, 2, 3, 4], "big-endian");
+        let mut padded = bytes.to_vec();
+        padded.resize(56, 0);
+        assert_eq!(Hello::decode(&padded), Ok(hello));
+        assert!(Hello::decode(&bytes[..39]).is_err() && Hello::decode(&[2; HELLO]).is_err());
+        for big in [false, true] {
+            assert_eq!(Entry::decode(&table.encode(big), big), table);
+        }
+    }
+}
