@@ -51,7 +51,8 @@ pub(crate) enum Port {
 /// A folder that host and machines share during one run. It goes when this value does.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    folder: PathBuf,
+    /// Its path, on the host and in every machine.
+    pub(crate) folder: PathBuf,
 }
 
 impl Shared {

@@ -121,6 +121,11 @@ pub(crate) const STEPS: &[Step] = &[
         work: Work::Own(suite::check),
     },
     Step {
+        name: "vm-wire",
+        shows: "two machines whose wire loses one packet in a hundred still finish",
+        work: Work::Own(suite::wire),
+    },
+    Step {
         name: "vm-numa",
         shows: "memory and workers are where they were asked for, with two nodes",
         work: Work::Own(suite::numa),

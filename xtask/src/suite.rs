@@ -50,6 +50,15 @@ const RXE: &[Program] = &[
     },
 ];
 
+/// The programs of two machines.
+const WIRE: &[Program] = &[
+    Program { name: "echo", build: &["build", "--package", "doorbell-examples", "--bin", "echo"] },
+    Program {
+        name: "interop",
+        build: &["build", "--package", "doorbell-examples", "--bin", "interop"],
+    },
+];
+
 /// The programs that need a machine with two nodes.
 const NUMA: &[Program] = &[
     Program {
@@ -95,43 +104,62 @@ pub(crate) fn numa() -> Outcome<Report> {
 }
 
 impl Suite {
-    /// Builds, boots, runs. A program that cannot be built is one failure; what does not need it
-    /// runs.
+    /// Builds, boots, runs.
     fn run(&self) -> Outcome<Report> {
         let parts = setup::machine()?;
-        let mut count = Count::default();
-        let mut text = String::new();
-        let mut line = String::new();
-        for program in self.programs {
-            match build(program, self.features) {
-                Ok(path) => {
-                    let path = quoted(&path);
-                    let variable = program.name.to_uppercase().replace('-', "_");
-                    line.push_str(&format!("{variable}={path} "));
-                }
-                Err(message) => {
-                    count += Count::one(false);
-                    text.push_str(&format!("{message}\n"));
-                }
-            }
-        }
-        line.push_str(&format!("bash xtask/vm/{}", self.script));
+        let (mut report, variables) = built(self.programs, self.features);
+        let line = format!("{variables}bash xtask/vm/{}", self.script);
         let shared = Shared::new()?;
         let machine = &self.machine;
         let job = Job { machine, shared: &shared, role: "command", line: &line, sink: Sink::Kept };
-        match job.run(&parts, &|| false) {
-            Ok((code, output)) => {
-                count += Count::of_program(&output, code == 0);
-                text.push_str(&output);
+        report.add(job.run(&parts, &|| false));
+        Ok(report)
+    }
+}
+
+/// Two machines on a wire that loses packets.
+pub(crate) fn wire() -> Outcome<Report> {
+    packages::ensure(&[Need::Verbs])?;
+    let (mut report, variables) = built(WIRE, &["--features", "verbs"]);
+    let [server, client] =
+        ["server", "client"].map(|side| format!("{variables}bash xtask/vm/wire.sh {side}"));
+    for side in vm::on_a_wire(LIMIT, "1%", [&server, &client])? {
+        report.add(side);
+    }
+    Ok(report)
+}
+
+impl Report {
+    /// What a machine has printed.
+    fn add(&mut self, ended: Outcome<(u8, String)>) {
+        let (output, ok) = match ended {
+            Ok((code, output)) => (output, code == 0),
+            // With what it had printed until then: those tests have run.
+            Err(message) => (message, false),
+        };
+        self.count += Count::of_program(&output, ok);
+        self.text.push_str(&output);
+    }
+}
+
+/// Builds programs; the variables that name them to a script. One that cannot be built is one
+/// failure; what does not need it runs.
+fn built(programs: &[Program], features: &[&str]) -> (Report, String) {
+    let mut report = Report { count: Count::default(), text: String::new() };
+    let mut variables = String::new();
+    for program in programs {
+        match build(program, features) {
+            Ok(path) => {
+                let variable = program.name.to_uppercase().replace('-', "_");
+                variables.push_str(&format!("{variable}={} ", quoted(&path)));
             }
             Err(message) => {
-                // With what it had printed until then: those tests have run.
-                count += Count::of_program(&message, false);
-                text.push_str(&message);
+                report.count += Count::one(false);
+                report.text.push_str(&format!("{message}\n"));
             }
         }
-        Ok(Report { count, text })
     }
+    (report, variables)
 }
 
 /// The conformance suite, built for any device; its path.

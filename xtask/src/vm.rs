@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::args::{Args, shell_line};
+use crate::args::{Args, quoted, shell_line};
 use crate::exec::Sink;
 use crate::machine::{Job, Machine, Port, Shared};
-use crate::setup::{self, Parts};
+use crate::setup;
 
 /// Reads the rest of the command line and runs it.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
@@ -119,21 +119,24 @@ fn run_one(words: &[String]) -> Outcome<u8> {
 fn run_pair(words: &[String]) -> Outcome<u8> {
     let (options, rest) = Options::read(words, true)?;
     let (server, client) = split(rest)?;
-    let parts = setup::machine()?;
-    let wire = free_port()?;
-    let end = |address, mac, way: &str| {
-        let socket = format!("{way}=127.0.0.1:{wire}");
-        options.machine(Port::Wire { address, mac, socket, loss: options.loss.clone() })
-    };
-    let pair = Pair {
-        server: end("192.168.78.1", "52:54:00:00:00:01", "listen"),
-        client: end("192.168.78.2", "52:54:00:00:00:02", "connect"),
-        wire,
-        shared: Shared::new()?,
-        server_gone: AtomicBool::new(false),
-        client_gone: AtomicBool::new(false),
-    };
-    pair.run(&parts, &shell_line(server), &shell_line(client))
+    let pair = Pair::new(|port| options.machine(port), &options.loss)?;
+    let sinks = [Sink::Prefixed("server: "), Sink::Prefixed("client: ")];
+    let [server, client] = pair.run([&shell_line(server), &shell_line(client)], sinks)?;
+    verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
+}
+
+/// Runs a line on each of two machines whose wire loses that share of the packets: the server's,
+/// the client's. Both find a folder that they share in SHARED. What each printed, and how it ended.
+pub(crate) fn on_a_wire(
+    limit: Duration,
+    loss: &str,
+    lines: [&str; 2],
+) -> Outcome<[Outcome<(u8, String)>; 2]> {
+    let small = |port| Machine { memory_mib: 1024, hugepages: 0, port, ..usual(limit) };
+    let pair = Pair::new(small, loss)?;
+    let shared = quoted(&pair.shared.folder.display().to_string());
+    let [server, client] = lines.map(|line| format!("SHARED={shared} {line}"));
+    pair.run([&server, &client], [Sink::Kept; 2])
 }
 
 fn split(words: &[String]) -> Outcome<(&[String], &[String])> {
@@ -157,22 +160,44 @@ struct Pair {
 }
 
 impl Pair {
-    fn run(&self, parts: &Parts, server: &str, client: &str) -> Outcome<u8> {
+    fn new(machine: impl Fn(Port) -> Machine, loss: &str) -> Outcome<Pair> {
+        let wire = free_port()?;
+        let end = |address, mac, way: &str| {
+            let socket = format!("{way}=127.0.0.1:{wire}");
+            machine(Port::Wire { address, mac, socket, loss: loss.to_owned() })
+        };
+        Ok(Pair {
+            server: end("192.168.78.1", "52:54:00:00:00:01", "listen"),
+            client: end("192.168.78.2", "52:54:00:00:00:02", "connect"),
+            wire,
+            shared: Shared::new()?,
+            server_gone: AtomicBool::new(false),
+            client_gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs the server's line and the client's.
+    fn run(
+        &self,
+        [server, client]: [&str; 2],
+        [to_server, to_client]: [Sink<'_>; 2],
+    ) -> Outcome<[Outcome<(u8, String)>; 2]> {
+        let parts = &setup::machine()?;
         // The flags only end a wait early; the files beside them carry the meaning: Relaxed.
         let gone = |flag: &AtomicBool, file| flag.load(Ordering::Relaxed) && !self.shared.has(file);
         thread::scope(|scope| {
             let server = scope.spawn(|| {
-                let job = self.job(&self.server, "server", server, "server: ");
+                let job = self.job(&self.server, "server", server, to_server);
                 let ended = job.run(parts, &|| gone(&self.client_gone, "client.exit"));
                 self.server_gone.store(true, Ordering::Relaxed);
                 ended
             });
             self.await_wire();
-            let job = self.job(&self.client, "client", client, "client: ");
+            let job = self.job(&self.client, "client", client, to_client);
             let client = job.run(parts, &|| gone(&self.server_gone, "server.exit"));
             self.client_gone.store(true, Ordering::Relaxed);
             let server = server.join().map_err(|_| "the server's thread panicked".to_owned())?;
-            verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
+            Ok([server, client])
         })
     }
 
@@ -181,9 +206,9 @@ impl Pair {
         machine: &'a Machine,
         role: &'static str,
         line: &'a str,
-        prefix: &'a str,
+        sink: Sink<'a>,
     ) -> Job<'a> {
-        Job { machine, shared: &self.shared, role, line, sink: Sink::Prefixed(prefix) }
+        Job { machine, shared: &self.shared, role, line, sink }
     }
 
     /// Waits until the server's QEMU listens: the client's gives up if nobody does. A connection
