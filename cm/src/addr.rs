@@ -50,6 +50,7 @@ pub struct AddrInfo {
     kind: QpType,
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
+    connect_data: Vec<u8>,
 }
 
 impl AddrInfo {
@@ -90,7 +91,21 @@ impl AddrInfo {
             Some(kind) => kind,
             None => hints.space.qp_type(),
         };
-        AddrInfo { passive: hints.passive, space: hints.space, kind, local, remote }
+        let (passive, space, connect_data) = (hints.passive, hints.space, Vec::new());
+        AddrInfo { passive, space, kind, local, remote, connect_data }
+    }
+
+    /// With bytes that an active endpoint says to its peer in front of its own private data
+    /// (`ai_connect`, EP-5); what fits is for both together (CM-8).
+    #[must_use]
+    pub fn with_connect_data(mut self, data: &[u8]) -> AddrInfo {
+        self.connect_data = data.to_vec();
+        self
+    }
+
+    /// Those bytes.
+    pub fn connect_data(&self) -> &[u8] {
+        &self.connect_data
     }
 
     /// True if it is to be listened on.

@@ -2,6 +2,8 @@
 
 use doorbell_engine::provider::{AddressVector, Gid, Provider, QpCaps, QpType};
 
+use crate::state::Mtu;
+
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
@@ -183,6 +185,37 @@ pub enum IdOption {
     /// Time until an unacknowledged packet is sent again: 4.096 µs times two to the power of this,
     /// 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`, RC-2). Before it connects or accepts.
     AckTimeout(u8),
+    /// The path to the peer, as a subnet manager says it (`RDMA_OPTION_IB_PATH`): instead of
+    /// resolving the route, once the address is resolved. On a channel: ROUTE_RESOLVED. For
+    /// InfiniBand; the soft device takes any, since there is but one way.
+    IbPath(PathRecord),
+}
+
+/// A path through an InfiniBand network (`struct ibv_path_record`), there and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRecord {
+    /// The GID it leads to.
+    pub to: Gid,
+    /// The GID it begins at.
+    pub from: Gid,
+    /// The local identifiers of both, in that order.
+    pub lids: (u16, u16),
+    /// The flow label, 20 bits.
+    pub flow_label: u32,
+    /// Routers on the way at most.
+    pub hop_limit: u8,
+    /// The traffic class.
+    pub traffic_class: u8,
+    /// The partition key.
+    pub pkey: u16,
+    /// The service level, 4 bits.
+    pub service_level: u8,
+    /// The largest payload of a packet.
+    pub mtu: Mtu,
+    /// The rate, by the number of `enum ibv_rate`.
+    pub rate: u8,
+    /// How long a packet may be on its way: 4.096 µs times two to the power of this, 0 to 31.
+    pub packet_lifetime: u8,
 }
 
 /// The largest code of [`IdOption::AckTimeout`].

@@ -13,8 +13,7 @@
 //! - `rdma_create_id`, `rdma_destroy_id`: [`Id::create`]; dropped
 //! - `rdma_create_ep`, `rdma_destroy_ep`: [`Endpoint::create`]; dropped
 //! - `rdma_migrate_id`: [`Id::migrate`]
-//! - `rdma_set_option`: [`Id::set_option`] with an [`IdOption`]; `RDMA_OPTION_IB_PATH` is not
-//!   there
+//! - `rdma_set_option`: [`Id::set_option`] with an [`IdOption`]
 //! - `rdma_getaddrinfo`, `rdma_freeaddrinfo`: [`AddrInfo::resolve`], [`AddrInfo::of`]; dropped
 //! - `rdma_bind_addr`: [`Id::bind`]
 //! - `rdma_resolve_addr`, `rdma_resolve_route`: [`Id::resolve_addr`], [`Id::resolve_route`]

@@ -48,6 +48,9 @@ impl<F: Fabric> Endpoint<F> {
         init: Option<&QpInit<F>>,
     ) -> Result<Endpoint<F>, CmError> {
         let mut id = Id::with(fabric, fabric.create_endpoint(info)?, true);
+        if !info.is_passive() {
+            id.say_first(info.connect_data());
+        }
         let mut saved = None;
         match init {
             Some(init) if info.is_passive() => saved = Some(init.clone()),

@@ -1,5 +1,6 @@
 //! [`Id`]: a communication identifier with its queue pair, as the man pages describe it, safe.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub struct Id<F: Fabric> {
     ended: bool,
     /// The multicast groups joined.
     groups: Vec<IpAddr>,
+    /// What the address has to say to the peer, in front of private data (EP-5).
+    said_first: Vec<u8>,
 }
 
 impl<F: Fabric> Id<F> {
@@ -89,6 +92,20 @@ impl<F: Fabric> Id<F> {
             bound,
             ended: false,
             groups: Vec::new(),
+            said_first: Vec::new(),
+        }
+    }
+
+    /// Says these bytes to the peer in front of private data (EP-5).
+    pub(crate) fn say_first(&mut self, data: &[u8]) {
+        self.said_first = data.to_vec();
+    }
+
+    /// Private data with what goes first.
+    fn whole_data<'a>(&self, data: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.said_first.is_empty() {
+            true => Cow::Borrowed(data),
+            false => Cow::Owned([&self.said_first, data].concat()),
         }
     }
 
@@ -370,7 +387,8 @@ impl<F: Fabric> Id<F> {
         if !self.cm.space().is_datagram() {
             self.check_qp("connect")?;
         }
-        self.cm.connect(param)
+        let data = self.whole_data(param.private_data);
+        self.cm.connect(&ConnParam { private_data: &data, ..*param })
     }
 
     /// See [`CmId::accept`].
@@ -396,7 +414,8 @@ impl<F: Fabric> Id<F> {
         param: &ConnParam<'_>,
     ) -> Result<(), CmError> {
         self.check_no_qp("connect on behalf of a queue pair")?;
-        self.cm.connect_with(qp.raw(), param)
+        let data = self.whole_data(param.private_data);
+        self.cm.connect_with(qp.raw(), &ConnParam { private_data: &data, ..*param })
     }
 
     /// Accepts on behalf of a queue pair that is not the id's, and is in RTS by now.

@@ -35,7 +35,8 @@ pub mod verbs;
 
 pub use addr::{AddrInfo, Hints};
 pub use attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-pub use attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UDP_QKEY, UdParam};
+pub use attr::{ConnParam, Depths, IdOption, Join, PathRecord, PortSpace, QpAttr, Source};
+pub use attr::{UDP_QKEY, UdParam};
 pub use buffer::Buffer;
 pub use datagram::Target;
 pub use device::{Device, Program};

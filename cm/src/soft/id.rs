@@ -57,6 +57,18 @@ impl SoftId {
         }
     }
 
+    /// There is but one way, which needs no finding.
+    fn take_route(&self, asked: &str) -> Result<(), CmError> {
+        let mut core = self.end.lock();
+        if core.state != State::AddrResolved {
+            return Err(wrong_state(asked, core.state, "AddrResolved"));
+        }
+        core.state = State::RouteResolved;
+        drop(core);
+        self.answer(EventKind::RouteResolved);
+        Ok(())
+    }
+
     /// Connects, on behalf of a queue pair that is not the id's if one is given.
     fn request(&mut self, param: &ConnParam<'_>, qp: Option<Breaker>) -> Result<(), CmError> {
         let mut core = self.end.lock();
@@ -312,6 +324,10 @@ impl CmId<SoftDevice> for SoftId {
                 return Err(CmError::new(Code::Invalid, asked(), answer));
             }
             IdOption::AckTimeout(code) => core.options.ack_timeout = code,
+            IdOption::IbPath(_) => {
+                drop(core);
+                return self.take_route(&asked());
+            }
         }
         Ok(())
     }
@@ -364,17 +380,10 @@ impl CmId<SoftDevice> for SoftId {
 
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
         let asked = "resolve the route";
-        let mut core = self.end.lock();
         if limit.is_zero() {
             return Err(CmError::new(Code::Invalid, asked, "no time is given for it (CM-3)"));
         }
-        if core.state != State::AddrResolved {
-            return Err(wrong_state(asked, core.state, "AddrResolved"));
-        }
-        core.state = State::RouteResolved;
-        drop(core);
-        self.answer(EventKind::RouteResolved);
-        Ok(())
+        self.take_route(asked)
     }
 
     fn create_qp(

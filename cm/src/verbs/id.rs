@@ -231,7 +231,14 @@ impl CmId<Verbs> for VerbsId {
     }
 
     fn set_option(&mut self, option: IdOption) -> Result<(), CmError> {
-        options::set(&self.core, option)
+        let told = options::set(&self.core, option)?;
+        match option {
+            IdOption::IbPath(_) => {
+                let asked = format!("take a path to {}", self.peer());
+                self.finish(&asked, told, EventKind::RouteResolved, JOIN_LIMIT)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {

@@ -7,11 +7,12 @@ use doorbell_cm::{AddrInfo, ConnParam, Endpoint, Fabric, Hints, Id, PortSpace, Q
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::Provider;
 
-use crate::bed::{Bed, SOON, received, send};
+use crate::bed::{Bed, SOON, assert_padded, received, send};
 
 cases! {
     ep_02_an_active_endpoint_is_resolved_and_ep_04_may_connect
     ep_03_an_active_endpoint_has_its_queue_pair_at_once
+    ep_05_data_of_the_address_goes_in_front_of_private_data
     ep_06_a_passive_endpoint_saves_attributes_and_has_no_queue_pair
     ep_07_listen_follows_create_directly
     ep_08_each_request_has_a_queue_pair_from_the_saved_attributes
@@ -50,6 +51,24 @@ fn ep_03_an_active_endpoint_has_its_queue_pair_at_once<F: Fabric>(bed: &Bed<F>) 
     let info = AddrInfo::of(bed.at(7), &Hints::active());
     let none = Endpoint::create(&bed.fabric, &info, None).expect("an endpoint");
     assert!(none.qp().is_none(), "none was asked for");
+}
+
+fn ep_05_data_of_the_address_goes_in_front_of_private_data<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let info = AddrInfo::of(addr, &Hints::active()).with_connect_data(b"from the address, ");
+    let active = || Endpoint::create(&bed.fabric, &info, Some(&bed.small())).expect("active");
+    let mut one = active();
+    thread::scope(|scope| {
+        let param = ConnParam { private_data: b"from the user", ..ConnParam::default() };
+        let connecting = scope.spawn(move || one.connect(&param).map(|()| one));
+        let mut two = listener.get_request(Some(SOON)).expect("a request");
+        assert_padded(two.private_data(), b"from the address, from the user", 56);
+        two.accept(&ConnParam::default()).expect("accept");
+        connecting.join().expect("the connecting side").expect("connect");
+    });
+    // What fits is for both together (CM-8).
+    let param = ConnParam { private_data: &[1; 39], ..ConnParam::default() };
+    assert_eq!(active().connect(&param).expect_err("38 fit").code(), Code::Invalid);
 }
 
 fn ep_06_a_passive_endpoint_saves_attributes_and_has_no_queue_pair<F: Fabric>(bed: &Bed<F>) {

@@ -43,6 +43,25 @@ pub(crate) fn run<P: Program<Output = ()> + Send + 'static>(program: P) {
 
 /// A second device of that kind: its queues and memory are foreign to the first.
 pub(crate) fn another<F: Fabric>() -> Option<F> {
+    if on_soft() {
+        return open("soft0");
+    }
+    let tested = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
+    rdma_devices().iter().filter(|name| **name != tested).find_map(|name| open(name))
+}
+
+#[cfg(feature = "verbs")]
+fn rdma_devices() -> Vec<String> {
+    doorbell_engine::provider::verbs::Verbs::devices()
+}
+
+#[cfg(not(feature = "verbs"))]
+fn rdma_devices() -> Vec<String> {
+    Vec::new()
+}
+
+/// The device of that name, if it is there and of that kind.
+pub(crate) fn open<F: Fabric>(name: &str) -> Option<F> {
     struct Take;
     impl Program for Take {
         type Output = Box<dyn Any>;
@@ -50,21 +69,8 @@ pub(crate) fn another<F: Fabric>() -> Option<F> {
             Box::new(fabric)
         }
     }
-    let device = if on_soft() { Device::named("soft0").ok() } else { beside() };
-    device?.run(Take).downcast().ok().map(|device| *device)
-}
-
-/// An RDMA device of this machine that is not under test.
-#[cfg(feature = "verbs")]
-fn beside() -> Option<Device> {
-    let tested = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
-    let names = doorbell_engine::provider::verbs::Verbs::devices();
-    names.iter().filter(|name| **name != tested).find_map(|name| Device::named(name).ok())
-}
-
-#[cfg(not(feature = "verbs"))]
-fn beside() -> Option<Device> {
-    None
+    let device = Device::named(name).ok()?;
+    device.run(Take).downcast().ok().map(|device| *device)
 }
 
 /// Says why a case does not apply.

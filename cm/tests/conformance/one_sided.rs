@@ -14,6 +14,8 @@ use crate::bed::{A_WHILE, Bed, received, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
+    sq_05_a_read_sees_the_write_before_it
+    sq_05_a_fence_waits_for_reads
     sq_06_writes_of_every_size_land_whole_and_unheard
     sq_06_what_was_written_is_there_when_the_message_after_it_comes
     sq_07_more_reads_than_may_be_in_flight_complete_in_order
@@ -61,6 +63,39 @@ fn bytes_of<F: Fabric>(memory: &Exposed<F>, offset: usize, len: usize) -> Vec<u8
 }
 
 const SIZES: [usize; 14] = [1, 2, 7, 8, 63, 64, 65, 1023, 1024, 1025, 2017, 4096, 65_537, 1 << 20];
+
+fn sq_05_a_read_sees_the_write_before_it<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = exposed(bed, 5000);
+    for byte in 1..50 {
+        let at = memory.remote(8);
+        one.post_send(bed.filled(4000, byte), 4000, SendOp::Write(at), SIGNALED).expect("post");
+        one.post_send(bed.filled(4000, 0), 4000, SendOp::Read(at), SIGNALED).expect("post");
+        sent(&mut one, &mut two).ok().expect("written");
+        let read = sent(&mut one, &mut two).ok().expect("read");
+        assert!(read.bytes().iter().all(|got| *got == byte), "what was written before");
+    }
+}
+
+/// The peer changes its memory as soon as it hears the fenced message: the read before that has
+/// none of it.
+fn sq_05_a_fence_waits_for_reads<F: Fabric>(bed: &Bed<F>) {
+    const LEN: usize = 60_000;
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = exposed(bed, LEN);
+    for byte in 1..30 {
+        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        memory.write(0, &[byte; LEN]).expect("inside");
+        let read = SendOp::Read(memory.remote(0));
+        one.post_send(bed.filled(LEN, 0), LEN, read, SIGNALED).expect("post");
+        one.post_inline(&[7], SendOp::Send, SIGNALED | SendFlags::FENCE).expect("post");
+        received(&mut two);
+        memory.write(0, &[0xff; LEN]).expect("inside");
+        let read = sent(&mut one, &mut two).ok().expect("read");
+        assert!(read.bytes().iter().all(|got| *got == byte), "from before the message");
+        sent(&mut one, &mut two).ok().expect("sent");
+    }
+}
 
 fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());

@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::thread;
 
-use doorbell_cm::{CmError, ConnParam, Fabric, Id, IdOption, PortSpace};
+use doorbell_cm::{
+    CmError, ConnParam, EventKind, Fabric, Id, IdOption, Mtu, PathRecord, PortSpace,
+};
 use doorbell_engine::error::Code;
 
-use crate::bed::{A_WHILE, Bed, SOON};
+use crate::bed::{A_WHILE, Bed, SOON, event};
 
 cases! {
     cm_16_reuseaddr_lets_several_ids_bind
@@ -15,6 +17,7 @@ cases! {
     cm_16_options_come_too_late_for_a_listener
     cm_16_an_ack_timeout_has_five_bits
     cm_16_a_type_of_service_may_be_set_at_any_time
+    cm_16_a_path_takes_the_place_of_a_resolved_route
 }
 
 fn new<F: Fabric>(bed: &Bed<F>) -> Id<F> {
@@ -105,4 +108,45 @@ fn cm_16_a_type_of_service_may_be_set_at_any_time<F: Fabric>(bed: &Bed<F>) {
     id.set_option(IdOption::Tos(0x20)).expect("before");
     id.resolve_addr(None, bed.at(7), SOON).expect("resolve");
     id.set_option(IdOption::Tos(0)).expect("after");
+}
+
+fn cm_16_a_path_takes_the_place_of_a_resolved_route<F: Fabric>(bed: &Bed<F>) {
+    let gid = bed.fabric.source(bed.at(0).ip()).expect("where it sends from").gid;
+    let path = IdOption::IbPath(PathRecord {
+        to: gid,
+        from: gid,
+        lids: (0, 0),
+        flow_label: 0,
+        hop_limit: 64,
+        traffic_class: 0,
+        pkey: 0xffff,
+        service_level: 0,
+        mtu: Mtu::Bytes1024,
+        rate: 3,
+        packet_lifetime: 18,
+    });
+    let mut id = new(bed);
+    assert_eq!(id.set_option(path).expect_err("no address yet").code(), Code::Invalid);
+    let channel = bed.fabric.open_channel().expect("a channel");
+    let mut id = Id::create(&bed.fabric, Some(&channel), PortSpace::Tcp).expect("an id");
+    id.resolve_addr(None, bed.at(7), SOON).expect("resolve the address");
+    event::<F>(&channel, EventKind::AddrResolved);
+    id.set_option(path).expect("now");
+    assert_eq!(event::<F>(&channel, EventKind::RouteResolved).key, id.key());
+    assert_eq!(id.set_option(path).expect_err("it has one").code(), Code::Invalid);
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let mut id = new(bed);
+    id.resolve_addr(None, addr, SOON).expect("resolve the address");
+    id.set_option(path).expect("it is taken at once");
+    id.create_qp(&bed.small()).expect("a queue pair");
+    if !bed.is_strict() {
+        // RoCE has no paths of that kind: what follows is the kernel's affair.
+        return;
+    }
+    thread::scope(|scope| {
+        let connecting = scope.spawn(move || id.connect(&ConnParam::default()));
+        let mut two = listener.get_request(Some(SOON)).expect("a request");
+        two.accept(&ConnParam::default()).expect("accept");
+        connecting.join().expect("the connecting side").expect("connect");
+    });
 }

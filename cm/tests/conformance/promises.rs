@@ -2,8 +2,8 @@
 //! or a hang: G, ID, EP, QP, QX, SM.
 
 use doorbell_cm::{
-    AddrInfo, CompletionQueue, ConnParam, Endpoint, EventKind, ExternalQp, Fabric, Hints, Id,
-    PortSpace, QpInit, QpState,
+    AddrInfo, CompletionQueue, ConnParam, Device, Endpoint, EventKind, ExternalQp, Fabric, Hints,
+    Id, PortSpace, QpInit, QpState,
 };
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::Provider;
@@ -15,6 +15,8 @@ use crate::ids::{listening, ready};
 cases! {
     g_01_errors_have_the_errno_of_c
     g_02_an_errno_counts_whatever_its_sign
+    g_03_a_device_that_is_not_there_is_refused
+    g_04_a_device_opened_again_has_the_same_context_or_is_another
     g_05_port_spaces_have_the_kernels_numbers
     id_01_an_id_is_on_a_device_once_it_has_an_address
     id_05_messages_keep_their_bounds_and_their_order
@@ -54,6 +56,26 @@ fn g_02_an_errno_counts_whatever_its_sign<F: Fabric>(_bed: &Bed<F>) {
         assert_eq!(Code::from_errno(errno), Code::from_errno(-errno));
     }
     assert_eq!(Code::from_errno(-libc::EBUSY).errno(), libc::EBUSY);
+}
+
+fn g_03_a_device_that_is_not_there_is_refused<F: Fabric>(_bed: &Bed<F>) {
+    let Err(error) = Device::named("none") else { panic!("there is no such device") };
+    assert_eq!(error.code(), Code::NoDevice, "{error}");
+}
+
+/// librdmacm has one context of each device in a process; the soft device has one each time.
+fn g_04_a_device_opened_again_has_the_same_context_or_is_another<F: Fabric>(bed: &Bed<F>) {
+    let name = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
+    let name = if bed.is_strict() { "soft0" } else { &name };
+    let again = crate::harness::open::<F>(name).expect("the same once more");
+    let cq = CompletionQueue::new(&again, 16).expect("a completion queue");
+    let mut id = new(bed);
+    id.bind(bed.at(0)).expect("bind");
+    let made = id.create_qp(&bed.small().send_cq(&cq).recv_cq(&cq));
+    match bed.is_strict() {
+        true => assert_eq!(made.expect_err("another device's").code(), Code::Invalid),
+        false => made.expect("its own"),
+    }
 }
 
 fn g_05_port_spaces_have_the_kernels_numbers<F: Fabric>(_bed: &Bed<F>) {

@@ -21,6 +21,7 @@ cases! {
     sq_09_an_empty_message_takes_a_receive
     sq_10_messages_of_every_size_arrive_whole
     pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs
+    pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once
     pl_05_a_full_receive_queue_takes_the_first_of_a_list
     rc_07_posts_keep_their_order_over_many_rounds
 }
@@ -174,6 +175,22 @@ fn pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs<F: Fabric>(bed: &Be
         assert_eq!((done.status, number(&done)), (Status::Success, at as u8));
         received(&mut two);
         two.post_recv(bed.filled(1, 0)).expect("a receive");
+    }
+}
+
+fn pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let (mut receives, mut sends) = (bed.numbered(4), Vec::new());
+    two.post_recvs(&mut receives).expect("receives");
+    assert!(receives.is_empty());
+    for bytes in [[1, 2], [3, 4]] {
+        sends.extend(bytes.map(|byte| request(bed, byte, SendFlags::SIGNALED)));
+        one.post_sends(&mut sends).expect("sends");
+        assert!(sends.is_empty());
+    }
+    for byte in 1..=4 {
+        assert_eq!(received(&mut two).bytes(), [byte]);
+        assert_eq!(number(&sent(&mut one, &mut two)), byte);
     }
 }
 
