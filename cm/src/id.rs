@@ -607,7 +607,8 @@ impl<F: Fabric> Id<F> {
     /// completed. A window of type 1 and no bytes: it is closed.
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory.
+    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
+    /// `Device(22)` (EINVAL) for a window of type 2 whose queue pair is gone.
     pub fn bind_window(
         &mut self,
         window: &mut Window<F>,

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Access, Provider, Qp, QpCaps, QpType, Window as _, WindowKind};
@@ -15,8 +16,8 @@ use crate::datagram::Target;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::fabric::Fabric;
-use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number};
-use crate::window::Window;
+use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number, lock};
+use crate::window::{self, Window};
 use crate::xrc::XrcDomain;
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
@@ -334,6 +335,8 @@ pub(crate) struct QueuePair<F: Fabric> {
     send_cq: Option<CompletionQueue<F>>,
     recv_cq: Option<CompletionQueue<F>>,
     xrcd: Option<XrcDomain<F>>,
+    /// Windows of type 2 that were opened here.
+    windows: Vec<Weak<Mutex<window::State<F>>>>,
 }
 
 impl<F: Fabric> QueuePair<F> {
@@ -410,6 +413,7 @@ impl<F: Fabric> QueuePair<F> {
             send_cq,
             recv_cq,
             xrcd,
+            windows: Vec::new(),
         }
     }
 
@@ -602,23 +606,38 @@ impl<F: Fabric> QueuePair<F> {
         let beyond = |_| PostFailed { cause: PostCause::Device(14) };
         memory.check(offset, len).map_err(beyond)?;
         let ((region, addr), rkey) = (memory.place(offset), window.next_rkey());
-        let handle = window.raw().handle();
-        let binding = Binding { window: handle, region, addr, length: len as u64, access, rkey };
+        let shared = window.state().clone();
+        let mut state = lock(&shared);
+        let gone = PostFailed { cause: PostCause::Device(22) };
+        let raw = state.raw.as_mut().ok_or(gone)?;
+        let (window_handle, length) = (raw.handle(), len as u64);
+        let binding = Binding { window: window_handle, region, addr, length, access, rkey };
         let rkey = match window.kind() {
             WindowKind::Two => {
                 self.post_bare(SendOp::Bind(binding), flags)?;
+                raw.set_rkey(rkey);
+                state.on = Some(self.qp.num());
+                self.keep_window(&shared);
                 rkey
             }
             WindowKind::One => {
                 let wr_id = self.sent_first + self.sent.len() as u64;
                 // SAFETY: the window keeps the memory as long as it is bound to it.
-                let rkey = unsafe { self.qp.bind(window.raw_mut(), binding, wr_id, flags) }?;
+                let rkey = unsafe { self.qp.bind(raw, binding, wr_id, flags) }?;
                 self.sent.push_back(Sent::new(None));
                 rkey
             }
         };
         window.note(rkey, memory.clone());
         Ok(Remote { addr, rkey })
+    }
+
+    /// Knows a window of type 2 that was opened here, as long as it is there.
+    fn keep_window(&mut self, state: &Arc<Mutex<window::State<F>>>) {
+        self.windows.retain(|known| known.strong_count() > 0);
+        if !self.windows.iter().any(|known| known.as_ptr() == Arc::as_ptr(state)) {
+            self.windows.push(Arc::downgrade(state));
+        }
     }
 
     /// The next completed send, if there is one.
@@ -669,6 +688,14 @@ impl<F: Fabric> Drop for QueuePair<F> {
         }
         if let Some(domain) = &self.xrcd {
             domain.count_user(false);
+        }
+        // The windows first: some devices wait for those that are open, for a minute, and lose the
+        // queue pair then.
+        for state in self.windows.iter().filter_map(Weak::upgrade) {
+            let mut state = lock(&state);
+            if state.on == Some(num) {
+                state.raw = None;
+            }
         }
     }
 }

@@ -1,18 +1,29 @@
 //! Memory windows: part of exposed memory, opened to peers for a while.
 
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use doorbell_engine::provider::{Provider, Window as _, WindowKind};
 
 use crate::error::CmError;
 use crate::exposed::Exposed;
 
-/// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind`] opens it.
+/// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind_window`] opens it. A
+/// window of type 2 ends with the queue pair that has opened it last.
 pub struct Window<P: Provider> {
     // Before what it is bound to: the device lets go of the window first.
-    raw: P::Window,
+    state: Arc<Mutex<State<P>>>,
+    kind: WindowKind,
     rkey: u32,
     bound: Option<Exposed<P>>,
+}
+
+/// What a queue pair shares with its windows of type 2.
+pub(crate) struct State<P: Provider> {
+    /// None once that queue pair is gone.
+    pub(crate) raw: Option<P::Window>,
+    /// The queue pair that has opened it last.
+    pub(crate) on: Option<u32>,
 }
 
 impl<P: Provider> Window<P> {
@@ -22,12 +33,14 @@ impl<P: Provider> Window<P> {
     /// `NotSupported`: the device has none; `NoMemory`: none left.
     pub fn new(device: &P, kind: WindowKind) -> Result<Window<P>, CmError> {
         let raw = device.create_window(kind)?;
-        Ok(Window { rkey: raw.rkey(), raw, bound: None })
+        let rkey = raw.rkey();
+        let state = Arc::new(Mutex::new(State { raw: Some(raw), on: None }));
+        Ok(Window { state, kind, rkey, bound: None })
     }
 
     /// Its kind.
     pub fn kind(&self) -> WindowKind {
-        self.raw.kind()
+        self.kind
     }
 
     /// The key under which it was bound last.
@@ -41,12 +54,8 @@ impl<P: Provider> Window<P> {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }
 
-    pub(crate) fn raw(&self) -> &P::Window {
-        &self.raw
-    }
-
-    pub(crate) fn raw_mut(&mut self) -> &mut P::Window {
-        &mut self.raw
+    pub(crate) fn state(&self) -> &Arc<Mutex<State<P>>> {
+        &self.state
     }
 
     /// It is bound to that memory now, under that key. The memory stays registered meanwhile.

@@ -13,6 +13,7 @@ mod cm_events;
 mod completions;
 mod datagrams;
 mod domains;
+mod drops;
 mod endpoints;
 mod events;
 mod external;

@@ -84,6 +84,7 @@ impl doorbell_cm::Program for Part {
             "many" => many(&bed, self.addr),
             "come-and-go" => crate::many::come_and_go(&bed),
             "refuse" => crate::many::refuse(&bed),
+            "drop" => crate::drops::in_any_order(&bed),
             "destroy" => crate::many::destroy(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();

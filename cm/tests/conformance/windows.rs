@@ -14,6 +14,7 @@ cases! {
     mw_01_only_the_bytes_and_rights_it_was_bound_with
     mw_01_binding_needs_rights_and_bounds_of_the_region
     mw_01_type_2_is_for_the_peer_of_its_queue_pair
+    mw_01_type_2_ends_with_its_queue_pair
     mw_02_only_an_open_window_of_type_2_is_invalidated
     rc_05_a_send_with_invalidate_closes_before_it_is_heard
     rc_05_a_key_that_is_none_of_its_windows_ends_the_connection
@@ -208,4 +209,24 @@ fn mr_04_a_window_keeps_its_memory<F: Fabric>(bed: &Bed<F>) {
     // The device could not let go of it; here nobody can ask it to.
     drop(memory);
     write(bed, (&mut one, &mut two), to, 64).ok().expect("it is open");
+}
+
+/// Some devices wait for the window when the queue pair goes: nobody would ever close it.
+fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
+    let memory = memory(bed);
+    let mut window = window(bed, WindowKind::Two);
+    let (mut one, mut two) = bed.pair(&bed.small());
+    bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    two.invalidate(window.rkey(), SIGNALED).expect("close it");
+    sent(&mut two, &mut one).ok().expect("closed");
+    // Opened on another queue pair, it is that one's.
+    let (mut left, mut right) = bed.pair(&bed.small());
+    let to = bind((&mut left, &mut right), &mut window, &memory, (0, 64), WRITE);
+    drop((one, two));
+    write(bed, (&mut left, &mut right), to, 8).ok().expect("it is open");
+    drop(right);
+    let (mut other, mut last) = bed.pair(&bed.small());
+    let refused = last.bind_window(&mut window, &memory, (0, 64), WRITE, SIGNALED);
+    assert_eq!(refused.expect_err("its queue pair is gone").cause, PostCause::Device(22));
+    bind((&mut other, &mut last), &mut self::window(bed, WindowKind::Two), &memory, (0, 64), WRITE);
 }

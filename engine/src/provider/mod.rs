@@ -284,6 +284,9 @@ pub trait Window: Send + Sync + 'static {
     fn rkey(&self) -> u32;
     /// By what number a [`crate::wr::Binding`] names it.
     fn handle(&self) -> u64;
+    /// A request that opens it under that key has been posted: some devices want to be told the
+    /// last key with the next such request.
+    fn set_rkey(&mut self, _rkey: u32) {}
 }
 
 /// The reader of a completion queue.
@@ -391,8 +394,9 @@ pub trait Qp {
     ///
     /// # Safety
     /// Buffers that are not inline stay registered and unchanged until a completion of the same
-    /// or a later request was polled, or the queue pair is gone; so do the window and the region
-    /// that a [`crate::wr::SendOp::Bind`] names, and the address handle of a datagram. With
+    /// or a later request was polled, or the queue pair is gone; so do the region that a
+    /// [`crate::wr::SendOp::Bind`] names, whose window is there for the call and looked up by its
+    /// number later, and the address handle of a datagram. With
     /// [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;

@@ -45,11 +45,15 @@ impl Window for VerbsWindow {
     }
     fn rkey(&self) -> u32 {
         // SAFETY: the window is alive; drivers write the field inside `ibv_bind_mw` only, for
-        // which this value is borrowed as the only one.
+        // which this value is borrowed as the only one, as it is in `set_rkey`.
         unsafe { (*self.as_ptr()).rkey }
     }
     fn handle(&self) -> u64 {
         self.as_ptr() as u64
+    }
+    fn set_rkey(&mut self, rkey: u32) {
+        // SAFETY: as above; what C leaves to its users for windows of type 2.
+        unsafe { (*self.as_ptr()).rkey = rkey };
     }
 }
 
