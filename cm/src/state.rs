@@ -72,6 +72,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Mask: u32 {
         const STATE = 1;
+        const SQD_NOTIFY = 1 << 1;
         const ACCESS = 1 << 3;
         const PKEY_INDEX = 1 << 4;
         const PORT = 1 << 5;
@@ -103,6 +104,9 @@ impl Mask {
 pub struct QpFields {
     /// The state to go to, or to be in.
     pub state: Option<QpState>,
+    /// On the way to SQD: an asynchronous event, SQ_DRAINED, says when the sends that have begun are
+    /// over (`en_sqd_async_notify`).
+    pub sqd_notify: Option<bool>,
     /// What the peer may do by itself (`qp_access_flags`).
     pub access: Option<Access>,
     /// Index of the partition key.
@@ -146,6 +150,7 @@ impl QpFields {
     pub fn or(self, other: QpFields) -> QpFields {
         QpFields {
             state: self.state.or(other.state),
+            sqd_notify: self.sqd_notify.or(other.sqd_notify),
             access: self.access.or(other.access),
             pkey_index: self.pkey_index.or(other.pkey_index),
             port: self.port.or(other.port),
@@ -167,6 +172,7 @@ impl QpFields {
     pub(crate) fn mask(&self) -> Mask {
         let there = [
             (self.state.is_some(), Mask::STATE),
+            (self.sqd_notify.is_some(), Mask::SQD_NOTIFY),
             (self.access.is_some(), Mask::ACCESS),
             (self.pkey_index.is_some(), Mask::PKEY_INDEX),
             (self.port.is_some(), Mask::PORT),
@@ -259,7 +265,7 @@ fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
         (Rtr, Rts) => Some((tries | Mask::SQ_PSN | asks, live)),
         (Rts, Rts) | (Sqd, Rts) => Some((none, live)),
         (Sqe, Rts) if unreliable => Some((none, right)),
-        (Rts, Sqd) => Some((none, none)),
+        (Rts, Sqd) => Some((none, Mask::SQD_NOTIFY)),
         (Sqd, Sqd) if datagrams => Some((none, right | Mask::PKEY_INDEX)),
         (Sqd, Sqd) if unreliable => Some((none, right | Mask::PKEY_INDEX | Mask::AV)),
         (Sqd, Sqd) => {
@@ -293,6 +299,7 @@ mod tests {
     fn full(state: QpState) -> QpFields {
         QpFields {
             state: Some(state),
+            sqd_notify: Some(true),
             access: Some(Access::empty()),
             pkey_index: Some(0),
             port: Some(1),
@@ -351,6 +358,7 @@ mod tests {
                 let fields = |mask: Mask| {
                     let all = full(to);
                     QpFields {
+                        sqd_notify: all.sqd_notify.filter(|_| mask.contains(Mask::SQD_NOTIFY)),
                         access: all.access.filter(|_| mask.contains(Mask::ACCESS)),
                         pkey_index: all.pkey_index.filter(|_| mask.contains(Mask::PKEY_INDEX)),
                         port: all.port.filter(|_| mask.contains(Mask::PORT)),

@@ -80,26 +80,18 @@ pub(super) fn modify(
     from: QpState,
     fields: &QpFields,
 ) -> Result<(), CmError> {
-    let to = fields.state.unwrap_or(from);
-    let unable = |answer: &str, cure: &str| {
-        let asked = format!("take a queue pair of {} from {from:?} to {to:?}", device.name());
-        Err(CmError::new(Code::NotSupported, asked, answer).cure(cure))
-    };
-    if let (QpType::Ud, QpState::Init | QpState::Rtr | QpState::Rts) = (qp.kind(), to) {
-        return modify_datagrams(qp, from, fields);
-    }
-    match to {
-        QpState::Reset if from != QpState::Reset => {
-            return unable("its queue pairs have one life", "make a new one");
-        }
-        QpState::Rtr => return wire(device, &qp.breaker(), fields),
-        QpState::Err => qp.fail(),
-        QpState::Sqd | QpState::Sqe => {
-            return unable("it does not pause", "wait for the completions instead");
-        }
-        QpState::Reset | QpState::Init | QpState::Rts => {
-            if from == QpState::Sqe {
-                qp.recover();
+    match (from, fields.state.unwrap_or(from)) {
+        (QpState::Reset, QpState::Reset) => {}
+        (_, QpState::Reset) => qp.begin_again(),
+        (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
+        (_, QpState::Err) => qp.fail(),
+        (from, _) if qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
+        (_, QpState::Rtr) => return wire(device, &qp.breaker(), fields),
+        (from, to) => {
+            match (from, to) {
+                (QpState::Sqe, QpState::Rts) => qp.recover(),
+                (QpState::Sqd, QpState::Rts) => qp.resume(),
+                _ => {}
             }
             if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
                 qp.breaker().set_rnr_timer(time);
@@ -111,16 +103,16 @@ pub(super) fn modify(
 
 /// A queue pair of UD needs no peer. From RTR on it takes what comes; sends before RTS are refused
 /// by who keeps the state.
-fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
         qp.breaker().set_qkey(qkey);
     }
     match (from, fields.state) {
         (_, Some(QpState::Rtr)) => qp.breaker().open(),
         (QpState::Sqe, Some(QpState::Rts)) => qp.recover(),
+        (QpState::Sqd, Some(QpState::Rts)) => qp.resume(),
         _ => {}
     }
-    Ok(())
 }
 
 /// Joins the queue pair to the connection that the fields are of.

@@ -188,6 +188,7 @@ fn to_raw(fields: &QpFields) -> ibv_qp_attr {
     // SAFETY: zero is a valid value of each field.
     let mut raw: ibv_qp_attr = unsafe { zeroed() };
     raw.qp_state = fields.state.map_or(0, |state| state as u32);
+    raw.en_sqd_async_notify = fields.sqd_notify.unwrap_or(false).into();
     raw.qp_access_flags = fields.access.map_or(0, |access| access.bits());
     raw.pkey_index = fields.pkey_index.unwrap_or(0);
     raw.port_num = fields.port.unwrap_or(0);
@@ -213,6 +214,7 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
     let has = |bit: Mask| mask.contains(bit);
     QpFields {
         state: QpState::from_raw(raw.qp_state).filter(|_| has(Mask::STATE)),
+        sqd_notify: has(Mask::SQD_NOTIFY).then_some(raw.en_sqd_async_notify != 0),
         access: has(Mask::ACCESS).then(|| Access::from_bits_truncate(raw.qp_access_flags)),
         pkey_index: has(Mask::PKEY_INDEX).then_some(raw.pkey_index),
         port: has(Mask::PORT).then_some(raw.port_num),
@@ -247,6 +249,7 @@ mod tests {
         };
         let fields = QpFields {
             state: Some(QpState::Rtr),
+            sqd_notify: Some(true),
             access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
             pkey_index: Some(1),
             port: Some(2),
@@ -272,6 +275,7 @@ mod tests {
         use ibv_qp_attr_mask as C;
         for (ours, theirs) in [
             (Mask::STATE, C::IBV_QP_STATE),
+            (Mask::SQD_NOTIFY, C::IBV_QP_EN_SQD_ASYNC_NOTIFY),
             (Mask::ACCESS, C::IBV_QP_ACCESS_FLAGS),
             (Mask::PKEY_INDEX, C::IBV_QP_PKEY_INDEX),
             (Mask::PORT, C::IBV_QP_PORT),

@@ -383,7 +383,7 @@ fn cp_06_a_datagram_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// In INIT, with that key.
-fn by_hand<F: Fabric>(bed: &Bed<F>, qkey: u32) -> (ExternalQp<F>, Source) {
+pub(crate) fn by_hand<F: Fabric>(bed: &Bed<F>, qkey: u32) -> (ExternalQp<F>, Source) {
     let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
     let mut qp = ExternalQp::new(&bed.fabric, &small()).expect("a queue pair");
     let init = QpFields {
@@ -398,7 +398,7 @@ fn by_hand<F: Fabric>(bed: &Bed<F>, qkey: u32) -> (ExternalQp<F>, Source) {
     (qp, source)
 }
 
-fn to_rts<F: Fabric>(qp: &mut ExternalQp<F>) {
+pub(crate) fn to_rts<F: Fabric>(qp: &mut ExternalQp<F>) {
     qp.modify(&QpFields::to(QpState::Rtr)).expect("RTR needs nothing");
     qp.modify(&QpFields { sq_psn: Some(7), ..QpFields::to(QpState::Rts) }).expect("RTS");
 }

@@ -179,7 +179,7 @@ pub(crate) fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
     panic!("{wanted:?} did not come");
 }
 
-fn is_silent<F: Fabric>(bed: &Bed<F>, unwanted: AsyncEvent) -> bool {
+pub(crate) fn is_silent<F: Fabric>(bed: &Bed<F>, unwanted: AsyncEvent) -> bool {
     thread::sleep(A_WHILE);
     std::iter::from_fn(|| bed.fabric.next_async_event()).all(|event| event != unwanted)
 }

@@ -29,7 +29,7 @@ cases! {
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-fn own<F: Fabric>(bed: &Bed<F>) -> ExternalQp<F> {
+pub(crate) fn own<F: Fabric>(bed: &Bed<F>) -> ExternalQp<F> {
     ExternalQp::new(&bed.fabric, &bed.small()).expect("a queue pair")
 }
 
@@ -53,12 +53,12 @@ fn up<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>) {
 }
 
 /// A message each way.
-fn talk<F: Fabric>(bed: &Bed<F>, one: &mut ExternalQp<F>, two: &mut ExternalQp<F>) {
+pub(crate) fn talk<F: Fabric>(bed: &Bed<F>, one: &mut ExternalQp<F>, two: &mut ExternalQp<F>) {
     say(bed, one, two);
     say(bed, two, one);
 }
 
-fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut ExternalQp<F>) {
+pub(crate) fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut ExternalQp<F>) {
     to.post_recv(bed.filled(8, 0)).expect("a receive");
     from.post_send(bed.filled(8, 9), 8, SendOp::Send, SIGNALED).expect("a send");
     let message = to.next_recv(SOON).expect("a message").ok().expect("well");
@@ -66,12 +66,22 @@ fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut ExternalQp<F>
     from.next_send(SOON).expect("sent").ok().expect("well");
 }
 
-type Side<F> = (Id<F>, ExternalQp<F>);
+pub(crate) type Side<F> = (Id<F>, ExternalQp<F>);
 
 /// Two ids that connect queue pairs of somebody else.
 fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -> [Side<F>; 2] {
+    joined(bed, [own(bed), own(bed)], asks, grants)
+}
+
+/// Two ids that connect these, which are in RESET.
+pub(crate) fn joined<F: Fabric>(
+    bed: &Bed<F>,
+    [left, right]: [ExternalQp<F>; 2],
+    asks: &ConnParam<'_>,
+    grants: &ConnParam<'_>,
+) -> [Side<F>; 2] {
     let (mut listener, addr) = bed.listener(None);
-    let mut one = (bare(bed, addr), own(bed));
+    let mut one = (bare(bed, addr), left);
     thread::scope(|scope| {
         let connecting = scope.spawn(move || {
             let (id, qp) = &mut one;
@@ -82,7 +92,7 @@ fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -
             one
         });
         let mut id = listener.get_request(Some(SOON)).expect("a request");
-        let mut qp = own(bed);
+        let mut qp = right;
         go(&mut qp, &mut id, QpState::Init);
         up(&mut qp, &mut id);
         id.accept_with(&qp, grants).expect("accept");

@@ -20,6 +20,7 @@ mod external;
 mod groups;
 mod hazards;
 mod ids;
+mod lives;
 mod many;
 mod migrate;
 mod one_sided;

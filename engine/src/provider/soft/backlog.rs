@@ -50,6 +50,15 @@ pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
 #[cold]
 #[inline(never)]
 pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
+    keep_for_later(qp, wr);
+    if !qp.in_backlog && !qp.held && !qp.paused && qp.poison.is_none() {
+        qp.in_backlog = true;
+        link.let_wait(qp.num);
+    }
+}
+
+/// Takes a request in, and no more.
+pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
     let mut pieces = ArrayVec::new();
     pieces.push(wr.sge);
     pieces.extend(wr.more.iter().copied());
@@ -62,10 +71,6 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
         pieces,
     });
     push(qp, wr, 0, Sent::empty());
-    if !qp.in_backlog && !qp.held && qp.poison.is_none() {
-        qp.in_backlog = true;
-        link.let_wait(qp.num);
-    }
 }
 
 /// Writes what waits of the queue pair at the front of the link's backlog. True if it has left the
@@ -75,6 +80,9 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
 pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> bool {
     debug_assert_eq!(link.first_waiting(), Some(qp.num));
     while qp.sent != qp.posted {
+        if qp.paused && qp.sent_bytes == 0 {
+            break;
+        }
         let pending = qp.kept(qp.sent);
         if let Some(status) = impossible(memory, qp, &pending) {
             qp.poison = Some((qp.sent, status));

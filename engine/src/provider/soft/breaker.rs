@@ -44,7 +44,9 @@ impl Breaker {
 
     /// See [`super::SoftQp::attach`].
     pub fn attach(&self, link: &Arc<LinkShared>) {
-        self.domain.command(Command::AddLink(Box::new(Link::new(link.clone()))));
+        let mut link = Link::new(link.clone());
+        link.key = self.queue;
+        self.domain.command(Command::AddLink(Box::new(link)));
     }
 
     /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken

@@ -146,6 +146,21 @@ impl CompletionQueue {
         overrun
     }
 
+    /// Takes out all completions of a queue pair (SM-1).
+    pub(super) fn forget(&mut self, qp: u32) {
+        let mask = self.ring.len() - 1;
+        let (mut from, mut to) = (self.head, self.head);
+        while from != self.tail {
+            let entry = self.ring[from as usize & mask];
+            if entry.0.qp_num != qp {
+                self.ring[to as usize & mask] = entry;
+                to = to.wrapping_add(1);
+            }
+            from = from.wrapping_add(1);
+        }
+        self.tail = to;
+    }
+
     /// Takes the oldest completion.
     pub(super) fn pop(&mut self) -> Option<(Wc, Retire)> {
         if self.head == self.tail {

@@ -7,7 +7,7 @@ use std_alloc::boxed::Box;
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::backlog::readable;
+use super::backlog::{keep_for_later, readable};
 use super::cq::{Retire, Sink};
 use super::domain::{Command, Domain, Inside};
 use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
@@ -125,6 +125,10 @@ impl Inside {
     ) -> Result<(), PostError> {
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            if qp.paused && qp.state == State::Loose {
+                keep_for_later(qp, wr);
+                continue;
+            }
             let status = match qp.state {
                 State::Loose => self.send_datagram(qp, wr),
                 _ => Status::Flushed,
@@ -140,7 +144,7 @@ impl Inside {
     }
 
     /// Sends one; how it went here, which is all that anybody learns.
-    fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
+    pub(super) fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
         let (to, imm) = match wr.op {
             SendOp::SendTo(to) => (to, None),
             SendOp::SendToWithImm(to, imm) => (to, Some(imm)),

@@ -74,7 +74,7 @@ fn record_of(
     wr: &SendWr<'_>,
     length: u32,
 ) -> Option<Option<(Header, u32)>> {
-    let calm = qp.sent == qp.posted && qp.asking() == 0 && !link.is_broken();
+    let calm = !qp.paused && qp.sent == qp.posted && qp.asking() == 0 && !link.is_broken();
     if !calm || length == 0 || length > MESSAGE_MAX || link.safe() < qp.one_sided_until {
         return None;
     }

@@ -19,6 +19,7 @@ use super::Host;
 use super::cq::CompletionQueue;
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
+use super::lives::NewLife;
 use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
@@ -61,6 +62,17 @@ pub(super) enum Command {
         /// What came before that ticket is dropped.
         first: u64,
     },
+    /// The queue pair begins no more sends, and an event says when none is under way if `notify`;
+    /// or it begins them again.
+    Pause {
+        num: u32,
+        notify: bool,
+    },
+    Resume {
+        num: u32,
+    },
+    /// The queue pair begins anew, in INIT.
+    BeginAgain(Box<NewLife>),
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover {
         num: u32,
@@ -382,6 +394,22 @@ impl Inside {
                     self.worry(qp);
                 }
             }
+            Command::Pause { num, notify } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    self.pause(unsafe { qp.as_mut() }, notify);
+                }
+            }
+            Command::Resume { num } => {
+                if let Some(mut qp) = self.qp(num) {
+                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+                    self.resume(unsafe { qp.as_mut() });
+                }
+            }
+            Command::BeginAgain(new) => {
+                self.begin_again(*new);
+                self.tell_all();
+            }
             Command::Recover { num } => {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
@@ -397,7 +425,7 @@ impl Inside {
         }
     }
 
-    fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>) {
+    pub(super) fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>) {
         // SAFETY: a box that was leaked for this command; nobody else uses it before it is in the
         // table.
         let qp = unsafe { pointer.as_mut() };
@@ -512,14 +540,23 @@ impl Inside {
 
     /// Takes a queue pair out and frees it; its link goes with the last user.
     fn remove(&mut self, slot: usize) {
-        let Some(pointer) = self.qps[slot].take() else { return };
+        let Some(pointer) = self.take_out(slot) else { return };
         // SAFETY: the table owned this box, and the slot is empty now.
         let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
-        self.nic.memory.table().qps[slot].store(0, Ordering::Release);
-        self.todo.retain(|num| *num != qp.num);
         if let Some(datagrams) = &qp.datagrams {
             self.nic.memory.hide_inbox(datagrams.place);
         }
+        self.nic.free_number(qp.num);
+        self.drop_unused_links();
+    }
+
+    /// Takes a queue pair out of the table, and off its link and its receive queue.
+    pub(super) fn take_out(&mut self, slot: usize) -> Option<NonNull<QpContext>> {
+        let pointer = self.qps[slot].take()?;
+        // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+        let qp = unsafe { pointer.as_ref() };
+        self.nic.memory.table().qps[slot].store(0, Ordering::Release);
+        self.todo.retain(|num| *num != qp.num);
         let rq = &mut self.rqs[qp.rq];
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly) {
             // A message had begun to fill it, and nobody would hear of it any more. There is
@@ -532,13 +569,15 @@ impl Inside {
             link.owe_less(qp.responder_depth);
             link.users -= 1;
             link.shared.release_end();
+            if qp.paused {
+                link.pause(false);
+            }
         }
-        self.nic.free_number(qp.num);
-        self.drop_unused_links();
+        Some(pointer)
     }
 
     /// Frees links that nobody uses on either side.
-    fn drop_unused_links(&mut self) {
+    pub(super) fn drop_unused_links(&mut self) {
         for slot in &mut self.links {
             if slot.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
                 *slot = None;

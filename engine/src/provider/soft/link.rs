@@ -174,6 +174,17 @@ impl SignaledQueue {
         }
         Some(self.ring[(self.head & (SIGNALED_MAX - 1)) as usize])
     }
+    /// Makes those of a queue pair nobody's: 0 is no number.
+    fn forget(&mut self, qp: u32) {
+        let mut at = self.head;
+        while at != self.tail {
+            let entry = &mut self.ring[(at & (SIGNALED_MAX - 1)) as usize];
+            if entry.qp == qp {
+                entry.qp = 0;
+            }
+            at = at.wrapping_add(1);
+        }
+    }
     #[inline(always)]
     pub(super) fn pop(&mut self) {
         self.head = self.head.wrapping_add(1);
@@ -198,6 +209,10 @@ pub(super) struct Link {
     pub(super) unusual: bool,
     /// It always is: its queue pair sends nothing plain.
     never_plain: bool,
+    /// Queue pairs that begin no sends for now.
+    pauses: u32,
+    /// For which queue pairs it was made, see [`super::qp::QpContext::key`].
+    pub(super) key: u32,
     /// Queue pairs with requests that did not fit, in order.
     backlog: VecDeque<u32>,
     /// READs and atomics of the peer that are taken and not answered, in order; as many as all
@@ -241,6 +256,8 @@ impl Link {
             safe: 0,
             unusual: false,
             never_plain: false,
+            pauses: 0,
+            key: 0,
             backlog: VecDeque::new(),
             answers: VecDeque::new(),
             answers_max: 0,
@@ -403,9 +420,24 @@ impl Link {
         (self.never_plain, self.unusual) = (true, true);
     }
 
+    /// One more queue pair begins no sends for now, or one less.
+    pub(super) fn pause(&mut self, on: bool) {
+        self.pauses = if on { self.pauses + 1 } else { self.pauses.saturating_sub(1) };
+        self.note_usual();
+    }
+
+    /// What is on its way for a queue pair, or owed by it, is nobody's from here on.
+    pub(super) fn forget(&mut self, qp: u32) {
+        self.signaled.forget(qp);
+        for answer in self.answers.iter_mut().filter(|answer| answer.who.qp == qp) {
+            answer.who.qp = 0;
+        }
+    }
+
     fn note_usual(&mut self) {
         self.unusual = self.broken
             || self.never_plain
+            || self.pauses > 0
             || !self.backlog.is_empty()
             || !self.answers.is_empty()
             || !self.refusals.is_empty();

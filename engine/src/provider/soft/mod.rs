@@ -22,6 +22,7 @@ mod domain;
 mod inbox;
 mod layout;
 mod link;
+mod lives;
 mod memory;
 #[cfg(test)]
 #[cfg(loom)]
@@ -39,6 +40,7 @@ mod ring;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod sleep;
+mod srq;
 mod sync;
 mod target;
 #[cfg(test)]
@@ -63,6 +65,7 @@ pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
+pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 
 use self::cq::Arm;
@@ -74,13 +77,12 @@ use self::pd::Pd;
 use self::qp::{QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use self::region::{BOUND_BY_CALL, bound_kind};
-use self::xrc::XrcPlace;
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
     Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Sharing,
-    Srq, Window, WindowKind,
+    Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -218,12 +220,14 @@ impl Soft {
             rq_shared: init.srq.is_some(),
             signal_all: init.signal_all,
             pd: self.pd.mark(),
+            key: queue.id(),
         };
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.datagrams = datagrams;
         let cqs = Some((init.send_cq.clone(), init.recv_cq.clone()));
         let kept = (cqs, None, Some(self.pd.clone()));
-        Ok(SoftQp::new(&init.send_cq.domain, context, caps, queue, kept).with_groups(groups))
+        Ok(SoftQp::new((&self.nic, &init.send_cq.domain), context, caps, queue, kept)
+            .with_groups(groups))
     }
 
     /// The GID by which address handles lead here; all zero if none does.
@@ -487,56 +491,17 @@ impl SoftPoller {
     }
 }
 
-/// A shared receive queue of the soft device.
-#[derive(Clone)]
-pub struct SoftSrq {
-    /// Before the queue: from then on nothing fills its receives.
-    xrc: Option<Arc<XrcPlace>>,
-    nic: Arc<Nic>,
-    queue: Arc<RecvQueue>,
-    _pd: Pd,
-}
-
-impl Srq for SoftSrq {
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    fn id(&self) -> u64 {
-        self.queue.id().into()
-    }
-
-    fn number(&self) -> Option<u32> {
-        self.xrc.as_ref().map(|xrc| xrc.number())
-    }
-
-    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
-        if limit > self.queue.depth() {
-            let asked = format!("a limit of {limit}");
-            let answer = format!("the queue is for {} receives", self.queue.depth());
-            return Err(SetupError::new(Code::Invalid, asked, answer));
-        }
-        self.queue.set_limit(limit);
-        Ok(())
-    }
-
-    fn limit(&self) -> Result<u32, SetupError> {
-        Ok(self.queue.limit())
-    }
-
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.queue.post(list)
-    }
-}
-
 /// A queue pair of the soft device.
 pub struct SoftQp {
+    nic: Arc<Nic>,
     domain: Arc<Domain>,
     context: NonNull<QpContext>,
     queue: Arc<RecvQueue>,
     num: u32,
     kind: QpType,
     caps: QpCaps,
+    /// What links of its connections are told apart by.
+    key: u32,
     shared_queue: bool,
     /// Not gone before the queue pair that is theirs.
     _kept: Kept,
@@ -571,19 +536,32 @@ pub struct Wiring {
 impl SoftQp {
     /// Gives a queue pair to its domain.
     fn new(
-        domain: &Arc<Domain>,
+        (nic, domain): (&Arc<Nic>, &Arc<Domain>),
         context: Box<QpContext>,
         caps: QpCaps,
         queue: Arc<RecvQueue>,
         kept: Kept,
     ) -> SoftQp {
-        let (num, kind) = (context.num, context.kind);
+        let (num, kind, key) = (context.num, context.kind, context.key);
         let shared_queue = context.rq_shared || kind.is_xrc();
         let context = NonNull::from(Box::leak(context));
         domain.command(Command::Add(Owned(context), queue.clone()));
-        let (domain, groups, life) = (domain.clone(), None, Arc::new(()));
-        let _kept = kept;
-        SoftQp { domain, context, queue, num, kind, caps, shared_queue, _kept, groups, life }
+        let (nic, domain, groups) = (nic.clone(), domain.clone(), None);
+        let (_kept, life) = (kept, Arc::new(()));
+        SoftQp {
+            nic,
+            domain,
+            context,
+            queue,
+            num,
+            kind,
+            caps,
+            key,
+            shared_queue,
+            _kept,
+            groups,
+            life,
+        }
     }
 
     fn with_groups(mut self, groups: Option<Arc<Groups>>) -> SoftQp {
@@ -598,7 +576,7 @@ impl SoftQp {
 
     /// What a link must join: the domain and the receive queue, as numbers of this device.
     pub fn place(&self) -> (u32, u32) {
-        (self.domain.id, self.queue.id())
+        (self.domain.id, self.key)
     }
 
     /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
@@ -623,7 +601,7 @@ impl SoftQp {
         Breaker {
             domain: self.domain.clone(),
             num: self.num,
-            queue: self.queue.id(),
+            queue: self.key,
             groups: self.groups.clone(),
             life: Arc::downgrade(&self.life),
         }

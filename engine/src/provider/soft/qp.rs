@@ -148,6 +148,14 @@ pub(super) struct QpContext {
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
+    /// A connection of this queue pair goes over links of that key: that of its receive queue, as long
+    /// as it has one life; later ones have keys, and so links, of their own. What comes over a link of
+    /// another is from a peer it had before.
+    pub(super) key: u32,
+    /// Sends are taken and do not begin (SQD).
+    pub(super) paused: bool,
+    /// Somebody wants to hear when those that have begun are over.
+    pub(super) draining: bool,
     /// The link from which a whole message may be taken without another look: the link slot in
     /// RTS with no message half received, `CLOSED` otherwise.
     pub(super) open_on: usize,
@@ -238,6 +246,7 @@ pub(super) struct QpParts {
     pub(super) rq_shared: bool,
     pub(super) signal_all: bool,
     pub(super) pd: PdMark,
+    pub(super) key: u32,
 }
 
 impl QpContext {
@@ -250,6 +259,9 @@ impl QpContext {
             signal_all: parts.signal_all,
             common: 0,
             pd: parts.pd,
+            key: parts.key,
+            paused: false,
+            draining: false,
             open_on: CLOSED,
             link: CLOSED,
             peer: 0,

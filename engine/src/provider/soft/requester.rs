@@ -334,6 +334,7 @@ impl Inside {
                 false => self.release_parked(qp, sink) && qp.poison.is_none(),
             };
             self.fail_poisoned(qp);
+            done &= self.has_drained(qp);
             if qp.state == State::Err {
                 done = self.flush_assembly(qp, sink)
                     && self.flush_sends(qp, sink)

@@ -336,7 +336,8 @@ impl Inside {
             return self.receive_loose(link, header, qp, sink);
         }
         if qp.link != link.index || qp.state != State::Rts {
-            return self.receive_for_nobody(link, header, Some(qp.state));
+            let ours = link.key == qp.key;
+            return self.receive_for_nobody(link, header, ours.then_some(qp.state));
         }
         if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
             return self.receive_xrc(link, header, qp, sink);

@@ -27,7 +27,7 @@ use crate::provider::{QpCaps, QpType};
 use crate::wc::Status;
 
 /// No completion queue.
-const NO_CQ: usize = usize::MAX;
+pub(super) const NO_CQ: usize = usize::MAX;
 
 /// A domain of extended reliable connections of the soft device. Cloning gives another handle.
 #[derive(Clone)]
@@ -53,6 +53,13 @@ pub(super) struct XrcPart {
     srq: u32,
     /// The slot of the receive queue, without receives, that it has otherwise.
     own: usize,
+}
+
+impl XrcPart {
+    /// For the next life: the domain stays.
+    pub(super) fn again(self) -> XrcPart {
+        XrcPart { xrcd: self.xrcd, ..XrcPart::default() }
+    }
 }
 
 /// A shared receive queue of a domain.
@@ -153,6 +160,7 @@ impl Soft {
     /// `Invalid`: the domain is of another device; `NoMemory`: no number is left.
     pub fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, SetupError> {
         self.check_xrcd("a queue pair of XRC_RECV", xrcd)?;
+        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), 0, PdMark::default()));
         let parts = QpParts {
             num: self.take_number()?,
             kind: QpType::XrcRecv,
@@ -162,12 +170,18 @@ impl Soft {
             signal_all: false,
             // That of the receive queue each request names.
             pd: PdMark::default(),
+            key: queue.id(),
         };
         let caps = QpCaps::default();
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.xrc.xrcd = xrcd.0.id;
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), 0, PdMark::default()));
-        Ok(SoftQp::new(&self.shared, context, caps, queue, (None, Some(xrcd.clone()), None)))
+        Ok(SoftQp::new(
+            (&self.nic, &self.shared),
+            context,
+            caps,
+            queue,
+            (None, Some(xrcd.clone()), None),
+        ))
     }
 }
 

@@ -20,7 +20,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
-use crate::provider::Region;
+use crate::provider::{Region, Srq};
 use crate::wr::{SendFlags, SendOp, Sge};
 
 static NOW: AtomicU64 = AtomicU64::new(0);

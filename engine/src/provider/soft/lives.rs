@@ -1,0 +1,166 @@
+//! States of a queue pair that only its owner's hand reaches (section 2.1): a pause of its sends, and
+//! a new life.
+#![expect(unsafe_code, reason = "queue pairs are boxes that their domain owns")]
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use super::SoftQp;
+use super::domain::{Command, Inside, Owned};
+use super::nic::QPS;
+use super::qp::{QpContext, QpParts, Sent, State};
+use super::recvq::RecvQueue;
+use super::xrc::NO_CQ;
+use crate::event::{AsyncKind, Object};
+use crate::provider::{QpCaps, QpType};
+use crate::wc::Status;
+use crate::wr::{SendFlags, SendWr};
+
+/// What a queue pair begins its next life with.
+pub(super) struct NewLife {
+    pub(super) num: u32,
+    pub(super) caps: QpCaps,
+    /// Its receive queue: a new one, if it is its own.
+    pub(super) queue: Arc<RecvQueue>,
+    /// Links of this key are for it, see [`QpContext::key`].
+    pub(super) key: u32,
+}
+
+impl SoftQp {
+    /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that have
+    /// begun are over.
+    pub fn pause(&mut self, notify: bool) {
+        self.domain.command(Command::Pause { num: self.num, notify });
+    }
+
+    /// SQD to RTS.
+    pub fn resume(&mut self) {
+        self.domain.command(Command::Resume { num: self.num });
+    }
+
+    /// Any state to RESET and INIT: all requests, their completions and the connection are forgotten
+    /// (SM-1). The next connection is over a link of its own.
+    pub fn begin_again(&mut self) {
+        let own = !self.shared_queue || self.kind.is_xrc();
+        if own {
+            let pd = self.queue.pd();
+            self.queue = Arc::new(RecvQueue::new(self.nic.next_queue(), self.caps.recv_wr, pd));
+        }
+        self.key = if own { self.queue.id() } else { self.nic.next_queue() };
+        let (num, caps, key, queue) = (self.num, self.caps, self.key, self.queue.clone());
+        self.domain.command(Command::BeginAgain(Box::new(NewLife { num, caps, queue, key })));
+    }
+}
+
+impl Inside {
+    /// SQD: no send begins from here on. With `notify`, an event says when all that have begun are
+    /// over.
+    pub(super) fn pause(&mut self, qp: &mut QpContext, notify: bool) {
+        if qp.paused || !qp.state.sends() {
+            return;
+        }
+        (qp.paused, qp.draining) = (true, notify);
+        if let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.pause(true);
+        }
+        self.worry(qp);
+    }
+
+    /// From SQD back to RTS: what was posted meanwhile begins.
+    pub(super) fn resume(&mut self, qp: &mut QpContext) {
+        if !qp.paused {
+            return;
+        }
+        (qp.paused, qp.draining) = (false, false);
+        if qp.kind == QpType::Ud {
+            self.send_kept_datagrams(qp);
+        } else if let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.pause(false);
+            let waits = qp.sent != qp.posted && !qp.held && !qp.in_backlog;
+            if waits && qp.state.sends() && qp.poison.is_none() {
+                qp.in_backlog = true;
+                link.let_wait(qp.num);
+            }
+        }
+        self.worry(qp);
+    }
+
+    /// Sends what was posted to a queue pair of UD in SQD.
+    fn send_kept_datagrams(&mut self, qp: &mut QpContext) {
+        while qp.sent != qp.posted {
+            let pending = qp.kept(qp.sent);
+            let mut flags = SendFlags::empty();
+            flags.set(SendFlags::INLINE, pending.inline);
+            flags.set(SendFlags::SOLICITED, pending.solicited);
+            let Some((sge, more)) = pending.pieces.split_first() else { return };
+            let wr = SendWr { wr_id: 0, op: pending.op, flags, sge: *sge, more };
+            let status = match qp.state {
+                State::Loose => self.send_datagram(qp, &wr),
+                _ => Status::Flushed,
+            };
+            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
+            let index = qp.sent;
+            qp.entry(index).sent |= how;
+            qp.sent = index.wrapping_add(1);
+            if !status.is_ok() {
+                qp.state = State::Sqe;
+            }
+        }
+    }
+
+    /// True if nobody waits to hear that the sends which had begun before SQD are over, or does from
+    /// now on.
+    pub(super) fn has_drained(&mut self, qp: &mut QpContext) -> bool {
+        if !qp.draining || qp.state == State::Err {
+            return true;
+        }
+        let over = if qp.kind.is_unreliable() {
+            qp.completed == qp.sent
+        } else {
+            let last = qp.sent.wrapping_sub(1);
+            let end = if qp.sent == qp.retired { 0 } else { qp.entry(last).end };
+            qp.asking() == 0 && qp.sent_bytes == 0 && self.safe_position(qp) >= end
+        };
+        if over {
+            qp.draining = false;
+            self.nic.raise(AsyncKind::SqDrained, Object::Qp(qp.num));
+        }
+        over
+    }
+
+    /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its peer
+    /// still sends is for nobody. Then it is in INIT.
+    pub(super) fn begin_again(&mut self, new: NewLife) {
+        if self.qp(new.num).is_none() {
+            return;
+        }
+        let Some(mut pointer) = self.take_out(new.num as usize % QPS) else { return };
+        // SAFETY: a box this domain owns, in no table now.
+        let context = unsafe { pointer.as_mut() };
+        let xrc = context.kind == QpType::XrcRecv;
+        for cq in [context.send_cq, context.recv_cq] {
+            if let Some(cq) = self.cqs.get_mut(cq) {
+                cq.forget(new.num);
+            }
+        }
+        if let Some(Some(link)) = self.links.get_mut(context.link) {
+            link.forget(new.num);
+        }
+        let parts = QpParts {
+            num: new.num,
+            kind: context.kind,
+            send_cq: context.send_cq,
+            recv_cq: if xrc { NO_CQ } else { context.recv_cq },
+            rq_shared: context.rq_shared,
+            signal_all: context.signal_all,
+            pd: context.pd,
+            key: new.key,
+        };
+        let mut fresh = QpContext::new(&parts, new.caps);
+        fresh.datagrams = context.datagrams.take();
+        fresh.xrc = context.xrc.again();
+        *context = fresh;
+        self.add(Owned(pointer), new.queue);
+        self.drop_unused_links();
+    }
+}
