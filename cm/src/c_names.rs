@@ -53,8 +53,7 @@
 //! - `ibv_query_device`, `ibv_query_device_ex`, `ibv_query_port`: [`Provider::caps`]
 //! - `ibv_query_gid`, `ibv_query_pkey`: by the connection manager; [`AddressVector`] says which
 //! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`Provider::alloc_pd`], [`Fabric::dealloc_pd`]: a handle on
-//! a
-//!   device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
+//!   a device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
 //!   [`SrqInit::pd`] name another
 //! - `ibv_alloc_td`, `ibv_alloc_parent_domain`: [`doorbell_engine::provider::Sharing::Exclusive`]
 //!   says the same

@@ -83,6 +83,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) returned_otherwise: u64,
     /// Requests posted and not over.
     pub(super) flying: u32,
+    /// Messages that went alone, with a doorbell each, and are not in the counters yet.
+    pub(super) singles: u32,
     /// Turns since the bells were rung.
     pub(super) held: u32,
     /// The message being handled is the only one of its poll: its reply rings at once.
@@ -130,6 +132,7 @@ impl<P: Provider> Core<P> {
             turn: 0,
             returned_otherwise: 0,
             flying: 0,
+            singles: 0,
             held: 0,
             lone: false,
             crowd: config.sends / 2,
@@ -299,7 +302,7 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, NO_BLOCK);
             self.flying += 1;
             peer.posted = peer.posted.wrapping_add(1);
-            (peer.pushed, peer.rung) = (peer.posted, peer.posted);
+            peer.pushed = peer.posted;
         }
     }
 

@@ -55,9 +55,9 @@ impl<P: Provider> Core<P> {
         if peer.posted == peer.retired {
             return true;
         }
-        if peer.until_signal != signal_every {
+        if !peer.last_signals(signal_every) {
             // The last did not ask for a completion: a WRITE of nothing does, behind it.
-            peer.until_signal = 1;
+            peer.want_signal();
             let (op, flags, sge) =
                 (SendOp::Write(Remote::default()), SendFlags::INLINE, Sge::default());
             if self.post_one(id.slot, SendWr { wr_id: 0, op, flags, sge, more: &[] }, NO_BLOCK)

@@ -39,7 +39,7 @@ impl<P: Provider> Core<P> {
         if !peer.is_open::<FRESH>() || self.flying >= self.crowd {
             return false;
         }
-        let signals = peer.until_signal == 1;
+        let signals = peer.signals();
         let mut flags = SendFlags::INLINE;
         flags.set(SendFlags::SIGNALED, signals);
         let wr_id = number::send(slot, peer.generation, peer.pushed);
@@ -49,22 +49,20 @@ impl<P: Provider> Core<P> {
         if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
             return false;
         }
-        peer.until_signal -= 1;
-        if signals {
-            peer.until_signal = self.config.signal_every;
-        }
-        let unrung = peer.pushed.wrapping_sub(peer.rung);
         peer.pushed = peer.pushed.wrapping_add(1);
         peer.posted = peer.pushed;
+        if signals {
+            peer.has_signaled(self.config.signal_every);
+        }
         self.flying += 1;
+        // Few stores behind the one to the bell: until that line is here they wait, and there is
+        // room for some 64 of them.
         if NOW {
-            peer.rung = peer.rung.wrapping_add(1);
-            self.stats.count_batch(1);
-            self.stats.sent += 1;
+            self.singles += 1;
             return true;
         }
-        // The first, or the last of a batch.
-        if unrung.wrapping_sub(1) >= SEND_BATCH as u32 - 2 {
+        peer.unrung += 1;
+        if peer.unrung == 1 || peer.unrung >= SEND_BATCH as u32 {
             self.note_held(slot);
         }
         true
@@ -78,7 +76,7 @@ impl<P: Provider> Core<P> {
             peer.listed = true;
             self.unrung.push(slot);
         }
-        if peer.posted.wrapping_sub(peer.rung) >= SEND_BATCH as u32 {
+        if peer.unrung >= SEND_BATCH as u32 {
             self.ring_held(slot);
         }
     }
@@ -107,13 +105,12 @@ impl<P: Provider> Core<P> {
     /// Rings for what the device of a peer has been given without.
     pub(super) fn ring_held(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        let held = peer.posted.wrapping_sub(peer.rung);
-        if let (Some(qp), 1..) = (&mut peer.qp, held) {
+        if let (Some(qp), 1..) = (&mut peer.qp, peer.unrung) {
             // SAFETY: the worker's thread is the one that polls.
             unsafe { qp.ring() };
-            peer.rung = peer.posted;
-            self.stats.count_batch(held as usize);
-            self.stats.sent += u64::from(held);
+            self.stats.count_batch(peer.unrung as usize);
+            self.stats.sent += u64::from(peer.unrung);
+            peer.unrung = 0;
         }
     }
 

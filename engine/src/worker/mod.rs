@@ -226,6 +226,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.turn += turns;
         self.core.stats.turns += turns;
         self.core.stats.idle_turns += turns - 1;
+        if self.core.singles > 0 {
+            self.core.stats.count_singles(::core::mem::take(&mut self.core.singles));
+        }
         if self.core.turn >= self.show_at {
             self.show();
         }
@@ -324,7 +327,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         &mut self.handler
     }
 
-    /// What the worker has done.
+    /// What the worker has done, up to its last turn; of turns in a row that found nothing, the last
+    /// few may be missing.
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }

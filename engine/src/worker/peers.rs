@@ -53,11 +53,11 @@ pub(super) struct Peer<P: Provider> {
     /// Up to that many sends there is room in the send queue and credit, as far as is known.
     limit: u32,
     pub(super) credit: Credit,
-    /// Sends until the next that asks for a completion, that one included.
-    pub(super) until_signal: u32,
-    /// Posted sends but for those the device was not rung for; and whether the peer is in the
-    /// list of those that have some.
-    pub(super) rung: u32,
+    /// The next send that asks for a completion.
+    signal_at: u32,
+    /// Sends the device has and was not rung for; and whether the peer is in the list of those
+    /// that have some.
+    pub(super) unrung: u32,
     pub(super) listed: bool,
     /// Up to that many sends go the short way: it is up, nothing waits that they would overtake,
     /// and there is room.
@@ -94,6 +94,28 @@ impl<P: Provider> Peer<P> {
     pub(super) fn is_open<const FRESH: bool>(&self) -> bool {
         // As a signed number: what went another way may have passed a closed gate.
         self.gate.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
+    }
+
+    /// True if the send pushed next asks for a completion.
+    #[inline(always)]
+    pub(super) fn signals(&self) -> bool {
+        self.pushed == self.signal_at
+    }
+
+    /// The send pushed next asks for a completion.
+    pub(super) fn want_signal(&mut self) {
+        self.signal_at = self.pushed;
+    }
+
+    /// The send pushed last asks for a completion, and after it one in `every`.
+    #[inline(always)]
+    pub(super) fn has_signaled(&mut self, every: u32) {
+        self.signal_at = self.pushed.wrapping_add(every - 1);
+    }
+
+    /// True if the send pushed last asks for a completion.
+    pub(super) fn last_signals(&self, every: u32) -> bool {
+        self.signal_at == self.pushed.wrapping_add(every - 1)
     }
 
     /// Messages have to look at everything again, from now on.
@@ -200,8 +222,8 @@ impl<P: Provider> Peers<P> {
                 others: 0,
                 limit: 0,
                 credit: Credit::new(0),
-                until_signal: config.signal_every,
-                rung: 0,
+                signal_at: config.signal_every - 1,
+                unrung: 0,
                 listed: false,
                 gate: 0,
                 holds_until: 0,
@@ -227,9 +249,9 @@ impl<P: Provider> Peers<P> {
         peer.num = num;
         peer.state = PeerState::Admitted;
         (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
-        peer.until_signal = self.signal_every;
+        peer.signal_at = self.signal_every - 1;
         (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
-        (peer.finishing, peer.rung, peer.listed) = (false, 0, false);
+        (peer.finishing, peer.unrung, peer.listed) = (false, 0, false);
         (peer.gate, peer.holds_until) = (0, 0);
         Ok(slot)
     }

@@ -214,7 +214,7 @@ impl<P: Provider> Core<P> {
             Lane::Closed => return Err(SendError::NotConnected),
         };
         // Its completion is its answer.
-        peer.until_signal = 1;
+        peer.want_signal();
         if add(peer, batch, what, sge, PENDING | index) {
             self.ring_full(slot);
         }

@@ -84,13 +84,13 @@ pub(super) fn add<P: Provider>(
     sge: Sge,
     block: u32,
 ) -> bool {
-    peer.until_signal -= 1;
-    if peer.until_signal == 0 {
-        peer.until_signal = batch.signal_every;
-        flags |= SendFlags::SIGNALED;
-    }
+    let signals = peer.signals();
     let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
     peer.pushed = peer.pushed.wrapping_add(1);
+    if signals {
+        peer.has_signaled(batch.signal_every);
+        flags |= SendFlags::SIGNALED;
+    }
     peer.close_gate();
     batch.holds |= block != NO_BLOCK;
     batch.reads |= !flags.contains(SendFlags::INLINE);
@@ -202,22 +202,24 @@ impl<P: Provider> Core<P> {
         if peer.pushed != peer.posted || self.flying >= self.config.sends {
             return false;
         }
-        let Some(qp) = &mut peer.qp else { return false };
         let inline = wr.flags.contains(SendFlags::INLINE);
         let crowded = self.flying >= self.crowd;
-        let signals = !inline || peer.until_signal == 1 || crowded;
+        let signals = !inline || peer.signals() || crowded;
         if signals {
             wr.flags |= SendFlags::SIGNALED;
         }
         wr.wr_id = number::send(slot, peer.generation, peer.pushed);
+        let Some(qp) = &mut peer.qp else { return false };
         // SAFETY: the pieces lie in a block of ours that is released when this send is retired, or
         // in a region of ours that stays until the queue pair is gone, or are inline. The worker's
         // thread is the one that polls.
         if unsafe { qp.post(&[wr]) }.is_err() {
             return false;
         }
-        peer.until_signal = if signals { self.config.signal_every } else { peer.until_signal - 1 };
         peer.pushed = peer.pushed.wrapping_add(1);
+        if signals {
+            peer.has_signaled(self.config.signal_every);
+        }
         if inline {
             if block != NO_BLOCK {
                 // The payload is out of the block already.
@@ -230,7 +232,6 @@ impl<P: Provider> Core<P> {
             peer.hold(peer.posted, block);
         }
         peer.posted = peer.pushed;
-        peer.rung = peer.rung.wrapping_add(1);
         self.flying += 1;
         self.stats.count_batch(1);
         self.stats.sent += 1;
@@ -341,7 +342,7 @@ impl<P: Provider> Core<P> {
         let batch = &mut self.batches[index];
         let Some(peer) = self.peers.at(batch.slot) else { return };
         let flying = self.flying + batch.list.len() as u32;
-        let (Some(qp), Some(last)) = (&mut peer.qp, batch.list.last_mut()) else { return };
+        let Some(last) = batch.list.last_mut() else { return };
         if flying > self.config.sends {
             // The completion queue would have no room, should all of it fail.
             return;
@@ -350,8 +351,9 @@ impl<P: Provider> Core<P> {
             // Blocks in flight come home with the next completion, so there is one, also behind
             // a last message that is inline; and peers that rest do not hold what others need.
             last.flags |= SendFlags::SIGNALED;
-            peer.until_signal = batch.signal_every;
+            peer.has_signaled(batch.signal_every);
         }
+        let Some(qp) = &mut peer.qp else { return };
         // SAFETY: every piece lies in a block of ours, or in the stage and inline; a block is
         // released only when its send is retired. The worker's thread is the one that polls.
         let result = unsafe { qp.post(&batch.list) };
@@ -361,7 +363,6 @@ impl<P: Provider> Core<P> {
             Err(error) => (error.accepted, Some(error.cause)),
         };
         self.flying += accepted as u32;
-        peer.rung = peer.rung.wrapping_add(accepted as u32);
         self.stats.sent += accepted as u64;
         if batch.holds {
             for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {

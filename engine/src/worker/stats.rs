@@ -84,6 +84,13 @@ impl Stats {
         }
     }
 
+    /// Messages with a doorbell each.
+    pub(super) fn count_singles(&mut self, count: u32) {
+        self.doorbells += u64::from(count);
+        self.sent += u64::from(count);
+        self.batches[0] += u64::from(count);
+    }
+
     #[inline(always)]
     pub(super) fn count_poll(&mut self, taken: usize) {
         self.completions += taken as u64;

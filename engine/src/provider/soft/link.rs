@@ -314,7 +314,10 @@ impl Link {
     pub(super) fn note_ack(&mut self, upto: u32) {
         let step = u64::from(upto.wrapping_sub(self.safe as u32));
         if step <= self.tx.published() - self.safe {
-            self.safe += step;
+            // Where there is nothing new, nothing is stored.
+            if step > 0 {
+                self.safe += step;
+            }
             self.tx.note_freed(upto);
         }
     }

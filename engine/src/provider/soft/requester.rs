@@ -18,7 +18,7 @@ use super::ring::CLAIM_MIN;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
 impl Inside {
     /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
@@ -544,37 +544,39 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     if !has_slot(link, qp, &plain) || !link.has_space(plain.record) {
         return false;
     }
-    let header = plain.header;
+    let (header, payload) = (plain.header, wr.sge.addr as *const u8);
     if plain.record <= BELL_FIRST {
         let ack = link.ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
         // the record fits the first line, and there is space.
-        unsafe { link.tx.publish_line(header, wr.sge.addr as *const u8, ack) };
+        unsafe { link.tx.publish_line(header, payload, ack) };
     } else {
-        publish_long(link, header, wr.sge);
+        let mut writer = link.tx.writer();
+        let to = writer.begin(header, 0);
+        // SAFETY: as above; `begin` gives space for the record.
+        unsafe { copy::exact(to, payload, header.length() as usize) };
+        writer.end(plain.record);
+        link.tx.end_writer(&writer);
+        // Into further lines of the bell only when the peer had read everything: in a stream it is
+        // read from the ring anyway, and the lines would cost.
+        if plain.record > BELL_MAX || link.waits() {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        } else {
+            publish_lines(link, header, payload);
+        }
     }
     enter(link, qp, wr, header, link.tx.at);
     true
 }
 
-/// Writes and publishes a record that is longer than the first line of the bell. It goes into
-/// further lines only when the peer had read everything: in a stream it is read from the ring
-/// anyway, and the lines would cost.
+/// Publishes the one record that is not, with a copy in the lines of the bell.
 #[inline(never)]
-fn publish_long(link: &mut Link, header: Header, sge: Sge) {
-    let drained = !link.waits();
+fn publish_lines(link: &mut Link, header: Header, payload: *const u8) {
     let ack = link.ack();
-    let payload = sge.addr as *const u8;
-    let to = link.tx.begin(header, 0);
-    // SAFETY: as in `post_lone`; `begin` gives space for the record.
-    unsafe { copy::exact(to, payload, header.length() as usize) };
-    link.tx.end(header);
-    if drained && header.record() <= BELL_MAX {
-        // SAFETY: as above.
-        unsafe { link.tx.publish_lines(header, payload, ack) };
-    } else {
-        link.tx.publish(ack);
-    }
+    // SAFETY: `post_lone` has just written the record, which is short enough, and vouches for the
+    // payload.
+    unsafe { link.tx.publish_lines(header, payload, ack) };
 }
 
 /// Posts the plain requests at the front of a list; how many. If those are all, they are

@@ -92,7 +92,7 @@ impl Tx {
     pub(super) fn note_freed(&mut self, upto: u32) {
         // A peer may write anything here: only a step forward, and not past what was published.
         let step = u64::from(upto.wrapping_sub(self.freed as u32));
-        if step <= self.published - self.freed {
+        if step > 0 && step <= self.published - self.freed {
             self.freed += step;
         }
     }
@@ -626,7 +626,10 @@ impl Rx {
     /// The sender is told of everything read.
     #[inline(always)]
     pub(super) fn note_told(&mut self) {
-        self.due = self.at + TELL_EVERY;
+        // Where nothing comes, nothing is stored.
+        if !self.has_told() {
+            self.due = self.at + TELL_EVERY;
+        }
     }
 
     /// True if the sender knows all there is to tell.

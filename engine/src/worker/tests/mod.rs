@@ -236,8 +236,10 @@ fn a_message_sent_now_rings_at_once_and_keeps_its_place() {
         let peer = one.only_peer();
         one.worker.outbox().send(peer, &payload(0, length)).unwrap();
         one.worker.outbox().send_now(peer, &payload(1, length)).unwrap();
+        one.worker.turn();
         let before = one.worker.stats().doorbells;
         one.worker.outbox().send_now(peer, &payload(2, length)).unwrap();
+        one.worker.turn();
         assert_eq!(one.worker.stats().doorbells - before, 1);
         let mut sent = 3;
         for _ in 0..200 {
