@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr};
+use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 use doorbell_engine::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
 use doorbell_engine::wc::{Wc, WcFlags};
 use doorbell_engine::worker::{Config, POLL_BATCH, SEND_BATCH};
@@ -181,6 +181,7 @@ impl<F: Fabric> Parts<F> {
             srq: Some(&srq),
             caps,
             signal_all: false,
+            ex: QpAttrEx::default(),
         };
         let qp = id.create_qp(fabric, &attr)?;
         let bytes = shape.blocks as usize * stride(shape.block_bytes);

@@ -2,6 +2,7 @@
 
 use doorbell_engine::provider::{AddressVector, Gid, Provider, QpCaps, QpType};
 
+use crate::extended::QpAttrEx;
 use crate::state::Mtu;
 
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
@@ -110,6 +111,8 @@ pub struct QpAttr<'a, P: Provider> {
     pub caps: QpCaps,
     /// Every send completes (QP-15).
     pub signal_all: bool,
+    /// What the extended call takes besides (`struct ibv_qp_init_attr_ex`).
+    pub ex: QpAttrEx,
 }
 
 /// Parameters of connect and accept (`struct rdma_conn_param`). The default is what a NULL

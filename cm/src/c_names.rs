@@ -80,6 +80,8 @@
 //! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
 //! - `ibv_create_qp`, `ibv_create_qp_ex`, `ibv_destroy_qp`: [`ExternalQp::new`] with a
 //!   [`QpInit`]; dropped. Of an id [`Id::create_qp`]
+//! - `struct ibv_qp_init_attr_ex`: the rest of [`QpInit`]; `comp_mask` is [`QpInit::comp_mask`],
+//!   `pd` that of the device's handle, `source_qpn` is not there
 //! - `ibv_modify_qp`, `ibv_query_qp`: [`ExternalQp::modify`], [`ExternalQp::query`],
 //!   [`Id::query_qp`] with [`QpFields`]
 //! - `ibv_post_send`, `ibv_wr_start` and what follows it: [`ExternalQp::post_sends`],

@@ -11,6 +11,7 @@ use doorbell_engine::worker::Intake;
 
 use crate::attr::{ConnParam, QpAttr};
 use crate::error::CmError;
+use crate::extended::QpAttrEx;
 use crate::fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey};
 
 /// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1). What the
@@ -89,6 +90,7 @@ impl<F: Fabric> Connections<F> {
             srq: Some(intake.srq()),
             caps: intake.qp_caps(),
             signal_all: false,
+            ex: QpAttrEx::default(),
         };
         let qp = match id.create_qp(&self.nic, &attr) {
             Ok(qp) => qp,

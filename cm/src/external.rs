@@ -56,6 +56,11 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.num()
     }
 
+    /// Its user data ([`QpInit::context`], QX-18).
+    pub fn context(&self) -> u64 {
+        self.qp.context()
+    }
+
     /// The capacities that came back (QP-10).
     pub fn caps(&self) -> QpCaps {
         self.qp.caps()

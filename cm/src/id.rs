@@ -280,6 +280,11 @@ impl<F: Fabric> Id<F> {
         self.qp.as_ref().map(|qp| (qp.num(), qp.caps()))
     }
 
+    /// The user data of the queue pair ([`QpInit::context`], QX-18), if there is one.
+    pub fn qp_context(&self) -> Option<u64> {
+        self.qp.as_ref().map(QueuePair::context)
+    }
+
     /// Destroys the queue pair (`rdma_destroy_qp`); what it had outstanding gives no completions
     /// (QX-17).
     ///

@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Provider, Qp, QpCaps, QpType, Window as _, WindowKind};
+use doorbell_engine::provider::{
+    Access, AttrMask, CreateFlags, Provider, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
+};
 use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -15,6 +17,7 @@ use crate::buffer::Buffer;
 use crate::datagram::Target;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
+use crate::extended::QpAttrEx;
 use crate::fabric::Fabric;
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number, lock};
 use crate::window::{self, Window};
@@ -37,6 +40,8 @@ pub struct QpInit<F: Fabric> {
     srq: Option<SharedReceive<F>>,
     xrcd: Option<XrcDomain<F>>,
     pd: Option<F>,
+    context: u64,
+    ex: QpAttrEx,
 }
 
 impl<F: Fabric> Clone for QpInit<F> {
@@ -50,6 +55,8 @@ impl<F: Fabric> Clone for QpInit<F> {
             srq: self.srq.clone(),
             xrcd: self.xrcd.clone(),
             pd: self.pd.clone(),
+            context: self.context,
+            ex: self.ex,
         }
     }
 }
@@ -87,7 +94,8 @@ impl<F: Fabric> QpInit<F> {
     fn of(kind: QpType) -> QpInit<F> {
         let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
         let (send_cq, recv_cq, srq, xrcd, pd) = (None, None, None, None, None);
-        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd, pd }
+        let (context, ex) = (0, QpAttrEx::default());
+        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd, pd, context, ex }
     }
 
     /// Sends outstanding (`max_send_wr`).
@@ -169,6 +177,36 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
+    /// User data of the queue pair (`qp_context`, QX-18).
+    #[must_use]
+    pub fn context(mut self, context: u64) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Flags of creation (QX-6), which not every type and device has.
+    #[must_use]
+    pub fn create_flags(mut self, flags: CreateFlags) -> Self {
+        self.ex.create_flags = Some(flags);
+        self
+    }
+
+    /// The operations that are going to be posted (QX-10): others are refused from then on.
+    #[must_use]
+    pub fn send_ops_flags(mut self, ops: SendOps) -> Self {
+        self.ex.send_ops_flags = Some(ops);
+        self
+    }
+
+    /// Which fields of the extended call count (QX-1): those that were set, and the protection
+    /// domain, which is that of the device's handle.
+    pub fn comp_mask(&self) -> AttrMask {
+        match self.kind {
+            QpType::XrcRecv => AttrMask::XRCD,
+            _ => self.ex.comp_mask(),
+        }
+    }
+
     pub(crate) fn kind(&self) -> QpType {
         self.kind
     }
@@ -186,6 +224,9 @@ impl<F: Fabric> QpInit<F> {
             }
             (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
             (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
+            _ if self.comp_mask() == AttrMask::XRCD && self.ex.comp_mask() != AttrMask::PD => {
+                "it has a domain, and none of the other fields (QX-5)"
+            }
             _ => return Ok(()),
         };
         Err(CmError::new(Code::Invalid, format!("a queue pair of {:?}", self.kind), answer))
@@ -331,6 +372,9 @@ pub(crate) struct QueuePair<F: Fabric> {
     /// overruns.
     posted_max: usize,
     srq: Option<SharedReceive<F>>,
+    /// What may be posted, if not all.
+    asked: Option<SendOps>,
+    context: u64,
     /// Where its requests complete, as far as it has any (XRC).
     send_cq: Option<CompletionQueue<F>>,
     recv_cq: Option<CompletionQueue<F>>,
@@ -382,6 +426,7 @@ impl<F: Fabric> QueuePair<F> {
             srq: init.srq.as_ref().map(SharedReceive::raw),
             caps,
             signal_all: init.signal_all,
+            ex: init.ex,
         }))?;
         let posted_max = if init.recv_cq.is_some() { u32::MAX } else { received };
         Ok(QueuePair::over(qp, (Some(send_cq), recv_cq, None), init, posted_max))
@@ -410,10 +455,26 @@ impl<F: Fabric> QueuePair<F> {
             posted: Posted::new(),
             posted_max: posted_max as usize,
             srq: init.srq.clone(),
+            asked: init.ex.send_ops_flags,
+            context: init.context,
             send_cq,
             recv_cq,
             xrcd,
             windows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Refuses an operation that was not asked for: what a device would do is undefined (QX-10).
+    fn check_op(&self, op: SendOp) -> Result<(), PostFailed> {
+        match self.asked {
+            Some(asked) if !asked.contains(SendOps::needed(op)) => {
+                Err(PostFailed { cause: PostCause::NotAsked })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -484,6 +545,18 @@ impl<F: Fabric> QueuePair<F> {
         if list.iter().any(|request| names_objects(request.op)) {
             return Err(PostFailed { cause: PostCause::Malformed });
         }
+        let asked = list.iter().position(|request| self.check_op(request.op).is_err());
+        let mut beyond = list.split_off(asked.unwrap_or(list.len()));
+        let result = self.post_asked(list);
+        list.append(&mut beyond);
+        match asked {
+            Some(_) if result.is_ok() => Err(PostFailed { cause: PostCause::NotAsked }),
+            _ => result,
+        }
+    }
+
+    /// Posts sends of operations that were asked for.
+    fn post_asked(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         let first = self.sent_first + self.sent.len() as u64;
         let wr = |(wr_id, request): (u64, &SendRequest<F>)| SendWr {
             wr_id,
@@ -536,6 +609,9 @@ impl<F: Fabric> QueuePair<F> {
         };
         let wr_id = self.sent_first + self.sent.len() as u64;
         let (op, sge) = (target.op(imm), buffer.sge(length));
+        if let Err(PostFailed { cause }) = self.check_op(op) {
+            return Err(Refused { cause, back: Some(buffer) });
+        }
         let wr = SendWr { wr_id, op, flags, sge, more: &[] };
         // SAFETY: buffer and handle stay in `sent`, as in `post_sends`.
         match unsafe { self.qp.post(&[wr]) } {
@@ -568,6 +644,7 @@ impl<F: Fabric> QueuePair<F> {
         op: SendOp,
         flags: SendFlags,
     ) -> Result<(), PostFailed> {
+        self.check_op(op)?;
         let length = u32::try_from(bytes.len());
         let length = length.map_err(|_| PostFailed { cause: PostCause::InlineTooLong })?;
         let wr = SendWr {
@@ -585,6 +662,7 @@ impl<F: Fabric> QueuePair<F> {
 
     /// Posts a request without pieces.
     pub(crate) fn post_bare(&mut self, op: SendOp, flags: SendFlags) -> Result<(), PostFailed> {
+        self.check_op(op)?;
         let wr_id = self.sent_first + self.sent.len() as u64;
         let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
         // SAFETY: there are no buffers. Window and memory that a binding names are kept by the
@@ -612,6 +690,7 @@ impl<F: Fabric> QueuePair<F> {
         let raw = state.raw.as_mut().ok_or(gone)?;
         let (window_handle, length) = (raw.handle(), len as u64);
         let binding = Binding { window: window_handle, region, addr, length, access, rkey };
+        self.check_op(SendOp::Bind(binding))?;
         let rkey = match window.kind() {
             WindowKind::Two => {
                 self.post_bare(SendOp::Bind(binding), flags)?;

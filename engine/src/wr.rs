@@ -354,6 +354,8 @@ pub enum PostCause {
     /// queue pairs of UD and those send nothing else, and a sender of XRC names a receive queue.
     /// EINVAL.
     Malformed,
+    /// The queue pair was made for other operations (QX-10). EINVAL.
+    NotAsked,
     /// Another answer of the device, as a positive errno.
     Device(i32),
 }
@@ -364,7 +366,7 @@ impl PostCause {
         match self {
             PostCause::Full => 12,
             PostCause::State | PostCause::InlineTooLong => 22,
-            PostCause::TooManyPieces | PostCause::Malformed => 22,
+            PostCause::TooManyPieces | PostCause::Malformed | PostCause::NotAsked => 22,
             PostCause::Device(errno) => errno,
         }
     }
@@ -381,6 +383,9 @@ impl fmt::Display for PostCause {
                 "the operation is not for this kind of queue pair, cannot be inline, or its pieces \
                  do not have the bytes it takes",
             ),
+            PostCause::NotAsked => {
+                f.write_str("the queue pair was made for other operations (send_ops_flags)")
+            }
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, Wiring};
+use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 use doorbell_engine::provider::{Access, AddressVector, Gid, GlobalRoute, Qp, QpType};
 
 use super::conn::{Core, End, State};
@@ -17,6 +17,7 @@ use super::wire::Instance;
 use super::{RNR_TIMER_DEFAULT, SoftDevice, rnr_timer_ns, sys};
 use crate::attr::{Depths, QpAttr};
 use crate::error::CmError;
+use crate::extended;
 use crate::state::{Mtu, QpFields, QpState};
 
 /// What names a connection to who takes a queue pair to RTR: the peer's device, its queue pair,
@@ -56,12 +57,14 @@ pub(super) struct External {
     psn: Option<u32>,
 }
 
-/// `ibv_create_qp`. The device's own queue pair begins in INIT; what RESET refuses is refused by
-/// who keeps the state ([`crate::ExternalQp`]).
+/// `ibv_create_qp_ex`, of an id or of none. The device's own queue pair begins in INIT; what RESET
+/// refuses is refused by who keeps the state ([`crate::ExternalQp`]).
 pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,
 ) -> Result<SoftQp, CmError> {
+    extended::check(&format!("a queue pair of {}", device.name()), attr)?;
+    let ex = SoftQpEx { create_flags: attr.ex.create_flags.unwrap_or_default() };
     let qp = device.1.create_qp(&SoftQpInit {
         kind: attr.kind,
         send_cq: attr.send_cq,
@@ -69,6 +72,7 @@ pub(super) fn create(
         srq: attr.srq,
         caps: attr.caps,
         signal_all: attr.signal_all,
+        ex,
     })?;
     Ok(qp)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpInit, SoftXrcd};
+use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftXrcd};
 use doorbell_engine::provider::{Provider, QpType};
 
 use super::channel::{Inner, SoftChannel};
@@ -397,14 +397,7 @@ impl CmId<SoftDevice> for SoftId {
             let answer = "the protection domain is of another device (QP-2)";
             return Err(CmError::new(Code::Invalid, "make the queue pair of an id", answer));
         }
-        let qp = pd.1.create_qp(&SoftQpInit {
-            kind: attr.kind,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            caps: attr.caps,
-            signal_all: attr.signal_all,
-        })?;
+        let qp = external::create(pd, attr)?;
         if attr.kind == QpType::Ud {
             // It takes sends at once (QP-4).
             qp.breaker().set_qkey(UDP_QKEY);

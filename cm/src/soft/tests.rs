@@ -12,6 +12,7 @@ use super::sys::{Received, Socket};
 use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
 use crate::attr::{ConnParam, Depths, QpAttr};
+use crate::extended::QpAttrEx;
 use crate::fabric::{Channel, Event, EventKind};
 
 /// No directory.
@@ -33,6 +34,7 @@ fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
         srq: None,
         caps: CAPS,
         signal_all: true,
+        ex: QpAttrEx::default(),
     };
     (id.create_qp(device, &attr).unwrap(), poller)
 }
@@ -292,6 +294,7 @@ fn connect(one: &SoftDevice, two: &SoftDevice, srqs: Option<(&SoftSrq, &SoftSrq)
             srq,
             caps: CAPS,
             signal_all: true,
+            ex: QpAttrEx::default(),
         };
         (id.create_qp(device, &attr).unwrap(), poller)
     };
@@ -418,6 +421,7 @@ fn an_id_makes_one_queue_pair_and_only_when_bound() {
         srq: None,
         caps: CAPS,
         signal_all: true,
+        ex: QpAttrEx::default(),
     };
     let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
     let code = |made: Result<SoftQp, CmError>| made.map(|_| ()).map_err(|error| error.code());

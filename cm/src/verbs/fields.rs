@@ -10,11 +10,12 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::verbs::{
     QpHome, QpParts, Verbs, VerbsQp, VerbsXrcd, address_of, raw_address,
 };
-use doorbell_engine::provider::{Access, Provider, QpCaps, QpType};
+use doorbell_engine::provider::{Access, AttrMask, Provider, QpCaps, QpType};
 use rdma_sys::*;
 
 use crate::attr::QpAttr;
 use crate::error::CmError;
+use crate::extended;
 use crate::state::{Mask, Mtu, QpFields, QpState};
 
 /// A queue pair that belongs to no id, until its owner drops it.
@@ -36,9 +37,16 @@ impl QpHome for Loose {
 pub(super) fn create(device: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
     let asked = format!("a queue pair on {} with {:?}", device.name(), attr.caps);
     let mut init = init_attr(device, &asked, attr)?;
-    // SAFETY: domain and queues are alive and of one device; the call fills in real figures.
-    let qp = unsafe { ibv_create_qp(device.pd(), &raw mut init) };
-    let qp = NonNull::new(qp).ok_or_else(|| CmError::last_os(asked))?;
+    let raw = &raw mut init;
+    let qp = match (is_plain(attr), device.create_qp_ex()) {
+        // SAFETY: domain and queues are alive and of one device; the call fills in real figures.
+        // The extended attributes begin with the plain ones.
+        (true, _) => unsafe { ibv_create_qp(device.pd(), raw.cast()) },
+        // SAFETY: as above.
+        (false, Some(create)) => unsafe { create(device.context(), raw) },
+        (false, None) => return Err(lacks(device, asked, attr)),
+    };
+    let qp = NonNull::new(qp).ok_or_else(|| refused(device, asked, attr))?;
     let caps = caps_of(&init, attr);
     let home = Arc::new(Loose(qp));
     let (cqs, srq) = (Some((attr.send_cq, attr.recv_cq)), attr.srq);
@@ -76,12 +84,34 @@ pub(super) fn xrc_parts<'a>(
     QpParts { kind, qp, caps, device, cqs: None, srq: None, xrcd: Some(xrcd), home }
 }
 
+/// True if the plain call does as well (QX-3).
+pub(super) fn is_plain(attr: &QpAttr<'_, Verbs>) -> bool {
+    attr.ex.comp_mask() == AttrMask::PD
+}
+
+fn lacks(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
+    let answer = format!("its driver has no extended call, for {:?}", attr.ex.comp_mask());
+    CmError::new(Code::NotSupported, asked, answer)
+        .cure(format!("ask {} for less, or use another device", device.name()))
+}
+
+/// The error of a call that left errno.
+fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
+    let error = CmError::last_os(asked);
+    if error.code() != Code::NotSupported {
+        return error;
+    }
+    let what = format!("{:?} with {:?}", attr.kind, attr.ex.comp_mask());
+    error.cure(format!("{} cannot do {what}; use another device", device.name()))
+}
+
 /// The attributes in C's form, after the checks that librdmacm leaves to chance.
 pub(super) fn init_attr(
     device: &Verbs,
     asked: &str,
     attr: &QpAttr<'_, Verbs>,
-) -> Result<ibv_qp_init_attr, CmError> {
+) -> Result<ibv_qp_init_attr_ex, CmError> {
+    extended::check(asked, attr)?;
     let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
     let (want, limit) = (attr.caps, device.caps());
     for (name, figure, max) in [
@@ -105,7 +135,7 @@ pub(super) fn init_attr(
         }
     }
     // SAFETY: zero is a valid value of each field.
-    let mut init: ibv_qp_init_attr = unsafe { zeroed() };
+    let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
     init.send_cq = attr.send_cq.as_ptr();
     init.recv_cq = attr.recv_cq.as_ptr();
     init.cap.max_send_wr = want.send_wr;
@@ -128,11 +158,15 @@ pub(super) fn init_attr(
     }
     init.qp_type = attr.kind as ibv_qp_type::Type;
     init.sq_sig_all = attr.signal_all.into();
+    init.comp_mask = attr.ex.comp_mask().bits();
+    init.pd = device.pd();
+    init.create_flags = attr.ex.create_flags.unwrap_or_default().bits();
+    init.send_ops_flags = attr.ex.send_ops_flags.unwrap_or_default().bits();
     Ok(init)
 }
 
 /// The capacities that came back (QP-10).
-pub(super) fn caps_of(init: &ibv_qp_init_attr, attr: &QpAttr<'_, Verbs>) -> QpCaps {
+pub(super) fn caps_of(init: &ibv_qp_init_attr_ex, attr: &QpAttr<'_, Verbs>) -> QpCaps {
     QpCaps {
         send_wr: init.cap.max_send_wr,
         recv_wr: if attr.srq.is_some() || attr.kind.is_xrc() { 0 } else { init.cap.max_recv_wr },
@@ -236,7 +270,7 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use doorbell_engine::provider::{AddressVector, Gid, GlobalRoute};
+    use doorbell_engine::provider::{AddressVector, CreateFlags, Gid, GlobalRoute, SendOps};
 
     #[test]
     fn fields_come_back_as_they_went() {
@@ -268,6 +302,46 @@ mod tests {
         };
         assert_eq!(from_raw(&to_raw(&fields), Mask::all()), fields);
         assert_eq!(from_raw(&to_raw(&fields), Mask::STATE), QpFields::to(QpState::Rtr));
+    }
+
+    #[test]
+    fn qx_04_numbers_of_fields_flags_and_operations_are_libibverbs_own() {
+        use ibv_qp_create_flags as F;
+        use ibv_qp_create_send_ops_flags as O;
+        use ibv_qp_init_attr_mask as M;
+        for (ours, theirs) in [
+            (AttrMask::PD, M::IBV_QP_INIT_ATTR_PD),
+            (AttrMask::XRCD, M::IBV_QP_INIT_ATTR_XRCD),
+            (AttrMask::CREATE_FLAGS, M::IBV_QP_INIT_ATTR_CREATE_FLAGS),
+            (AttrMask::MAX_TSO_HEADER, M::IBV_QP_INIT_ATTR_MAX_TSO_HEADER),
+            (AttrMask::IND_TABLE, M::IBV_QP_INIT_ATTR_IND_TABLE),
+            (AttrMask::RX_HASH, M::IBV_QP_INIT_ATTR_RX_HASH),
+            (AttrMask::SEND_OPS_FLAGS, M::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS),
+        ] {
+            assert_eq!(ours.bits(), theirs.0);
+        }
+        for (ours, theirs) in [
+            (CreateFlags::BLOCK_SELF_MCAST_LB, F::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB),
+            (CreateFlags::SCATTER_FCS, F::IBV_QP_CREATE_SCATTER_FCS),
+            (CreateFlags::CVLAN_STRIPPING, F::IBV_QP_CREATE_CVLAN_STRIPPING),
+        ] {
+            assert_eq!(ours.bits(), theirs.0);
+        }
+        for (ours, theirs) in [
+            (SendOps::RDMA_WRITE, O::IBV_QP_EX_WITH_RDMA_WRITE),
+            (SendOps::RDMA_WRITE_WITH_IMM, O::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+            (SendOps::SEND, O::IBV_QP_EX_WITH_SEND),
+            (SendOps::SEND_WITH_IMM, O::IBV_QP_EX_WITH_SEND_WITH_IMM),
+            (SendOps::RDMA_READ, O::IBV_QP_EX_WITH_RDMA_READ),
+            (SendOps::ATOMIC_CMP_AND_SWP, O::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
+            (SendOps::ATOMIC_FETCH_AND_ADD, O::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+            (SendOps::LOCAL_INV, O::IBV_QP_EX_WITH_LOCAL_INV),
+            (SendOps::BIND_MW, O::IBV_QP_EX_WITH_BIND_MW),
+            (SendOps::SEND_WITH_INV, O::IBV_QP_EX_WITH_SEND_WITH_INV),
+            (SendOps::TSO, O::IBV_QP_EX_WITH_TSO),
+        ] {
+            assert_eq!(ours.bits(), u64::from(theirs.0));
+        }
     }
 
     #[test]

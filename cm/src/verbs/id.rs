@@ -290,13 +290,22 @@ impl CmId<Verbs> for VerbsId {
             let answer = "the protection domain is of another device (QP-2)";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        let mut init = fields::init_attr(&self.device, &asked, attr)?;
+        let mut init = fields::init_attr(pd, &asked, attr)?;
+        let plain = fields::is_plain(attr);
         self.plain_call(&asked, |id| {
-            // SAFETY: id, domain and queues are alive and of one device.
-            unsafe { rdma_create_qp(id, pd.pd(), &raw mut init) }
+            let init = &raw mut init;
+            // SAFETY: id, domain and queues are alive and of one device. The extended attributes
+            // begin with the plain ones.
+            unsafe {
+                match plain {
+                    true => rdma_create_qp(id, pd.pd(), init.cast()),
+                    false => rdma_create_qp_ex(id, init),
+                }
+            }
         })
         .map_err(|error| match error.code() {
             Code::NoMemory => error.cure("ask for less, or raise ulimit -l"),
+            Code::NotSupported => error.cure("use another device, or ask without these fields"),
             _ => error.cure("ask for smaller capacities: together they may be too much"),
         })?;
         let qp = self.new_qp(&asked)?;

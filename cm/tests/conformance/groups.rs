@@ -158,14 +158,22 @@ fn ud_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("a kernel wants to know the group's own form of address");
     }
-    use doorbell_cm::{CmId, QpAttr};
+    use doorbell_cm::{CmId, QpAttr, QpAttrEx};
     use doorbell_engine::provider::{Qp, QpCaps, QpType, Sharing};
     let mut id = bed.fabric.create_id(None, PortSpace::Udp).expect("an id");
     id.bind(bed.at(0)).expect("bind");
     let (cq, _poller) = bed.fabric.create_cq(16, Sharing::Shared).expect("a completion queue");
     let caps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 0 };
     let (kind, signal_all) = (QpType::Ud, false);
-    let attr = QpAttr { kind, send_cq: &cq, recv_cq: &cq, srq: None, caps, signal_all };
+    let attr = QpAttr {
+        kind,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps,
+        signal_all,
+        ex: QpAttrEx::default(),
+    };
     let mut qp = id.create_qp(&bed.fabric, &attr).expect("a queue pair");
     let gid = Gid([0xff; 16]);
     qp.attach_mcast(gid).expect("attach");

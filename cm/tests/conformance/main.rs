@@ -16,6 +16,7 @@ mod domains;
 mod drops;
 mod endpoints;
 mod events;
+mod extended;
 mod external;
 mod groups;
 mod hazards;

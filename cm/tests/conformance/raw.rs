@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr};
+use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr, QpAttrEx};
 use doorbell_engine::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing};
 use doorbell_engine::wc::{Status, Wc};
 use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -40,6 +40,7 @@ fn side<F: Fabric>(bed: &Bed<F>, mut id: F::Id) -> Side<F> {
         srq: None,
         caps: CAPS,
         signal_all: true,
+        ex: QpAttrEx::default(),
     };
     let qp = id.create_qp(&bed.fabric, &attr).expect("a queue pair");
     Side { qp, poller, _id: id }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::verbs::VerbsId;
-use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr};
+use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr, QpAttrEx};
 use doorbell_engine::provider::verbs::{
     Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq,
 };
@@ -70,6 +70,7 @@ impl Kit {
             srq: self.srq.as_ref(),
             caps: CAPS,
             signal_all: false,
+            ex: QpAttrEx::default(),
         }
     }
 

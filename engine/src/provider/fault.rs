@@ -435,7 +435,7 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::provider::soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQpInit, Wiring};
+    use crate::provider::soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQpEx, SoftQpInit, Wiring};
     use crate::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
     use crate::worker::{Verdict, Worker};
 
@@ -481,6 +481,7 @@ mod tests {
             srq: Some(side.intake.srq().inner()),
             caps: side.intake.qp_caps(),
             signal_all: false,
+            ex: SoftQpEx::default(),
         });
         side.nic.wrap(qp.unwrap(), cq)
     }

@@ -4,6 +4,7 @@
 //! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
 //! doorbell. An empty poll is 0, not an error.
 
+mod extended;
 #[cfg(feature = "sim")]
 pub mod fault;
 pub mod soft;
@@ -17,6 +18,7 @@ use std_alloc::string::String;
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
+pub use self::extended::{AttrMask, CreateFlags, SendOps};
 pub use self::transport::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Bell, WakeFds};

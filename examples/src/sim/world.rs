@@ -8,7 +8,7 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
-use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpInit, Wiring};
+use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell_engine::provider::{Access, Provider, QpType};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
@@ -215,6 +215,7 @@ impl World {
             srq: Some(intake.srq().inner()),
             caps: intake.qp_caps(),
             signal_all: false,
+            ex: SoftQpEx::default(),
         })?;
         Ok(device.wrap(qp, cq))
     }

@@ -15,10 +15,10 @@ use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
 use super::requester::{admissible, error_wc, push};
-use super::{Breaker, Soft};
+use super::{Breaker, Soft, SoftQpEx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
-use crate::provider::{GRH_BYTES, Gid};
+use crate::provider::{CreateFlags, GRH_BYTES, Gid};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
 
@@ -53,6 +53,7 @@ impl Soft {
         &self,
         num: u32,
         domain: &Domain,
+        ex: SoftQpEx,
     ) -> Result<(Box<Datagrams>, Arc<Groups>), SetupError> {
         let asked = "a queue pair of UD";
         let made = || {
@@ -73,7 +74,9 @@ impl Soft {
             })?;
             let member = file.map(|inbox| Member { process: neighbours.process, inbox, qp: num });
             let groups = Groups::new(&self.nic.caps.device, member, inbox.door());
-            Ok((Box::new(Datagrams { inbox, place, qkey: 0 }), Arc::new(groups)))
+            let blocks = ex.create_flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
+            let not_to = member.filter(|_| blocks);
+            Ok((Box::new(Datagrams { inbox, place, qkey: 0, not_to }), Arc::new(groups)))
         };
         made().inspect_err(|_| self.nic.free_number(num))
     }
@@ -173,7 +176,7 @@ impl Inside {
         };
         // SAFETY: the poster vouches for the handle, which lives until this has completed, and for
         // the pieces, whose keys were checked unless they are inline.
-        unsafe { Path::named(ah).deliver(qpn, &stamp, &pieces, &self.nic.host) };
+        unsafe { Path::named(ah).deliver(qpn, &stamp, &pieces, datagrams.not_to, &self.nic.host) };
         Status::Success
     }
 

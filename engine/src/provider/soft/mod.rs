@@ -81,8 +81,8 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType, Sharing,
-    Window, WindowKind,
+    Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType,
+    Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -208,7 +208,7 @@ impl Soft {
         let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {
             QpType::Ud => self
-                .datagrams(num, &init.recv_cq.domain)
+                .datagrams(num, &init.recv_cq.domain, init.ex)
                 .map(|(one, two)| (Some(one), Some(two)))?,
             _ => (None, None),
         };
@@ -250,6 +250,16 @@ pub struct SoftQpInit<'a> {
     pub caps: QpCaps,
     /// Every send completes (SQ-8).
     pub signal_all: bool,
+    /// What the extended call has besides.
+    pub ex: SoftQpEx,
+}
+
+/// What a queue pair is made with by the extended call (`ibv_create_qp_ex`). Whether it goes
+/// together with the type is for the caller to look at.
+#[derive(Clone, Copy, Default)]
+pub struct SoftQpEx {
+    /// Flags of creation (QX-6).
+    pub create_flags: CreateFlags,
 }
 
 impl Provider for Soft {

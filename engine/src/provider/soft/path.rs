@@ -132,7 +132,7 @@ impl Path {
         unsafe { &*core::ptr::with_exposed_provenance(name.0) }
     }
 
-    /// Puts a datagram into the inboxes it is for.
+    /// Puts a datagram into the inboxes it is for; of a group's, not into that of `not_to`.
     ///
     /// # Safety
     /// As for [`Outlet::put`].
@@ -141,6 +141,7 @@ impl Path {
         qp: u32,
         stamp: &Stamp,
         pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        not_to: Option<Member>,
         host: &Host,
     ) {
         match self {
@@ -160,7 +161,7 @@ impl Path {
                     members.at_ns = now;
                 }
                 for (member, outlet) in &members.list {
-                    if outlet.is_for(member.qp) {
+                    if Some(*member) != not_to && outlet.is_for(member.qp) {
                         // SAFETY: as the caller vouches.
                         unsafe { outlet.put(stamp, pieces) };
                     }

@@ -9,6 +9,7 @@ use std_alloc::boxed::Box;
 
 use super::inbox::Inbox;
 use super::memory::{PdMark, Who};
+use super::path::Member;
 use super::xrc::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
@@ -136,6 +137,8 @@ pub(super) struct Datagrams {
     pub(super) place: usize,
     /// What senders have to know.
     pub(super) qkey: u32,
+    /// Itself, if what it sends to groups is not to come back.
+    pub(super) not_to: Option<Member>,
 }
 
 /// A queue pair. Indexes count requests since creation and wrap.

@@ -20,7 +20,9 @@ const MARK: usize = usize::MAX;
 type OpenXrcd = unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
 type CreateSrqEx =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
-type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+/// `ibv_create_qp_ex` of a driver.
+pub type CreateQpEx =
+    unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
 
 /// What extended reliable connections take.
 #[derive(Clone, Copy)]
@@ -60,7 +62,10 @@ impl XrcCalls {
 ///
 /// # Safety
 /// The context is open. Of the result nothing before `offset` may be looked at.
-unsafe fn whole(context: NonNull<ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
+pub(super) unsafe fn whole(
+    context: NonNull<ibv_context>,
+    offset: usize,
+) -> Option<NonNull<verbs_context>> {
     // SAFETY: the caller vouches for the context.
     if unsafe { (*context.as_ptr()).abi_compat }.addr() != MARK {
         return None;

@@ -10,6 +10,7 @@
 mod ah;
 mod cq;
 mod device;
+mod extended;
 mod front;
 mod qp;
 mod region;
@@ -23,6 +24,7 @@ mod xrc;
 pub use self::ah::{VerbsAh, address_of, raw_address};
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
+pub use self::extended::CreateQpEx;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::srq::VerbsSrq;

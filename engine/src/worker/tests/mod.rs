@@ -14,7 +14,9 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::provider::soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpInit, Wiring};
+use crate::provider::soft::{
+    Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring,
+};
 use crate::wc::Status;
 
 fn clock() -> u64 {
@@ -108,6 +110,7 @@ impl<H: Handler<Soft>> Side<H> {
             srq: Some(self.intake.srq()),
             caps: self.intake.qp_caps(),
             signal_all: false,
+            ex: SoftQpEx::default(),
         };
         self.nic.create_qp(&init).unwrap()
     }

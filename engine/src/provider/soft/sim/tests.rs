@@ -7,7 +7,9 @@ use std::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
-use super::super::{Host, Soft, SoftPoller, SoftQp, SoftQpInit, SoftRegion, SoftSrq, Wiring};
+use super::super::{
+    Host, Soft, SoftPoller, SoftQp, SoftQpEx, SoftQpInit, SoftRegion, SoftSrq, Wiring,
+};
 use super::*;
 use crate::error::SetupError;
 use crate::provider::{Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq};
@@ -45,6 +47,7 @@ fn end() -> End {
         srq: Some(&srq),
         caps: CAPS,
         signal_all: false,
+        ex: SoftQpEx::default(),
     };
     let qp = nic.create_qp(&init).unwrap();
     let region = nic.register(memory(1024 * BLOCK).unwrap(), Access::LOCAL_WRITE).unwrap();

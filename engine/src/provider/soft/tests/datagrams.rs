@@ -323,6 +323,7 @@ fn an_address_of_no_device_is_refused() {
         srq: None,
         caps: CAPS,
         signal_all: false,
+        ex: SoftQpEx::default(),
     };
     assert_eq!(alone.create_qp(&init).err().unwrap().code(), Code::NotSupported);
 }

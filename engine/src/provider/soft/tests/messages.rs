@@ -291,6 +291,7 @@ fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
         srq: None,
         caps: CAPS,
         signal_all: false,
+        ex: SoftQpEx::default(),
     };
     let mut to = nic.create_qp(&init(&cq, &other)).unwrap();
     let mut one = end(CAPS, true);

@@ -79,7 +79,15 @@ fn make_qp_of(
     srq: Option<&SoftSrq>,
     caps: QpCaps,
 ) -> SoftQp {
-    let init = SoftQpInit { kind, send_cq: cq, recv_cq: cq, srq, caps, signal_all: false };
+    let init = SoftQpInit {
+        kind,
+        send_cq: cq,
+        recv_cq: cq,
+        srq,
+        caps,
+        signal_all: false,
+        ex: SoftQpEx::default(),
+    };
     nic.create_qp(&init).unwrap()
 }
 

@@ -324,7 +324,8 @@ fn what_does_not_fit_is_refused() {
     // QX-19.
     let (send_cq, recv_cq, srq) = (&two.cq, &two.cq, Some(&two.srq));
     for kind in [QpType::Rc, QpType::Uc, QpType::XrcSend] {
-        let init = SoftQpInit { kind, send_cq, recv_cq, srq, caps: CAPS, signal_all: false };
+        let (caps, signal_all, ex) = (CAPS, false, SoftQpEx::default());
+        let init = SoftQpInit { kind, send_cq, recv_cq, srq, caps, signal_all, ex };
         let Err(error) = two.nic.create_qp(&init) else { panic!("{kind:?}") };
         assert_eq!(error.code(), Code::Invalid);
     }

@@ -1,0 +1,33 @@
+//! Calls of a driver for what queue pairs are made with by the extended call, each alone: a driver
+//! may have some of them.
+#![expect(unsafe_code, reason = "the functions lie in front of a raw pointer")]
+
+use core::mem::offset_of;
+use core::ptr::NonNull;
+
+use rdma_sys::verbs_context;
+
+use super::Verbs;
+pub use super::front::CreateQpEx;
+use super::front::whole;
+
+impl Verbs {
+    /// The driver's own call for extended queue pairs, if it has one.
+    pub fn create_qp_ex(&self) -> Option<CreateQpEx> {
+        // SAFETY: that is the type of the field.
+        unsafe { self.call(offset_of!(verbs_context, create_qp_ex)) }
+    }
+
+    /// The call that stands at an offset of the part in front of the context, if the driver's
+    /// reaches so far, and has it.
+    ///
+    /// # Safety
+    /// The field there is an `Option<C>`.
+    unsafe fn call<C>(&self, field: usize) -> Option<C> {
+        let context = NonNull::new(self.context())?;
+        // SAFETY: the context is never closed.
+        let whole = unsafe { whole(context, field) }?;
+        // SAFETY: the part from this field on is there; the caller vouches for its type.
+        unsafe { whole.byte_add(field).cast::<Option<C>>().read() }
+    }
+}
