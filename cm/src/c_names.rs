@@ -90,7 +90,9 @@
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
 //!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]
 //! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
-//! - `ibv_open_qp`, `ibv_create_wq`, `ibv_create_rwq_ind_table`, `ibv_create_flow`: not there
+//! - `ibv_open_qp`, `ibv_create_wq`, `ibv_create_rwq_ind_table`: not there
+//! - `ibv_create_flow`, `ibv_destroy_flow`: [`ExternalQp::create_flow`] with a [`FlowRule`],
+//!   [`ExternalQp::destroy_flow`]; only by destination, or all
 //! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
 //!   as they are taken
 //! - `ibv_fork_init`: needless: mappings of regions are not inherited
@@ -101,7 +103,7 @@
 //!   [`AddressVector`]
 
 #[cfg(doc)]
-use doorbell_engine::provider::{AddressVector, Poller, Provider, Qp, Srq};
+use doorbell_engine::provider::{AddressVector, FlowRule, Poller, Provider, Qp, Srq};
 #[cfg(doc)]
 use doorbell_engine::wc::{Status, Wc};
 #[cfg(doc)]

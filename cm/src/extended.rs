@@ -7,6 +7,7 @@ use doorbell_engine::provider::{AttrMask, CreateFlags, QpType, SendOps};
 use crate::attr::QpAttr;
 use crate::error::CmError;
 use crate::fabric::Fabric;
+use crate::qp::QpInit;
 
 /// The fields of `struct ibv_qp_init_attr_ex` that `struct ibv_qp_init_attr` lacks. What is `None`
 /// does not count; the protection domain is always that of the device's handle.
@@ -25,6 +26,31 @@ impl QpAttrEx {
         mask.set(AttrMask::CREATE_FLAGS, self.create_flags.is_some());
         mask.set(AttrMask::SEND_OPS_FLAGS, self.send_ops_flags.is_some());
         mask
+    }
+}
+
+impl<F: Fabric> QpInit<F> {
+    /// Flags of creation (QX-6), which not every type and device has.
+    #[must_use]
+    pub fn create_flags(mut self, flags: CreateFlags) -> Self {
+        self.ex.create_flags = Some(flags);
+        self
+    }
+
+    /// The operations that are going to be posted (QX-10): others are refused from then on.
+    #[must_use]
+    pub fn send_ops_flags(mut self, ops: SendOps) -> Self {
+        self.ex.send_ops_flags = Some(ops);
+        self
+    }
+
+    /// Which fields of the extended call count (QX-1): those that were set, and the protection
+    /// domain, which is that of the device's handle.
+    pub fn comp_mask(&self) -> AttrMask {
+        match self.kind() {
+            QpType::XrcRecv => AttrMask::XRCD,
+            _ => self.ex.comp_mask(),
+        }
     }
 }
 

@@ -109,6 +109,10 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(fields.or(QpFields { state: Some(self.state), ..self.set }))
     }
 
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
+
     pub(crate) fn queue_pair(&mut self) -> &mut QueuePair<F> {
         &mut self.qp
     }

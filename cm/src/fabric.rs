@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Provider, QpType};
+use doorbell_engine::provider::{FlowRule, Provider, QpType};
 
 use crate::addr::AddrInfo;
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UdParam};
@@ -19,6 +19,8 @@ pub trait Fabric: Provider {
     type Id: CmId<Self>;
     /// An event channel.
     type Channel: Channel<Self>;
+    /// A rule of a queue pair of RAW_PACKET. It ends when it is dropped, before its queue pair.
+    type Flow: Send + 'static;
 
     /// Opens an event channel (`rdma_create_event_channel`).
     ///
@@ -78,6 +80,12 @@ pub trait Fabric: Provider {
     /// # Errors
     /// `NotSupported`: the device has none; `Invalid`: the domain is of another device.
     fn create_xrc_recv(&self, xrcd: &Self::Xrcd) -> Result<Self::Qp, CmError>;
+
+    /// Gives a queue pair of RAW_PACKET the frames that a rule speaks of (`ibv_create_flow`).
+    ///
+    /// # Errors
+    /// `Invalid`: it is of another type; `NotSupported`, or what the device answers.
+    fn create_flow(&self, qp: &Self::Qp, rule: FlowRule) -> Result<Self::Flow, CmError>;
 
     /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
     /// has checked that the way is one of section 2.1.

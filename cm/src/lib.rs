@@ -20,6 +20,7 @@ mod exposed;
 mod extended;
 mod external;
 mod fabric;
+mod flow;
 mod id;
 mod listener;
 mod qp;

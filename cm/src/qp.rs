@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{
-    Access, AttrMask, CreateFlags, Provider, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
+    Access, AttrMask, FlowRule, Provider, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
 };
 use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
@@ -41,7 +41,7 @@ pub struct QpInit<F: Fabric> {
     xrcd: Option<XrcDomain<F>>,
     pd: Option<F>,
     context: u64,
-    ex: QpAttrEx,
+    pub(crate) ex: QpAttrEx,
 }
 
 impl<F: Fabric> Clone for QpInit<F> {
@@ -77,6 +77,13 @@ impl<F: Fabric> QpInit<F> {
     /// As [`QpInit::rc`], for unreliable datagrams: it takes sends at once (QP-4).
     pub fn ud() -> QpInit<F> {
         QpInit::of(QpType::Ud)
+    }
+
+    /// As [`QpInit::rc`], for Ethernet frames, headers and all ([`crate::ExternalQp`] only): it
+    /// sends to its device's port, and receives what its rules say
+    /// ([`crate::ExternalQp::create_flow`]).
+    pub fn raw_packet() -> QpInit<F> {
+        QpInit::of(QpType::RawPacket)
     }
 
     /// As [`QpInit::rc`], the sending end of an extended reliable connection: it receives nothing
@@ -184,29 +191,6 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
-    /// Flags of creation (QX-6), which not every type and device has.
-    #[must_use]
-    pub fn create_flags(mut self, flags: CreateFlags) -> Self {
-        self.ex.create_flags = Some(flags);
-        self
-    }
-
-    /// The operations that are going to be posted (QX-10): others are refused from then on.
-    #[must_use]
-    pub fn send_ops_flags(mut self, ops: SendOps) -> Self {
-        self.ex.send_ops_flags = Some(ops);
-        self
-    }
-
-    /// Which fields of the extended call count (QX-1): those that were set, and the protection
-    /// domain, which is that of the device's handle.
-    pub fn comp_mask(&self) -> AttrMask {
-        match self.kind {
-            QpType::XrcRecv => AttrMask::XRCD,
-            _ => self.ex.comp_mask(),
-        }
-    }
-
     pub(crate) fn kind(&self) -> QpType {
         self.kind
     }
@@ -224,7 +208,7 @@ impl<F: Fabric> QpInit<F> {
             }
             (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
             (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
-            _ if self.comp_mask() == AttrMask::XRCD && self.ex.comp_mask() != AttrMask::PD => {
+            _ if self.kind == QpType::XrcRecv && self.ex.comp_mask() != AttrMask::PD => {
                 "it has a domain, and none of the other fields (QX-5)"
             }
             _ => return Ok(()),
@@ -286,6 +270,9 @@ pub struct Completion<P: Provider> {
     pub(crate) with_header: bool,
     /// The key of our window that the message has closed (RC-5).
     pub invalidated: Option<u32>,
+    /// The VLAN tag that was taken out of a frame (QX-6); on the verbs device never there: its
+    /// completions of this kind do not say.
+    pub vlan_tag: Option<u16>,
 }
 
 impl<P: Provider> Completion<P> {
@@ -324,6 +311,7 @@ impl<P: Provider> fmt::Debug for Completion<P> {
             .field("imm", &self.imm)
             .field("src_qp", &self.src_qp)
             .field("invalidated", &self.invalidated)
+            .field("vlan_tag", &self.vlan_tag)
             .finish()
     }
 }
@@ -361,6 +349,8 @@ pub(crate) enum Parts<'a, F: Fabric> {
 
 /// A queue pair with everything it uses. Dropped in this order: the device lets go first.
 pub(crate) struct QueuePair<F: Fabric> {
+    /// Rules of a queue pair of RAW_PACKET.
+    flows: Vec<(FlowRule, F::Flow)>,
     qp: F::Qp,
     /// Sends whose slots are not free yet, oldest first, numbered from `sent_first`.
     sent: VecDeque<Sent<F>>,
@@ -448,6 +438,7 @@ impl<F: Fabric> QueuePair<F> {
             domain.count_user(true);
         }
         QueuePair {
+            flows: Vec::new(),
             qp,
             sent: VecDeque::new(),
             sent_first: first_number(),
@@ -462,6 +453,10 @@ impl<F: Fabric> QueuePair<F> {
             xrcd,
             windows: Vec::new(),
         }
+    }
+
+    pub(crate) fn flows(&mut self) -> (&F::Qp, &mut Vec<(FlowRule, F::Flow)>) {
+        (&self.qp, &mut self.flows)
     }
 
     pub(crate) fn context(&self) -> u64 {
@@ -800,6 +795,7 @@ pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Com
         len,
         imm: word(WcFlags::WITH_IMM),
         invalidated: word(WcFlags::WITH_INV),
+        vlan_tag: word(WcFlags::CVLAN).map(|tag| tag as u16),
         buffer,
     }
 }

@@ -230,6 +230,22 @@ impl QpFields {
     }
 }
 
+/// [`way`] of a queue pair of RAW_PACKET, which has no more than a port.
+fn way_of_frames(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let none = Mask::empty();
+    match (from, to) {
+        (Reset, Init) => Some((Mask::PORT, none)),
+        (Init, Init) => Some((none, Mask::PORT)),
+        (_, Reset) | (Init, Rtr) | (Rtr | Rts | Sqd | Sqe, Rts) | (Rts | Sqd, Sqd) => {
+            Some((none, none))
+        }
+        (Reset, Err) => None,
+        (_, Err) => Some((none, none)),
+        _ => None,
+    }
+}
+
 /// What a way needs, and what it may set besides; nothing where there is no way.
 fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -238,6 +254,9 @@ fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     // What senders are held to, which may change at any time.
     let right = if datagrams { Mask::QKEY } else { Mask::ACCESS };
     let init = Mask::PKEY_INDEX | Mask::PORT | right;
+    if kind == QpType::RawPacket {
+        return way_of_frames(from, to);
+    }
     // The sending end of XRC is asked for nothing, the receiving end asks for nothing.
     let (serves, begs) = (kind != QpType::XrcSend, kind != QpType::XrcRecv);
     let live = if unreliable || !serves { right } else { right | Mask::MIN_RNR_TIMER };
@@ -292,8 +311,14 @@ mod tests {
         QpState::Err,
     ];
 
-    const KINDS: [QpType; 5] =
-        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
+    const KINDS: [QpType; 6] = [
+        QpType::Rc,
+        QpType::Uc,
+        QpType::Ud,
+        QpType::RawPacket,
+        QpType::XrcSend,
+        QpType::XrcRecv,
+    ];
 
     /// Fields that are all there.
     fn full(state: QpState) -> QpFields {

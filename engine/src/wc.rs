@@ -131,6 +131,9 @@ bitflags! {
         const WITH_IMM = 2;
         /// `imm` holds the key of the memory window that the message has closed (RC-5).
         const WITH_INV = 8;
+        /// `imm` holds the VLAN tag that was taken out of a frame, in its low 16 bits
+        /// ([`crate::provider::CreateFlags::CVLAN_STRIPPING`]).
+        const CVLAN = 16;
     }
 }
 

@@ -194,6 +194,7 @@ impl SendOp {
     pub fn fits(self, kind: QpType) -> bool {
         match kind {
             QpType::Ud => self.is_datagram(),
+            QpType::RawPacket => matches!(self, SendOp::Send),
             QpType::XrcSend => {
                 matches!(self, SendOp::Xrc { .. } | SendOp::LocalInv(_) | SendOp::Bind(_))
             }

@@ -84,12 +84,18 @@ pub(super) fn modify(
     from: QpState,
     fields: &QpFields,
 ) -> Result<(), CmError> {
+    let raw = qp.kind() == QpType::RawPacket;
     match (from, fields.state.unwrap_or(from)) {
         (QpState::Reset, QpState::Reset) => {}
         (_, QpState::Reset) => qp.begin_again(),
+        (_, QpState::Sqd) if raw => {
+            let asked = format!("take a queue pair of {} to Sqd", device.name());
+            return Err(CmError::new(Code::NotSupported, asked, "frames are not held back")
+                .cure("wait for the completions instead"));
+        }
         (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
         (_, QpState::Err) => qp.fail(),
-        (from, _) if qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
+        (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
         (_, QpState::Rtr) => return wire(device, &qp.breaker(), fields),
         (from, to) => {
             match (from, to) {
@@ -105,8 +111,8 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// A queue pair of UD needs no peer. From RTR on it takes what comes; sends before RTS are refused
-/// by who keeps the state.
+/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it takes what comes; sends before
+/// RTS are refused by who keeps the state.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
         qp.breaker().set_qkey(qkey);

@@ -35,10 +35,11 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftAh, SoftCq, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow, SoftXrcd,
+    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
+    SoftXrcd,
 };
 use doorbell_engine::provider::{
-    Access, AddressVector, Caps, GRH_BYTES, Provider, Sharing, WindowKind,
+    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Sharing, WindowKind,
 };
 use doorbell_engine::wc::Wc;
 
@@ -231,6 +232,7 @@ impl Provider for SoftDevice {
 impl Fabric for SoftDevice {
     type Id = SoftId;
     type Channel = SoftChannel;
+    type Flow = SoftFlow;
 
     fn open_channel(&self) -> Result<SoftChannel, CmError> {
         Inner::new(true).map(|inner| SoftChannel(Arc::new(inner)))
@@ -279,6 +281,10 @@ impl Fabric for SoftDevice {
 
     fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, CmError> {
         Ok(self.1.create_xrc_recv(xrcd)?)
+    }
+
+    fn create_flow(&self, qp: &SoftQp, rule: FlowRule) -> Result<SoftFlow, CmError> {
+        Ok(qp.create_flow(rule)?)
     }
 
     fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {

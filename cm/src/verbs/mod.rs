@@ -18,6 +18,7 @@ mod channel;
 mod core;
 mod create;
 mod fields;
+mod flow;
 mod groups;
 mod id;
 mod line;
@@ -26,11 +27,13 @@ mod param;
 mod source;
 
 pub use self::channel::VerbsChannel;
+pub use self::flow::VerbsFlow;
 pub use self::id::VerbsId;
 
 use std::net::IpAddr;
 
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::FlowRule;
 use doorbell_engine::provider::verbs::{Verbs, VerbsQp, VerbsXrcd};
 
 use crate::addr::AddrInfo;
@@ -42,6 +45,7 @@ use crate::state::{QpFields, QpState};
 impl Fabric for Verbs {
     type Id = VerbsId;
     type Channel = VerbsChannel;
+    type Flow = VerbsFlow;
 
     fn open_channel(&self) -> Result<VerbsChannel, CmError> {
         VerbsChannel::new(self)
@@ -73,6 +77,10 @@ impl Fabric for Verbs {
 
     fn create_xrc_recv(&self, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
         fields::create_xrc_recv(self, xrcd)
+    }
+
+    fn create_flow(&self, qp: &VerbsQp, rule: FlowRule) -> Result<VerbsFlow, CmError> {
+        VerbsFlow::new(self, qp, rule)
     }
 
     fn modify_qp(

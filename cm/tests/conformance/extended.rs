@@ -8,7 +8,7 @@ use doorbell_cm::{
     ExternalQp, Fabric, Id, Join, PortSpace, QpFields, QpInit, QpState, Target, Window,
 };
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, AttrMask, CreateFlags, SendOps, WindowKind};
+use doorbell_engine::provider::{Access, AttrMask, CreateFlags, QpType, SendOps, WindowKind};
 use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, received, sent};
@@ -19,6 +19,7 @@ cases! {
     qx_01_the_mask_says_which_fields_count
     qx_02_queue_pairs_of_each_type_are_made
     qx_03_with_a_domain_alone_it_is_the_plain_call
+    qx_04_fields_have_the_numbers_of_c
     qx_05_each_type_has_a_protection_domain
     qx_06_own_multicast_does_not_come_back
     qx_06_flags_that_do_not_exist_or_fit_are_refused
@@ -84,6 +85,27 @@ fn qx_02_queue_pairs_of_each_type_are_made<F: Fabric>(bed: &Bed<F>) {
         let qp = ExternalQp::new(&bed.fabric, &init).expect("a type every device has");
         assert_ne!(qp.num(), 0);
     }
+    if let Some(qp) = made(bed, &QpInit::raw_packet()) {
+        assert_ne!(qp.num(), 0);
+    }
+}
+
+/// QX-4, with the types' own numbers.
+fn qx_04_fields_have_the_numbers_of_c<F: Fabric>(_bed: &Bed<F>) {
+    let fields = [
+        AttrMask::PD,
+        AttrMask::XRCD,
+        AttrMask::CREATE_FLAGS,
+        AttrMask::MAX_TSO_HEADER,
+        AttrMask::IND_TABLE,
+        AttrMask::RX_HASH,
+        AttrMask::SEND_OPS_FLAGS,
+    ];
+    for (bit, field) in fields.into_iter().enumerate() {
+        assert_eq!(field.bits(), 1 << bit, "{field:?}");
+    }
+    let types = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket];
+    assert_eq!(types.map(|kind| kind as u32), [2, 3, 4, 8]);
 }
 
 fn qx_03_with_a_domain_alone_it_is_the_plain_call<F: Fabric>(bed: &Bed<F>) {
@@ -98,7 +120,8 @@ fn qx_03_with_a_domain_alone_it_is_the_plain_call<F: Fabric>(bed: &Bed<F>) {
 
 /// But for targets of XRC, whose domain stands in its place.
 fn qx_05_each_type_has_a_protection_domain<F: Fabric>(bed: &Bed<F>) {
-    for init in [QpInit::<F>::rc(), QpInit::uc(), QpInit::ud(), QpInit::xrc_send()] {
+    let others = [QpInit::<F>::rc(), QpInit::uc(), QpInit::ud(), QpInit::raw_packet()];
+    for init in others.into_iter().chain([QpInit::xrc_send()]) {
         assert_eq!(init.comp_mask(), AttrMask::PD);
     }
     assert_eq!(QpInit::<F>::xrc_recv().comp_mask(), AttrMask::XRCD);

@@ -18,6 +18,7 @@ mod endpoints;
 mod events;
 mod extended;
 mod external;
+mod frames;
 mod groups;
 mod hazards;
 mod ids;

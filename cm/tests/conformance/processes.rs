@@ -114,6 +114,7 @@ impl doorbell_cm::Program for Part {
             }
             "leaks" => leaks(),
             "xrc" => crate::xrc::send_from_afar(&bed, self.addr),
+            "frames" => crate::frames::answer(&bed, self.addr.port()),
             part => panic!("no such part: {part}"),
         }
     }

@@ -47,6 +47,7 @@ impl CreateFlags {
         match kind {
             QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => CreateFlags::empty(),
             QpType::Ud => CreateFlags::BLOCK_SELF_MCAST_LB,
+            QpType::RawPacket => CreateFlags::all(),
         }
     }
 }
@@ -95,6 +96,7 @@ impl SendOps {
             QpType::XrcRecv => SendOps::empty(),
             QpType::Uc => sends | SendOps::RDMA_WRITE | SendOps::RDMA_WRITE_WITH_IMM,
             QpType::Ud => sends,
+            QpType::RawPacket => SendOps::SEND,
         }
     }
 

@@ -7,6 +7,7 @@
 mod extended;
 #[cfg(feature = "sim")]
 pub mod fault;
+mod frames;
 pub mod soft;
 mod transport;
 #[cfg(feature = "verbs")]
@@ -19,6 +20,7 @@ use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
 pub use self::extended::{AttrMask, CreateFlags, SendOps};
+pub use self::frames::{FlowRule, Mac};
 pub use self::transport::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Bell, WakeFds};

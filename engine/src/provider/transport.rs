@@ -17,6 +17,8 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagrams: SEND to any queue pair of this type that an address handle leads to.
     Ud = 4,
+    /// Ethernet frames, headers and all, to and from the device's port. It has no peer.
+    RawPacket = 8,
     /// The sending end of an extended reliable connection: as RC, but a message names the shared
     /// receive queue that it goes to ([`crate::wr::SendOp::Xrc`]), and nothing comes in.
     XrcSend = 9,
@@ -29,7 +31,7 @@ impl QpType {
     /// True if nobody tells a sender what became of its message.
     #[inline]
     pub fn is_unreliable(self) -> bool {
-        matches!(self, QpType::Uc | QpType::Ud)
+        matches!(self, QpType::Uc | QpType::Ud | QpType::RawPacket)
     }
 
     /// True for both ends of an extended reliable connection.

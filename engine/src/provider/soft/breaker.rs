@@ -8,6 +8,7 @@ use super::domain::{Command, Connect, Domain};
 use super::link::{Link, LinkShared};
 use super::path::Groups;
 use super::qp::ASKS_MAX;
+use crate::provider::QpType;
 use crate::provider::wake::Bell;
 
 /// Connects and fails a queue pair from another thread than the one that owns it. It does not
@@ -17,6 +18,7 @@ pub struct Breaker {
     pub(super) domain: Arc<Domain>,
     pub(super) num: u32,
     pub(super) queue: u32,
+    pub(super) kind: QpType,
     pub(super) groups: Option<Arc<Groups>>,
     pub(super) life: Weak<()>,
 }

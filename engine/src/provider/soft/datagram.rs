@@ -14,16 +14,17 @@ use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
+use super::raw::Raw;
 use super::requester::{admissible, error_wc, push};
 use super::{Breaker, Soft, SoftQpEx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
-use crate::provider::{CreateFlags, GRH_BYTES, Gid};
+use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
 
 /// Datagrams of one queue pair and poll at most.
-const BURST: usize = 16;
+pub(super) const BURST: usize = 16;
 
 /// With this bit in the key of a request, the sender's own key is sent.
 const OWN_KEY: u32 = 1 << 31;
@@ -48,35 +49,48 @@ impl QpContext {
 }
 
 impl Soft {
-    /// What a queue pair of UD has besides. On an error its number is free again.
+    /// What a queue pair of UD or RAW_PACKET has besides. On an error its number is free again.
     pub(super) fn datagrams(
         &self,
         num: u32,
+        kind: QpType,
         domain: &Domain,
         ex: SoftQpEx,
     ) -> Result<(Box<Datagrams>, Arc<Groups>), SetupError> {
-        let asked = "a queue pair of UD";
+        let asked = format!("a queue pair of {kind:?}");
         let made = || {
             let none = "this device knows no other to talk to";
             let neighbours = self.nic.host.neighbours;
             let neighbours =
-                neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, asked, none))?;
+                neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, &*asked, none))?;
             let memory = (neighbours.memory)(INBOX_BYTES)?;
             let file = (self.nic.host.name_file)(&memory);
             let bell = domain.sleeper.bell.as_ref().map(Bell::fd);
             let inbox =
                 Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
-                    SetupError::new(Code::Invalid, asked, "its memory is too short or not aligned")
+                    SetupError::new(
+                        Code::Invalid,
+                        &*asked,
+                        "its memory is too short or not aligned",
+                    )
                 })?;
-            let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
-                let answer = format!("all {INBOXES} are in use");
-                SetupError::new(Code::NoMemory, asked, answer).cure("destroy some first")
-            })?;
+            let device = &self.nic.caps.device;
             let member = file.map(|inbox| Member { process: neighbours.process, inbox, qp: num });
-            let groups = Groups::new(&self.nic.caps.device, member, inbox.door());
+            let groups = Arc::new(Groups::new(device, member, inbox.door()));
             let blocks = ex.create_flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
             let not_to = member.filter(|_| blocks);
-            Ok((Box::new(Datagrams { inbox, place, qkey: 0, not_to }), Arc::new(groups)))
+            let (place, raw) = match kind {
+                QpType::RawPacket => (None, Some(Raw::new(device, member, &groups, ex))),
+                _ => {
+                    let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
+                        let answer = format!("all {INBOXES} are in use");
+                        SetupError::new(Code::NoMemory, &*asked, answer).cure("destroy some first")
+                    })?;
+                    (Some(place), None)
+                }
+            };
+            let raw = raw.map(Box::new);
+            Ok((Box::new(Datagrams { inbox, place, qkey: 0, not_to, raw }), groups))
         };
         made().inspect_err(|_| self.nic.free_number(num))
     }
@@ -101,7 +115,7 @@ impl Breaker {
     /// # Errors
     /// As there.
     pub fn attach_mcast(&self, group: Gid) -> Result<(), SetupError> {
-        match &self.groups {
+        match self.groups.as_ref().filter(|_| self.kind == QpType::Ud) {
             Some(groups) => groups.join(group, self.domain.host()),
             None => Err(no_groups("attach a queue pair to a group")),
         }
@@ -112,7 +126,7 @@ impl Breaker {
     /// # Errors
     /// As there.
     pub fn detach_mcast(&self, group: Gid) -> Result<(), SetupError> {
-        match &self.groups {
+        match self.groups.as_ref().filter(|_| self.kind == QpType::Ud) {
             Some(groups) => groups.leave(group),
             None => Err(no_groups("detach a queue pair from a group")),
         }
@@ -180,10 +194,15 @@ impl Inside {
         Status::Success
     }
 
-    /// Takes what has come for a queue pair of UD. False if it is none, or comes to nothing more.
+    /// Takes what has come for a queue pair of UD or RAW_PACKET. False if it is neither, or comes
+    /// to nothing more.
     pub(super) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         if qp.state == State::Err {
             return false;
+        }
+        if let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.take()) {
+            self.receive_frames(qp, raw, sink);
+            return true;
         }
         for _ in 0..BURST {
             let Some(datagrams) = &mut qp.datagrams else { return false };

@@ -368,10 +368,10 @@ impl Inside {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
                     if lost && qp.state.is_loose() {
-                        return match qp.kind {
-                            QpType::Ud => {}
-                            _ => self.mute(qp),
-                        };
+                        if qp.kind == QpType::Uc {
+                            self.mute(qp);
+                        }
+                        return;
                     }
                     let upto = self.safe_position(qp);
                     self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
@@ -543,8 +543,8 @@ impl Inside {
         let Some(pointer) = self.take_out(slot) else { return };
         // SAFETY: the table owned this box, and the slot is empty now.
         let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
-        if let Some(datagrams) = &qp.datagrams {
-            self.nic.memory.hide_inbox(datagrams.place);
+        if let Some(place) = qp.datagrams.as_ref().and_then(|datagrams| datagrams.place) {
+            self.nic.memory.hide_inbox(place);
         }
         self.nic.free_number(qp.num);
         self.drop_unused_links();

@@ -31,6 +31,7 @@ mod nic;
 mod path;
 mod pd;
 mod qp;
+mod raw;
 mod reach;
 mod recvq;
 mod region;
@@ -63,6 +64,7 @@ pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
+pub use self::raw::SoftFlow;
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
 pub use self::srq::SoftSrq;
@@ -207,8 +209,8 @@ impl Soft {
         };
         let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {
-            QpType::Ud => self
-                .datagrams(num, &init.recv_cq.domain, init.ex)
+            QpType::Ud | QpType::RawPacket => self
+                .datagrams(num, init.kind, &init.recv_cq.domain, init.ex)
                 .map(|(one, two)| (Some(one), Some(two)))?,
             _ => (None, None),
         };
@@ -612,6 +614,7 @@ impl SoftQp {
             domain: self.domain.clone(),
             num: self.num,
             queue: self.key,
+            kind: self.kind,
             groups: self.groups.clone(),
             life: Arc::downgrade(&self.life),
         }

@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "requests name handles by address")]
 
 use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
@@ -101,12 +102,11 @@ impl SoftAh {
     pub(super) fn new(device: &str, to: Gid, host: &Host, pd: &Pd) -> Option<SoftAh> {
         let neighbours = host.neighbours?;
         let path = if to.is_multicast() {
-            let group = Group {
-                device: device.to_string(),
-                gid: to,
-                members: Mutex::new(Members { at_ns: (host.clock)(), list: Vec::new() }),
-            };
-            group.members.lock().look(&group, &neighbours);
+            let group = Group::unseen(device, to);
+            let mut members = group.members.lock();
+            members.at_ns = (host.clock)();
+            members.look(&group, &neighbours);
+            drop(members);
             Path::Group(group)
         } else {
             let (process, directory) = device_of(to);
@@ -152,36 +152,92 @@ impl Path {
                 }
             }
             Path::Group(group) if qp == MULTICAST_QPN => {
-                let mut members = group.members.lock();
-                let now = (host.clock)();
-                if let Some(neighbours) = &host.neighbours
-                    && now.saturating_sub(members.at_ns) >= LOOK_EVERY_NS
-                {
-                    members.look(group, neighbours);
-                    members.at_ns = now;
-                }
-                for (member, outlet) in &members.list {
-                    if Some(*member) != not_to && outlet.is_for(member.qp) {
-                        // SAFETY: as the caller vouches.
-                        unsafe { outlet.put(stamp, pieces) };
-                    }
-                }
+                // SAFETY: as the caller vouches.
+                unsafe { group.put(stamp, pieces, host, |member| Some(*member) != not_to) };
             }
             Path::Group(_) => {}
         }
     }
 }
 
-/// A multicast group.
+/// A multicast group, or those who want one kind of frames.
 pub(super) struct Group {
     device: String,
     gid: Gid,
     members: Mutex<Members>,
 }
 
+/// How often somebody of this process has joined or left.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+impl Group {
+    /// A group whose members are looked for when something is sent to it.
+    pub(super) fn unseen(device: &str, gid: Gid) -> Group {
+        let members = Members { at_ns: 0, changes: u64::MAX, list: Vec::new() };
+        Group { device: device.to_string(), gid, members: Mutex::new(members) }
+    }
+
+    /// Puts a datagram into the inboxes of those members that `takes` says.
+    ///
+    /// # Safety
+    /// As for [`Outlet::put`].
+    unsafe fn put(
+        &self,
+        stamp: &Stamp,
+        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        host: &Host,
+        takes: impl Fn(&Member) -> bool,
+    ) {
+        let mut members = self.members.lock();
+        let now = (host.clock)();
+        if let Some(neighbours) = &host.neighbours
+            && now.saturating_sub(members.at_ns) >= LOOK_EVERY_NS
+        {
+            members.look(self, neighbours);
+            members.at_ns = now;
+        }
+        for (member, outlet) in &members.list {
+            if takes(member) && outlet.is_for(member.qp) {
+                // SAFETY: as the caller vouches.
+                unsafe { outlet.put(stamp, pieces) };
+            }
+        }
+    }
+
+    /// As [`Group::put`], and who has joined in this process gets it, however short ago.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn put_at_once(
+        &self,
+        stamp: &Stamp,
+        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        host: &Host,
+        takes: impl Fn(&Member) -> bool,
+    ) {
+        // Acquire pairs with the Release of who joins: what it has said is there by then.
+        let changes = CHANGES.load(Ordering::Acquire);
+        let mut members = self.members.lock();
+        if let (true, Some(neighbours)) = (members.changes != changes, &host.neighbours) {
+            members.look(self, neighbours);
+            (members.at_ns, members.changes) = ((host.clock)(), changes);
+        }
+        drop(members);
+        // SAFETY: as the caller vouches.
+        unsafe { self.put(stamp, pieces, host, takes) };
+    }
+
+    /// True if that is a member, as last seen.
+    pub(super) fn holds(&self, member: &Member) -> bool {
+        self.members.lock().list.iter().any(|(known, _)| known == member)
+    }
+}
+
 /// Its members as last seen, with their inboxes.
 struct Members {
     at_ns: u64,
+    /// What [`CHANGES`] was then.
+    changes: u64,
     list: Vec<(Member, Outlet)>,
 }
 
@@ -221,20 +277,33 @@ impl Groups {
     /// See [`crate::provider::Qp::attach_mcast`].
     pub(super) fn join(&self, group: Gid, host: &Host) -> Result<(), SetupError> {
         let asked = || format!("attach a queue pair to the group {group}");
-        let invalid = |answer| Err(SetupError::new(Code::Invalid, asked(), answer));
         if !group.is_multicast() {
-            return invalid("that is not the address of a group");
+            let answer = "that is not the address of a group";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
+        self.add(group, &asked(), host)
+    }
+
+    /// Makes the queue pair a member, also of what is no multicast group; a second time changes
+    /// nothing.
+    pub(super) fn add(&self, group: Gid, asked: &str, host: &Host) -> Result<(), SetupError> {
         let mut list = self.list.lock();
         let (Some(list), Some(member), Some(neighbours)) =
             (list.as_mut(), self.member, host.neighbours)
         else {
-            return invalid("the queue pair is gone, or nobody can find it");
+            let answer = "the queue pair is gone, or nobody can find it";
+            return Err(SetupError::new(Code::Invalid, asked, answer));
         };
         if list.iter().all(|(gid, _)| *gid != group) {
             list.push((group, (neighbours.join)(&self.device, group, member)?));
+            CHANGES.fetch_add(1, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// True if the queue pair is a member.
+    pub(super) fn holds(&self, group: Gid) -> bool {
+        self.list.lock().iter().flatten().any(|(gid, _)| *gid == group)
     }
 
     /// See [`crate::provider::Qp::detach_mcast`].

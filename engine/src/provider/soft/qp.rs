@@ -10,6 +10,7 @@ use std_alloc::boxed::Box;
 use super::inbox::Inbox;
 use super::memory::{PdMark, Who};
 use super::path::Member;
+use super::raw::Raw;
 use super::xrc::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::{Status, WcOpcode};
@@ -130,15 +131,17 @@ pub(super) enum Coming {
     Write(u32),
 }
 
-/// What a queue pair of UD has besides.
+/// What a queue pair of UD or RAW_PACKET has besides.
 pub(super) struct Datagrams {
     pub(super) inbox: Inbox,
-    /// The inbox's place in the device's table.
-    pub(super) place: usize,
+    /// The inbox's place in the device's table, if it can be found there.
+    pub(super) place: Option<usize>,
     /// What senders have to know.
     pub(super) qkey: u32,
     /// Itself, if what it sends to groups is not to come back.
     pub(super) not_to: Option<Member>,
+    /// Of RAW_PACKET: the rest of it.
+    pub(super) raw: Option<Box<Raw>>,
 }
 
 /// A queue pair. Indexes count requests since creation and wrap.

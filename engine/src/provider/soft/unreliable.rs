@@ -48,6 +48,9 @@ impl Inside {
         if qp.kind == QpType::Ud {
             return self.post_datagrams(qp, list);
         }
+        if qp.kind == QpType::RawPacket {
+            return self.post_frames(qp, list);
+        }
         if qp.state == State::Loose && !qp.mute {
             return self.post_slow(qp, list, 0);
         }

@@ -24,7 +24,7 @@ mod xrc;
 pub use self::ah::{VerbsAh, address_of, raw_address};
 pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::device::Verbs;
-pub use self::extended::CreateQpEx;
+pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
 pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::srq::VerbsSrq;

@@ -1,0 +1,50 @@
+//! Which frames a queue pair of RAW_PACKET gets.
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{FlowRule, QpType};
+
+use crate::error::CmError;
+use crate::external::ExternalQp;
+use crate::fabric::Fabric;
+
+impl<F: Fabric> ExternalQp<F> {
+    /// Adds a rule: what it speaks of comes in, from RTR on (`ibv_create_flow`). Rules end with the
+    /// queue pair.
+    ///
+    /// # Errors
+    /// `Invalid`: it is no queue pair of RAW_PACKET, or has that rule already; what the device
+    /// answers.
+    pub fn create_flow(&mut self, rule: FlowRule) -> Result<(), CmError> {
+        let refused = |answer: &str| {
+            Err(CmError::new(Code::Invalid, format!("the rule {rule:?} of a queue pair"), answer))
+        };
+        if self.kind() != QpType::RawPacket {
+            return refused("only queue pairs of RAW_PACKET have rules");
+        }
+        let fabric = self.fabric().clone();
+        let (qp, flows) = self.queue_pair().flows();
+        if flows.iter().any(|(known, _)| *known == rule) {
+            return refused("it has that one already");
+        }
+        flows.push((rule, fabric.create_flow(qp, rule)?));
+        Ok(())
+    }
+
+    /// Takes a rule away (`ibv_destroy_flow`): nothing comes in by it any more.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such rule.
+    pub fn destroy_flow(&mut self, rule: FlowRule) -> Result<(), CmError> {
+        let (_, flows) = self.queue_pair().flows();
+        match flows.iter().position(|(known, _)| *known == rule) {
+            Some(place) => {
+                drop(flows.swap_remove(place));
+                Ok(())
+            }
+            None => {
+                let asked = format!("take the rule {rule:?} from a queue pair");
+                Err(CmError::new(Code::Invalid, asked, "it has no such rule"))
+            }
+        }
+    }
+}

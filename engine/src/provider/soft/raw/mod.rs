@@ -1,0 +1,221 @@
+//! Queue pairs of RAW_PACKET: Ethernet frames over a switch that joins the soft devices of one name
+//! on this machine.
+//!
+//! In data order: a post takes a frame together and hands it to the [`switch`], which puts it into
+//! the inboxes of whoever has a rule for its destination; there a poll takes it out and looks at it
+//! ([`frame`]). Inboxes, and how devices find each other, are those of datagrams
+//! ([`super::datagram`]): a raw queue pair is one of UD inside the device, with the part below
+//! besides, and no queue pair of another type has to know.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
+
+mod frame;
+mod switch;
+
+use arrayvec::ArrayVec;
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+
+pub use self::switch::SoftFlow;
+
+use self::frame::{FCS, FRAME_MAX, FRAME_MIN, HEADER, TAG};
+use self::switch::Switch;
+use super::SoftQpEx;
+use super::backlog::{gather, readable};
+use super::cq::{Retire, Sink};
+use super::datagram::BURST;
+use super::domain::Inside;
+use super::path::{Groups, Member};
+use super::qp::{QpContext, SEND_SGE_MAX, Sent, State};
+use super::requester::{admissible, error_wc, push};
+use crate::provider::CreateFlags;
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wr::{PostError, SendFlags, SendWr, Sge};
+
+/// What a queue pair of RAW_PACKET has besides an inbox.
+pub(super) struct Raw {
+    flags: CreateFlags,
+    /// Itself, as others know it.
+    member: Option<Member>,
+    /// Its rules.
+    groups: Arc<Groups>,
+    switch: Switch,
+    /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
+    /// change it here.
+    frame: Box<[u8]>,
+}
+
+impl Raw {
+    pub(super) fn new(
+        device: &str,
+        member: Option<Member>,
+        groups: &Arc<Groups>,
+        ex: SoftQpEx,
+    ) -> Raw {
+        Raw {
+            flags: ex.create_flags,
+            member,
+            groups: groups.clone(),
+            switch: Switch::new(device),
+            frame: vec![0; FRAME_MAX + FCS].into_boxed_slice(),
+        }
+    }
+
+    /// The first bytes of the frame at hand, padded to what a frame has at least.
+    fn padded(&mut self, length: usize) -> &[u8] {
+        if let Some(padding) = self.frame.get_mut(length..FRAME_MIN) {
+            padding.fill(0);
+        }
+        &self.frame[..length.max(FRAME_MIN)]
+    }
+}
+
+impl Inside {
+    /// A post on a queue pair of RAW_PACKET in RTS: everything in it leaves at once.
+    pub(super) fn post_frames(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, wr) in list.iter().enumerate() {
+            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            let status = match qp.state {
+                State::Loose => self.send_frame(qp, wr),
+                _ => Status::Flushed,
+            };
+            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
+            push(qp, wr, 0, how);
+            qp.sent = qp.posted;
+            if !status.is_ok() {
+                qp.state = State::Sqe;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one; how it went here, which is all that anybody learns.
+    fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
+        let mut pieces: ArrayVec<Sge, SEND_SGE_MAX> = ArrayVec::new();
+        pieces.push(wr.sge);
+        pieces.extend(wr.more.iter().copied());
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, qp.pd, *sge)) {
+            return Status::LocalProtection;
+        }
+        let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
+            return Status::LocalQpOperation;
+        };
+        let length = wr.length();
+        if length < HEADER as u64 || length > FRAME_MAX as u64 {
+            return Status::LocalLength;
+        }
+        // SAFETY: the poster vouches for the pieces, whose keys were checked unless they are
+        // inline; they hold `length` bytes, for which there is room.
+        unsafe { gather(raw.frame.as_mut_ptr(), &pieces, 0, length as u32) };
+        self.deliver(qp.num, raw, length as usize);
+        Status::Success
+    }
+
+    /// Gives the frame at hand to the switch.
+    fn deliver(&self, num: u32, raw: &mut Raw, length: usize) {
+        let length = raw.padded(length).len();
+        let frame = &raw.frame[..length];
+        let blocks = raw.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
+        let back = !blocks && frame::destination(frame).is_some_and(|to| to.is_group());
+        let not_to = raw.member.filter(|_| !back);
+        raw.switch.put(frame, num, not_to, &self.nic.host);
+    }
+
+    /// Takes what has come for a queue pair of RAW_PACKET.
+    pub(super) fn receive_frames<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        mut raw: Box<Raw>,
+        sink: &mut S,
+    ) {
+        for _ in 0..BURST {
+            let Some(datagrams) = &mut qp.datagrams else { break };
+            if sink.room() == 0 {
+                break;
+            }
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
+            // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
+            unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
+            datagrams.inbox.advance();
+            let frame = &raw.frame[..stamp.length as usize];
+            if qp.state.is_loose() && switch::is_wanted(&raw.groups, frame) {
+                self.receive_frame(qp, &mut raw, stamp.length as usize, sink);
+            }
+        }
+        if let Some(datagrams) = &mut qp.datagrams {
+            datagrams.raw = Some(raw);
+        }
+    }
+
+    /// Gives a frame to the oldest receive, if that has room for it; a receive that has not stays
+    /// for the next.
+    fn receive_frame<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        raw: &mut Raw,
+        length: usize,
+        sink: &mut S,
+    ) {
+        let (length, tag) = finish(&mut raw.frame, length, raw.flags);
+        let Some(assembly) = self.receive_begun(qp) else { return };
+        let wr = assembly.wr;
+        qp.assembly = Some(assembly);
+        if length > wr.sge.length {
+            return;
+        }
+        qp.assembly = None;
+        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
+            // The receive itself is wrong, and would be for every frame.
+            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.fail_qp(qp, 0, None);
+            return;
+        }
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        unsafe {
+            let to = wr.sge.addr as *mut u8;
+            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
+        }
+        let wc = recv_wc(wr.wr_id, qp.num, length, tag);
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+    }
+}
+
+/// What the flags ask for: the check sequence goes behind the frame, its tag comes out. What then
+/// is received.
+fn finish(frame: &mut [u8], length: usize, flags: CreateFlags) -> (u32, Option<u16>) {
+    let mut end = length;
+    if flags.contains(CreateFlags::SCATTER_FCS) {
+        // Of the frame as it was sent.
+        let fcs = frame::fcs(&frame[..length]);
+        frame[length..length + FCS].copy_from_slice(&fcs);
+        end += FCS;
+    }
+    let strips = flags.contains(CreateFlags::CVLAN_STRIPPING);
+    let tag = if strips { frame::take_tag(&mut frame[..end]) } else { None };
+    if tag.is_some() {
+        end -= TAG;
+    }
+    (end as u32, tag)
+}
+
+/// The completion of a receive that a frame has filled.
+fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, tag: Option<u16>) -> Wc {
+    Wc {
+        wr_id,
+        qp_num,
+        byte_len,
+        imm: tag.unwrap_or(0).into(),
+        vendor_err: 0,
+        status: Status::Success,
+        opcode: WcOpcode::Recv,
+        flags: if tag.is_some() { WcFlags::CVLAN } else { WcFlags::empty() },
+        src_qp: 0,
+    }
+}

@@ -1,0 +1,140 @@
+//! The switch: who gets a frame. A rule of a queue pair is a name that says so to all devices, as a
+//! member of a multicast group has one; a frame goes to whoever has one for its destination, and
+//! to whoever wants all.
+//!
+//! Rules of this process count at once. Those of others are looked at with a frame that may be for
+//! them, at most ten times a second for each destination.
+#![expect(unsafe_code, reason = "puts frames into inboxes")]
+
+use arrayvec::ArrayVec;
+use std_alloc::format;
+use std_alloc::string::{String, ToString};
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::super::inbox::Stamp;
+use super::super::path::{Group, Groups, Member};
+use super::super::{Breaker, Host, SoftQp};
+use super::frame;
+use crate::error::{Code, SetupError};
+use crate::provider::{FlowRule, Gid, Mac, QpType};
+use crate::wr::Sge;
+
+/// Destinations that a sender remembers the receivers of.
+const KNOWN_MAX: usize = 64;
+
+/// The name of a rule, as a group that is none of multicast.
+fn name_of(rule: FlowRule) -> Gid {
+    let mut name = *b"\0raw\0\0\0\0\0\0\0\0\0\0\0\0";
+    if let FlowRule::To(mac) = rule {
+        name[4] = 1;
+        name[10..].copy_from_slice(&mac.0);
+    }
+    Gid(name)
+}
+
+/// True if a queue pair with these rules gets the frame.
+pub(super) fn is_wanted(rules: &Groups, frame: &[u8]) -> bool {
+    let to = frame::destination(frame).map(FlowRule::To);
+    rules.holds(name_of(FlowRule::All)) || to.is_some_and(|rule| rules.holds(name_of(rule)))
+}
+
+/// A sender's side.
+pub(super) struct Switch {
+    device: String,
+    /// Who wants all frames.
+    all: Group,
+    /// Who wants those to an address; the one asked for last is last.
+    known: Vec<(Mac, Group)>,
+}
+
+impl Switch {
+    pub(super) fn new(device: &str) -> Switch {
+        let all = Group::unseen(device, name_of(FlowRule::All));
+        Switch { device: device.to_string(), all, known: Vec::new() }
+    }
+
+    /// Puts a frame into the inboxes it is for, but for that of `not_to`.
+    pub(super) fn put(&mut self, frame: &[u8], from: u32, not_to: Option<Member>, host: &Host) {
+        let Some(to) = frame::destination(frame) else { return };
+        let stamp = Stamp {
+            length: frame.len() as u32,
+            from,
+            gid: Gid::default(),
+            qkey: 0,
+            imm: None,
+            solicited: false,
+        };
+        let addr = frame.as_ptr() as u64;
+        let pieces = ArrayVec::from_iter([Sge { addr, length: stamp.length, lkey: 0 }]);
+        let place = self.known.iter().position(|(mac, _)| *mac == to);
+        let known = match place {
+            Some(place) => self.known.remove(place),
+            None => (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))),
+        };
+        // SAFETY: the piece is the frame, borrowed during the call and no longer than a slot.
+        unsafe {
+            self.all.put_at_once(&stamp, &pieces, host, |member| Some(*member) != not_to);
+            let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
+            known.1.put_at_once(&stamp, &pieces, host, once);
+        }
+        if self.known.len() == KNOWN_MAX {
+            self.known.remove(0);
+        }
+        self.known.push(known);
+    }
+}
+
+/// A rule of a queue pair, which ends with this value or with the queue pair (`struct ibv_flow`).
+pub struct SoftFlow {
+    groups: Arc<Groups>,
+    name: Gid,
+}
+
+impl Drop for SoftFlow {
+    fn drop(&mut self) {
+        // It may have gone along with the queue pair.
+        let _ = self.groups.leave(self.name);
+    }
+}
+
+impl SoftQp {
+    /// Gives the queue pair the frames that a rule speaks of (`ibv_create_flow`).
+    ///
+    /// # Errors
+    /// `Invalid`: it is none of RAW_PACKET, or has that rule already.
+    pub fn create_flow(&self, rule: FlowRule) -> Result<SoftFlow, SetupError> {
+        let asked = || format!("the rule {rule:?} of a queue pair");
+        let (Some(groups), QpType::RawPacket) = (&self.groups, self.kind) else {
+            let answer = "only queue pairs of RAW_PACKET have rules";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        };
+        let Breaker { domain, .. } = self.breaker();
+        let name = name_of(rule);
+        if groups.holds(name) {
+            return Err(SetupError::new(Code::Invalid, asked(), "it has that one already"));
+        }
+        groups.add(name, &asked(), domain.host())?;
+        Ok(SoftFlow { groups: groups.clone(), name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_names_of_their_own() {
+        let one = Mac([0xff, 0x02, 3, 4, 5, 6]);
+        let names = [
+            name_of(FlowRule::All),
+            name_of(FlowRule::To(one)),
+            name_of(FlowRule::To(Mac::default())),
+            name_of(FlowRule::To(Mac::BROADCAST)),
+        ];
+        for (at, name) in names.iter().enumerate() {
+            assert!(!name.is_multicast(), "groups of datagrams have other names");
+            assert!(!names[..at].contains(name));
+        }
+    }
+}
