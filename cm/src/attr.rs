@@ -1,8 +1,9 @@
 //! What ids, queue pairs and connections are made with.
 
-use doorbell_engine::provider::{AddressVector, Gid, Provider, QpCaps, QpType};
+use doorbell_engine::provider::{AddressVector, Gid, QpCaps, QpType};
 
 use crate::extended::QpAttrEx;
+use crate::fabric::Fabric;
 use crate::state::Mtu;
 
 /// Port spaces (`enum rdma_port_space`, numbers as there: G-5).
@@ -98,12 +99,13 @@ pub enum Join {
 }
 
 /// What a queue pair is made with (`struct ibv_qp_init_attr`).
-pub struct QpAttr<'a, P: Provider> {
+pub struct QpAttr<'a, P: Fabric> {
     /// The transport.
     pub kind: QpType,
     /// Where sends complete.
     pub send_cq: &'a P::Cq,
-    /// Where receives complete; of XRC_SEND nothing does.
+    /// Where receives complete; of XRC_SEND nothing does, and where they go to work queues (QX-8)
+    /// this is not looked at.
     pub recv_cq: &'a P::Cq,
     /// The shared receive queue, if it has none of its own.
     pub srq: Option<&'a P::Srq>,
@@ -112,7 +114,7 @@ pub struct QpAttr<'a, P: Provider> {
     /// Every send completes (QP-15).
     pub signal_all: bool,
     /// What the extended call takes besides (`struct ibv_qp_init_attr_ex`).
-    pub ex: QpAttrEx,
+    pub ex: QpAttrEx<'a, P>,
 }
 
 /// Parameters of connect and accept (`struct rdma_conn_param`). The default is what a NULL

@@ -90,7 +90,11 @@
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
 //!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]
 //! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
-//! - `ibv_open_qp`, `ibv_create_wq`, `ibv_create_rwq_ind_table`: not there
+//! - `ibv_open_qp`: not there
+//! - `ibv_create_wq`, `ibv_modify_wq`, `ibv_post_wq_recv`, `ibv_destroy_wq`: [`WorkQueue::new`],
+//!   [`WorkQueue::modify`], [`WorkQueue::post`], [`WorkQueue::destroy`] or dropped
+//! - `ibv_create_rwq_ind_table`, `ibv_destroy_rwq_ind_table`: [`IndirectionTable::new`],
+//!   [`IndirectionTable::destroy`] or dropped; `rx_hash_conf` is [`QpInit::rx_hash_conf`]
 //! - `ibv_create_flow`, `ibv_destroy_flow`: [`ExternalQp::create_flow`] with a [`FlowRule`],
 //!   [`ExternalQp::destroy_flow`]; only by destination, or all
 //! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
@@ -112,6 +116,6 @@ use doorbell_engine::wr::{RecvWr, SendOp, SendWr, Sge};
 #[cfg(doc)]
 use crate::{
     AddrInfo, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device, Endpoint, Event,
-    EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, QpFields, QpInit, QpState, SendRequest,
-    SharedReceive, SrqInit, Target, Window, XrcDomain,
+    EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, IndirectionTable, QpFields, QpInit,
+    QpState, SendRequest, SharedReceive, SrqInit, Target, Window, WorkQueue, XrcDomain,
 };

@@ -1,31 +1,76 @@
 //! What `ibv_create_qp_ex` takes besides what `ibv_create_qp` does, and the rules among its fields
 //! (QX-1 to QX-10).
 
+use std::sync::Arc;
+
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{AttrMask, CreateFlags, QpType, SendOps};
+use doorbell_engine::provider::{AttrMask, CreateFlags, HashFields, QpType, RxHash, SendOps};
 
 use crate::attr::QpAttr;
 use crate::error::CmError;
 use crate::fabric::Fabric;
 use crate::qp::QpInit;
+use crate::spread::{IndirectionTable, Table};
 
 /// The fields of `struct ibv_qp_init_attr_ex` that `struct ibv_qp_init_attr` lacks. What is `None`
 /// does not count; the protection domain is always that of the device's handle.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpAttrEx {
+pub struct QpAttrEx<'a, F: Fabric> {
     /// Flags of creation (QX-6).
     pub create_flags: Option<CreateFlags>,
+    /// The work queues that receives go to, instead of any other (QX-8).
+    pub rwq_ind_tbl: Option<&'a F::RwqIndTable>,
+    /// By what they are spread.
+    pub rx_hash_conf: Option<RxHash>,
     /// The operations it is going to post (QX-10); all its type can do if this is `None`.
     pub send_ops_flags: Option<SendOps>,
 }
 
-impl QpAttrEx {
+impl<F: Fabric> Default for QpAttrEx<'_, F> {
+    fn default() -> Self {
+        QpAttrEx { create_flags: None, rwq_ind_tbl: None, rx_hash_conf: None, send_ops_flags: None }
+    }
+}
+
+impl<F: Fabric> QpAttrEx<'_, F> {
     /// Which fields count (`comp_mask`, QX-1).
     pub fn comp_mask(&self) -> AttrMask {
         let mut mask = AttrMask::PD;
         mask.set(AttrMask::CREATE_FLAGS, self.create_flags.is_some());
+        mask.set(AttrMask::IND_TABLE, self.rwq_ind_tbl.is_some());
+        mask.set(AttrMask::RX_HASH, self.rx_hash_conf.is_some());
         mask.set(AttrMask::SEND_OPS_FLAGS, self.send_ops_flags.is_some());
         mask
+    }
+}
+
+/// As [`QpAttrEx`], with what keeps the table.
+pub(crate) struct InitEx<F: Fabric> {
+    create_flags: Option<CreateFlags>,
+    pub(crate) table: Option<Arc<Table<F>>>,
+    rx_hash_conf: Option<RxHash>,
+    pub(crate) send_ops_flags: Option<SendOps>,
+}
+
+impl<F: Fabric> Default for InitEx<F> {
+    fn default() -> Self {
+        InitEx { create_flags: None, table: None, rx_hash_conf: None, send_ops_flags: None }
+    }
+}
+
+impl<F: Fabric> Clone for InitEx<F> {
+    fn clone(&self) -> Self {
+        InitEx { table: self.table.clone(), ..*self }
+    }
+}
+
+impl<F: Fabric> InitEx<F> {
+    pub(crate) fn attr(&self) -> QpAttrEx<'_, F> {
+        QpAttrEx {
+            create_flags: self.create_flags,
+            rwq_ind_tbl: self.table.as_ref().map(|table| table.raw()),
+            rx_hash_conf: self.rx_hash_conf,
+            send_ops_flags: self.send_ops_flags,
+        }
     }
 }
 
@@ -34,6 +79,22 @@ impl<F: Fabric> QpInit<F> {
     #[must_use]
     pub fn create_flags(mut self, flags: CreateFlags) -> Self {
         self.ex.create_flags = Some(flags);
+        self
+    }
+
+    /// Receives go to the work queues of a table, as [`QpInit::rx_hash_conf`] says (QX-8). The
+    /// queue pair has no receive queue then: no receives may be asked for after this, nor a
+    /// completion queue for them, nor a shared receive queue.
+    #[must_use]
+    pub fn rwq_ind_tbl(mut self, table: &IndirectionTable<F>) -> Self {
+        self.ex.table = Some(table.inner().clone());
+        self.recv_wr(0).recv_sge(0)
+    }
+
+    /// By what receives are spread over the table (QX-8).
+    #[must_use]
+    pub fn rx_hash_conf(mut self, by: RxHash) -> Self {
+        self.ex.rx_hash_conf = Some(by);
         self
     }
 
@@ -49,7 +110,7 @@ impl<F: Fabric> QpInit<F> {
     pub fn comp_mask(&self) -> AttrMask {
         match self.kind() {
             QpType::XrcRecv => AttrMask::XRCD,
-            _ => self.ex.comp_mask(),
+            _ => self.ex.attr().comp_mask(),
         }
     }
 }
@@ -58,6 +119,7 @@ impl<F: Fabric> QpInit<F> {
 /// at.
 pub(crate) fn check<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
     check_flags(asked, attr.kind, attr.ex.create_flags.unwrap_or_default())?;
+    check_spread(asked, attr)?;
     check_ops(asked, attr.kind, attr.ex.send_ops_flags.unwrap_or_default())
 }
 
@@ -70,6 +132,37 @@ fn check_flags(asked: &str, kind: QpType, flags: CreateFlags) -> Result<(), CmEr
     let beyond = flags - CreateFlags::of(kind);
     if !beyond.is_empty() {
         return refused(format!("queue pairs of {kind:?} take no {beyond:?} (QX-6)"));
+    }
+    Ok(())
+}
+
+fn check_spread<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
+    let refused = |code, answer: &str| Err(CmError::new(code, asked, format!("{answer} (QX-8)")));
+    let by = match (attr.ex.rwq_ind_tbl, attr.ex.rx_hash_conf) {
+        (None, None) => return Ok(()),
+        (Some(_), Some(by)) => by,
+        (Some(_), None) => return refused(Code::Invalid, "a table takes a hash to spread by"),
+        (None, Some(_)) => return refused(Code::Invalid, "there is no table to spread over"),
+    };
+    match attr.kind {
+        QpType::RawPacket => {}
+        QpType::Ud => return refused(Code::NotSupported, "datagrams are not spread"),
+        _ => return refused(Code::Invalid, "what is connected is not spread"),
+    }
+    if attr.srq.is_some() || attr.caps.recv_wr != 0 || attr.caps.recv_sge != 0 {
+        return refused(Code::Invalid, "with a table it has no receives of its own");
+    }
+    let fields = by.fields;
+    let both = |one, two| fields.intersects(one) && fields.intersects(two);
+    let four = HashFields::SRC_IPV4 | HashFields::DST_IPV4;
+    let six = HashFields::SRC_IPV6 | HashFields::DST_IPV6;
+    let tcp = HashFields::SRC_PORT_TCP | HashFields::DST_PORT_TCP;
+    let udp = HashFields::SRC_PORT_UDP | HashFields::DST_PORT_UDP;
+    if fields.is_empty() || !HashFields::all().contains(fields) {
+        return refused(Code::Invalid, "it takes fields to hash that exist");
+    }
+    if both(four, six) || both(tcp, udp) {
+        return refused(Code::Invalid, "one version of IP, and ports of TCP or of UDP");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{FlowRule, Provider, QpType};
+use doorbell_engine::provider::{FlowRule, Provider, QpType, Wq, WqFlags};
 
 use crate::addr::AddrInfo;
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, Source, UdParam};
@@ -21,6 +21,10 @@ pub trait Fabric: Provider {
     type Channel: Channel<Self>;
     /// A rule of a queue pair of RAW_PACKET. It ends when it is dropped, before its queue pair.
     type Flow: Send + 'static;
+    /// A receive work queue.
+    type Wq: Wq + Send + Sync + 'static;
+    /// A table of work queues. It keeps them, and is kept by the queue pairs that use it.
+    type RwqIndTable: Send + Sync + 'static;
 
     /// Opens an event channel (`rdma_create_event_channel`).
     ///
@@ -86,6 +90,19 @@ pub trait Fabric: Provider {
     /// # Errors
     /// `Invalid`: it is of another type; `NotSupported`, or what the device answers.
     fn create_flow(&self, qp: &Self::Qp, rule: FlowRule) -> Result<Self::Flow, CmError>;
+
+    /// Makes a receive work queue for at least `depth` receives of one piece, in RESET
+    /// (`ibv_create_wq`).
+    ///
+    /// # Errors
+    /// `Invalid`: `depth` 0 or over the device's limit, flags that do not exist; `NotSupported`.
+    fn create_wq(&self, cq: &Self::Cq, depth: u32, flags: WqFlags) -> Result<Self::Wq, CmError>;
+
+    /// Makes a table of work queues (`ibv_create_rwq_ind_table`).
+    ///
+    /// # Errors
+    /// `Invalid`: their number is not a power of two, or over the device's limit; `NotSupported`.
+    fn create_rwq_ind_table(&self, queues: &[&Self::Wq]) -> Result<Self::RwqIndTable, CmError>;
 
     /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
     /// has checked that the way is one of section 2.1.

@@ -17,9 +17,10 @@ use crate::buffer::Buffer;
 use crate::datagram::Target;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
-use crate::extended::QpAttrEx;
+use crate::extended::InitEx;
 use crate::fabric::Fabric;
 use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number, lock};
+use crate::spread::TableUse;
 use crate::window::{self, Window};
 use crate::xrc::XrcDomain;
 
@@ -41,7 +42,7 @@ pub struct QpInit<F: Fabric> {
     xrcd: Option<XrcDomain<F>>,
     pd: Option<F>,
     context: u64,
-    pub(crate) ex: QpAttrEx,
+    pub(crate) ex: InitEx<F>,
 }
 
 impl<F: Fabric> Clone for QpInit<F> {
@@ -56,7 +57,7 @@ impl<F: Fabric> Clone for QpInit<F> {
             xrcd: self.xrcd.clone(),
             pd: self.pd.clone(),
             context: self.context,
-            ex: self.ex,
+            ex: self.ex.clone(),
         }
     }
 }
@@ -101,7 +102,7 @@ impl<F: Fabric> QpInit<F> {
     fn of(kind: QpType) -> QpInit<F> {
         let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
         let (send_cq, recv_cq, srq, xrcd, pd) = (None, None, None, None, None);
-        let (context, ex) = (0, QpAttrEx::default());
+        let (context, ex) = (0, InitEx::default());
         QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd, pd, context, ex }
     }
 
@@ -208,7 +209,7 @@ impl<F: Fabric> QpInit<F> {
             }
             (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
             (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
-            _ if self.kind == QpType::XrcRecv && self.ex.comp_mask() != AttrMask::PD => {
+            _ if self.kind == QpType::XrcRecv && self.ex.attr().comp_mask() != AttrMask::PD => {
                 "it has a domain, and none of the other fields (QX-5)"
             }
             _ => return Ok(()),
@@ -362,6 +363,8 @@ pub(crate) struct QueuePair<F: Fabric> {
     /// overruns.
     posted_max: usize,
     srq: Option<SharedReceive<F>>,
+    /// Where its receives go, if not to it.
+    _table: Option<TableUse<F>>,
     /// What may be posted, if not all.
     asked: Option<SendOps>,
     context: u64,
@@ -405,7 +408,12 @@ impl<F: Fabric> QueuePair<F> {
             _ => init.caps.recv_wr,
         };
         let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
-        let recv_cq = match alone {
+        let spread = init.ex.table.is_some();
+        if spread && init.recv_cq.is_some() {
+            let answer = "with a table it takes no completion queue for receives (QX-8)";
+            return Err(CmError::new(Code::Invalid, "make a queue pair", answer));
+        }
+        let recv_cq = match alone || spread {
             true => None,
             false => Some(own_cq(&init.recv_cq, received, "max_recv_wr")?),
         };
@@ -416,7 +424,7 @@ impl<F: Fabric> QueuePair<F> {
             srq: init.srq.as_ref().map(SharedReceive::raw),
             caps,
             signal_all: init.signal_all,
-            ex: init.ex,
+            ex: init.ex.attr(),
         }))?;
         let posted_max = if init.recv_cq.is_some() { u32::MAX } else { received };
         Ok(QueuePair::over(qp, (Some(send_cq), recv_cq, None), init, posted_max))
@@ -447,6 +455,7 @@ impl<F: Fabric> QueuePair<F> {
             posted_max: posted_max as usize,
             srq: init.srq.clone(),
             asked: init.ex.send_ops_flags,
+            _table: init.ex.table.as_ref().map(TableUse::new),
             context: init.context,
             send_cq,
             recv_cq,

@@ -311,14 +311,8 @@ mod tests {
         QpState::Err,
     ];
 
-    const KINDS: [QpType; 6] = [
-        QpType::Rc,
-        QpType::Uc,
-        QpType::Ud,
-        QpType::RawPacket,
-        QpType::XrcSend,
-        QpType::XrcRecv,
-    ];
+    const KINDS: [QpType; 6] =
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket, QpType::XrcSend, QpType::XrcRecv];
 
     /// Fields that are all there.
     fn full(state: QpState) -> QpFields {

@@ -64,7 +64,10 @@ pub(super) fn create(
     attr: &QpAttr<'_, SoftDevice>,
 ) -> Result<SoftQp, CmError> {
     extended::check(&format!("a queue pair of {}", device.name()), attr)?;
-    let ex = SoftQpEx { create_flags: attr.ex.create_flags.unwrap_or_default() };
+    let ex = SoftQpEx {
+        create_flags: attr.ex.create_flags.unwrap_or_default(),
+        spread: attr.ex.rwq_ind_tbl.zip(attr.ex.rx_hash_conf.as_ref()),
+    };
     let qp = device.1.create_qp(&SoftQpInit {
         kind: attr.kind,
         send_cq: attr.send_cq,

@@ -35,11 +35,11 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftPoller, SoftQp, SoftRegion, SoftSrq, SoftWindow,
-    SoftXrcd,
+    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftQp, SoftRegion,
+    SoftSrq, SoftWindow, SoftWq, SoftXrcd,
 };
 use doorbell_engine::provider::{
-    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Sharing, WindowKind,
+    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Sharing, WindowKind, WqFlags,
 };
 use doorbell_engine::wc::Wc;
 
@@ -233,6 +233,8 @@ impl Fabric for SoftDevice {
     type Id = SoftId;
     type Channel = SoftChannel;
     type Flow = SoftFlow;
+    type Wq = SoftWq;
+    type RwqIndTable = SoftIndTable;
 
     fn open_channel(&self) -> Result<SoftChannel, CmError> {
         Inner::new(true).map(|inner| SoftChannel(Arc::new(inner)))
@@ -285,6 +287,14 @@ impl Fabric for SoftDevice {
 
     fn create_flow(&self, qp: &SoftQp, rule: FlowRule) -> Result<SoftFlow, CmError> {
         Ok(qp.create_flow(rule)?)
+    }
+
+    fn create_wq(&self, cq: &SoftCq, depth: u32, flags: WqFlags) -> Result<SoftWq, CmError> {
+        Ok(self.1.create_wq(cq, depth, flags)?)
+    }
+
+    fn create_rwq_ind_table(&self, queues: &[&SoftWq]) -> Result<SoftIndTable, CmError> {
+        Ok(self.1.create_rwq_ind_table(queues)?)
     }
 
     fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {

@@ -3,14 +3,14 @@
 
 use std::io;
 use std::mem::zeroed;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::verbs::{
-    QpHome, QpParts, Verbs, VerbsQp, VerbsXrcd, address_of, raw_address,
+    QpHome, QpParts, Verbs, VerbsIndTable, VerbsQp, VerbsXrcd, address_of, raw_address,
 };
-use doorbell_engine::provider::{Access, AttrMask, Provider, QpCaps, QpType};
+use doorbell_engine::provider::{Access, AttrMask, HASH_KEY_BYTES, Provider, QpCaps, QpType};
 use rdma_sys::*;
 
 use crate::attr::QpAttr;
@@ -19,7 +19,11 @@ use crate::extended;
 use crate::state::{Mask, Mtu, QpFields, QpState};
 
 /// A queue pair that belongs to no id, until its owner drops it.
-struct Loose(NonNull<ibv_qp>);
+struct Loose {
+    qp: NonNull<ibv_qp>,
+    /// Not gone before the queue pair whose receives go there.
+    _table: Option<VerbsIndTable>,
+}
 
 // SAFETY: libibverbs' calls on a queue pair may be made from any thread.
 unsafe impl Send for Loose {}
@@ -29,7 +33,7 @@ unsafe impl Sync for Loose {}
 impl QpHome for Loose {
     fn destroy_qp(&self) {
         // SAFETY: made by `create`, and destroyed here alone, once.
-        unsafe { ibv_destroy_qp(self.0.as_ptr()) };
+        unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
     }
 }
 
@@ -48,7 +52,7 @@ pub(super) fn create(device: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp
     };
     let qp = NonNull::new(qp).ok_or_else(|| refused(device, asked, attr))?;
     let caps = caps_of(&init, attr);
-    let home = Arc::new(Loose(qp));
+    let home = Arc::new(Loose { qp, _table: attr.ex.rwq_ind_tbl.cloned() });
     let (cqs, srq) = (Some((attr.send_cq, attr.recv_cq)), attr.srq);
     let parts = QpParts { kind: attr.kind, qp, caps, device, cqs, srq, xrcd: None, home };
     // SAFETY: made just now with these queues and capacities; only its home destroys it.
@@ -60,7 +64,7 @@ pub(super) fn create_xrc_recv(device: &Verbs, xrcd: &VerbsXrcd) -> Result<VerbsQ
     check_xrcd(device, "a queue pair of XRC_RECV", xrcd)?;
     let qp = xrcd.create_recv()?;
     // SAFETY: made just now in that domain, without queues; only its home destroys it.
-    Ok(unsafe { VerbsQp::new(xrc_parts(device, xrcd, qp, Arc::new(Loose(qp)))) })
+    Ok(unsafe { VerbsQp::new(xrc_parts(device, xrcd, qp, Arc::new(Loose { qp, _table: None }))) })
 }
 
 /// Refuses a domain of another device.
@@ -161,6 +165,20 @@ pub(super) fn init_attr(
     init.comp_mask = attr.ex.comp_mask().bits();
     init.pd = device.pd();
     init.create_flags = attr.ex.create_flags.unwrap_or_default().bits();
+    if let Some(table) = attr.ex.rwq_ind_tbl {
+        init.recv_cq = ptr::null_mut();
+        init.cap.max_recv_sge = 0;
+        init.rwq_ind_tbl = table.as_ptr();
+    }
+    if let Some(by) = &attr.ex.rx_hash_conf {
+        init.rx_hash_conf = ibv_rx_hash_conf {
+            rx_hash_function: by.function as u8,
+            rx_hash_key_len: HASH_KEY_BYTES as u8,
+            // Read during the call, in which the attributes live.
+            rx_hash_key: by.key.as_ptr().cast_mut(),
+            rx_hash_fields_mask: by.fields.bits(),
+        };
+    }
     init.send_ops_flags = attr.ex.send_ops_flags.unwrap_or_default().bits();
     Ok(init)
 }

@@ -33,8 +33,10 @@ pub use self::id::VerbsId;
 use std::net::IpAddr;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::FlowRule;
-use doorbell_engine::provider::verbs::{Verbs, VerbsQp, VerbsXrcd};
+use doorbell_engine::provider::verbs::{
+    Verbs, VerbsCq, VerbsIndTable, VerbsQp, VerbsWq, VerbsXrcd,
+};
+use doorbell_engine::provider::{FlowRule, WqFlags};
 
 use crate::addr::AddrInfo;
 use crate::attr::{PortSpace, QpAttr, Source};
@@ -46,6 +48,8 @@ impl Fabric for Verbs {
     type Id = VerbsId;
     type Channel = VerbsChannel;
     type Flow = VerbsFlow;
+    type Wq = VerbsWq;
+    type RwqIndTable = VerbsIndTable;
 
     fn open_channel(&self) -> Result<VerbsChannel, CmError> {
         VerbsChannel::new(self)
@@ -81,6 +85,14 @@ impl Fabric for Verbs {
 
     fn create_flow(&self, qp: &VerbsQp, rule: FlowRule) -> Result<VerbsFlow, CmError> {
         VerbsFlow::new(self, qp, rule)
+    }
+
+    fn create_wq(&self, cq: &VerbsCq, depth: u32, flags: WqFlags) -> Result<VerbsWq, CmError> {
+        Ok(Verbs::create_wq(self, cq, depth, flags)?)
+    }
+
+    fn create_rwq_ind_table(&self, queues: &[&VerbsWq]) -> Result<VerbsIndTable, CmError> {
+        Ok(Verbs::create_rwq_ind_table(self, queues)?)
     }
 
     fn modify_qp(

@@ -33,6 +33,7 @@ mod queues;
 mod raw;
 mod receive_queues;
 mod sends;
+mod spread;
 mod states;
 mod unreliable;
 mod windows;

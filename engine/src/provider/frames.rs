@@ -1,6 +1,12 @@
-//! What queue pairs of RAW_PACKET deal in: Ethernet frames, and who gets which.
+//! What queue pairs of RAW_PACKET deal in: Ethernet frames, who gets which, and how they are spread
+//! among work queues.
 
 use core::fmt;
+
+use bitflags::bitflags;
+
+use crate::error::SetupError;
+use crate::wr::{PostError, RecvWr};
 
 /// An Ethernet address, in the order of the wire.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,4 +44,107 @@ pub enum FlowRule {
     All,
     /// Those to an address (`IBV_FLOW_ATTR_NORMAL` with `struct ibv_flow_spec_eth`).
     To(Mac),
+}
+
+/// Bytes of a key for spreading by hash: what a Toeplitz function over addresses and ports of IPv6
+/// takes.
+pub const HASH_KEY_BYTES: usize = 40;
+
+/// A function to spread by (`enum ibv_rx_hash_function_flags`, numbers as there).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum HashFunction {
+    /// The one of receive-side scaling.
+    #[default]
+    Toeplitz = 1,
+}
+
+bitflags! {
+    /// Fields of a frame to spread by (`enum ibv_rx_hash_fields`, numbers as there). Those of both
+    /// versions of IP, or ports of both TCP and UDP, do not go together.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct HashFields: u64 {
+        /// The source's IPv4 address.
+        const SRC_IPV4 = 1 << 0;
+        /// The destination's IPv4 address.
+        const DST_IPV4 = 1 << 1;
+        /// The source's IPv6 address.
+        const SRC_IPV6 = 1 << 2;
+        /// The destination's IPv6 address.
+        const DST_IPV6 = 1 << 3;
+        /// The source's TCP port.
+        const SRC_PORT_TCP = 1 << 4;
+        /// The destination's TCP port.
+        const DST_PORT_TCP = 1 << 5;
+        /// The source's UDP port.
+        const SRC_PORT_UDP = 1 << 6;
+        /// The destination's UDP port.
+        const DST_PORT_UDP = 1 << 7;
+    }
+}
+
+/// By what receives are spread among work queues (`struct ibv_rx_hash_conf`): the low bits of the
+/// hash are the place in the table. A frame without the fields has a hash of 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxHash {
+    /// The function.
+    pub function: HashFunction,
+    /// Its key.
+    pub key: [u8; HASH_KEY_BYTES],
+    /// What goes into it.
+    pub fields: HashFields,
+}
+
+bitflags! {
+    /// Flags of a work queue (`enum ibv_wq_flags`, numbers as there): what [`CreateFlags`] of these
+    /// names do, with the frames that come here.
+    ///
+    /// [`CreateFlags`]: crate::provider::CreateFlags
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WqFlags: u32 {
+        /// The outer VLAN tag is taken out of a frame.
+        const CVLAN_STRIPPING = 1 << 0;
+        /// A frame is followed by its check sequence.
+        const SCATTER_FCS = 1 << 1;
+    }
+}
+
+/// The state of a work queue (`enum ibv_wq_state`, numbers as there).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WqState {
+    /// Takes nothing; what was posted is forgotten.
+    #[default]
+    Reset = 0,
+    /// Takes receives and frames.
+    Ready = 1,
+    /// What was posted is flushed, and what is posted from now on.
+    Err = 2,
+}
+
+/// A receive work queue (`struct ibv_wq`), for tables by which frames are spread.
+pub trait Wq {
+    /// Its number, which its completions have in place of a queue pair's.
+    fn num(&self) -> u32;
+
+    /// Receives it takes.
+    fn depth(&self) -> u32;
+
+    /// Takes it to another state (`ibv_modify_wq`): from RESET to RDY, from there to ERR, from
+    /// anywhere to RESET.
+    ///
+    /// # Errors
+    /// `Invalid`: no such way; what the device answers.
+    fn modify(&self, to: WqState) -> Result<(), SetupError>;
+
+    /// Posts receives, oldest first, with one doorbell (`ibv_post_wq_recv`).
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`crate::wr::PostCause::State`] in RESET.
+    ///
+    /// # Safety
+    /// As for [`crate::provider::Srq::post`], or until the queue was taken to RESET.
+    #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError>;
 }

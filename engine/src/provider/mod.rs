@@ -20,7 +20,9 @@ use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
 pub use self::extended::{AttrMask, CreateFlags, SendOps};
-pub use self::frames::{FlowRule, Mac};
+pub use self::frames::{
+    FlowRule, HASH_KEY_BYTES, HashFields, HashFunction, Mac, RxHash, Wq, WqFlags, WqState,
+};
 pub use self::transport::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Bell, WakeFds};

@@ -9,14 +9,14 @@ use std_alloc::sync::Arc;
 
 use super::backlog::{keep_for_later, readable};
 use super::cq::{Retire, Sink};
-use super::domain::{Command, Domain, Inside};
+use super::domain::{Command, Inside};
 use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
-use super::raw::Raw;
+use super::raw::{Raw, Spread};
 use super::requester::{admissible, error_wc, push};
-use super::{Breaker, Soft, SoftQpEx};
+use super::{Breaker, Soft, SoftCq, SoftQpEx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
@@ -54,8 +54,8 @@ impl Soft {
         &self,
         num: u32,
         kind: QpType,
-        domain: &Domain,
-        ex: SoftQpEx,
+        cq: &SoftCq,
+        ex: SoftQpEx<'_>,
     ) -> Result<(Box<Datagrams>, Arc<Groups>), SetupError> {
         let asked = format!("a queue pair of {kind:?}");
         let made = || {
@@ -65,7 +65,7 @@ impl Soft {
                 neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, &*asked, none))?;
             let memory = (neighbours.memory)(INBOX_BYTES)?;
             let file = (self.nic.host.name_file)(&memory);
-            let bell = domain.sleeper.bell.as_ref().map(Bell::fd);
+            let bell = cq.domain.sleeper.bell.as_ref().map(Bell::fd);
             let inbox =
                 Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
                     SetupError::new(
@@ -80,7 +80,14 @@ impl Soft {
             let blocks = ex.create_flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
             let not_to = member.filter(|_| blocks);
             let (place, raw) = match kind {
-                QpType::RawPacket => (None, Some(Raw::new(device, member, &groups, ex))),
+                QpType::RawPacket => {
+                    let spread = ex.spread.map(|(table, by)| {
+                        let answer = "its work queues complete for another thread";
+                        Spread::new(table, by, cq)
+                            .ok_or_else(|| SetupError::new(Code::Invalid, &*asked, answer))
+                    });
+                    (None, Some(Raw::new(device, member, &groups, ex, spread.transpose()?)))
+                }
                 _ => {
                     let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
                         let answer = format!("all {INBOXES} are in use");

@@ -64,7 +64,7 @@ pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
-pub use self::raw::SoftFlow;
+pub use self::raw::{SoftFlow, SoftIndTable, SoftWq};
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
 pub use self::srq::SoftSrq;
@@ -84,7 +84,7 @@ use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
     Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType,
-    Sharing, Window, WindowKind,
+    RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -210,7 +210,7 @@ impl Soft {
         let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {
             QpType::Ud | QpType::RawPacket => self
-                .datagrams(num, init.kind, &init.recv_cq.domain, init.ex)
+                .datagrams(num, init.kind, init.send_cq, init.ex)
                 .map(|(one, two)| (Some(one), Some(two)))?,
             _ => (None, None),
         };
@@ -253,15 +253,17 @@ pub struct SoftQpInit<'a> {
     /// Every send completes (SQ-8).
     pub signal_all: bool,
     /// What the extended call has besides.
-    pub ex: SoftQpEx,
+    pub ex: SoftQpEx<'a>,
 }
 
 /// What a queue pair is made with by the extended call (`ibv_create_qp_ex`). Whether it goes
 /// together with the type is for the caller to look at.
 #[derive(Clone, Copy, Default)]
-pub struct SoftQpEx {
+pub struct SoftQpEx<'a> {
     /// Flags of creation (QX-6).
     pub create_flags: CreateFlags,
+    /// The work queues that receives go to instead of one of its own, and by what (QX-8).
+    pub spread: Option<(&'a SoftIndTable, &'a RxHash)>,
 }
 
 impl Provider for Soft {
@@ -555,7 +557,7 @@ impl SoftQp {
         kept: Kept,
     ) -> SoftQp {
         let (num, kind, key) = (context.num, context.kind, context.key);
-        let shared_queue = context.rq_shared || kind.is_xrc();
+        let shared_queue = context.rq_shared || kind.is_xrc() || context.is_spread();
         let context = NonNull::from(Box::leak(context));
         domain.command(Command::Add(Owned(context), queue.clone()));
         let (nic, domain, groups) = (nic.clone(), domain.clone(), None);

@@ -246,7 +246,6 @@ impl RecvQueue {
     }
 
     /// Receives in the queue, without those fetched ahead.
-    #[cfg(feature = "sim")]
     pub(super) fn posted(&self) -> u32 {
         self.ring.lock().len()
     }

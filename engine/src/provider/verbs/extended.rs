@@ -6,7 +6,10 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 
-use rdma_sys::{ibv_flow, ibv_flow_attr, ibv_qp, verbs_context};
+use rdma_sys::{
+    ibv_context, ibv_flow, ibv_flow_attr, ibv_qp, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,
+    ibv_wq, ibv_wq_attr, ibv_wq_init_attr, verbs_context,
+};
 
 use super::Verbs;
 pub use super::front::CreateQpEx;
@@ -16,6 +19,24 @@ use super::front::whole;
 pub type CreateFlow = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow;
 /// `ibv_destroy_flow` of a driver.
 pub type DestroyFlow = unsafe extern "C" fn(*mut ibv_flow) -> c_int;
+
+/// A driver's calls on work queues.
+#[derive(Clone, Copy)]
+pub(super) struct WqCalls {
+    pub(super) create: unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq,
+    pub(super) modify: unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> c_int,
+    pub(super) destroy: unsafe extern "C" fn(*mut ibv_wq) -> c_int,
+}
+
+/// A driver's calls on tables of work queues.
+#[derive(Clone, Copy)]
+pub(super) struct TableCalls {
+    pub(super) create: unsafe extern "C" fn(
+        *mut ibv_context,
+        *mut ibv_rwq_ind_table_init_attr,
+    ) -> *mut ibv_rwq_ind_table,
+    pub(super) destroy: unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> c_int,
+}
 
 impl Verbs {
     /// The driver's own call for extended queue pairs, if it has one.
@@ -30,6 +51,27 @@ impl Verbs {
         unsafe {
             let create = self.call(offset_of!(verbs_context, ibv_create_flow))?;
             Some((create, self.call(offset_of!(verbs_context, ibv_destroy_flow))?))
+        }
+    }
+
+    pub(super) fn wq_calls(&self) -> Option<WqCalls> {
+        // SAFETY: these are the types of the fields.
+        unsafe {
+            Some(WqCalls {
+                create: self.call(offset_of!(verbs_context, create_wq))?,
+                modify: self.call(offset_of!(verbs_context, modify_wq))?,
+                destroy: self.call(offset_of!(verbs_context, destroy_wq))?,
+            })
+        }
+    }
+
+    pub(super) fn table_calls(&self) -> Option<TableCalls> {
+        // SAFETY: these are the types of the fields.
+        unsafe {
+            Some(TableCalls {
+                create: self.call(offset_of!(verbs_context, create_rwq_ind_table))?,
+                destroy: self.call(offset_of!(verbs_context, destroy_rwq_ind_table))?,
+            })
         }
     }
 

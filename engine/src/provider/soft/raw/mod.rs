@@ -9,6 +9,9 @@
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 mod frame;
+mod hash;
+mod packet;
+mod spread;
 mod switch;
 
 use arrayvec::ArrayVec;
@@ -16,9 +19,12 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
+pub use self::spread::{SoftIndTable, SoftWq};
 pub use self::switch::SoftFlow;
 
 use self::frame::{FCS, FRAME_MAX, FRAME_MIN, HEADER, TAG};
+use self::spread::Queue;
+pub(super) use self::spread::Spread;
 use self::switch::Switch;
 use super::SoftQpEx;
 use super::backlog::{gather, readable};
@@ -40,6 +46,8 @@ pub(super) struct Raw {
     /// Its rules.
     groups: Arc<Groups>,
     switch: Switch,
+    /// Where its frames go, if not into a receive queue of its own.
+    spread: Option<Spread>,
     /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
     /// change it here.
     frame: Box<[u8]>,
@@ -50,13 +58,15 @@ impl Raw {
         device: &str,
         member: Option<Member>,
         groups: &Arc<Groups>,
-        ex: SoftQpEx,
+        ex: SoftQpEx<'_>,
+        spread: Option<Spread>,
     ) -> Raw {
         Raw {
             flags: ex.create_flags,
             member,
             groups: groups.clone(),
             switch: Switch::new(device),
+            spread,
             frame: vec![0; FRAME_MAX + FCS].into_boxed_slice(),
         }
     }
@@ -67,6 +77,14 @@ impl Raw {
             padding.fill(0);
         }
         &self.frame[..length.max(FRAME_MIN)]
+    }
+}
+
+impl QpContext {
+    /// True if its frames go to work queues.
+    pub(super) fn is_spread(&self) -> bool {
+        let raw = self.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
+        raw.is_some_and(|raw| raw.spread.is_some())
     }
 }
 
@@ -143,8 +161,13 @@ impl Inside {
             unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
             datagrams.inbox.advance();
             let frame = &raw.frame[..stamp.length as usize];
-            if qp.state.is_loose() && switch::is_wanted(&raw.groups, frame) {
-                self.receive_frame(qp, &mut raw, stamp.length as usize, sink);
+            if !qp.state.is_loose() || !switch::is_wanted(&raw.groups, frame) {
+                continue;
+            }
+            match raw.spread.as_ref().map(|spread| spread.queue_of(frame)) {
+                None => self.receive_frame(qp, &mut raw, stamp.length as usize, sink),
+                Some(Some(queue)) => self.spread_frame(&queue, &mut raw, stamp.length as usize),
+                Some(None) => {}
             }
         }
         if let Some(datagrams) = &mut qp.datagrams {
@@ -184,6 +207,27 @@ impl Inside {
         }
         let wc = recv_wc(wr.wr_id, qp.num, length, tag);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+    }
+}
+
+impl Inside {
+    /// Gives a frame to the oldest receive of a work queue, as [`Inside::receive_frame`] to that of
+    /// a queue pair.
+    fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
+        let (length, tag) = finish(&mut raw.frame, length, raw.flags | queue.flags);
+        let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
+        queue.advance();
+        if !queue.may_fill(&wr, length) {
+            queue.complete(self, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
+            queue.fail(self);
+            return;
+        }
+        // SAFETY: as in `receive_frame`.
+        unsafe {
+            let to = wr.sge.addr as *mut u8;
+            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
+        }
+        queue.complete(self, recv_wc(wr.wr_id, queue.num, length, tag));
     }
 }
 

@@ -1,0 +1,130 @@
+//! IP packets in frames, as much of them as a NIC looks at. Lengths and offsets come from who wrote
+//! the frame: each is checked where it is used.
+
+use super::frame::{CVLAN, HEADER, TAG, word};
+
+/// Types of contents: IP, and a second tag in front of it.
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const SVLAN: u16 = 0x88a8;
+
+/// Protocols in IP.
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+
+/// The IP packet in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    /// Version 6, or 4.
+    pub(super) six: bool,
+    /// Where its header begins.
+    pub(super) at: usize,
+    /// Where what it carries begins, and of which protocol that is; of a fragment nothing does.
+    pub(super) inner: Option<(u8, usize)>,
+}
+
+impl Packet {
+    /// The packet, behind any tags; `None` if there is none, or a broken one.
+    pub(super) fn of(frame: &[u8]) -> Option<Packet> {
+        let (mut at, mut kind) = (HEADER, word(frame, HEADER - 2)?);
+        for _ in 0..2 {
+            if matches!(kind, CVLAN | SVLAN) {
+                kind = word(frame, at + 2)?;
+                at += TAG;
+            }
+        }
+        match kind {
+            IPV4 => Packet::of_four(frame, at),
+            IPV6 => Packet::of_six(frame, at),
+            _ => None,
+        }
+    }
+
+    fn of_four(frame: &[u8], at: usize) -> Option<Packet> {
+        let ip = frame.get(at..)?;
+        let header = usize::from(*ip.first()? & 15) * 4;
+        if ip[0] >> 4 != 4 || header < 20 || ip.len() < header {
+            return None;
+        }
+        // More of it to come, or some before it.
+        let fragment = word(ip, 6)? & 0x3fff != 0;
+        let inner = (!fragment).then_some((ip[9], at + header));
+        Some(Packet { six: false, at, inner })
+    }
+
+    fn of_six(frame: &[u8], at: usize) -> Option<Packet> {
+        let ip = frame.get(at..)?;
+        if ip.len() < 40 || ip[0] >> 4 != 6 {
+            return None;
+        }
+        Some(Packet { six: true, at, inner: Some((ip[6], at + 40)) })
+    }
+
+    /// The addresses of source and destination.
+    pub(super) fn addresses(self, frame: &[u8]) -> Option<(&[u8], &[u8])> {
+        let (from, len) = if self.six { (8, 16) } else { (12, 4) };
+        let both = frame.get(self.at + from..)?.get(..2 * len)?;
+        Some(both.split_at(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn tagged(kinds: &[u16]) -> Vec<u8> {
+        let mut frame = [2; 12].to_vec();
+        for kind in kinds {
+            frame.extend(kind.to_be_bytes());
+            if matches!(*kind, CVLAN | SVLAN) {
+                frame.extend([0x60, 0x07]);
+            }
+        }
+        frame
+    }
+
+    fn four(kinds: &[u16]) -> Vec<u8> {
+        let mut frame = tagged(kinds);
+        frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        frame
+    }
+
+    #[test]
+    fn packets_are_found_behind_tags() {
+        for (kinds, at) in
+            [(&[IPV4][..], 14), (&[CVLAN, IPV4][..], 18), (&[SVLAN, CVLAN, IPV4][..], 22)]
+        {
+            let frame = four(kinds);
+            let packet = Packet::of(&frame).expect("IPv4");
+            assert_eq!(packet, Packet { six: false, at, inner: Some((TCP, at + 20)) });
+            assert_eq!(packet.addresses(&frame), Some((&[1, 2, 3, 4][..], &[5, 6, 7, 8][..])));
+        }
+        let mut fragment = four(&[IPV4]);
+        fragment[20] = 0x20;
+        assert_eq!(Packet::of(&fragment).expect("IPv4").inner, None);
+    }
+
+    /// Each front part, and a byte of nonsense anywhere: nothing panics, and no address is made up.
+    #[test]
+    fn broken_frames_have_no_packet_or_a_whole_one() {
+        let mut six = tagged(&[IPV6]);
+        six.extend([0x60, 0, 0, 0, 0, 20, TCP, 64]);
+        six.extend([7; 32]);
+        for whole in [four(&[IPV4]), four(&[CVLAN, IPV4]), six] {
+            assert!(Packet::of(&whole).is_some());
+            for len in 0..whole.len() {
+                assert_eq!(Packet::of(&whole[..len]), None, "{len} of {}", whole.len());
+            }
+            for at in 0..whole.len() {
+                for byte in 0..=255 {
+                    let mut frame = whole.clone();
+                    frame[at] = byte;
+                    if let Some(packet) = Packet::of(&frame) {
+                        assert!(packet.addresses(&frame).is_some());
+                    }
+                }
+            }
+        }
+    }
+}
