@@ -86,6 +86,7 @@
 //!   [`Id::query_qp`] with [`QpFields`]
 //! - `ibv_post_send`, `ibv_wr_start` and what follows it: [`ExternalQp::post_sends`],
 //!   [`Qp::post`]; a slice is one doorbell
+//! - `IBV_WR_TSO`, `ibv_wr_send_tso`: [`ExternalQp::post_tso`]
 //! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
 //!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]

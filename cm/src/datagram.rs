@@ -9,11 +9,11 @@ use doorbell_engine::wr::{Destination, SendFlags, SendOp};
 
 use crate::attr::{UDP_QKEY, UdParam};
 use crate::buffer::Buffer;
+use crate::completion::Completion;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::external::ExternalQp;
 use crate::fabric::Fabric;
 use crate::id::Id;
-use crate::qp::Completion;
 
 /// Where datagrams go: an address handle (`ibv_create_ah`) with the queue pair at its end. Cloning
 /// gives another on the same handle. Sends keep it until they have completed.

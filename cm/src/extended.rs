@@ -17,6 +17,8 @@ use crate::spread::{IndirectionTable, Table};
 pub struct QpAttrEx<'a, F: Fabric> {
     /// Flags of creation (QX-6).
     pub create_flags: Option<CreateFlags>,
+    /// The longest header of a segmented send, in bytes (QX-7).
+    pub max_tso_header: Option<u16>,
     /// The work queues that receives go to, instead of any other (QX-8).
     pub rwq_ind_tbl: Option<&'a F::RwqIndTable>,
     /// By what they are spread.
@@ -27,7 +29,13 @@ pub struct QpAttrEx<'a, F: Fabric> {
 
 impl<F: Fabric> Default for QpAttrEx<'_, F> {
     fn default() -> Self {
-        QpAttrEx { create_flags: None, rwq_ind_tbl: None, rx_hash_conf: None, send_ops_flags: None }
+        QpAttrEx {
+            create_flags: None,
+            max_tso_header: None,
+            rwq_ind_tbl: None,
+            rx_hash_conf: None,
+            send_ops_flags: None,
+        }
     }
 }
 
@@ -36,6 +44,7 @@ impl<F: Fabric> QpAttrEx<'_, F> {
     pub fn comp_mask(&self) -> AttrMask {
         let mut mask = AttrMask::PD;
         mask.set(AttrMask::CREATE_FLAGS, self.create_flags.is_some());
+        mask.set(AttrMask::MAX_TSO_HEADER, self.max_tso_header.is_some());
         mask.set(AttrMask::IND_TABLE, self.rwq_ind_tbl.is_some());
         mask.set(AttrMask::RX_HASH, self.rx_hash_conf.is_some());
         mask.set(AttrMask::SEND_OPS_FLAGS, self.send_ops_flags.is_some());
@@ -46,6 +55,7 @@ impl<F: Fabric> QpAttrEx<'_, F> {
 /// As [`QpAttrEx`], with what keeps the table.
 pub(crate) struct InitEx<F: Fabric> {
     create_flags: Option<CreateFlags>,
+    max_tso_header: Option<u16>,
     pub(crate) table: Option<Arc<Table<F>>>,
     rx_hash_conf: Option<RxHash>,
     pub(crate) send_ops_flags: Option<SendOps>,
@@ -53,7 +63,13 @@ pub(crate) struct InitEx<F: Fabric> {
 
 impl<F: Fabric> Default for InitEx<F> {
     fn default() -> Self {
-        InitEx { create_flags: None, table: None, rx_hash_conf: None, send_ops_flags: None }
+        InitEx {
+            create_flags: None,
+            max_tso_header: None,
+            table: None,
+            rx_hash_conf: None,
+            send_ops_flags: None,
+        }
     }
 }
 
@@ -67,6 +83,7 @@ impl<F: Fabric> InitEx<F> {
     pub(crate) fn attr(&self) -> QpAttrEx<'_, F> {
         QpAttrEx {
             create_flags: self.create_flags,
+            max_tso_header: self.max_tso_header,
             rwq_ind_tbl: self.table.as_ref().map(|table| table.raw()),
             rx_hash_conf: self.rx_hash_conf,
             send_ops_flags: self.send_ops_flags,
@@ -79,6 +96,13 @@ impl<F: Fabric> QpInit<F> {
     #[must_use]
     pub fn create_flags(mut self, flags: CreateFlags) -> Self {
         self.ex.create_flags = Some(flags);
+        self
+    }
+
+    /// The longest header of a segmented send ([`crate::ExternalQp::post_tso`]), in bytes (QX-7).
+    #[must_use]
+    pub fn max_tso_header(mut self, bytes: u16) -> Self {
+        self.ex.max_tso_header = Some(bytes);
         self
     }
 
@@ -119,6 +143,7 @@ impl<F: Fabric> QpInit<F> {
 /// at.
 pub(crate) fn check<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
     check_flags(asked, attr.kind, attr.ex.create_flags.unwrap_or_default())?;
+    check_segments(asked, attr)?;
     check_spread(asked, attr)?;
     check_ops(asked, attr.kind, attr.ex.send_ops_flags.unwrap_or_default())
 }
@@ -134,6 +159,23 @@ fn check_flags(asked: &str, kind: QpType, flags: CreateFlags) -> Result<(), CmEr
         return refused(format!("queue pairs of {kind:?} take no {beyond:?} (QX-6)"));
     }
     Ok(())
+}
+
+fn check_segments<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
+    let refused = |code, answer: &str| Err(CmError::new(code, asked, format!("{answer} (QX-7)")));
+    let Some(bytes) = attr.ex.max_tso_header else {
+        let ops = attr.ex.send_ops_flags.unwrap_or_default();
+        return match ops.contains(SendOps::TSO) && attr.kind == QpType::RawPacket {
+            true => refused(Code::Invalid, "segmented sends take a max_tso_header"),
+            false => Ok(()),
+        };
+    };
+    match attr.kind {
+        QpType::RawPacket if bytes == 0 => refused(Code::Invalid, "a header has some bytes"),
+        QpType::RawPacket => Ok(()),
+        QpType::Ud => refused(Code::NotSupported, "datagrams are not segmented"),
+        _ => refused(Code::Invalid, "what is connected is not segmented this way"),
+    }
 }
 
 fn check_spread<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {

@@ -8,9 +8,10 @@ use doorbell_engine::provider::{QpCaps, QpType};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
+use crate::completion::{Completion, SendRequest};
 use crate::error::{CmError, PostFailed, Refused};
 use crate::fabric::Fabric;
-use crate::qp::{Completion, Parts, QpInit, QueuePair, SendRequest};
+use crate::qp::{Parts, QpInit, QueuePair};
 use crate::queues::CompletionQueue;
 use crate::state::{QpFields, QpState};
 

@@ -10,11 +10,12 @@ use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
 use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, UdParam};
 use crate::buffer::Buffer;
+use crate::completion::{Completion, SendRequest};
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::external::ExternalQp;
 use crate::fabric::{CmId, Fabric, IdKey};
-use crate::qp::{Completion, Parts, QpInit, QueuePair, SendRequest};
+use crate::qp::{Parts, QpInit, QueuePair};
 use crate::queues::{CompletionQueue, SharedReceive};
 use crate::state::{QpFields, QpState};
 use crate::window::Window;

@@ -2,18 +2,19 @@
 #![expect(unsafe_code, reason = "posts buffers that it then owns")]
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{
-    Access, AttrMask, FlowRule, Provider, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
+    Access, AttrMask, FlowRule, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
 };
-use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
-use doorbell_engine::wr::{Binding, PostCause, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell_engine::wr::{
+    Binding, PostCause, Remote, Segmentation, SendFlags, SendOp, SendWr, Sge,
+};
 
 use crate::attr::QpAttr;
 use crate::buffer::Buffer;
+use crate::completion::{Completion, SendRequest, completion};
 use crate::datagram::Target;
 use crate::error::{CmError, PostFailed, Refused};
 use crate::exposed::Exposed;
@@ -227,96 +228,6 @@ impl<F: Fabric> QpInit<F> {
     }
 }
 
-/// A send to be posted.
-pub struct SendRequest<F: Fabric> {
-    /// The payload is its beginning, or that is where what is read goes.
-    pub buffer: Buffer<F>,
-    /// Bytes to send, to write or to read; 8 for an atomic.
-    pub len: usize,
-    /// What to do.
-    pub op: SendOp,
-    /// Signalling, inline, fence, solicited.
-    pub flags: SendFlags,
-}
-
-impl<F: Fabric> fmt::Debug for SendRequest<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendRequest")
-            .field("buffer", &self.buffer)
-            .field("len", &self.len)
-            .field("op", &self.op)
-            .field("flags", &self.flags)
-            .finish()
-    }
-}
-
-/// A request that has ended.
-pub struct Completion<P: Provider> {
-    /// How it ended.
-    pub status: Status,
-    /// What it was; undefined on an error (CP-1).
-    pub opcode: WcOpcode,
-    /// The device's own word on an error.
-    pub vendor_err: u32,
-    /// The buffer that was posted; none for a payload that was given inline.
-    pub buffer: Option<Buffer<P>>,
-    /// Bytes received or read, or written by the peer's WRITE with immediate data; 0 for sends
-    /// and WRITEs and on an error (CP-1, CP-2).
-    pub len: usize,
-    /// Immediate data of the sender.
-    pub imm: Option<u32>,
-    /// The sender's queue pair, of a datagram received.
-    pub src_qp: u32,
-    /// It begins with the header of a datagram.
-    pub(crate) with_header: bool,
-    /// The key of our window that the message has closed (RC-5).
-    pub invalidated: Option<u32>,
-    /// The VLAN tag that was taken out of a frame (QX-6); on the verbs device never there: its
-    /// completions of this kind do not say.
-    pub vlan_tag: Option<u16>,
-}
-
-impl<P: Provider> Completion<P> {
-    /// The bytes received or read; none of a WRITE, which leaves the buffer as it is (RC-4).
-    pub fn bytes(&self) -> &[u8] {
-        if self.opcode == WcOpcode::RecvWriteWithImm {
-            return &[];
-        }
-        self.buffer.as_deref().and_then(|buffer| buffer.get(..self.len)).unwrap_or(&[])
-    }
-
-    /// Itself if it succeeded.
-    ///
-    /// # Errors
-    /// `Errno(EIO)` with the status.
-    pub fn ok(self) -> Result<Completion<P>, CmError> {
-        if self.status.is_ok() {
-            return Ok(self);
-        }
-        let answer = format!(
-            "it ended with {:?} (status {}, vendor error {})",
-            self.status, self.status as u8, self.vendor_err
-        );
-        Err(CmError::new(Code::Errno(5), "carry out a posted request", answer))
-    }
-}
-
-impl<P: Provider> fmt::Debug for Completion<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completion")
-            .field("status", &self.status)
-            .field("opcode", &self.opcode)
-            .field("vendor_err", &self.vendor_err)
-            .field("buffer", &self.buffer)
-            .field("len", &self.len)
-            .field("imm", &self.imm)
-            .field("src_qp", &self.src_qp)
-            .field("invalidated", &self.invalidated)
-            .field("vlan_tag", &self.vlan_tag)
-            .finish()
-    }
-}
-
 /// What a send keeps until its slot is free.
 struct Sent<F: Fabric> {
     /// None of an inline payload.
@@ -331,10 +242,10 @@ impl<F: Fabric> Sent<F> {
     }
 }
 
-/// True for requests that name objects of the device by address: only who keeps those may post
-/// them.
+/// True for requests that name objects of the device, or memory, by address: only who keeps those
+/// may post them.
 fn names_objects(op: SendOp) -> bool {
-    op.is_datagram() || matches!(op, SendOp::Bind(_))
+    op.is_datagram() || matches!(op, SendOp::Bind(_) | SendOp::Tso(_))
 }
 
 /// Queues and domain of a queue pair, as far as it has them.
@@ -628,6 +539,39 @@ impl<F: Fabric> QueuePair<F> {
         }
     }
 
+    /// Sends the first `len` bytes of a buffer in segments; the buffer comes back if it is refused.
+    pub(crate) fn post_tso(
+        &mut self,
+        (header, mss): (&[u8], u16),
+        buffer: Buffer<F>,
+        len: usize,
+        flags: SendFlags,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        let lengths = (u32::try_from(len), u16::try_from(header.len()));
+        let (Ok(length), Ok(header_len)) = lengths else {
+            return Err(Refused { cause: PostCause::Malformed, back: Some(buffer) });
+        };
+        if len > buffer.len() {
+            return Err(Refused { cause: PostCause::Device(14), back: Some(buffer) });
+        }
+        let header = header.as_ptr().expose_provenance() as u64;
+        let op = SendOp::Tso(Segmentation { header, header_len, mss });
+        if let Err(PostFailed { cause }) = self.check_op(op) {
+            return Err(Refused { cause, back: Some(buffer) });
+        }
+        let wr_id = self.sent_first + self.sent.len() as u64;
+        let wr = SendWr { wr_id, op, flags, sge: buffer.sge(length), more: &[] };
+        // SAFETY: the buffer stays in `sent`, as in `post_sends`; the header is read during the
+        // call only, for which it is borrowed.
+        match unsafe { self.qp.post(&[wr]) } {
+            Ok(()) => {
+                self.sent.push_back(Sent::new(Some(buffer)));
+                Ok(())
+            }
+            Err(error) => Err(Refused { cause: error.cause, back: Some(buffer) }),
+        }
+    }
+
     /// Sends a datagram of bytes that are copied during the call.
     pub(crate) fn post_inline_datagram(
         &mut self,
@@ -780,31 +724,5 @@ impl<F: Fabric> Drop for QueuePair<F> {
                 state.raw = None;
             }
         }
-    }
-}
-
-pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Completion<P> {
-    let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
-    let len = match wc.opcode {
-        _ if !wc.status.is_ok() => 0,
-        // The length says what the peer wrote elsewhere.
-        WcOpcode::RecvWriteWithImm => wc.byte_len as usize,
-        // A device is not believed past the buffer it was given.
-        WcOpcode::Recv | WcOpcode::Read => (wc.byte_len as usize).min(room),
-        WcOpcode::CompareSwap | WcOpcode::FetchAdd => room.min(8),
-        _ => 0,
-    };
-    let word = |flag| (wc.status.is_ok() && wc.flags.contains(flag)).then_some(wc.imm);
-    Completion {
-        src_qp: if wc.status.is_ok() { wc.src_qp } else { 0 },
-        with_header: wc.status.is_ok() && wc.flags.contains(WcFlags::GRH),
-        status: wc.status,
-        opcode: wc.opcode,
-        vendor_err: wc.vendor_err,
-        len,
-        imm: word(WcFlags::WITH_IMM),
-        invalidated: word(WcFlags::WITH_INV),
-        vlan_tag: word(WcFlags::CVLAN).map(|tag| tag as u16),
-        buffer,
     }
 }

@@ -13,8 +13,8 @@ use doorbell_engine::wc::Wc;
 use doorbell_engine::wr::{PostCause, RecvWr};
 
 use crate::buffer::Buffer;
+use crate::completion::{Completion, completion};
 use crate::error::{CmError, PostFailed};
-use crate::qp::{Completion, completion};
 use crate::wait::readable;
 use crate::xrc::{SrqInit, XrcDomain};
 

@@ -10,9 +10,9 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Wq, WqFlags, WqState};
 
 use crate::buffer::Buffer;
+use crate::completion::{Completion, completion};
 use crate::error::{CmError, PostFailed};
 use crate::fabric::Fabric;
-use crate::qp::{Completion, completion};
 use crate::queues::{CompletionQueue, Posted, lock};
 
 /// How long a wait sleeps between polls.

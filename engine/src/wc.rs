@@ -95,6 +95,8 @@ pub enum WcOpcode {
     Bind = 5,
     /// A memory window of ours is closed.
     LocalInv = 6,
+    /// A segmented send of ours.
+    Tso = 7,
     /// A receive that a SEND filled.
     Recv = 128,
     /// A receive that a WRITE with immediate data consumed; its buffer is untouched.
@@ -114,6 +116,7 @@ impl WcOpcode {
             4 => WcOpcode::FetchAdd,
             5 => WcOpcode::Bind,
             6 => WcOpcode::LocalInv,
+            7 => WcOpcode::Tso,
             128 => WcOpcode::Recv,
             129 => WcOpcode::RecvWriteWithImm,
             _ => WcOpcode::Other,

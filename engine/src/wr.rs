@@ -61,6 +61,18 @@ pub struct Binding {
     pub rkey: u32,
 }
 
+/// How a send is cut into frames (`bind_mw.tso` of `struct ibv_send_wr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Address of the header that each frame begins with: Ethernet, IP and TCP. It is read during
+    /// the post, and needs no key.
+    pub header: u64,
+    /// Its bytes; at most what the queue pair was made for (QX-7).
+    pub header_len: u16,
+    /// Payload bytes of each frame but the last, which has the rest.
+    pub mss: u16,
+}
+
 /// Names an address handle in a request ([`crate::provider::AddressHandle::name`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AhName(pub(crate) usize);
@@ -134,6 +146,9 @@ pub enum SendOp {
         /// What is done.
         op: XrcOp,
     },
+    /// A send of TCP that is cut into frames, each with a header of its own; on a queue pair of
+    /// RAW_PACKET.
+    Tso(Segmentation),
 }
 
 /// What is done, where a request names a shared receive queue: the operations of [`SendOp`] of
@@ -194,12 +209,14 @@ impl SendOp {
     pub fn fits(self, kind: QpType) -> bool {
         match kind {
             QpType::Ud => self.is_datagram(),
-            QpType::RawPacket => matches!(self, SendOp::Send),
+            QpType::RawPacket => matches!(self, SendOp::Send | SendOp::Tso(_)),
             QpType::XrcSend => {
                 matches!(self, SendOp::Xrc { .. } | SendOp::LocalInv(_) | SendOp::Bind(_))
             }
             QpType::XrcRecv => false,
-            QpType::Rc | QpType::Uc => !self.is_datagram() && !matches!(self, SendOp::Xrc { .. }),
+            QpType::Rc | QpType::Uc => {
+                !self.is_datagram() && !matches!(self, SendOp::Xrc { .. } | SendOp::Tso(_))
+            }
         }
     }
 
@@ -212,6 +229,7 @@ impl SendOp {
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => true,
             SendOp::Xrc { op, .. } => op.is_outward(),
+            SendOp::Tso(_) => true,
             SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => false,
         }
     }
@@ -239,6 +257,7 @@ impl SendOp {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => WcOpcode::Send,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
             SendOp::Bind(_) => WcOpcode::Bind,
+            SendOp::Tso(_) => WcOpcode::Tso,
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
             SendOp::Xrc { op, .. } => op.completes_as(),
@@ -304,6 +323,10 @@ impl SendWr<'_> {
             SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => true,
             SendOp::LocalInv(_) | SendOp::Bind(_) => self.length() == 0,
+            SendOp::Tso(how) => {
+                let cut = how.mss != 0 && how.header_len != 0;
+                cut && !self.flags.contains(SendFlags::INLINE)
+            }
             SendOp::Read(_) => !self.flags.contains(SendFlags::INLINE),
             SendOp::Xrc { op, .. } => {
                 let inline = self.flags.contains(SendFlags::INLINE);

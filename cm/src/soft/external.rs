@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::soft::{Breaker, SoftQp, SoftQpEx, SoftQpInit, Wiring};
+use doorbell_engine::provider::soft::{
+    Breaker, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring,
+};
 use doorbell_engine::provider::{Access, AddressVector, Gid, GlobalRoute, Qp, QpType};
 
 use super::conn::{Core, End, State};
@@ -64,7 +66,14 @@ pub(super) fn create(
     attr: &QpAttr<'_, SoftDevice>,
 ) -> Result<SoftQp, CmError> {
     extended::check(&format!("a queue pair of {}", device.name()), attr)?;
+    let max_tso_header = attr.ex.max_tso_header.unwrap_or_default();
+    if max_tso_header > SEGMENT_HEADER_MAX {
+        let asked = format!("a queue pair with headers of {max_tso_header} bytes");
+        let answer = format!("{} takes {SEGMENT_HEADER_MAX} at most (QX-7)", device.name());
+        return Err(CmError::new(Code::Invalid, asked, answer));
+    }
     let ex = SoftQpEx {
+        max_tso_header,
         create_flags: attr.ex.create_flags.unwrap_or_default(),
         spread: attr.ex.rwq_ind_tbl.zip(attr.ex.rx_hash_conf.as_ref()),
     };

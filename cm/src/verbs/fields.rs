@@ -179,6 +179,7 @@ pub(super) fn init_attr(
             rx_hash_fields_mask: by.fields.bits(),
         };
     }
+    init.max_tso_header = attr.ex.max_tso_header.unwrap_or_default();
     init.send_ops_flags = attr.ex.send_ops_flags.unwrap_or_default().bits();
     Ok(init)
 }

@@ -96,7 +96,7 @@ impl SendOps {
             QpType::XrcRecv => SendOps::empty(),
             QpType::Uc => sends | SendOps::RDMA_WRITE | SendOps::RDMA_WRITE_WITH_IMM,
             QpType::Ud => sends,
-            QpType::RawPacket => SendOps::SEND,
+            QpType::RawPacket => SendOps::SEND | SendOps::TSO,
         }
     }
 
@@ -114,6 +114,7 @@ impl SendOps {
             SendOp::LocalInv(_) => SendOps::LOCAL_INV,
             SendOp::Bind(_) => SendOps::BIND_MW,
             SendOp::Xrc { op, .. } => SendOps::needed(op.plain()),
+            SendOp::Tso(_) => SendOps::TSO,
         }
     }
 }

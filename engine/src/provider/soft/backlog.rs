@@ -173,9 +173,10 @@ fn write_request(
             Some(srq) => write_with_notice(link, qp, pending, to, (srq, imm)),
             None => write_fragments(link, qp, pending, Onto::Memory(to, None), (Some(imm), 0)),
         },
-        // Datagrams never come here: `admissible` keeps them to queue pairs of UD. And no operation
-        // of XRC has another inside.
-        SendOp::SendTo(_) | SendOp::SendToWithImm(..) | SendOp::Xrc { .. } => true,
+        // These never come here: `admissible` keeps them to queue pairs of UD and RAW_PACKET. And no
+        // operation of XRC has another inside.
+        SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
+        SendOp::Tso(_) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {
             write_ask(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
         }

@@ -37,7 +37,7 @@ pub(super) fn carry_out(
 ) -> bool {
     let (at, right, deed) = match wr.op {
         SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => return false,
-        SendOp::LocalInv(_) | SendOp::Bind(_) => return false,
+        SendOp::LocalInv(_) | SendOp::Bind(_) | SendOp::Tso(_) => return false,
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) | SendOp::Xrc { .. } => return false,
         SendOp::Write(at) | SendOp::WriteWithImm(at, _) => (at, Access::REMOTE_WRITE, Deed::Put),
         SendOp::Read(at) => (at, Access::REMOTE_READ, Deed::Get),

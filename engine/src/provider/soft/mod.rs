@@ -64,7 +64,7 @@ pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
-pub use self::raw::{SoftFlow, SoftIndTable, SoftWq};
+pub use self::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
 pub use self::srq::SoftSrq;
@@ -262,6 +262,8 @@ pub struct SoftQpInit<'a> {
 pub struct SoftQpEx<'a> {
     /// Flags of creation (QX-6).
     pub create_flags: CreateFlags,
+    /// The longest header of a segmented send; 0 for none of those (QX-7).
+    pub max_tso_header: u16,
     /// The work queues that receives go to instead of one of its own, and by what (QX-8).
     pub spread: Option<(&'a SoftIndTable, &'a RxHash)>,
 }

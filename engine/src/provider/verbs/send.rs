@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 
 use rdma_sys::{
     atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, qp_type_t, rdma_t, ud_t, wr_t, xrc_t,
+    ibv_wr_opcode, qp_type_t, rdma_t, tso_t, ud_t, wr_t, xrc_t,
 };
 use std_alloc::boxed::Box;
 
@@ -194,6 +194,12 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
         SendOp::LocalInv(key) => {
             raw.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
             raw.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+        }
+        SendOp::Tso(how) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_TSO;
+            let hdr = ptr::with_exposed_provenance_mut(how.header as usize);
+            let tso = tso_t { hdr, hdr_sz: how.header_len, mss: how.mss };
+            raw.bind_mw_tso_union.tso = tso;
         }
         SendOp::Bind(binding) => {
             raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;

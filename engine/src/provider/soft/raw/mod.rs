@@ -13,6 +13,7 @@ mod hash;
 mod packet;
 mod spread;
 mod switch;
+mod tso;
 
 use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
@@ -26,6 +27,7 @@ use self::frame::{FCS, FRAME_MAX, FRAME_MIN, HEADER, TAG};
 use self::spread::Queue;
 pub(super) use self::spread::Spread;
 use self::switch::Switch;
+use self::tso::{Place, Plan};
 use super::SoftQpEx;
 use super::backlog::{gather, readable};
 use super::cq::{Retire, Sink};
@@ -36,11 +38,18 @@ use super::qp::{QpContext, SEND_SGE_MAX, Sent, State};
 use super::requester::{admissible, error_wc, push};
 use crate::provider::CreateFlags;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostError, SendFlags, SendWr, Sge};
+use crate::wr::{PostCause, PostError, Segmentation, SendFlags, SendOp, SendWr, Sge};
+
+/// The longest header of a segmented send: with a tag or two, and all options there can be.
+pub const SEGMENT_HEADER_MAX: u16 = 256;
+
+/// Payload of a segmented send at most.
+const SEGMENTED_MAX: u64 = 1 << 18;
 
 /// What a queue pair of RAW_PACKET has besides an inbox.
 pub(super) struct Raw {
     flags: CreateFlags,
+    max_tso_header: u16,
     /// Itself, as others know it.
     member: Option<Member>,
     /// Its rules.
@@ -63,6 +72,7 @@ impl Raw {
     ) -> Raw {
         Raw {
             flags: ex.create_flags,
+            max_tso_header: ex.max_tso_header,
             member,
             groups: groups.clone(),
             switch: Switch::new(device),
@@ -96,7 +106,8 @@ impl Inside {
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         for (accepted, wr) in list.iter().enumerate() {
-            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
+            checked.map_err(|cause| PostError { accepted, cause })?;
             let status = match qp.state {
                 State::Loose => self.send_frame(qp, wr),
                 _ => Status::Flushed,
@@ -124,6 +135,10 @@ impl Inside {
             return Status::LocalQpOperation;
         };
         let length = wr.length();
+        if let SendOp::Tso(how) = wr.op {
+            // SAFETY: the poster vouches for the pieces and the header.
+            return unsafe { self.send_segments(qp.num, raw, how, &pieces, length) };
+        }
         if length < HEADER as u64 || length > FRAME_MAX as u64 {
             return Status::LocalLength;
         }
@@ -131,6 +146,50 @@ impl Inside {
         // inline; they hold `length` bytes, for which there is room.
         unsafe { gather(raw.frame.as_mut_ptr(), &pieces, 0, length as u32) };
         self.deliver(qp.num, raw, length as usize);
+        Status::Success
+    }
+
+    /// Cuts a send into frames.
+    ///
+    /// # Safety
+    /// The header is readable, and so are the pieces, which hold `length` bytes.
+    unsafe fn send_segments(
+        &self,
+        num: u32,
+        raw: &mut Raw,
+        how: Segmentation,
+        pieces: &[Sge],
+        length: u64,
+    ) -> Status {
+        let header_len = usize::from(how.header_len.min(SEGMENT_HEADER_MAX));
+        let mut header = [0; SEGMENT_HEADER_MAX as usize];
+        let header = &mut header[..header_len];
+        // SAFETY: the caller vouches for the header.
+        unsafe {
+            let from = core::ptr::with_exposed_provenance::<u8>(how.header as usize);
+            core::ptr::copy_nonoverlapping(from, header.as_mut_ptr(), header_len);
+        }
+        let Some(plan) = Plan::of(header) else { return Status::LocalQpOperation };
+        let mss = usize::from(how.mss);
+        if header_len + mss > FRAME_MAX || length > SEGMENTED_MAX {
+            return Status::LocalLength;
+        }
+        let (mut place, length) = (Place { number: 0, offset: 0, last: false }, length as u32);
+        while !place.last {
+            let part = (length - place.offset).min(mss as u32);
+            place.last = place.offset + part == length;
+            let end = header_len + part as usize;
+            raw.frame[..header_len].copy_from_slice(header);
+            // SAFETY: the caller vouches for the pieces; behind the header there is room for `mss`
+            // bytes.
+            unsafe {
+                let to = raw.frame.as_mut_ptr().add(header_len);
+                gather(to, pieces, place.offset, part);
+            }
+            plan.finish(&mut raw.frame[..end], place);
+            self.deliver(num, raw, end);
+            place = Place { number: place.number + 1, offset: place.offset + part, ..place };
+        }
         Status::Success
     }
 
@@ -228,6 +287,16 @@ impl Inside {
             core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
         }
         queue.complete(self, recv_wc(wr.wr_id, queue.num, length, tag));
+    }
+}
+
+/// Refuses a segmented send whose header the queue pair was not made for (QX-7).
+fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
+    let SendOp::Tso(how) = wr.op else { return Ok(()) };
+    let raw = qp.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
+    match raw {
+        Some(raw) if how.header_len <= raw.max_tso_header => Ok(()),
+        _ => Err(PostCause::Malformed),
     }
 }
 

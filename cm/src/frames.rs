@@ -1,9 +1,11 @@
-//! Which frames a queue pair of RAW_PACKET gets.
+//! What only queue pairs of RAW_PACKET do: rules for what they get, and segmented sends.
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{FlowRule, QpType};
+use doorbell_engine::wr::SendFlags;
 
-use crate::error::CmError;
+use crate::buffer::Buffer;
+use crate::error::{CmError, Refused};
 use crate::external::ExternalQp;
 use crate::fabric::Fabric;
 
@@ -28,6 +30,27 @@ impl<F: Fabric> ExternalQp<F> {
         }
         flows.push((rule, fabric.create_flow(qp, rule)?));
         Ok(())
+    }
+
+    /// Posts one send of TCP, which is cut into frames (`IBV_WR_TSO`, QX-7): each begins with
+    /// `header` (Ethernet, IP, TCP), made its own, and takes `mss` bytes of the first `len` of the
+    /// buffer, the last one the rest.
+    ///
+    /// # Errors
+    /// `Malformed`: the header is longer than [`crate::QpInit::max_tso_header`], or `mss` is 0;
+    /// `State` before RTS. The buffer comes back.
+    pub fn post_tso(
+        &mut self,
+        header: &[u8],
+        mss: u16,
+        buffer: Buffer<F>,
+        len: usize,
+        flags: SendFlags,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        match self.check_sends() {
+            Ok(()) => self.queue_pair().post_tso((header, mss), buffer, len, flags),
+            Err(failed) => Err(Refused { cause: failed.cause, back: Some(buffer) }),
+        }
     }
 
     /// Takes a rule away (`ibv_destroy_flow`): nothing comes in by it any more.

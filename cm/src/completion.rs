@@ -1,0 +1,128 @@
+//! What is posted, and what comes back of it.
+
+use std::fmt;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Provider;
+use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
+use doorbell_engine::wr::{SendFlags, SendOp};
+
+use crate::buffer::Buffer;
+use crate::error::CmError;
+use crate::fabric::Fabric;
+
+/// A send to be posted.
+pub struct SendRequest<F: Fabric> {
+    /// The payload is its beginning, or that is where what is read goes.
+    pub buffer: Buffer<F>,
+    /// Bytes to send, to write or to read; 8 for an atomic.
+    pub len: usize,
+    /// What to do.
+    pub op: SendOp,
+    /// Signalling, inline, fence, solicited.
+    pub flags: SendFlags,
+}
+
+impl<F: Fabric> fmt::Debug for SendRequest<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendRequest")
+            .field("buffer", &self.buffer)
+            .field("len", &self.len)
+            .field("op", &self.op)
+            .field("flags", &self.flags)
+            .finish()
+    }
+}
+
+/// A request that has ended.
+pub struct Completion<P: Provider> {
+    /// How it ended.
+    pub status: Status,
+    /// What it was; undefined on an error (CP-1).
+    pub opcode: WcOpcode,
+    /// The device's own word on an error.
+    pub vendor_err: u32,
+    /// The buffer that was posted; none for a payload that was given inline.
+    pub buffer: Option<Buffer<P>>,
+    /// Bytes received or read, or written by the peer's WRITE with immediate data; 0 for sends
+    /// and WRITEs and on an error (CP-1, CP-2).
+    pub len: usize,
+    /// Immediate data of the sender.
+    pub imm: Option<u32>,
+    /// The sender's queue pair, of a datagram received.
+    pub src_qp: u32,
+    /// It begins with the header of a datagram.
+    pub(crate) with_header: bool,
+    /// The key of our window that the message has closed (RC-5).
+    pub invalidated: Option<u32>,
+    /// The VLAN tag that was taken out of a frame (QX-6); on the verbs device never there: its
+    /// completions of this kind do not say.
+    pub vlan_tag: Option<u16>,
+}
+
+impl<P: Provider> Completion<P> {
+    /// The bytes received or read; none of a WRITE, which leaves the buffer as it is (RC-4).
+    pub fn bytes(&self) -> &[u8] {
+        if self.opcode == WcOpcode::RecvWriteWithImm {
+            return &[];
+        }
+        self.buffer.as_deref().and_then(|buffer| buffer.get(..self.len)).unwrap_or(&[])
+    }
+
+    /// Itself if it succeeded.
+    ///
+    /// # Errors
+    /// `Errno(EIO)` with the status.
+    pub fn ok(self) -> Result<Completion<P>, CmError> {
+        if self.status.is_ok() {
+            return Ok(self);
+        }
+        let answer = format!(
+            "it ended with {:?} (status {}, vendor error {})",
+            self.status, self.status as u8, self.vendor_err
+        );
+        Err(CmError::new(Code::Errno(5), "carry out a posted request", answer))
+    }
+}
+
+impl<P: Provider> fmt::Debug for Completion<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("status", &self.status)
+            .field("opcode", &self.opcode)
+            .field("vendor_err", &self.vendor_err)
+            .field("buffer", &self.buffer)
+            .field("len", &self.len)
+            .field("imm", &self.imm)
+            .field("src_qp", &self.src_qp)
+            .field("invalidated", &self.invalidated)
+            .field("vlan_tag", &self.vlan_tag)
+            .finish()
+    }
+}
+
+pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Completion<P> {
+    let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
+    let len = match wc.opcode {
+        _ if !wc.status.is_ok() => 0,
+        // The length says what the peer wrote elsewhere.
+        WcOpcode::RecvWriteWithImm => wc.byte_len as usize,
+        // A device is not believed past the buffer it was given.
+        WcOpcode::Recv | WcOpcode::Read => (wc.byte_len as usize).min(room),
+        WcOpcode::CompareSwap | WcOpcode::FetchAdd => room.min(8),
+        _ => 0,
+    };
+    let word = |flag| (wc.status.is_ok() && wc.flags.contains(flag)).then_some(wc.imm);
+    Completion {
+        src_qp: if wc.status.is_ok() { wc.src_qp } else { 0 },
+        with_header: wc.status.is_ok() && wc.flags.contains(WcFlags::GRH),
+        status: wc.status,
+        opcode: wc.opcode,
+        vendor_err: wc.vendor_err,
+        len,
+        imm: word(WcFlags::WITH_IMM),
+        invalidated: word(WcFlags::WITH_INV),
+        vlan_tag: word(WcFlags::CVLAN).map(|tag| tag as u16),
+        buffer,
+    }
+}
