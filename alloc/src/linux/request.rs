@@ -306,8 +306,10 @@ impl MapRequest {
         };
         if self.prefault || pages.is_reserved() {
             let one_node = || Nodes::read(machine).usable().len() <= 1;
-            let help = (place != Place::Anywhere && unbound.is_none()) || one_node();
-            prefault::populate(&memory, pages, if help { prefault::threads(len) } else { 1 })?;
+            let threads = prefault::threads(len);
+            let help =
+                threads > 1 && ((place != Place::Anywhere && unbound.is_none()) || one_node());
+            prefault::populate(&memory, pages, if help { threads } else { 1 })?;
         }
         Ok((memory, unbound))
     }
@@ -411,14 +413,12 @@ fn whereabouts(
     }
 }
 
-/// Locks `memory` if the limit leaves room; if not, or if the system will not, the note that says
-/// so.
+/// Locks `memory`; if the limit leaves no room, or the system will not, the note that says so. The
+/// limit is read only then: beyond it mlock(2) does nothing at all.
 pub(super) fn lock(machine: &Machine, memory: &Memory) -> (bool, Option<Shortfall>) {
-    let locked = limits::lockable(machine, memory.len()).and_then(|()| {
-        memory.lock().map_err(|error| {
-            let (limit, held) = limits::memlock(machine);
-            lock_note(memory.len(), (limit, held), &error)
-        })
+    let locked = memory.lock().map_err(|error| {
+        let note = limits::lockable(machine, memory.len()).err();
+        note.unwrap_or_else(|| lock_note(memory.len(), limits::memlock(machine), &error))
     });
     (locked.is_ok(), locked.err())
 }
