@@ -70,6 +70,8 @@ struct Lists {
     /// Ends of peers that have not said what they want, with the key of their listener.
     unborn: HashMap<u64, (Arc<End>, u64)>,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// What the timer is set to.
+    timer_at: Option<Instant>,
 }
 
 /// What an id takes along.
@@ -195,10 +197,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Queues an event.
+    /// Queues an event. While others are queued, the waker says so already: it is cleared only when
+    /// there are none.
     pub(super) fn raise(&self, key: u64, raised: Raised) {
-        self.lists().queue.push_back((key, raised));
-        self.wake();
+        let first = {
+            let mut lists = self.lists();
+            lists.queue.push_back((key, raised));
+            lists.queue.len() == 1
+        };
+        if first {
+            self.wake();
+        }
     }
 
     fn wake(&self) {
@@ -210,8 +219,12 @@ impl Inner {
     /// Sets the timer to what is due next.
     fn set_timer(&self) {
         if let Some((_, timer)) = &self.bells {
-            let lists = self.lists();
-            timer.set(lists.timers.peek().map(|Reverse((at, _))| *at));
+            let mut lists = self.lists();
+            let next = lists.timers.peek().map(|Reverse((at, _))| *at);
+            if lists.timer_at != next {
+                lists.timer_at = next;
+                timer.set(next);
+            }
         }
     }
 

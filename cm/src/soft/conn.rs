@@ -14,7 +14,6 @@ use doorbell_engine::provider::wake::Bell;
 
 use super::DeviceInner;
 use super::external::External;
-use super::host::bell_from_peer;
 use super::links::Ends;
 use super::sidr;
 use super::sys::{Credentials, Received, Socket};
@@ -140,7 +139,7 @@ pub(super) struct Core {
     pub(super) rnr_retry: u8,
     pub(super) depths: Depths,
     /// What wakes the domain of the peer that asks.
-    pub(super) peer_bell: Option<Bell>,
+    pub(super) peer_bell: Option<OwnedFd>,
     pub(super) peer: Option<Credentials>,
     /// The peer's device, once it has answered.
     pub(super) peer_instance: Option<Instance>,
@@ -535,7 +534,7 @@ impl Core {
                 let data = request.data.to_vec();
                 let depths = Some(request.depths.swapped());
                 self.request = Some(request);
-                self.peer_bell = files.into_iter().next().and_then(bell_from_peer);
+                self.peer_bell = files.into_iter().next();
                 Some(Raised { data, depths, ..Raised::plain(EventKind::ConnectRequest) })
             }
             (State::Requested, Message::Reply(reply)) => Some(self.establish(&reply, files)),

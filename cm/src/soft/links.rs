@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared, Side};
-use doorbell_engine::provider::wake::Bell;
 
 use super::host;
 use super::neighbours::reach;
@@ -53,12 +52,13 @@ pub(super) struct Links {
 
 impl Links {
     /// A link for a connection that this side accepts: one that both have, or a new one, brought
-    /// to the domain of `qp`.
+    /// to the domain of `qp`. `bell` is what the peer has sent as that of its domain; only a new
+    /// link has use for it.
     pub(super) fn offer(
         &self,
         ends: Ends,
         directory: FileName,
-        bell: Option<Bell>,
+        bell: Option<OwnedFd>,
         qp: &Breaker,
     ) -> Result<Offer, CmError> {
         // Poisoning says that another thread panicked between two whole steps: still in order.
@@ -76,6 +76,7 @@ impl Links {
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
         let reach = reach(ends.peer_pid, directory);
+        let bell = bell.and_then(host::bell_from_peer);
         let link =
             Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
         qp.attach(&link);
