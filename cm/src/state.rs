@@ -104,8 +104,8 @@ impl Mask {
 pub struct QpFields {
     /// The state to go to, or to be in.
     pub state: Option<QpState>,
-    /// On the way to SQD: an asynchronous event, SQ_DRAINED, says when the sends that have begun are
-    /// over (`en_sqd_async_notify`).
+    /// On the way to SQD: an asynchronous event, SQ_DRAINED, says when the sends that have begun
+    /// are over (`en_sqd_async_notify`).
     pub sqd_notify: Option<bool>,
     /// What the peer may do by itself (`qp_access_flags`).
     pub access: Option<Access>,

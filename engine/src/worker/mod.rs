@@ -327,8 +327,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         &mut self.handler
     }
 
-    /// What the worker has done, up to its last turn; of turns in a row that found nothing, the last
-    /// few may be missing.
+    /// What the worker has done, up to its last turn; of turns in a row that found nothing, the
+    /// last few may be missing.
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }

@@ -173,8 +173,8 @@ fn write_request(
             Some(srq) => write_with_notice(link, qp, pending, to, (srq, imm)),
             None => write_fragments(link, qp, pending, Onto::Memory(to, None), (Some(imm), 0)),
         },
-        // These never come here: `admissible` keeps them to queue pairs of UD and RAW_PACKET. And no
-        // operation of XRC has another inside.
+        // These never come here: `admissible` keeps them to queue pairs of UD and RAW_PACKET. And
+        // no operation of XRC has another inside.
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Tso(_) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {

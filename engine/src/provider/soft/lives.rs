@@ -1,5 +1,5 @@
-//! States of a queue pair that only its owner's hand reaches (section 2.1): a pause of its sends, and
-//! a new life.
+//! States of a queue pair that only its owner's hand reaches (section 2.1): a pause of its sends,
+//! and a new life.
 #![expect(unsafe_code, reason = "queue pairs are boxes that their domain owns")]
 
 use std_alloc::boxed::Box;
@@ -27,8 +27,8 @@ pub(super) struct NewLife {
 }
 
 impl SoftQp {
-    /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that have
-    /// begun are over.
+    /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that
+    /// have begun are over.
     pub fn pause(&mut self, notify: bool) {
         self.domain.command(Command::Pause { num: self.num, notify });
     }
@@ -38,8 +38,8 @@ impl SoftQp {
         self.domain.command(Command::Resume { num: self.num });
     }
 
-    /// Any state to RESET and INIT: all requests, their completions and the connection are forgotten
-    /// (SM-1). The next connection is over a link of its own.
+    /// Any state to RESET and INIT: all requests, their completions and the connection are
+    /// forgotten (SM-1). The next connection is over a link of its own.
     pub fn begin_again(&mut self) {
         let own = !self.shared_queue || self.kind.is_xrc();
         if own {
@@ -108,8 +108,8 @@ impl Inside {
         }
     }
 
-    /// True if nobody waits to hear that the sends which had begun before SQD are over, or does from
-    /// now on.
+    /// True if nobody waits to hear that the sends which had begun before SQD are over, or does
+    /// from now on.
     pub(super) fn has_drained(&mut self, qp: &mut QpContext) -> bool {
         if !qp.draining || qp.state == State::Err {
             return true;
@@ -128,8 +128,8 @@ impl Inside {
         over
     }
 
-    /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its peer
-    /// still sends is for nobody. Then it is in INIT.
+    /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its
+    /// peer still sends is for nobody. Then it is in INIT.
     pub(super) fn begin_again(&mut self, new: NewLife) {
         if self.qp(new.num).is_none() {
             return;

@@ -154,9 +154,9 @@ pub(super) struct QpContext {
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
-    /// A connection of this queue pair goes over links of that key: that of its receive queue, as long
-    /// as it has one life; later ones have keys, and so links, of their own. What comes over a link of
-    /// another is from a peer it had before.
+    /// A connection of this queue pair goes over links of that key: that of its receive queue, as
+    /// long as it has one life; later ones have keys, and so links, of their own. What comes over a
+    /// link of another is from a peer it had before.
     pub(super) key: u32,
     /// Sends are taken and do not begin (SQD).
     pub(super) paused: bool,
