@@ -24,6 +24,7 @@ cases! {
     qx_02_frames_go_between_processes
     qx_02_raw_packets_are_for_no_id
     qx_02_a_failed_frame_leaves_sqe
+    qx_02_a_queue_pair_of_frames_has_further_lives
     qx_06_own_frames_to_groups_come_back_unless_blocked
     qx_06_the_check_sequence_follows_the_frame
     qx_06_a_tag_is_taken_out_and_told
@@ -301,6 +302,29 @@ fn qx_02_a_failed_frame_leaves_sqe<F: Fabric>(bed: &Bed<F>) {
     // And in ERR everything is flushed.
     two.modify(&QpFields::to(QpState::Err)).expect("ERR");
     assert_eq!(two.next_recv(SOON).expect("it is flushed").status, Status::Flushed);
+}
+
+/// RESET forgets what was posted, rules stay; frames are not held back.
+fn qx_02_a_queue_pair_of_frames_has_further_lives<F: Fabric>(bed: &Bed<F>) {
+    let Some(mut one) = station(bed, &raw(), mac(12, 0)) else { return };
+    let mut two = station(bed, &raw(), mac(12, 1)).expect("as the first");
+    ready(bed, &mut two, 2);
+    let there = |byte| frame(mac(12, 1), mac(12, 0), &[byte; 60]);
+    send(bed, &mut one, &there(1));
+    for qp in [&mut one, &mut two] {
+        qp.modify(&QpFields::to(QpState::Reset)).expect("RESET");
+        go(qp);
+    }
+    nothing_comes(&mut two);
+    send(bed, &mut one, &there(2));
+    nothing_comes(&mut two);
+    ready(bed, &mut two, 1);
+    send(bed, &mut one, &there(3));
+    assert_eq!(received(&mut two).bytes()[14], 3);
+    if bed.is_strict() {
+        let error = one.modify(&QpFields::to(QpState::Sqd)).expect_err("nothing is held back");
+        assert_eq!((error.code(), one.state()), (Code::NotSupported, QpState::Rts));
+    }
 }
 
 fn qx_06_own_frames_to_groups_come_back_unless_blocked<F: Fabric>(bed: &Bed<F>) {
