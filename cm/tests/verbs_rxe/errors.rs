@@ -197,8 +197,10 @@ fn an_address_of_another_device_names_both() {
     );
     let (_listener, addr) = listener(&device, ip);
     let own = device.create_endpoint(&AddrInfo::of(addr, &Hints::active()));
-    let error =
-        own.expect("found").create_qp(&kit.device, &kit.attr()).err().expect("foreign queues");
+    let mut own = own.expect("found");
+    let error = own.create_qp(&kit.device, &kit.attr()).err().expect("a foreign domain");
+    says(&error, Code::Invalid, &["domain is of another device"]);
+    let error = own.create_qp(&device, &kit.attr()).err().expect("foreign queues");
     says(&error, Code::Invalid, &["not of", device.name()]);
 }
 
