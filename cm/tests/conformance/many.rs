@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use doorbell_cm::{CompletionQueue, ConnParam, EventKind, Fabric};
 use doorbell_engine::error::Code;
@@ -14,11 +15,13 @@ use crate::processes::peer;
 
 cases! {
     cm_04_thirty_two_clients_at_once_are_all_served
+    cm_04_so_are_thirty_two_processes
     a_thousand_connections_leave_nothing_behind
 }
 
+const CLIENTS: usize = 32;
+
 fn cm_04_thirty_two_clients_at_once_are_all_served<F: Fabric>(bed: &Bed<F>) {
-    const CLIENTS: usize = 32;
     let (mut listener, addr) = bed.listener(Some(&bed.small()));
     thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -47,6 +50,29 @@ fn cm_04_thirty_two_clients_at_once_are_all_served<F: Fabric>(bed: &Bed<F>) {
             });
         }
     });
+}
+
+/// Each is a process of its own, which connects, says something and leaves.
+fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
+    let (mut listener, addr) = bed.listener(Some(&bed.small()));
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| peer("leave", addr)).collect();
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            let mut id = listener.get_request(Some(SOON)).expect("a request");
+            scope.spawn(move || {
+                id.post_recv(bed.filled(1, 0)).expect("a receive");
+                id.accept(&ConnParam::default()).expect("accept");
+                assert_eq!(received(&mut id).bytes(), [1]);
+                // It leaves when it knows that this has come; until then its device needs ours.
+                while !id.peer_left() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    for client in &mut clients {
+        client.ends_well();
+    }
 }
 
 /// In a process of its own: other cases come and go as well.
