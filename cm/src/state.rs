@@ -72,7 +72,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Mask: u32 {
         const STATE = 1;
-        const SQD_NOTIFY = 1 << 1;
+        const SQD_NOTIFY = 1 << 2;
         const ACCESS = 1 << 3;
         const PKEY_INDEX = 1 << 4;
         const PORT = 1 << 5;
