@@ -179,10 +179,10 @@ fn rc_1_rnr_retries_run_out() {
     one.send(2, 0, 8, SendFlags::SIGNALED).unwrap();
     let (sent, _) = settle(&mut one, &mut two);
     assert!(sent.is_empty());
-    NOW.fetch_add(2999, Ordering::Relaxed);
+    pass(2999);
     let (sent, _) = settle(&mut one, &mut two);
     assert!(sent.is_empty(), "two retries of 1000 ns each after the first try");
-    NOW.fetch_add(1, Ordering::Relaxed);
+    pass(1);
     let (sent, got) = settle(&mut one, &mut two);
     let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
@@ -200,7 +200,7 @@ fn rc_1_patience_is_fresh_for_each_message() {
     for n in 0..6 {
         one.send(n, 0, 8, SendFlags::SIGNALED).unwrap();
         settle(&mut one, &mut two);
-        NOW.fetch_add(2500, Ordering::Relaxed);
+        pass(2500);
         let (sent, _) = settle(&mut one, &mut two);
         assert!(sent.is_empty(), "message {n} has not waited 3000 ns");
         two.recv(n, 0, 8);

@@ -12,6 +12,7 @@ mod one_sided;
 mod unreliable;
 mod xrc;
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -23,10 +24,17 @@ use super::*;
 use crate::provider::{Region, Srq};
 use crate::wr::{SendFlags, SendOp, Sge};
 
-static NOW: AtomicU64 = AtomicU64::new(0);
+std::thread_local! {
+    /// Each test's own time: tests run side by side, a thread each.
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
 
 fn clock() -> u64 {
-    NOW.load(Ordering::Relaxed)
+    NOW.get()
+}
+
+fn pass(ns: u64) {
+    NOW.set(NOW.get() + ns);
 }
 
 /// One side: device, queues, a queue pair, memory.
