@@ -88,6 +88,18 @@ impl Config {
         drain_turns: 1 << 24,
     };
 
+    /// As many blocks as there is room for in `bytes` of memory for each worker, as a placement
+    /// plan has it: two thirds hold receives, which `sharers` workers put together for their shared
+    /// queue, and one third sends. At most 2^20 blocks each. Too little is for [`Config::check`] to
+    /// say.
+    #[must_use]
+    pub fn with_memory(self, bytes: u64, sharers: u32) -> Config {
+        let blocks = |bytes: u64| (bytes / self.stride() as u64).min(1 << 20) as u32;
+        let recv_blocks = blocks((bytes / 3 * 2).saturating_mul(sharers.into()));
+        let refill = self.refill.min(recv_blocks / 4);
+        Config { recv_blocks, send_blocks: blocks(bytes / 3), refill, ..self }
+    }
+
     /// Bytes from one block to the next: an odd number of cache lines, so that the first lines of
     /// blocks fall into different sets of a cache. With 4096 they would all share one.
     pub fn stride(&self) -> usize {
@@ -240,5 +252,24 @@ mod tests {
         for config in bad {
             assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");
         }
+    }
+
+    /// What a plan gives a worker is used, and no more than that.
+    #[test]
+    fn memory_is_filled_and_not_overrun() {
+        for (bytes, sharers) in [(1 << 20, 1), (64 << 20, 2), ((64 << 20) + 12_345, 3)] {
+            let config = Config::DEFAULT.with_memory(bytes, sharers);
+            let used = config.recv_bytes() as u64 / u64::from(sharers) + config.send_bytes() as u64;
+            assert!(
+                used <= bytes && used > bytes - 4 * config.stride() as u64,
+                "{used} of {bytes}"
+            );
+            config.check().unwrap();
+        }
+        let most = Config::DEFAULT.with_memory(u64::MAX, u32::MAX);
+        assert_eq!((most.recv_blocks, most.send_blocks), (1 << 20, 1 << 20));
+        most.check().unwrap();
+        let error = Config::DEFAULT.with_memory(4160, 1).check().unwrap_err();
+        assert!(std::format!("{error}").contains("recv_blocks"), "{error}");
     }
 }
