@@ -61,10 +61,10 @@ impl Inside {
         let word = link.rx.peek();
         if link.rx.has_seen(word) {
             link.quiet = link.quiet.wrapping_add(1);
-            if link.quiet % LOOK_IDLE == 0 {
+            if link.quiet % LOOK_IDLE == 1 {
                 self.look_around(link);
             }
-            return Some(0);
+            return if self.todo.is_empty() { Some(0) } else { None };
         }
         let lone = link.rx.lone_in(word)?;
         if !self.receive_lone(link, lone, &mut Direct { free: out.iter_mut() }) {

@@ -400,8 +400,7 @@ impl Rx {
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
         let word = self.peek();
-        if word == self.word {
-            self.expect_lines();
+        if self.has_seen(word) {
             return false;
         }
         self.word = word;

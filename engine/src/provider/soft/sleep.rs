@@ -43,8 +43,10 @@ impl Inside {
     /// poll after this; what they do later wakes.
     pub(super) fn fall_asleep(&mut self) {
         self.sleeper.set(true);
-        for link in self.links.iter().flatten() {
+        for link in self.links.iter_mut().flatten() {
             link.shared.set_asleep(true);
+            // The poll after this looks at everything.
+            link.quiet = 0;
         }
         self.set_inboxes_asleep(true);
         fence(Ordering::SeqCst);
@@ -54,8 +56,9 @@ impl Inside {
     /// Nobody needs to ring any more.
     pub(super) fn wake_up(&mut self) {
         self.sleeper.set(false);
-        for link in self.links.iter().flatten() {
+        for link in self.links.iter_mut().flatten() {
             link.shared.set_asleep(false);
+            link.quiet = 0;
         }
         self.set_inboxes_asleep(false);
     }

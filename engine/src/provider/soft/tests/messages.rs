@@ -6,6 +6,27 @@ use std::thread;
 use super::*;
 use crate::wc::{Status, WcFlags, WcOpcode};
 
+/// CP-6: who arms and then polls sees what came before, also word that a send was refused which asked
+/// for no completion; however long nothing had come.
+#[test]
+fn cp_6_a_poll_after_arming_sees_a_refusal() {
+    for idle in 0..70 {
+        let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+        join(&mut one.qp, &mut two.qp, 0);
+        one.send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert!(two.poll().is_empty());
+        for _ in 0..idle {
+            assert!(one.poll().is_empty());
+        }
+        pass(1000);
+        assert!(two.poll().is_empty());
+        unsafe { one.poller.cq.domain.enter(|inside| inside.fall_asleep()) };
+        let got = one.poll();
+        assert_eq!(got.len(), 1, "after {idle} polls");
+        assert_eq!(got[0].status, Status::RnrRetryExceeded);
+    }
+}
+
 /// CP-2: every length arrives whole, over bell, ring and fragments; nothing beyond it is
 /// written.
 #[test]
