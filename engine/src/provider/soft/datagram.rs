@@ -14,7 +14,7 @@ use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
-use super::raw::{Raw, Spread};
+use super::raw::{Raw, Spread, header_fits};
 use super::requester::{admissible, error_wc, push};
 use super::{Breaker, Soft, SoftCq, SoftQpEx};
 use crate::error::{Code, SetupError};
@@ -141,20 +141,22 @@ impl Breaker {
 }
 
 impl Inside {
-    /// A post on a queue pair of UD in RTS: everything in it leaves at once.
+    /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
     pub(super) fn post_datagrams(
         &mut self,
         qp: &mut QpContext,
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         for (accepted, wr) in list.iter().enumerate() {
-            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
+            checked.map_err(|cause| PostError { accepted, cause })?;
             if qp.paused && qp.state == State::Loose {
                 keep_for_later(qp, wr);
                 continue;
             }
             let status = match qp.state {
-                State::Loose => self.send_datagram(qp, wr),
+                State::Loose if qp.kind == QpType::Ud => self.send_datagram(qp, wr),
+                State::Loose => self.send_frame(qp, wr),
                 _ => Status::Flushed,
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
@@ -165,6 +167,20 @@ impl Inside {
             }
         }
         Ok(())
+    }
+
+    /// The pieces of a request that leaves at once; `None`: one of them may not be read.
+    pub(super) fn pieces(
+        &self,
+        qp: &QpContext,
+        wr: &SendWr<'_>,
+    ) -> Option<ArrayVec<Sge, SEND_SGE_MAX>> {
+        let mut pieces = ArrayVec::new();
+        pieces.push(wr.sge);
+        pieces.extend(wr.more.iter().copied());
+        let may_read = |sge: &Sge| readable(&self.nic.memory, qp.pd, *sge);
+        let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
+        goes.then_some(pieces)
     }
 
     /// Sends one; how it went here, which is all that anybody learns.
@@ -179,13 +195,7 @@ impl Inside {
         if length > DATAGRAM_MAX.into() {
             return Status::LocalLength;
         }
-        let mut pieces: ArrayVec<Sge, SEND_SGE_MAX> = ArrayVec::new();
-        pieces.push(wr.sge);
-        pieces.extend(wr.more.iter().copied());
-        let inline = wr.flags.contains(SendFlags::INLINE);
-        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, qp.pd, *sge)) {
-            return Status::LocalProtection;
-        }
+        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
         let Destination { ah, qpn, qkey } = to;
         let stamp = Stamp {
             length: length as u32,

@@ -45,11 +45,8 @@ impl Inside {
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         self.worry(qp);
-        if qp.kind == QpType::Ud {
+        if matches!(qp.kind, QpType::Ud | QpType::RawPacket) {
             return self.post_datagrams(qp, list);
-        }
-        if qp.kind == QpType::RawPacket {
-            return self.post_frames(qp, list);
         }
         if qp.state == State::Loose && !qp.mute {
             return self.post_slow(qp, list, 0);

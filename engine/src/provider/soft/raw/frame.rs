@@ -45,7 +45,7 @@ pub(super) fn take_tag(frame: &mut [u8]) -> Option<u16> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::vec::Vec;
 
@@ -61,7 +61,8 @@ mod tests {
         assert_eq!(crc32fast::hash(&frame), 0x2144_df1c);
     }
 
-    fn tagged(kinds: &[u16]) -> Vec<u8> {
+    /// Addresses, and types: those of tags with a tag behind them.
+    pub(in super::super) fn tagged(kinds: &[u16]) -> Vec<u8> {
         let mut frame = [2; 12].to_vec();
         for kind in kinds {
             frame.extend(kind.to_be_bytes());

@@ -15,7 +15,6 @@ mod spread;
 mod switch;
 mod tso;
 
-use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
@@ -29,16 +28,16 @@ pub(super) use self::spread::Spread;
 use self::switch::Switch;
 use self::tso::{Place, Plan};
 use super::SoftQpEx;
-use super::backlog::{gather, readable};
+use super::backlog::gather;
 use super::cq::{Retire, Sink};
 use super::datagram::BURST;
 use super::domain::Inside;
 use super::path::{Groups, Member};
-use super::qp::{QpContext, SEND_SGE_MAX, Sent, State};
-use super::requester::{admissible, error_wc, push};
+use super::qp::QpContext;
+use super::requester::error_wc;
 use crate::provider::CreateFlags;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostCause, PostError, Segmentation, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{PostCause, Segmentation, SendOp, SendWr, Sge};
 
 /// The longest header of a segmented send: with a tag or two, and all options there can be.
 pub const SEGMENT_HEADER_MAX: u16 = 256;
@@ -99,38 +98,9 @@ impl QpContext {
 }
 
 impl Inside {
-    /// A post on a queue pair of RAW_PACKET in RTS: everything in it leaves at once.
-    pub(super) fn post_frames(
-        &mut self,
-        qp: &mut QpContext,
-        list: &[SendWr<'_>],
-    ) -> Result<(), PostError> {
-        for (accepted, wr) in list.iter().enumerate() {
-            let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
-            checked.map_err(|cause| PostError { accepted, cause })?;
-            let status = match qp.state {
-                State::Loose => self.send_frame(qp, wr),
-                _ => Status::Flushed,
-            };
-            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
-            push(qp, wr, 0, how);
-            qp.sent = qp.posted;
-            if !status.is_ok() {
-                qp.state = State::Sqe;
-            }
-        }
-        Ok(())
-    }
-
     /// Sends one; how it went here, which is all that anybody learns.
-    fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
-        let mut pieces: ArrayVec<Sge, SEND_SGE_MAX> = ArrayVec::new();
-        pieces.push(wr.sge);
-        pieces.extend(wr.more.iter().copied());
-        let inline = wr.flags.contains(SendFlags::INLINE);
-        if !inline && !pieces.iter().all(|sge| readable(&self.nic.memory, qp.pd, *sge)) {
-            return Status::LocalProtection;
-        }
+    pub(super) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
+        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
         let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
             return Status::LocalQpOperation;
         };
@@ -291,7 +261,7 @@ impl Inside {
 }
 
 /// Refuses a segmented send whose header the queue pair was not made for (QX-7).
-fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
+pub(super) fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
     let SendOp::Tso(how) = wr.op else { return Ok(()) };
     let raw = qp.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
     match raw {

@@ -95,6 +95,7 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame::tests::tagged;
     use super::*;
     use std::vec::Vec;
 
@@ -108,17 +109,6 @@ mod tests {
         assert_eq!(Sum::default().add(&header).checksum(), [0xb8, 0x61]);
         assert_eq!(Sum::default().add(&[1]).checksum(), Sum::default().add(&[1, 0]).checksum());
         assert_eq!(Sum::default().add(&[0xff; 64]).checksum(), [0, 0], "carries come around");
-    }
-
-    fn tagged(kinds: &[u16]) -> Vec<u8> {
-        let mut frame = [2; 12].to_vec();
-        for kind in kinds {
-            frame.extend(kind.to_be_bytes());
-            if matches!(*kind, CVLAN | SVLAN) {
-                frame.extend([0x60, 0x07]);
-            }
-        }
-        frame
     }
 
     fn four(kinds: &[u16]) -> Vec<u8> {
