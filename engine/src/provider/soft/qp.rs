@@ -8,6 +8,7 @@ use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
 use super::inbox::Inbox;
+use super::layout::{Header, KIND_WRITE, RecordFlags};
 use super::memory::{PdMark, Who};
 use super::path::Member;
 use super::raw::Raw;
@@ -319,6 +320,17 @@ impl QpContext {
     /// On whose behalf it uses memory.
     pub(super) fn who(&self) -> Who {
         Who { qp: self.num, pd: self.pd }
+    }
+
+    /// True if a record goes on with what is coming in, or begins something when nothing is;
+    /// messages are of that kind.
+    pub(super) fn is_in_order(&self, header: Header, message: u8) -> bool {
+        let first = header.flags().contains(RecordFlags::FIRST);
+        match (self.assembly, self.writing) {
+            (Some(_), _) => header.kind() == message && !first,
+            (None, Some(_)) => header.kind() == KIND_WRITE && !first,
+            (None, None) => first,
+        }
     }
 
     /// Free slots of the send queue.

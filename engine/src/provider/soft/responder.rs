@@ -342,14 +342,7 @@ impl Inside {
         if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
             return self.receive_xrc(link, header, qp, sink);
         }
-        let writes = header.kind() == KIND_WRITE;
-        let first = header.flags().contains(RecordFlags::FIRST);
-        let in_order = match (qp.assembly, qp.writing) {
-            (Some(_), _) => header.kind() == KIND_SEND && !first,
-            (None, Some(_)) => writes && !first,
-            (None, None) => first,
-        };
-        if !in_order {
+        if !qp.is_in_order(header, KIND_SEND) {
             return self.refuse_invalid(link, header, qp, sink);
         }
         if header.kind() != KIND_SEND {

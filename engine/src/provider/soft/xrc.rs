@@ -254,13 +254,8 @@ impl Inside {
         qp: &mut QpContext,
         sink: &mut S,
     ) -> bool {
-        let (kind, flags) = (header.kind(), header.flags());
-        let first = flags.contains(RecordFlags::FIRST);
-        let in_order = match (qp.assembly, qp.writing) {
-            (Some(_), _) => kind == KIND_TO_SRQ && !first,
-            (None, Some(_)) => kind == KIND_WRITE && !first,
-            (None, None) => first,
-        };
+        let kind = header.kind();
+        let in_order = qp.is_in_order(header, KIND_TO_SRQ);
         let nameless = matches!(kind, KIND_SEND | KIND_NOTICE);
         let invalid = (None, Status::RemoteInvalidRequest);
         if qp.kind != QpType::XrcRecv || !in_order || nameless {
