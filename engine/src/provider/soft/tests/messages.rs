@@ -6,8 +6,8 @@ use std::thread;
 use super::*;
 use crate::wc::{Status, WcFlags, WcOpcode};
 
-/// CP-6: who arms and then polls sees what came before, also word that a send was refused which asked
-/// for no completion; however long nothing had come.
+/// CP-6: who arms and then polls sees what came before, also word that a send was refused which
+/// asked for no completion; however long nothing had come.
 #[test]
 fn cp_6_a_poll_after_arming_sees_a_refusal() {
     for idle in 0..70 {
