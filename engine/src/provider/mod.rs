@@ -295,11 +295,30 @@ pub trait Window: Send + Sync + 'static {
     fn set_rkey(&mut self, _rkey: u32) {}
 }
 
+/// What [`Poller::poll_one`] found.
+#[derive(Clone, Copy, Debug)]
+pub enum Polled {
+    /// The queue is empty.
+    Nothing,
+    /// One completion, taken.
+    One(Wc),
+    /// A list has to be polled for.
+    More,
+}
+
 /// The reader of a completion queue.
 pub trait Poller {
     /// Takes up to `out.len()` completions, oldest first, and says how many (CP-4). 0 is an
     /// empty queue.
     fn poll(&mut self, out: &mut [Wc]) -> usize;
+
+    /// Takes the next completion by itself, where a device can give it with less work than a list:
+    /// a message that came alone. [`Polled::More`]: nothing was taken, and only [`Poller::poll`]
+    /// knows whether there is something.
+    #[inline(always)]
+    fn poll_one(&mut self) -> Polled {
+        Polled::More
+    }
 
     /// True if the queue was overrun or failed, and gives nothing more for good (CP-4, CP-5).
     fn is_broken(&self) -> bool {

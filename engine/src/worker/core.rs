@@ -204,10 +204,16 @@ impl<P: Provider> Core<P> {
         }
     }
 
+    /// True if a whole post of blocks may go back to the shared queue.
+    #[inline(always)]
+    pub(super) fn is_refill_due(&self) -> bool {
+        self.refill.len() >= self.config.refill as usize
+    }
+
     /// Gives blocks back to the shared queue, a whole post at a time; `all` also fewer.
     #[inline(always)]
     pub(super) fn refill(&mut self, all: bool) {
-        if self.refill.len() >= self.config.refill as usize || (all && !self.refill.is_empty()) {
+        if self.is_refill_due() || (all && !self.refill.is_empty()) {
             self.post_refill();
         }
     }

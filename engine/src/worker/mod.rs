@@ -50,7 +50,7 @@ use self::number::Number;
 use self::peers::PeerState;
 use self::request::Answer;
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Caps, Poller, Provider, Qp, Sharing};
+use crate::provider::{Access, Caps, Polled, Poller, Provider, Qp, Sharing};
 use crate::wc::{Status, Wc};
 
 /// Every so many idle turns even a few released blocks go back to the shared queue.
@@ -62,6 +62,9 @@ const SHOW_TURNS: u64 = 1 << 12;
 /// Of turns that find nothing, one in so many looks at everything. All the other numbers of idle
 /// turns are multiples of it.
 const WHOLE_IDLE_TURNS: u64 = 16;
+
+/// Of turns of a conversation that leave nothing to do, one in so many does everything.
+const WHOLE_BUSY_TURNS: u64 = 16;
 
 /// After so many idle turns in a row as well: not between the messages of a lively conversation.
 const SHOW_IDLE_TURNS: u64 = 64;
@@ -84,6 +87,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     /// Turns in a row that found nothing; and those of them that are not counted yet.
     idle: u64,
     uncounted: u64,
+    /// Turns of a conversation that are not counted yet.
+    alone: u64,
     /// Nothing is left to do: another turn that finds nothing may be a short one.
     settled: bool,
     /// The turn in which other threads see new counters.
@@ -143,8 +148,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         core.message_max = nic.caps().message_max;
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
         let wcs = [Wc::default(); POLL_BATCH];
-        let (idle, uncounted, settled, show_at) = (0, 0, false, SHOW_TURNS);
-        let worker = Worker { core, poller, wcs, idle, uncounted, settled, show_at, handler };
+        let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
+        let worker =
+            Worker { core, poller, wcs, idle, uncounted, alone, settled, show_at, handler };
         Ok((worker, intake))
     }
 
@@ -155,6 +161,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// housekeeping.
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
+        match self.poller.poll_one() {
+            Polled::Nothing if self.waits() => 0,
+            Polled::Nothing => self.work(0),
+            Polled::One(wc) => self.converse(&wc),
+            Polled::More => self.turn_whole(),
+        }
+    }
+
+    /// A turn with a poll for a list.
+    #[inline(never)]
+    fn turn_whole(&mut self) -> usize {
         let taken = self.poller.poll(&mut self.wcs);
         if taken == 0 && self.waits() {
             return 0;
@@ -180,8 +197,27 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         true
     }
 
-    /// The turn after its poll.
+    /// The turn of a conversation: one completion, and where it leaves nothing to do, no more than
+    /// that. One in 16 is a whole one.
     #[inline(always)]
+    fn converse(&mut self, wc: &Wc) -> usize {
+        if self.core.mailbox.has_mail() {
+            self.admit();
+        }
+        self.core.lone = true;
+        self.dispatch(wc);
+        self.alone += 1;
+        if self.alone == WHOLE_BUSY_TURNS || self.core.is_refill_due() || !self.core.is_settled() {
+            self.alone -= 1;
+            self.finish(1);
+            return 1;
+        }
+        (self.idle, self.settled) = (0, true);
+        1
+    }
+
+    /// The turn after a poll for a list.
+    #[inline(never)]
     fn work(&mut self, taken: usize) -> usize {
         if self.core.mailbox.has_mail() {
             self.admit();
@@ -191,6 +227,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let wc = self.wcs[n];
             self.dispatch(&wc);
         }
+        self.finish(taken);
+        taken
+    }
+
+    /// What a turn does after its completions.
+    #[inline(never)]
+    fn finish(&mut self, taken: usize) {
         self.count(taken);
         if self.core.mailbox.desk.has_work() {
             self.do_work();
@@ -216,16 +259,18 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
         self.settled = self.core.is_settled();
-        taken
     }
 
     /// Counts a turn, and those before it that were not.
     #[inline(always)]
     fn count(&mut self, taken: usize) {
-        let turns = 1 + ::core::mem::take(&mut self.uncounted);
+        let idle = ::core::mem::take(&mut self.uncounted);
+        let alone = ::core::mem::take(&mut self.alone);
+        let turns = 1 + idle + alone;
         self.core.turn += turns;
         self.core.stats.turns += turns;
-        self.core.stats.idle_turns += turns - 1;
+        self.core.stats.idle_turns += idle;
+        self.core.stats.count_polls(1, alone);
         if self.core.singles > 0 {
             self.core.stats.count_singles(::core::mem::take(&mut self.core.singles));
         }
@@ -236,7 +281,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.rest();
         } else {
             self.idle = 0;
-            self.core.stats.count_poll(taken);
+            self.core.stats.count_polls(taken, 1);
         }
     }
 
@@ -250,8 +295,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// Turns until `stop` is true, with a clock for the timers: it is read in every turn that finds
     /// nothing, and in one of 16 that find something.
     pub fn run_by(&mut self, stop: &AtomicBool, mut clock: impl FnMut() -> u64) {
+        let mut busy = 0;
         while !stop.load(Ordering::Relaxed) {
-            if self.turn() == 0 || self.core.turn.is_multiple_of(CLOCK_TURNS) {
+            busy += 1;
+            if self.turn() == 0 || busy >= CLOCK_TURNS {
+                busy = 0;
                 self.advance(clock());
             }
         }
@@ -327,8 +375,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         &mut self.handler
     }
 
-    /// What the worker has done, up to its last turn; of turns in a row that found nothing, the
-    /// last few may be missing.
+    /// What the worker has done, up to its last turn; of turns in a row that found nothing, or took
+    /// one completion each, the last few may be missing.
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }

@@ -19,19 +19,18 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
         let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
+        // Where replies wait, the gate is closed.
+        if !(P::Qp::HOLDS && self.hold_reply(slot, block, length)) {
+            self.reply_or_defer(slot, block, length);
+        }
+    }
+
+    #[inline(never)]
+    fn reply_or_defer(&mut self, slot: u32, block: u32, length: u32) {
         let behind = self.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
         if behind || !self.try_reply(slot, block, length) {
             self.defer(slot, block, length);
         }
-    }
-
-    /// False: there is no room now. A reply to a peer that is gone is over at once.
-    #[inline(always)]
-    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        if P::Qp::HOLDS && self.hold_reply(slot, block, length) {
-            return true;
-        }
-        self.reply_slow(slot, block, length)
     }
 
     /// Replies the short way, alone with a doorbell at once. False: nothing was done.
@@ -50,8 +49,8 @@ impl<P: Provider> Core<P> {
         goes
     }
 
-    #[inline(never)]
-    fn reply_slow(&mut self, slot: u32, block: u32, length: u32) -> bool {
+    /// False: there is no room now. A reply to a peer that is gone is over at once.
+    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
         if P::Qp::HOLDS && self.open_gate(slot) && self.hold_reply(slot, block, length) {
             return true;
         }

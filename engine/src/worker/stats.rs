@@ -91,11 +91,12 @@ impl Stats {
         self.batches[0] += u64::from(count);
     }
 
+    /// Polls that each took so many completions, at least one.
     #[inline(always)]
-    pub(super) fn count_poll(&mut self, taken: usize) {
-        self.completions += taken as u64;
+    pub(super) fn count_polls(&mut self, taken: usize, polls: u64) {
+        self.completions += taken as u64 * polls;
         if let Some(count) = self.polls.get_mut(taken.max(1).ilog2() as usize) {
-            *count += 1;
+            *count += polls;
         }
     }
 

@@ -20,6 +20,7 @@ use super::cq::CompletionQueue;
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
 use super::lives::NewLife;
+use super::lone::Expected;
 use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
@@ -139,6 +140,8 @@ pub(super) struct Inside {
     pub(super) cqs: Vec<CompletionQueue>,
     /// Slots of queue pairs that fail or flush.
     pub(super) todo: Vec<u32>,
+    /// The message that is waited for.
+    pub(super) expected: Expected,
     /// Which link is served first next time.
     pub(super) turn: usize,
     pub(super) sharing: Sharing,
@@ -174,6 +177,7 @@ impl Domain {
                 xrc: XrcQueues::new(),
                 cqs: Vec::with_capacity(4),
                 todo: Vec::with_capacity(QPS),
+                expected: Expected::default(),
                 turn: 0,
                 sharing,
             }),
@@ -281,6 +285,7 @@ impl Domain {
         // Cleared first: a command pushed after the last pop raises it again. A swap, because it
         // also reads: whoever's flag it takes away, it sees that one's command.
         self.attention.swap(false, Ordering::AcqRel);
+        inside.expect_nothing();
         while let Some(command) = self.commands.pop() {
             inside.execute(command);
         }

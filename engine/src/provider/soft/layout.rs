@@ -120,10 +120,13 @@ pub(super) const ANSWER_OPERANDS: u32 = 8;
 pub(super) const SRQ_OPERANDS: u32 = 8;
 
 /// A record header: length, kind, flags, destination queue pair, in one word.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Header(pub(super) u64);
 
 impl Header {
+    /// That of no message.
+    pub(super) const NONE: Header = Header(0);
+
     #[inline]
     pub(super) fn new(kind: u8, flags: RecordFlags, length: u32, qp: u32) -> Header {
         Header(
@@ -181,10 +184,21 @@ impl Header {
     pub(super) fn is_like(self, other: Header) -> bool {
         (self.0 ^ other.0) >> 16 == 0
     }
+    /// True if nothing but the length, and whether an acknowledgement is asked for, differs.
+    #[inline(always)]
+    pub(super) fn is_like_or_asks(self, other: Header) -> bool {
+        const ASK: u64 = (RecordFlags::ASK.bits() as u64) << 24;
+        (self.0 ^ other.0) & !(ASK | 0xffff) == 0
+    }
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {
         ((self.0 >> 24) as u32 & u32::from(RecordFlags::IMM.bits())) * 8
+    }
+    /// Bytes of the whole record, if it has no immediate data.
+    #[inline(always)]
+    pub(super) fn plain_record(self) -> u32 {
+        8 + ((self.length() + 7) & !7)
     }
     /// Bytes of the whole record.
     #[inline]

@@ -202,6 +202,8 @@ pub(super) struct Link {
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here, as far as was looked.
     safe: u64,
+    /// The queue pair that the last message alone was for.
+    pub(super) talker: u32,
     /// Polls since something last came in.
     pub(super) quiet: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
@@ -245,6 +247,7 @@ impl Link {
         Link {
             index: 0,
             rq: CLOSED,
+            talker: 0,
             quiet: 0,
             tx: Tx::new(out, alarm()),
             rx: Rx::new(input, alarm()),

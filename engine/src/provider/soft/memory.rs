@@ -454,6 +454,11 @@ impl Recent {
         }
     }
 
+    /// [`Memory::removals`] as of which the key is alive.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals
+    }
+
     /// [`Memory::allows`] for writing, after `renew`.
     #[inline(always)]
     pub(super) fn writable(&mut self, memory: &Memory, sge: Sge, length: u32) -> bool {

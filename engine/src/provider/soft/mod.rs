@@ -23,6 +23,7 @@ mod inbox;
 mod layout;
 mod link;
 mod lives;
+mod lone;
 mod memory;
 #[cfg(test)]
 #[cfg(loom)]
@@ -83,8 +84,8 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, QpType,
-    RxHash, Sharing, Window, WindowKind,
+    Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Polled, Poller, Provider, Qp, QpCaps,
+    QpType, RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -445,6 +446,16 @@ impl Poller for SoftPoller {
         // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
         // this thread by the contract of `Qp::post`.
         unsafe { domain.alone().poll(out) }
+    }
+
+    #[inline(always)]
+    fn poll_one(&mut self) -> Polled {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return Polled::More;
+        }
+        // SAFETY: as in `poll`.
+        unsafe { domain.alone().poll_one() }
     }
 
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {

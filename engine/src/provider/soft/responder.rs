@@ -21,7 +21,7 @@ use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
 use super::ring::{Burst, Lone, Refusal};
 use crate::event::{AsyncKind, Object};
-use crate::provider::{Access, Sharing};
+use crate::provider::{Access, Polled, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::RecvWr;
 
@@ -29,9 +29,6 @@ use crate::wr::RecvWr;
 /// peer's own line for acknowledgements: usually they come with its records. In the shared domain
 /// every poll looks.
 const LOOK_EVERY: u32 = 4;
-
-/// The same where no completion is waited for.
-const LOOK_IDLE: u32 = 64;
 
 /// Records of one link and poll that take the slow way at most: fragments and refusals give no
 /// completion, and a poll is one bounded step.
@@ -41,37 +38,15 @@ impl Inside {
     /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
     #[inline(always)]
     pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
-        match self.poll_lone(out) {
-            Some(count) => count,
-            None => self.poll_all(out),
-        }
-    }
-
-    /// The poll of a conversation: on the one link there is, nothing is to be done but to wait for
-    /// the next message, and it comes alone. `None`: nothing was done, for it is not so simple.
-    #[inline(always)]
-    fn poll_lone(&mut self, out: &mut [Wc]) -> Option<usize> {
-        let [Some(link)] = self.links.as_mut_slice() else { return None };
-        let link: *mut Link = &raw mut **link;
-        // SAFETY: as in `serve`.
-        let link = unsafe { &mut *link };
-        if !self.todo.is_empty() || link.is_busy() {
-            return None;
-        }
-        let word = link.rx.peek();
-        if link.rx.has_seen(word) {
-            link.quiet = link.quiet.wrapping_add(1);
-            if link.quiet % LOOK_IDLE == 1 {
-                self.look_around(link);
+        let Some(first) = out.first_mut() else { return 0 };
+        match self.poll_one() {
+            Polled::Nothing => 0,
+            Polled::More => self.poll_all(out),
+            Polled::One(wc) => {
+                *first = wc;
+                1
             }
-            return if self.todo.is_empty() { Some(0) } else { None };
         }
-        let lone = link.rx.lone_in(word)?;
-        if !self.receive_lone(link, lone, &mut Direct { free: out.iter_mut() }) {
-            return None;
-        }
-        link.quiet = 0;
-        Some(1)
     }
 
     #[inline(never)]
@@ -86,6 +61,7 @@ impl Inside {
     /// turn, so that a busy one cannot starve the others.
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
+        self.expect_nothing();
         if !self.todo.is_empty() {
             self.attend_todo(sink);
         }
@@ -164,7 +140,8 @@ impl Inside {
     /// What is looked at only now and then: the peer's own line, for acknowledgements that came
     /// with no record of its, and for refusals; receives that another domain waits for.
     #[inline(never)]
-    fn look_around(&mut self, link: &mut Link) {
+    pub(super) fn look_around(&mut self, link: &mut Link) {
+        self.expect_nothing();
         if link.waits()
             && let Some(refusal) = link.unheard.take().or_else(|| link.look_at_taken())
         {
@@ -190,9 +167,11 @@ impl Inside {
         if !link.rx.look() {
             return came;
         }
-        if let Some(lone) = link.rx.lone()
-            && self.receive_lone(link, lone, sink)
+        if sink.room() > 0
+            && let Some(lone) = link.rx.lone()
+            && let Some((wc, recv_cq)) = self.receive_lone(link, lone)
         {
+            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(lone.header.flags()));
             return true;
         }
         if !link.rx.advance() {
@@ -239,30 +218,30 @@ impl Inside {
     }
 
     /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
-    /// that has a receive. False: nothing was done, and the ring has it as well.
+    /// that has a receive. Its completion, and for which queue. `None`: nothing was done, and the
+    /// ring has it as well.
     #[inline(always)]
-    fn receive_lone<S: Sink>(&mut self, link: &mut Link, lone: Lone, sink: &mut S) -> bool {
+    pub(super) fn receive_lone(&mut self, link: &mut Link, lone: Lone) -> Option<(Wc, usize)> {
         let header = lone.header;
-        let Some(rq) = self.rqs.get_mut(link.rq) else { return false };
-        let Some((wr, recent)) = rq.stash.ready_first() else { return false };
+        let rq = self.rqs.get_mut(link.rq)?;
+        let (wr, recent) = rq.stash.ready_first()?;
         recent.renew(&self.nic.memory);
         let (length, wr_id) = (header.length(), wr.wr_id);
         if length > wr.sge.length || !recent.writable(&self.nic.memory, wr.sge, length) {
-            return false;
+            return None;
         }
-        let Some(recv_cq) = open_on(&self.qps, header.qp(), link.index) else { return false };
+        let recv_cq = open_on(&self.qps, header.qp(), link.index)?;
         // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
         // were just checked.
-        if sink.room() == 0 || !unsafe { link.rx.take_lone(lone, wr.sge.addr as *mut u8) } {
-            return false;
+        if !unsafe { link.rx.take_lone(lone, wr.sge.addr as *mut u8) } {
+            return None;
         }
         if header.flags().contains(RecordFlags::ASK) {
             link.rx.ask();
         }
         rq.stash.advance(1);
-        let wc = recv_wc(wr_id, header.qp(), length, header.flags(), 0);
-        sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
-        true
+        link.talker = header.qp();
+        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
     }
 
     /// The fast path for records in the ring: whole messages for queue pairs that have receives.
@@ -579,7 +558,11 @@ impl Inside {
 /// The completion queue for receives of the queue pair with that number, if it is open on that
 /// link: whole messages may be taken for it without another look.
 #[inline(always)]
-fn open_on(table: &[Option<NonNull<QpContext>>; QPS], num: u32, link: usize) -> Option<usize> {
+pub(super) fn open_on(
+    table: &[Option<NonNull<QpContext>>; QPS],
+    num: u32,
+    link: usize,
+) -> Option<usize> {
     let qp = qp_in(table, num)?;
     // SAFETY: a box the domain owns; nobody else holds a reference during a poll.
     let qp = unsafe { qp.as_ref() };

@@ -455,13 +455,23 @@ impl Rx {
     /// As `lone`, with that first word, which need not have been taken over.
     #[inline(always)]
     pub(super) fn lone_in(&self, word: u64) -> Option<Lone> {
+        self.lone_where(word, Header::is_plain_send)
+    }
+
+    /// As `lone_in`, if it is one of those messages without immediate data.
+    #[inline(always)]
+    pub(super) fn lone_where(
+        &self,
+        word: u64,
+        is_one: impl FnOnce(Header) -> bool,
+    ) -> Option<Lone> {
         let news = (word as u32).wrapping_sub(self.at as u32);
         let end = self.at + u64::from(news);
         if self.way.bell(1).load(Ordering::Relaxed) != end {
             return None;
         }
         let header = Header(self.way.bell(2).load(Ordering::Relaxed));
-        let fits = header.is_plain_send() && header.record() == news && news <= BELL_MAX;
+        let fits = is_one(header) && header.plain_record() == news && news <= BELL_MAX;
         if fits { Some(Lone { header, end, word }) } else { None }
     }
 
@@ -732,7 +742,7 @@ impl Burst {
         }
         // SAFETY: as in `next`.
         let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
-        let record = 8 + ((header.length() + 7) & !7);
+        let record = header.plain_record();
         let fits = header.length() <= RECORD_MAX - 8 && record <= published;
         if fits && header.is_like(like) { Some((header, record)) } else { None }
     }

@@ -7,6 +7,7 @@ mod datagrams;
 mod direct;
 mod domains;
 mod held;
+mod lone;
 mod messages;
 mod one_sided;
 mod unreliable;

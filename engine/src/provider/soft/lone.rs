@@ -1,0 +1,135 @@
+//! The poll of a conversation: on the one link there is, nothing is to be done but to wait for the
+//! next message, and it comes alone.
+//!
+//! What of the checks of a message does not depend on its bytes is done while waiting for it: which
+//! queue pair it is likely to be for, and where its receive lies. When it comes, its header is
+//! compared with what was expected, and its length with the room there is.
+#![expect(unsafe_code, reason = "writes to posted receive buffers")]
+
+use super::domain::Inside;
+use super::layout::{Header, RecordFlags};
+use super::link::Link;
+use super::responder::{open_on, recv_wc};
+use crate::provider::Polled;
+use crate::wc::Wc;
+
+/// Of polls in which nothing came in, the first and every such-and-such after it look at the peer's
+/// own line where no completion is waited for.
+const LOOK_IDLE: u32 = 64;
+
+/// The next message, as far as it is known before it comes. Nothing it says may have changed: every
+/// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
+#[derive(Clone, Copy, Default)]
+pub(super) struct Expected {
+    /// Its header, but for its length and what it asks for; 0 if none is expected.
+    like: Header,
+    /// Where its bytes go.
+    to: u64,
+    /// How many fit there.
+    room: u32,
+    wr_id: u64,
+    /// [`super::memory::Memory::removals`] when the key of the receive was looked up.
+    removals: u64,
+}
+
+impl Inside {
+    /// One poll of a domain whose poller is its thread, for at most one completion.
+    #[inline(always)]
+    pub(super) fn poll_one(&mut self) -> Polled {
+        let [Some(link)] = self.links.as_mut_slice() else { return Polled::More };
+        let link: *mut Link = &raw mut **link;
+        // SAFETY: as in `serve`.
+        let link = unsafe { &mut *link };
+        if !self.todo.is_empty() || link.is_busy() {
+            return Polled::More;
+        }
+        let word = link.rx.peek();
+        if link.rx.has_seen(word) {
+            return self.wait(link);
+        }
+        match self.receive_expected(link, word) {
+            Some(wc) => Polled::One(wc),
+            None => self.receive_unexpected(link, word),
+        }
+    }
+
+    /// Nothing has come: prepares for what will.
+    #[inline(always)]
+    fn wait(&mut self, link: &mut Link) -> Polled {
+        link.quiet = link.quiet.wrapping_add(1);
+        if link.quiet % LOOK_IDLE == 1 {
+            self.prepare(link);
+        }
+        if self.todo.is_empty() { Polled::Nothing } else { Polled::More }
+    }
+
+    /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
+    #[inline(never)]
+    fn prepare(&mut self, link: &mut Link) {
+        self.look_around(link);
+        self.expect(link);
+    }
+
+    /// From here on nothing is known of the next message.
+    #[inline(always)]
+    pub(super) fn expect_nothing(&mut self) {
+        self.expected.like = Header::NONE;
+    }
+
+    /// True if the next message is known as far as it can be.
+    #[cfg(test)]
+    pub(super) fn is_expecting(&self) -> bool {
+        self.expected.like != Header::NONE
+    }
+
+    /// Looks up what a message for the queue pair of the last one will need.
+    fn expect(&mut self, link: &Link) {
+        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
+        let Some((wr, recent)) = rq.stash.ready_first() else { return };
+        let memory = &self.nic.memory;
+        recent.renew(memory);
+        let open = open_on(&self.qps, link.talker, link.index).is_some();
+        // Other buffers, of which only a part may be written, are for the way with all checks.
+        if open && recent.writable(memory, wr.sge, wr.sge.length) {
+            let (like, removals) = (Header::plain_for(link.talker), recent.removals());
+            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length, wr.wr_id);
+            self.expected = Expected { like, to, room, wr_id, removals };
+        }
+    }
+
+    /// Takes the message in the bell, whose first word that is, if it is the expected one. `None`:
+    /// nothing was done.
+    #[inline(always)]
+    fn receive_expected(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
+        let Expected { like, to, room, wr_id, removals } = self.expected;
+        let lone = link.rx.lone_where(word, |header| header.is_like_or_asks(like))?;
+        let (header, length) = (lone.header, lone.header.length());
+        if length > room || removals != self.nic.memory.removals() {
+            return None;
+        }
+        let rq = self.rqs.get_mut(link.rq)?;
+        // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
+        // checked when it was looked up, for as many bytes as there is room, and no region has gone
+        // since.
+        if !unsafe { link.rx.take_lone(lone, to as *mut u8) } {
+            return None;
+        }
+        rq.stash.advance(1);
+        self.expected.like = Header::NONE;
+        link.quiet = 0;
+        if header.flags().contains(RecordFlags::ASK) {
+            link.rx.ask();
+        }
+        Some(recv_wc(wr_id, like.qp(), length, RecordFlags::empty(), 0))
+    }
+
+    /// The same with all checks.
+    #[inline(always)]
+    fn receive_unexpected(&mut self, link: &mut Link, word: u64) -> Polled {
+        let Some(lone) = link.rx.lone_in(word) else { return Polled::More };
+        self.expect_nothing();
+        let Some((wc, _)) = self.receive_lone(link, lone) else { return Polled::More };
+        link.quiet = 0;
+        Polled::One(wc)
+    }
+}

@@ -1,0 +1,177 @@
+//! The poll of a conversation: what was looked up before a message came is good when it comes, or
+//! is looked up again. Each case with and without the polls in which that is done.
+
+use super::*;
+use crate::wc::{Status, WcOpcode};
+
+const INLINE: SendFlags = SendFlags::INLINE;
+
+/// Two sides of which the second has taken messages, has receives 1 and 2, and has waited if it
+/// says so: then it expects the next message.
+fn talking(waits: bool) -> (End, End) {
+    let (mut one, mut two) = pair(CAPS, true);
+    begin(&mut one, &mut two, &[256, 256]);
+    wait(&mut two, waits);
+    (one, two)
+}
+
+/// Posts twelve receives, those from number 1 on with these lengths, and uses the first two: three
+/// are fetched ahead with the first message, the second comes alone.
+fn begin(one: &mut End, two: &mut End, lengths: &[usize]) {
+    for _ in 0..2 {
+        two.recv(0, 0, 256);
+    }
+    for (n, length) in (1..).zip(lengths) {
+        two.recv(n, 4096 * n as usize, *length);
+    }
+    for _ in 2 + lengths.len()..12 {
+        two.recv(9, 0, 256);
+    }
+    for _ in 0..2 {
+        one.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll().len(), 1);
+    }
+}
+
+fn wait(end: &mut End, waits: bool) {
+    if waits {
+        assert!(end.poll().is_empty() && end.poll().is_empty());
+    }
+    assert_eq!(expects(end), waits);
+}
+
+fn expects(end: &End) -> bool {
+    unsafe { end.poller.cq.domain.enter(|inside| inside.is_expecting()) }
+}
+
+/// CP-2: every length the bell holds, with and without an acknowledgement asked for.
+#[test]
+fn an_expected_message_arrives_whole() {
+    for (waits, flags) in [(true, INLINE), (false, INLINE), (true, INLINE | SendFlags::SIGNALED)] {
+        for length in 0..=64 {
+            let (mut one, mut two) = talking(waits);
+            let bytes = pattern(length, length);
+            one.fill(0, &bytes);
+            two.fill(4096, &std::vec![0xee; length + 64]);
+            one.send(7, 0, length, flags).unwrap();
+            let got = two.poll();
+            assert_eq!(got.len(), 1, "{length} bytes");
+            assert_eq!((got[0].status, got[0].opcode), (Status::Success, WcOpcode::Recv));
+            assert_eq!((got[0].wr_id, got[0].byte_len as usize), (1, length));
+            assert_eq!(got[0].qp_num, two.qp.num());
+            assert_eq!(two.bytes(4096, length), bytes);
+            assert!(two.bytes(4096 + length, 64).iter().all(|b| *b == 0xee), "beyond {length}");
+            assert!(!expects(&two), "its receive is used");
+            let (sent, _) = settle(&mut one, &mut two);
+            assert_eq!(sent.len(), usize::from(flags.contains(SendFlags::SIGNALED)));
+            one.send(8, 0, 8, flags).unwrap();
+            assert_eq!(two.poll()[0].wr_id, 2);
+        }
+    }
+}
+
+/// MR-2: a region that goes after its receive was looked up is not written to.
+#[test]
+fn mr_2_a_region_that_goes_is_not_expected() {
+    for waits in [true, false] {
+        let (mut one, mut two) = pair(CAPS, true);
+        let bytes = std::vec![0xee_u8; 4096].leak();
+        let start = bytes.as_ptr();
+        let region = two.nic.register(Mapping::from_static(bytes), Access::LOCAL_WRITE).unwrap();
+        let addr = start as u64;
+        let sge = |at| Sge { addr: addr + at, length: 64, lkey: region.lkey() };
+        let list = [0, 1, 2, 3].map(|n| RecvWr { wr_id: n, sge: sge(64 * n) });
+        unsafe { two.srq.as_ref().unwrap().post(&list).unwrap() };
+        begin(&mut one, &mut two, &[]);
+        wait(&mut two, waits);
+        drop(region);
+        one.send(1, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!(got[0].status, Status::LocalProtection);
+        assert_eq!(sent[0].status, Status::RemoteOperation);
+        let bytes = unsafe { core::slice::from_raw_parts(start, 4096) };
+        assert!(bytes[128..].iter().all(|b| *b == 0xee));
+    }
+}
+
+/// CP-3: a message for another queue pair of the link is that one's.
+#[test]
+fn cp_3_a_message_for_another_queue_pair_is_its_own() {
+    for waits in [true, false] {
+        let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+        let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+        let mut first = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+        let mut second = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+        wire(&mut first, &mut second, &maker, &taker, 7);
+        begin(&mut one, &mut two, &[64, 64]);
+        wait(&mut two, waits);
+        let sge = one.sge(0, 8);
+        let wr = SendWr { wr_id: 1, op: SendOp::Send, flags: INLINE, sge, more: &[] };
+        unsafe { first.post(&[wr]).unwrap() };
+        assert_eq!(two.poll()[0].qp_num, second.num());
+        one.send(2, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll()[0].qp_num, two.qp.num());
+    }
+}
+
+/// Section 2.5: a message longer than the receive, and one with immediate data, are not the
+/// expected ones.
+#[test]
+fn another_kind_of_message_takes_the_way_with_all_checks() {
+    for waits in [true, false] {
+        let (mut one, mut two) = talking(waits);
+        let sge = one.sge(0, 8);
+        one.post(1, SendOp::SendWithImm(77), sge, INLINE).unwrap();
+        let got = two.poll();
+        assert_eq!((got[0].wr_id, got[0].imm), (1, 77));
+        let (mut one, mut two) = pair(CAPS, true);
+        begin(&mut one, &mut two, &[16]);
+        wait(&mut two, waits);
+        one.send(1, 0, 17, INLINE | SendFlags::SIGNALED).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!(got[0].status, Status::LocalLength);
+        assert_eq!(sent[0].status, Status::RemoteInvalidRequest);
+    }
+}
+
+/// SM-2: a queue pair that has failed takes no message more.
+#[test]
+fn sm_2_a_failed_queue_pair_expects_nothing() {
+    for waits in [true, false] {
+        let (mut one, mut two) = talking(waits);
+        two.qp.fail();
+        one.send(1, 0, 8, INLINE).unwrap();
+        let (_, got) = settle(&mut one, &mut two);
+        assert!(got.iter().all(|wc| wc.status == Status::Flushed), "{got:?}");
+    }
+}
+
+/// Section 2.7: a receive that was fetched ahead and went back to the shared queue is used once.
+#[test]
+fn a_receive_that_was_given_back_is_not_expected() {
+    let (mut one, mut two) = talking(true);
+    let nic = two.nic.clone();
+    let (cq, poller) = nic.create_cq(16, Sharing::Exclusive).unwrap();
+    let qp = make_qp(&nic, &cq, two.srq.as_ref(), CAPS);
+    let region = nic.register(mapping(4096), Access::all()).unwrap();
+    let mut third = End { nic, poller, cq, qp, region, srq: None };
+    let mut other = end(CAPS, true);
+    join(&mut other.qp, &mut third.qp, 7);
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        other.send(0, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+        let (_, got) = settle(&mut other, &mut third);
+        took.extend(got.iter().map(|wc| wc.wr_id));
+    }
+    assert_eq!(took, [2, 9, 9, 9, 9, 9, 9, 9, 9]);
+    // Nothing is left for it: it asks, and the one that has fetched one ahead gives it back.
+    other.send(0, 0, 8, INLINE).unwrap();
+    assert!(third.poll().is_empty());
+    for _ in 0..128 {
+        assert!(two.poll().is_empty());
+    }
+    assert_eq!(third.poll()[0].wr_id, 1);
+    two.recv(5, 0, 64);
+    one.send(1, 0, 8, INLINE).unwrap();
+    assert_eq!(two.poll()[0].wr_id, 5);
+}
