@@ -59,7 +59,8 @@
 //!   says the same
 //! - `ibv_reg_mr`, `ibv_dereg_mr`: [`Provider::register`]; dropped. Safely [`Buffer`] and
 //!   [`Exposed`]
-//! - `ibv_rereg_mr`, `ibv_reg_dmabuf_mr`, `ibv_alloc_dm`, `ibv_advise_mr`: not there
+//! - `ibv_rereg_mr`: [`Provider::reregister`], with a [`Rereg`]; safely [`Exposed::reregister`]
+//! - `ibv_reg_dmabuf_mr`, `ibv_alloc_dm`, `ibv_advise_mr`: not there
 //! - `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_bind_mw`, `ibv_inc_rkey`: [`Window::new`],
 //!   [`Id::bind_window`], [`Id::invalidate`]; dropped
 //! - `ibv_create_comp_channel`, `ibv_get_cq_event`, `ibv_ack_cq_events`:
@@ -108,7 +109,7 @@
 //!   [`AddressVector`]
 
 #[cfg(doc)]
-use doorbell_engine::provider::{AddressVector, FlowRule, Poller, Provider, Qp, Srq};
+use doorbell_engine::provider::{AddressVector, FlowRule, Poller, Provider, Qp, Rereg, Srq};
 #[cfg(doc)]
 use doorbell_engine::wc::{Status, Wc};
 #[cfg(doc)]

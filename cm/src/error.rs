@@ -81,6 +81,16 @@ pub struct InUse<T> {
     pub back: T,
 }
 
+/// Something could not be changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct NotChanged<T> {
+    /// Why.
+    pub cause: CmError,
+    /// What was to be changed, as it was; none if the device has lost it.
+    pub back: Option<T>,
+}
+
 /// A post was refused; what was to be posted comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("the device refused the request: {cause}")]

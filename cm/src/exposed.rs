@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use doorbell_alloc::{Ask, MapRequest};
+use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Access, Provider, Region};
 use doorbell_engine::wr::Remote;
@@ -16,8 +16,23 @@ use crate::error::CmError;
 /// Registered memory for one-sided access. Cloning gives another handle; the last one deregisters
 /// it, and from then on its key opens nothing (MR-3).
 pub struct Exposed<P: Provider> {
-    region: Arc<P::Region>,
-    len: usize,
+    pub(crate) region: Arc<P::Region>,
+    pub(crate) len: usize,
+}
+
+/// Memory for that many bytes, zeroed, that a peer on this machine can map.
+pub(crate) fn map(len: usize) -> Result<Mapping, CmError> {
+    let asked = || format!("{len} bytes for one-sided access");
+    MapRequest::new(len.max(1))
+        .pages(Ask::Plain)
+        .shared(true)
+        .map()
+        .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))
+}
+
+/// What a region for that is registered for.
+pub(crate) fn access(rights: Access) -> Access {
+    rights | Access::LOCAL_WRITE
 }
 
 impl<P: Provider> Clone for Exposed<P> {
@@ -33,13 +48,7 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `NoMemory`: what the system says to so much memory, or the device to another region.
     pub fn new(device: &P, len: usize, rights: Access) -> Result<Exposed<P>, CmError> {
-        let asked = || format!("{len} bytes for one-sided access");
-        let memory = MapRequest::new(len.max(1))
-            .pages(Ask::Plain)
-            .shared(true)
-            .map()
-            .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
-        let region = device.register(memory, rights | Access::LOCAL_WRITE)?;
+        let region = device.register(map(len)?, access(rights))?;
         Ok(Exposed { region: Arc::new(region), len })
     }
 

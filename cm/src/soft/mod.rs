@@ -39,7 +39,8 @@ use doorbell_engine::provider::soft::{
     SoftSrq, SoftWindow, SoftWq, SoftXrcd,
 };
 use doorbell_engine::provider::{
-    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Sharing, WindowKind, WqFlags,
+    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Rereg, Reregistered, Sharing,
+    WindowKind, WqFlags,
 };
 use doorbell_engine::wc::Wc;
 
@@ -177,6 +178,10 @@ impl Provider for SoftDevice {
 
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
         self.1.register(memory, access)
+    }
+
+    fn reregister(&self, region: SoftRegion, change: Rereg) -> Reregistered<SoftRegion> {
+        self.1.reregister(region, change)
     }
 
     fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {

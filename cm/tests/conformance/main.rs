@@ -32,6 +32,7 @@ mod promises;
 mod queues;
 mod raw;
 mod receive_queues;
+mod regions;
 mod segments;
 mod sends;
 mod spread;

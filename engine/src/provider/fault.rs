@@ -14,8 +14,8 @@ use std_alloc::vec::Vec;
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Sharing, Srq,
-    WindowKind,
+    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Rereg, Reregistered,
+    Sharing, Srq, WindowKind,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
@@ -125,6 +125,10 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
         self.inner.register(memory, access)
+    }
+
+    fn reregister(&self, region: P::Region, change: Rereg) -> Reregistered<P::Region> {
+        self.inner.reregister(region, change)
     }
 
     fn create_cq(

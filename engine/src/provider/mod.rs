@@ -8,6 +8,7 @@ mod extended;
 #[cfg(feature = "sim")]
 pub mod fault;
 mod frames;
+mod rereg;
 pub mod soft;
 mod transport;
 #[cfg(feature = "verbs")]
@@ -23,6 +24,7 @@ pub use self::extended::{AttrMask, CreateFlags, SendOps};
 pub use self::frames::{
     FlowRule, HASH_KEY_BYTES, HashFields, HashFunction, Mac, RxHash, Wq, WqFlags, WqState,
 };
+pub use self::rereg::{Left, Rereg, ReregFailed, ReregFlags, Reregistered};
 pub use self::transport::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Bell, WakeFds};
@@ -78,6 +80,8 @@ pub struct Caps {
     pub rd_atomic_max: u8,
     /// Extended reliable connections are there (section 2.10).
     pub xrc: bool,
+    /// What of a region can be changed ([`Provider::reregister`]).
+    pub rereg: ReregFlags,
 }
 
 impl Caps {
@@ -93,6 +97,7 @@ impl Caps {
             inline_max: 0,
             rd_atomic_max: 0,
             xrc: false,
+            rereg: ReregFlags::empty(),
         }
     }
 }
@@ -167,6 +172,17 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// # Errors
     /// Access flags that do not go together (MR-1), or the device's refusal, with its cure.
     fn register(&self, memory: Mapping, access: Access) -> Result<Self::Region, SetupError>;
+
+    /// Registers a region as something else (`ibv_rereg_mr`, MR-5): with other rights, in the
+    /// protection domain of this handle, or of other memory. The region comes back, and with it the
+    /// memory it was of, if that changed. Its keys may be new, and the old ones then open nothing;
+    /// memory windows bound to it close. To requests that use it this is as if it were
+    /// deregistered: what [`Qp::post`] and [`Srq::post`] ask for ends here.
+    ///
+    /// # Errors
+    /// `Invalid`: access flags that do not go together (MR-1), a region of another device;
+    /// `NotSupported`: the device cannot ([`Caps::rereg`]). [`ReregFailed`] says what is left.
+    fn reregister(&self, region: Self::Region, change: Rereg) -> Reregistered<Self::Region>;
 
     /// Makes a completion queue of at least `depth` entries (`ibv_create_cq`) and its reader.
     ///

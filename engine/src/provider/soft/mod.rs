@@ -85,7 +85,7 @@ use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
     Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Polled, Poller, Provider, Qp, QpCaps,
-    QpType, RxHash, Sharing, Window, WindowKind,
+    QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -296,21 +296,11 @@ impl Provider for Soft {
     }
 
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
-        let asked = || format!("a region of {} bytes with {access:?}", memory.len());
-        if !access.is_consistent() {
-            let answer = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (MR-1)";
-            return Err(SetupError::new(Code::Invalid, asked(), answer));
-        }
-        let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let shown = self.nic.memory.is_shared() && access.intersects(remote);
-        let file = if shown { (self.nic.host.name_file)(&memory) } else { None };
-        match self.nic.memory.insert(start, length, (access, self.pd.mark()), file) {
-            Some(key) => {
-                Ok(SoftRegion { nic: self.nic.clone(), memory, key, _pd: self.pd.clone() })
-            }
-            None => Err(table_full(asked())),
-        }
+        self.new_region(memory, access)
+    }
+
+    fn reregister(&self, region: SoftRegion, change: Rereg) -> Reregistered<SoftRegion> {
+        self.change_region(region, change)
     }
 
     fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {

@@ -14,7 +14,7 @@ use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use super::xrc::DefaultXrcd;
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
-use crate::provider::{Caps, Gid};
+use crate::provider::{Caps, Gid, ReregFlags};
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
 pub(super) const QPS: usize = 1 << 14;
@@ -59,6 +59,7 @@ impl Nic {
         caps.inline_max = 1024;
         caps.rd_atomic_max = ASKS_MAX as u8;
         caps.xrc = true;
+        caps.rereg = ReregFlags::all();
         let file = directory.as_ref().and_then(|mapping| (host.name_file)(mapping));
         let gid = match (host.neighbours, file) {
             (Some(neighbours), Some(file)) => gid_of(neighbours.process, file),

@@ -1,19 +1,79 @@
 //! Registered memory and memory windows, as their owners hold them.
 #![expect(unsafe_code, reason = "a region says where its bytes are")]
 
+use core::mem;
+
 use doorbell_alloc::Mapping;
+use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::nic::Nic;
 use super::pd::Pd;
-use crate::provider::{Region, Window, WindowKind};
+use super::{Soft, table_full};
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Region, Rereg, Reregistered, Window, WindowKind};
 
 /// Registered memory of the soft device.
 pub struct SoftRegion {
-    pub(super) nic: Arc<Nic>,
-    pub(super) memory: Mapping,
-    pub(super) key: u32,
-    pub(super) _pd: Pd,
+    nic: Arc<Nic>,
+    memory: Mapping,
+    key: u32,
+    access: Access,
+    pd: Pd,
+}
+
+impl Soft {
+    pub(super) fn new_region(
+        &self,
+        memory: Mapping,
+        access: Access,
+    ) -> Result<SoftRegion, SetupError> {
+        let asked = || format!("a region of {} bytes with {access:?}", memory.len());
+        if !access.is_consistent() {
+            let answer = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (MR-1)";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        match self.enter_region(&memory, access, &self.pd) {
+            Some(key) => {
+                let (nic, pd) = (self.nic.clone(), self.pd.clone());
+                Ok(SoftRegion { nic, memory, key, access, pd })
+            }
+            None => Err(table_full(asked())),
+        }
+    }
+
+    /// Enters memory in the table; its key, or `None` if that is full.
+    fn enter_region(&self, memory: &Mapping, access: Access, pd: &Pd) -> Option<u32> {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let shown = self.nic.memory.is_shared() && access.intersects(remote);
+        let file = if shown { (self.nic.host.name_file)(memory) } else { None };
+        let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        self.nic.memory.insert(start, length, (access, pd.mark()), file)
+    }
+
+    /// The region gets another entry under another key, and then loses its first one, as
+    /// deregistering and registering would do it; if there is no room, nothing has happened.
+    pub(super) fn change_region(
+        &self,
+        mut region: SoftRegion,
+        change: Rereg,
+    ) -> Reregistered<SoftRegion> {
+        if let Some(refusal) = change.refusal(Arc::ptr_eq(&self.nic, &region.nic)) {
+            return Err(change.refused(refusal, region));
+        }
+        let memory = change.memory.as_ref().unwrap_or(&region.memory);
+        let access = change.access.unwrap_or(region.access);
+        let pd = if change.pd { &self.pd } else { &region.pd };
+        let Some(key) = self.enter_region(memory, access, pd) else {
+            let cause = table_full(change.asked());
+            return Err(change.refused(cause, region));
+        };
+        (region.pd, region.access) = (pd.clone(), access);
+        // No access of a peer is under way in the old memory after this.
+        self.nic.memory.remove(mem::replace(&mut region.key, key));
+        let old = change.memory.map(|memory| mem::replace(&mut region.memory, memory));
+        Ok((region, old))
+    }
 }
 
 // SAFETY: the mapping is owned and stays at its address until the region is dropped.

@@ -15,6 +15,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::front::XrcCalls;
+use super::region;
 use super::shim::{errno, errno_text, from_c, refused};
 use super::wake::never_block;
 use super::xrc::DefaultXrcd;
@@ -243,6 +244,7 @@ impl Device {
         let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
         caps.inline_max = inline_max(context, pd);
+        caps.rereg = region::rereg_offered(pd);
         // SAFETY: the context is open; the descriptor never changes.
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
         let common_xrcd = Mutex::default();

@@ -37,7 +37,9 @@ use doorbell_alloc::Mapping;
 
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::provider::{Access, AddressVector, Caps, GRH_BYTES, Provider, Sharing, WindowKind};
+use crate::provider::{
+    Access, AddressVector, Caps, GRH_BYTES, Provider, Rereg, Reregistered, Sharing, WindowKind,
+};
 use crate::wc::Wc;
 
 impl Provider for Verbs {
@@ -68,6 +70,10 @@ impl Provider for Verbs {
 
     fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
         VerbsRegion::new(self.device(), memory, access)
+    }
+
+    fn reregister(&self, region: VerbsRegion, change: Rereg) -> Reregistered<VerbsRegion> {
+        region.change(self.device(), change)
     }
 
     /// Both kinds of sharing give the same queue: the driver locks it.

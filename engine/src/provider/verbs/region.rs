@@ -1,19 +1,23 @@
 //! Registered memory.
 #![expect(unsafe_code, reason = "memory is registered with a device by address")]
 
-use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ptr::NonNull;
+use core::mem::{self, ManuallyDrop, MaybeUninit};
+use core::ptr::{self, NonNull};
 
 use doorbell_alloc::Mapping;
-use rdma_sys::{ibv_access_flags as Flags, ibv_dereg_mr, ibv_mr, ibv_reg_mr};
+use rdma_sys::{
+    ibv_access_flags as Flags, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr, ibv_rereg_mr,
+    ibv_rereg_mr_err_code as Answer,
+};
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
+use std_alloc::vec;
 
 use super::device::Device;
 use super::shim::{errno, refused};
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Region};
+use crate::provider::{Access, Left, Region, Rereg, ReregFailed, ReregFlags, Reregistered};
 
 /// Memory registered with an RDMA device.
 pub struct VerbsRegion {
@@ -21,7 +25,7 @@ pub struct VerbsRegion {
     memory: ManuallyDrop<Mapping>,
     lkey: u32,
     rkey: u32,
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 // SAFETY: deregistering may be done on any thread; the mapping may go to any thread.
@@ -55,8 +59,104 @@ impl VerbsRegion {
         // SAFETY: the call has filled both keys.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let memory = ManuallyDrop::new(memory);
-        Ok(VerbsRegion { mr, memory, lkey, rkey, _device: device.clone() })
+        Ok(VerbsRegion { mr, memory, lkey, rkey, device: device.clone() })
     }
+
+    /// Changes it (`ibv_rereg_mr`). What the call answers says what the region is then.
+    pub(super) fn change(
+        mut self,
+        device: &Arc<Device>,
+        change: Rereg,
+    ) -> Reregistered<VerbsRegion> {
+        let (flags, name) = (change.flags(), &device.caps().device);
+        if let Some(refusal) = change.refusal(device.context() == self.device.context()) {
+            return Err(change.refused(refusal, self));
+        }
+        let offered = device.caps().rereg;
+        if !offered.contains(flags) {
+            let answer = format!("{name} can change of a region: {offered:?}");
+            let cause = SetupError::new(Code::NotSupported, change.asked(), answer)
+                .cure("drop it, and register the memory anew");
+            return Err(change.refused(cause, self));
+        }
+        let (start, length) = match &change.memory {
+            Some(memory) => (memory.as_ptr().cast(), memory.len()),
+            None => (ptr::null_mut(), 0),
+        };
+        let access = change.access.map_or(0, self::flags);
+        // SAFETY: the region and the domain are alive; the memory is valid for its length, owned
+        // here, and outlives the registration.
+        let answer = unsafe {
+            ibv_rereg_mr(self.mr.as_ptr(), flags.bits().into(), device.pd(), start, length, access)
+        };
+        let errno = errno();
+        match answer {
+            // The latter: the new region is valid, and a child gets the old memory no more.
+            0 | Answer::IBV_REREG_MR_ERR_DO_FORK_OLD => {
+                // SAFETY: the call has filled both keys.
+                (self.lkey, self.rkey) =
+                    unsafe { ((*self.mr.as_ptr()).lkey, (*self.mr.as_ptr()).rkey) };
+                if change.pd {
+                    self.device = device.clone();
+                }
+                let swap = |memory| mem::replace(&mut *self.memory, memory);
+                let old = change.memory.map(swap);
+                Ok((self, old))
+            }
+            Answer::IBV_REREG_MR_ERR_INPUT | Answer::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
+                let cause = refused(change.asked(), errno);
+                Err(change.refused(cause, self))
+            }
+            _ => {
+                let cause = refused(change.asked(), errno).cure("register the memory anew");
+                let (left, memory) = self.end(change.memory);
+                Err(ReregFailed::new(cause, Left::Memory(left), memory))
+            }
+        }
+    }
+
+    /// Gives up the registration: its memory, and what else the device may know, if it let go.
+    fn end(self, other: Option<Mapping>) -> (Option<Mapping>, Option<Mapping>) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the registration was made by `new` and ends once: `drop` does not come.
+        let answer = unsafe { ibv_dereg_mr(this.mr.as_ptr()) };
+        // SAFETY: both fields are taken once, for `this` is not dropped.
+        let (memory, device) =
+            unsafe { (ManuallyDrop::take(&mut this.memory), ptr::read(&raw const this.device)) };
+        drop(device);
+        if answer == 0 {
+            return (Some(memory), other);
+        }
+        // A device that did not let go may still write there.
+        mem::forget((memory, other));
+        (None, None)
+    }
+}
+
+/// What of a region the device can change. No call tells, so it is tried, each on a small region
+/// of its own: the man page gives up a region with which that has failed.
+pub(super) fn rereg_offered(pd: NonNull<ibv_pd>) -> ReregFlags {
+    const PIECE: usize = 64;
+    let mut bytes = vec![0_u8; 2 * PIECE];
+    let (first, second) = (bytes.as_mut_ptr(), bytes[PIECE..].as_mut_ptr());
+    let (few, more) = (Access::LOCAL_WRITE, Access::LOCAL_WRITE | Access::REMOTE_READ);
+    let works = |change: &ReregFlags| {
+        let moves = *change == ReregFlags::CHANGE_TRANSLATION;
+        let (start, length) = if moves { (second, PIECE) } else { (ptr::null_mut(), 0) };
+        let access = if *change == ReregFlags::CHANGE_ACCESS { flags(more) } else { 0 };
+        let what = change.bits().into();
+        // SAFETY: the domain is alive, and so are the bytes until the region is gone, below; nobody
+        // has its keys.
+        unsafe {
+            let mr = ibv_reg_mr(pd.as_ptr(), first.cast(), PIECE, flags(few));
+            if mr.is_null() {
+                return false;
+            }
+            let answer = ibv_rereg_mr(mr, what, pd.as_ptr(), start.cast(), length, access);
+            ibv_dereg_mr(mr) == 0 && answer == 0
+        }
+    };
+    ReregFlags::all().iter().filter(works).collect()
 }
 
 /// The access as `ibv_reg_mr` takes it.

@@ -10,6 +10,7 @@ mod held;
 mod lone;
 mod messages;
 mod one_sided;
+mod regions;
 mod unreliable;
 mod xrc;
 

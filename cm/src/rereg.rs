@@ -1,0 +1,120 @@
+//! Exposed memory registered as something else: MR-5.
+
+use std::fmt;
+use std::sync::Arc;
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Access, Left, Provider, Rereg};
+
+use crate::error::{CmError, NotChanged};
+use crate::exposed::{self, Exposed};
+
+/// What to change of exposed memory (`ibv_rereg_mr`); what is not named stays.
+///
+/// ```
+/// use doorbell_cm::{Exposed, ExposedChange, NotChanged, soft::SoftDevice};
+/// use doorbell_engine::provider::Access;
+///
+/// # type Changed = Result<Exposed<SoftDevice>, NotChanged<Exposed<SoftDevice>>>;
+/// # fn closed(device: &SoftDevice, memory: Exposed<SoftDevice>) -> Changed {
+/// let read_only = ExposedChange::new().rights(Access::REMOTE_READ);
+/// memory.reregister(device, &read_only)
+/// # }
+/// ```
+pub struct ExposedChange<P: Provider> {
+    rights: Option<Access>,
+    pd: Option<P>,
+    len: Option<usize>,
+}
+
+impl<P: Provider> Default for ExposedChange<P> {
+    fn default() -> Self {
+        ExposedChange { rights: None, pd: None, len: None }
+    }
+}
+
+impl<P: Provider> ExposedChange<P> {
+    /// Nothing yet.
+    pub fn new() -> ExposedChange<P> {
+        ExposedChange::default()
+    }
+
+    /// What peers may do (`IBV_REREG_MR_CHANGE_ACCESS`), as for [`Exposed::new`].
+    #[must_use]
+    pub fn rights(mut self, rights: Access) -> Self {
+        self.rights = Some(rights);
+        self
+    }
+
+    /// The handle to whose protection domain it goes (`IBV_REREG_MR_CHANGE_PD`).
+    #[must_use]
+    pub fn pd(mut self, pd: &P) -> Self {
+        self.pd = Some(pd.clone());
+        self
+    }
+
+    /// Other memory of `len` bytes, zeroed (`IBV_REREG_MR_CHANGE_TRANSLATION`). What is in it now
+    /// does not go along: read it first.
+    #[must_use]
+    pub fn memory(mut self, len: usize) -> Self {
+        self.len = Some(len);
+        self
+    }
+}
+
+impl<P: Provider> Exposed<P> {
+    /// Registers it as something else (`ibv_rereg_mr`, MR-5). What peers were told before may hold
+    /// no more: tell them [`Exposed::remote`] anew. A key that has changed opens nothing.
+    ///
+    /// # Errors
+    /// `Busy`: there are other handles on it, or a window is bound to it (MR-4); `Invalid`: the
+    /// device or the domain is another device's; `NotSupported`: the device cannot change that
+    /// ([`doorbell_engine::provider::Caps::rereg`]); `NoMemory`. It comes back as it was, but for
+    /// one that the device has failed to change midway: that is gone.
+    pub fn reregister(
+        self,
+        device: &P,
+        change: &ExposedChange<P>,
+    ) -> Result<Exposed<P>, NotChanged<Exposed<P>>> {
+        let refused = |cause, back| Err(NotChanged { cause, back: Some(back) });
+        let memory = match change.len.map(exposed::map).transpose() {
+            Ok(memory) => memory,
+            Err(cause) => return refused(cause, self),
+        };
+        let Exposed { region, len } = self;
+        let region = match Arc::try_unwrap(region) {
+            Ok(region) => region,
+            Err(region) => {
+                let answer = "there are other handles on it, or a window is bound to it (MR-4)";
+                let cause = CmError::new(Code::Busy, "change exposed memory", answer)
+                    .cure("drop those first");
+                return refused(cause, Exposed { region, len });
+            }
+        };
+        let access = change.rights.map(exposed::access);
+        let wanted = Rereg { memory, pd: change.pd.is_some(), access };
+        match change.pd.as_ref().unwrap_or(device).reregister(region, wanted) {
+            Ok((region, _)) => {
+                Ok(Exposed { region: Arc::new(region), len: change.len.unwrap_or(len) })
+            }
+            Err(failed) => {
+                let (cause, left, _) = failed.into_parts();
+                let back = match left {
+                    Left::Region(region) => Some(Exposed { region: Arc::new(region), len }),
+                    Left::Memory(_) => None,
+                };
+                Err(NotChanged { cause: cause.into(), back })
+            }
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for ExposedChange<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExposedChange")
+            .field("rights", &self.rights)
+            .field("pd", &self.pd.is_some())
+            .field("len", &self.len)
+            .finish()
+    }
+}
