@@ -68,7 +68,7 @@
 //! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
 //! - `ibv_create_cq`, `ibv_create_cq_ex`, `ibv_destroy_cq`: [`CompletionQueue::new`],
 //!   [`Provider::create_cq`]; dropped
-//! - `ibv_resize_cq`: not there
+//! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`Provider::resize_cq`]
 //! - `ibv_poll_cq`, `ibv_start_poll` and what follows it: [`Poller::poll`]; of one queue pair
 //!   [`Id::next_send`], [`Id::next_recv`]
 //! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
@@ -77,7 +77,7 @@
 //! - `ibv_open_xrcd`, `ibv_close_xrcd`: [`XrcDomain::open`], [`XrcDomain::close`]; without a file.
 //!   [`QpInit::xrcd`] and [`SrqInit::domain`] name it
 //! - `ibv_modify_srq`, `ibv_query_srq`: [`SharedReceive::set_limit`], [`SharedReceive::limit`],
-//!   [`SharedReceive::depth`]; resizing is not there
+//!   [`SharedReceive::depth`]; `IBV_SRQ_MAX_WR`: [`SharedReceive::resize`], [`Srq::resize`]
 //! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
 //! - `ibv_create_qp`, `ibv_create_qp_ex`, `ibv_destroy_qp`: [`ExternalQp::new`] with a
 //!   [`QpInit`]; dropped. Of an id [`Id::create_qp`]

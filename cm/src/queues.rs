@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "posts buffers that it then owns")]
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub struct CompletionQueue<P: Provider>(Arc<Queue<P>>);
 
 struct Queue<P: Provider> {
     cq: P::Cq,
-    depth: u32,
+    depth: AtomicU32,
     reader: Mutex<Reader<P>>,
 }
 
@@ -107,12 +107,24 @@ impl<P: Provider> CompletionQueue<P> {
     pub fn new(device: &P, depth: u32) -> Result<CompletionQueue<P>, CmError> {
         let (cq, poller) = device.create_cq(depth, Sharing::Shared)?;
         let reader = Mutex::new(Reader { poller, inboxes: HashMap::new(), shared: HashMap::new() });
-        Ok(CompletionQueue(Arc::new(Queue { cq, depth, reader })))
+        Ok(CompletionQueue(Arc::new(Queue { cq, depth: AtomicU32::new(depth), reader })))
     }
 
-    /// The depth asked for.
+    /// The depth asked for, or that came back when its size was changed last.
     pub fn depth(&self) -> u32 {
-        self.0.depth
+        self.0.depth.load(Ordering::Relaxed)
+    }
+
+    /// Gives it room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says for how many.
+    /// What is in it stays, and it stays armed. One that is larger may stay so.
+    ///
+    /// # Errors
+    /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
+    /// is another device's. It stays as it was.
+    pub fn resize(&self, device: &P, depth: u32) -> Result<u32, CmError> {
+        let real = device.resize_cq(&self.0.cq, depth)?;
+        self.0.depth.store(real, Ordering::Relaxed);
+        Ok(real)
     }
 
     pub(crate) fn raw(&self) -> &P::Cq {
@@ -273,7 +285,9 @@ struct Xrc<P: Provider> {
     queue: u64,
     /// Receives that may be outstanding, polled or not, so that a completion queue made here never
     /// overruns.
-    posted_max: usize,
+    posted_max: AtomicUsize,
+    /// Grows that queue along with this one.
+    device: P,
 }
 
 impl<P: Provider> Drop for Xrc<P> {
@@ -322,7 +336,8 @@ impl<P: Provider> SharedReceive<P> {
                 let queue = posted.queue();
                 cq.serve_shared(queue, true);
                 domain.count_user(true);
-                (srq, Some(Xrc { cq, domain, queue, posted_max }))
+                let (posted_max, device) = (AtomicUsize::new(posted_max), device.clone());
+                (srq, Some(Xrc { cq, domain, queue, posted_max, device }))
             }
         };
         let (users, posted) = (AtomicUsize::new(0), Mutex::new(posted));
@@ -380,6 +395,37 @@ impl<P: Provider> SharedReceive<P> {
         self.0.srq.depth()
     }
 
+    /// Gives it room for at least `depth` receives (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`, section
+    /// 2.7); [`SharedReceive::depth`] says for how many. What is in it stays. One that is larger
+    /// may stay so. A completion queue that was made along with it grows, too. Those of its queue
+    /// pairs do not: give them room first ([`CompletionQueue::resize`]), that none overruns (CP-5).
+    ///
+    /// # Errors
+    /// `Invalid`: more receives are outstanding, or the limit is more, or `depth` is 0 or over the
+    /// device's limit; `NotSupported`: the device cannot
+    /// ([`doorbell_engine::provider::Caps::srq_resize`]). It stays as it was.
+    pub fn resize(&self, depth: u32) -> Result<(), CmError> {
+        // No receive is posted meanwhile.
+        let posted = lock(&self.0.posted);
+        if posted.len() > depth as usize {
+            let answer = format!("{} receives are outstanding", posted.len());
+            let asked = format!("a shared receive queue of {depth}");
+            return Err(CmError::new(Code::Invalid, asked, answer).cure("take some back first"));
+        }
+        let own = |xrc: &&Xrc<P>| xrc.posted_max.load(Ordering::Relaxed) != usize::MAX;
+        let own = self.0.xrc.as_ref().filter(own);
+        if let Some(xrc) = own
+            && xrc.cq.depth() < depth
+        {
+            xrc.cq.resize(&xrc.device, depth)?;
+        }
+        self.0.srq.resize(depth)?;
+        if let Some(xrc) = own {
+            xrc.posted_max.store(depth as usize, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Posts receives in order, with one doorbell (`ibv_post_srq_recv`). What was taken leaves
     /// `list`; on an error the rest stays in it (PL-1).
     ///
@@ -387,7 +433,8 @@ impl<P: Provider> SharedReceive<P> {
     /// The queue is full.
     pub fn post(&self, list: &mut Vec<Buffer<P>>) -> Result<(), PostFailed> {
         let mut posted = lock(&self.0.posted);
-        let most = self.0.xrc.as_ref().map_or(usize::MAX, |xrc| xrc.posted_max);
+        let most = |xrc: &Xrc<P>| xrc.posted_max.load(Ordering::Relaxed);
+        let most = self.0.xrc.as_ref().map_or(usize::MAX, most);
         let room = most.saturating_sub(posted.len());
         let mut beyond = list.split_off(list.len().min(room));
         // SAFETY: the buffers stay in `posted`, registered and out of reach, until the device

@@ -188,6 +188,10 @@ impl Provider for SoftDevice {
         self.1.create_cq(depth, sharing)
     }
 
+    fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {
+        self.1.resize_cq(cq, depth)
+    }
+
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         self.1.create_srq(depth)
     }

@@ -35,6 +35,7 @@ mod receive_queues;
 mod regions;
 mod segments;
 mod sends;
+mod sizes;
 mod spread;
 mod states;
 mod unreliable;

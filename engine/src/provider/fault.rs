@@ -143,6 +143,10 @@ impl<P: Provider> Provider for Fault<P> {
         Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), doze: 0, dice, early }))
     }
 
+    fn resize_cq(&self, cq: &FaultCq<P>, depth: u32) -> Result<u32, SetupError> {
+        self.inner.resize_cq(&cq.inner, depth)
+    }
+
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
         let inner = self.inner.create_srq(depth)?;
         Ok(FaultSrq { inner, dice: self.dice.clone() })
@@ -311,6 +315,10 @@ impl<P: Provider> FaultSrq<P> {
 impl<P: Provider> Srq for FaultSrq<P> {
     fn depth(&self) -> u32 {
         self.inner.depth()
+    }
+
+    fn resize(&self, depth: u32) -> Result<(), SetupError> {
+        self.inner.resize(depth)
     }
 
     fn id(&self) -> u64 {

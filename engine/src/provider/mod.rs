@@ -80,6 +80,8 @@ pub struct Caps {
     pub rd_atomic_max: u8,
     /// Extended reliable connections are there (section 2.10).
     pub xrc: bool,
+    /// Shared receive queues can grow ([`Srq::resize`]).
+    pub srq_resize: bool,
     /// What of a region can be changed ([`Provider::reregister`]).
     pub rereg: ReregFlags,
 }
@@ -97,6 +99,7 @@ impl Caps {
             inline_max: 0,
             rd_atomic_max: 0,
             xrc: false,
+            srq_resize: false,
             rereg: ReregFlags::empty(),
         }
     }
@@ -193,6 +196,14 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
         depth: u32,
         sharing: Sharing,
     ) -> Result<(Self::Cq, Self::Poller), SetupError>;
+
+    /// Gives a completion queue room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says
+    /// for how many. What is in it stays, and it stays armed. One that is larger may stay so.
+    ///
+    /// # Errors
+    /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
+    /// is another device's. It stays as it was.
+    fn resize_cq(&self, cq: &Self::Cq, depth: u32) -> Result<u32, SetupError>;
 
     /// Makes a shared receive queue for at least `depth` requests (`ibv_create_srq`).
     ///
@@ -366,6 +377,14 @@ pub trait Poller {
 pub trait Srq {
     /// The depth that came back (SRQ-3).
     fn depth(&self) -> u32;
+
+    /// Gives it room for at least `depth` receives (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`, section
+    /// 2.7); [`Srq::depth`] says for how many. What is in it stays. One that is larger may stay so.
+    ///
+    /// # Errors
+    /// `Invalid`: more than that are in it, the limit is more, or `depth` is 0 or over the device's
+    /// limit; `NotSupported`: the device cannot ([`Caps::srq_resize`]). It stays as it was.
+    fn resize(&self, depth: u32) -> Result<(), SetupError>;
 
     /// By what number events name it.
     fn id(&self) -> u64;

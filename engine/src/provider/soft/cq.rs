@@ -137,6 +137,21 @@ impl CompletionQueue {
         }
     }
 
+    /// Makes room for `depth` entries; an error with their number if there are more.
+    pub(super) fn resize(&mut self, depth: u32) -> Result<(), u32> {
+        let count = self.tail.wrapping_sub(self.head);
+        if count > depth {
+            return Err(count);
+        }
+        let fresh = CompletionQueue::new(depth, None);
+        let mut ring = fresh.ring;
+        for place in ring.iter_mut().take(count as usize) {
+            *place = self.pop().unwrap_or_default();
+        }
+        (self.ring, self.depth, self.head, self.tail) = (ring, depth, 0, count);
+        Ok(())
+    }
+
     /// True once after an overrun: its queue pairs are to fail.
     pub(super) fn take_overrun(&mut self) -> bool {
         let overrun = self.health == Health::Overrun;

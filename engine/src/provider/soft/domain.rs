@@ -220,6 +220,16 @@ impl Domain {
         unsafe { self.enter(|inside| inside.cqs[index] = CompletionQueue::gone()) };
     }
 
+    /// Gives a completion queue another size; what is in it is too many otherwise. One of an
+    /// exclusive domain has no entries.
+    pub(super) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
+        if self.sharing == Sharing::Exclusive {
+            return Ok(());
+        }
+        // SAFETY: a shared domain is locked by `enter`.
+        unsafe { self.enter(|inside| inside.cqs[index].resize(depth)) }
+    }
+
     /// By what number events name a completion queue.
     pub(super) fn cq_id(&self, index: usize) -> u64 {
         u64::from(self.id) << 32 | index as u64

@@ -321,6 +321,23 @@ impl Provider for Soft {
         Ok((cq.clone(), SoftPoller { cq }))
     }
 
+    /// A queue that is [`Sharing::Exclusive`] keeps no entries, so that any size will do.
+    fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {
+        check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
+        let asked = || format!("a completion queue of {depth}");
+        if !Arc::ptr_eq(&self.nic, &cq.place.nic) {
+            let answer = "the queue is of another device";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        match cq.domain.resize_cq(cq.index, depth) {
+            Ok(()) => Ok(depth),
+            Err(count) => {
+                let answer = format!("{count} completions are in it (CP-8)");
+                Err(SetupError::new(Code::Invalid, asked(), answer).cure("poll them first"))
+            }
+        }
+    }
+
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
         let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));

@@ -60,6 +60,7 @@ impl Nic {
         caps.rd_atomic_max = ASKS_MAX as u8;
         caps.xrc = true;
         caps.rereg = ReregFlags::all();
+        caps.srq_resize = true;
         let file = directory.as_ref().and_then(|mapping| (host.name_file)(mapping));
         let gid = match (host.neighbours, file) {
             (Some(neighbours), Some(file)) => gid_of(neighbours.process, file),

@@ -23,6 +23,8 @@ pub(super) const STASH: usize = 32;
 /// The queue proper: a ring of posted receives.
 struct Ring {
     slots: Box<[RecvWr]>,
+    /// Receives it takes, those among them that are fetched ahead and not used.
+    depth: u32,
     head: u32,
     tail: u32,
     /// The domains, by their number here.
@@ -62,6 +64,11 @@ impl Ring {
     }
 }
 
+/// A ring for that many.
+fn slots_for(depth: u32) -> Box<[RecvWr]> {
+    vec![RecvWr::default(); depth.max(1).next_power_of_two() as usize].into_boxed_slice()
+}
+
 /// A receive queue.
 pub(super) struct RecvQueue {
     /// Unique within the device.
@@ -69,7 +76,6 @@ pub(super) struct RecvQueue {
     /// The protection domain it belongs to.
     pd: PdMark,
     ring: Mutex<Ring>,
-    depth: u32,
     /// Domains that consume from it.
     users: AtomicU32,
     /// A domain found it empty while another may hold some ahead.
@@ -79,20 +85,19 @@ pub(super) struct RecvQueue {
 impl RecvQueue {
     /// A queue for `depth` receives, in memory of that domain.
     pub(super) fn new(id: u32, depth: u32, pd: PdMark) -> RecvQueue {
-        let size = depth.max(1).next_power_of_two() as usize;
-        let slots = vec![RecvWr::default(); size].into_boxed_slice();
+        let slots = slots_for(depth);
         RecvQueue {
             id,
             pd,
             ring: Mutex::new(Ring {
                 slots,
+                depth,
                 head: 0,
                 tail: 0,
                 claims: Vec::new(),
                 limit: 0,
                 starved: false,
             }),
-            depth,
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
         }
@@ -103,7 +108,24 @@ impl RecvQueue {
     }
 
     pub(super) fn depth(&self) -> u32 {
-        self.depth
+        self.ring.lock().depth
+    }
+
+    /// Makes room for `depth` receives; an error, and nothing done, if that is fewer than it has,
+    /// with those fetched ahead, or than its limit: that number.
+    pub(super) fn resize(&self, depth: u32) -> Result<(), u32> {
+        let mut slots = slots_for(depth);
+        let mut ring = self.ring.lock();
+        let least = (ring.len() + ring.ahead()).max(ring.limit);
+        if depth < least {
+            return Err(least);
+        }
+        let (count, mask) = (ring.len(), ring.slots.len() - 1);
+        for (place, at) in slots.iter_mut().take(count as usize).zip(ring.head as usize..) {
+            *place = ring.slots[at & mask];
+        }
+        (ring.slots, ring.depth, ring.head, ring.tail) = (slots, depth, 0, count);
+        Ok(())
     }
 
     pub(super) fn pd(&self) -> PdMark {
@@ -136,8 +158,8 @@ impl RecvQueue {
     /// Adds receives at the end: all, or those before the first that has no room (PL-5).
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
-        let mut room = self.depth.saturating_sub(ring.len());
-        if room < self.depth / 2 || list.len() > room as usize {
+        let mut room = ring.depth.saturating_sub(ring.len());
+        if room < ring.depth / 2 || list.len() > room as usize {
             room = room.saturating_sub(ring.ahead());
         }
         let take = list.len().min(room as usize);
@@ -370,6 +392,32 @@ mod tests {
         assert!(!queue.is_wanted());
         assert_eq!(one.len(), 0);
         assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
+    }
+
+    /// Section 2.7: another size loses no receive and keeps their order, also of those that are
+    /// fetched ahead and come back; one too small changes nothing.
+    #[test]
+    fn a_queue_of_another_size_has_the_same_receives() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut stash = attach(&queue);
+        let list: Vec<_> = (0..128).map(wr).collect();
+        queue.post(&list[..64]).unwrap();
+        let _ = queue.fetch(&mut stash, false);
+        stash.advance(10);
+        queue.post(&list[64..74]).unwrap();
+        assert_eq!((stash.len(), queue.resize(63)), (6, Err(64)));
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0, "it is as it was");
+        queue.resize(100).unwrap();
+        queue.post(&list[74..110]).unwrap();
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
+        queue.give_back(&mut stash);
+        queue.resize(100).unwrap();
+        assert_eq!(drain(&queue, &mut stash), (10..110).collect::<Vec<_>>());
+        queue.set_limit(8);
+        assert_eq!(queue.resize(7), Err(8));
+        queue.resize(8).unwrap();
+        assert_eq!(queue.post(&list[..9]).unwrap_err().accepted, 8);
+        assert_eq!(drain(&queue, &mut stash), (0..8).collect::<Vec<_>>());
     }
 
     /// Section 2.7: one event, when fewer than the limit are left, however many were fetched ahead

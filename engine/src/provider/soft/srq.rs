@@ -4,6 +4,7 @@
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
+use super::check_depth;
 use super::nic::Nic;
 use super::pd::Pd;
 use super::recvq::RecvQueue;
@@ -25,6 +26,15 @@ pub struct SoftSrq {
 impl Srq for SoftSrq {
     fn depth(&self) -> u32 {
         self.queue.depth()
+    }
+
+    fn resize(&self, depth: u32) -> Result<(), SetupError> {
+        let what = "shared receive queue";
+        check_depth(what, depth, self.nic.caps.srq_wr_max)?;
+        self.queue.resize(depth).map_err(|least| {
+            let answer = format!("{least} receives are in it, or that is its limit");
+            SetupError::new(Code::Invalid, format!("a {what} of {depth}"), answer)
+        })
     }
 
     fn id(&self) -> u64 {

@@ -5,14 +5,14 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_wc};
+use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::device::Device;
-use super::shim::{errno, refused, to_c};
+use super::shim::{errno, from_c, refused, to_c};
 use super::wake::{self, Channel};
-use crate::error::SetupError;
+use crate::error::{Code, SetupError};
 use crate::provider::Poller;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
@@ -50,6 +50,25 @@ impl VerbsCq {
         let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
         let cq = NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?;
         Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
+    }
+
+    pub(super) fn resize(&self, device: &Device, depth: u32) -> Result<u32, SetupError> {
+        let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
+        if device.context() != self.0.device.context() {
+            let answer = "the queue is of another device";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        device.check_depth("completion queue", depth, device.caps().cqe_max)?;
+        // SAFETY: the queue lives while its handle does; the driver keeps polls out meanwhile.
+        match unsafe { ibv_resize_cq(self.as_ptr(), to_c(depth)) } {
+            // SAFETY: the call has written the real figure.
+            0 => Ok(from_c(unsafe { (*self.as_ptr()).cqe })),
+            answer => {
+                let error = refused(asked(), answer);
+                let full = error.code() == Code::Invalid;
+                Err(if full { error.cure("poll what is in it first (CP-8)") } else { error })
+            }
+        }
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.

@@ -359,6 +359,7 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     caps.srq_wr_max = from_c(attr.max_srq_wr);
     caps.message_max = message_max;
     caps.xrc = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_XRC.0 != 0;
+    caps.srq_resize = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0 != 0;
     let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
     // 255 means "the maximum" where the figure is used.
     caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();

@@ -86,6 +86,10 @@ impl Provider for Verbs {
         Ok((cq.clone(), VerbsPoller::new(cq)))
     }
 
+    fn resize_cq(&self, cq: &VerbsCq, depth: u32) -> Result<u32, SetupError> {
+        cq.resize(self.device(), depth)
+    }
+
     fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
         VerbsSrq::new(self.device(), depth)
     }

@@ -4,6 +4,7 @@
 use core::ffi::c_int;
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{
     ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq, ibv_recv_wr, ibv_srq,
@@ -30,7 +31,7 @@ pub struct VerbsSrq(Arc<Queue>);
 
 struct Queue {
     srq: NonNull<ibv_srq>,
-    depth: u32,
+    depth: AtomicU32,
     /// Of an XRC domain: its number.
     number: Option<u32>,
     device: Arc<Device>,
@@ -54,7 +55,7 @@ impl VerbsSrq {
         let srq = unsafe { ibv_create_srq(device.pd(), &raw mut init) };
         let asked = || format!("a shared receive queue of {depth} on {}", device.caps().device);
         let srq = NonNull::new(srq).ok_or_else(|| refused(asked(), errno()))?;
-        let depth = init.attr.max_wr.max(depth);
+        let depth = AtomicU32::new(init.attr.max_wr.max(depth));
         let device = device.clone();
         Ok(VerbsSrq(Arc::new(Queue { srq, depth, number: None, device, _used: None })))
     }
@@ -69,6 +70,7 @@ impl VerbsSrq {
         device.check_depth("shared receive queue", depth, device.caps().srq_wr_max)?;
         let (srq, depth, number) = xrcd.create_srq(device, cq, depth)?;
         let (device, used) = (device.clone(), Some((cq.clone(), xrcd.clone())));
+        let depth = AtomicU32::new(depth);
         Ok(VerbsSrq(Arc::new(Queue { srq, depth, number: Some(number), device, _used: used })))
     }
 
@@ -88,7 +90,34 @@ impl Drop for Queue {
 
 impl Srq for VerbsSrq {
     fn depth(&self) -> u32 {
-        self.0.depth
+        self.0.depth.load(Ordering::Relaxed)
+    }
+
+    /// Only ever larger: a kernel's own device may lose the queue when it refuses a smaller one.
+    fn resize(&self, depth: u32) -> Result<(), SetupError> {
+        let (caps, what) = (self.0.device.caps(), "shared receive queue");
+        let asked = || format!("a {what} of {depth} on {}", caps.device);
+        self.0.device.check_depth(what, depth, caps.srq_wr_max)?;
+        if !caps.srq_resize {
+            return Err(SetupError::new(Code::NotSupported, asked(), "its size is fixed")
+                .cure("make it as large as it will have to be"));
+        }
+        if depth <= self.depth() {
+            return Ok(());
+        }
+        let mut attr = ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0.cast_signed();
+        // SAFETY: the queue lives while its handle does; the mask names what is set.
+        let answer = unsafe { ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) };
+        if answer != 0 {
+            return Err(refused(asked(), answer));
+        }
+        // SAFETY: as above; the call fills the structure.
+        if unsafe { ibv_query_srq(self.as_ptr(), &raw mut attr) } != 0 {
+            attr.max_wr = depth;
+        }
+        self.0.depth.store(attr.max_wr.max(depth), Ordering::Relaxed);
+        Ok(())
     }
 
     fn id(&self) -> u64 {
@@ -101,9 +130,9 @@ impl Srq for VerbsSrq {
 
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
         let asked = || format!("a limit of {limit} on a receive queue");
-        if limit > self.0.depth {
+        if limit > self.depth() {
             // Some drivers take it, and the event comes at once.
-            let answer = format!("the queue is for {} receives", self.0.depth);
+            let answer = format!("the queue is for {} receives", self.depth());
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
