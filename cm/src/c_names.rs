@@ -66,11 +66,14 @@
 //! - `ibv_create_comp_channel`, `ibv_get_cq_event`, `ibv_ack_cq_events`:
 //!   [`CompletionQueue::wait`], or the descriptors of [`Poller::wake_fds`]
 //! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
-//! - `ibv_create_cq`, `ibv_create_cq_ex`, `ibv_destroy_cq`: [`CompletionQueue::new`],
-//!   [`Provider::create_cq`]; dropped
+//! - `ibv_create_cq`, `ibv_destroy_cq`: [`CompletionQueue::new`], [`CompletionQueue::with`] a
+//!   [`CqInit`], which has the `comp_vector`; [`Provider::create_cq`]; dropped
+//! - `ibv_create_cq_ex`: [`CompletionQueue::with`] fields or flags, [`Provider::create_cq_ex`];
+//!   `SINGLE_THREADED`, flow tags and tag matching are not there
 //! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`Provider::resize_cq`]
-//! - `ibv_poll_cq`, `ibv_start_poll` and what follows it: [`Poller::poll`]; of one queue pair
-//!   [`Id::next_send`], [`Id::next_recv`]
+//! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Id::next_send`], [`Id::next_recv`]
+//! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`, `ibv_wc_read_byte_len` and the others:
+//!   [`PollerEx::next`], [`Completion::extended`]: each is read whole
 //! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
 //!   [`SharedReceive::with`] an [`SrqInit`], [`Provider::create_srq`]; dropped
 //! - `ibv_get_srq_num`: [`SharedReceive::number`], [`Srq::number`]
@@ -109,7 +112,9 @@
 //!   [`AddressVector`]
 
 #[cfg(doc)]
-use doorbell_engine::provider::{AddressVector, FlowRule, Poller, Provider, Qp, Rereg, Srq};
+use doorbell_engine::provider::{
+    AddressVector, CqInit, FlowRule, Poller, PollerEx, Provider, Qp, Rereg, Srq,
+};
 #[cfg(doc)]
 use doorbell_engine::wc::{Status, Wc};
 #[cfg(doc)]

@@ -3,13 +3,14 @@
 use std::fmt;
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
-use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
+use doorbell_engine::provider::{Provider, WcEx};
+use doorbell_engine::wc::{Status, WcFlags, WcOpcode};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
 use crate::error::CmError;
 use crate::fabric::Fabric;
+use crate::queues::Polled;
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {
@@ -58,6 +59,9 @@ pub struct Completion<P: Provider> {
     /// The VLAN tag that was taken out of a frame (QX-6); on the verbs device never there: its
     /// completions of this kind do not say.
     pub vlan_tag: Option<u16>,
+    /// All fields that its completion queue was asked for, of an extended one
+    /// ([`crate::CompletionQueue::with`]).
+    pub extended: Option<Box<WcEx>>,
 }
 
 impl<P: Provider> Completion<P> {
@@ -97,11 +101,13 @@ impl<P: Provider> fmt::Debug for Completion<P> {
             .field("src_qp", &self.src_qp)
             .field("invalidated", &self.invalidated)
             .field("vlan_tag", &self.vlan_tag)
+            .field("extended", &self.extended)
             .finish()
     }
 }
 
-pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Completion<P> {
+pub(crate) fn completion<P: Provider>(polled: Polled, buffer: Option<Buffer<P>>) -> Completion<P> {
+    let Polled { wc, extended } = polled;
     let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
     let len = match wc.opcode {
         _ if !wc.status.is_ok() => 0,
@@ -124,5 +130,6 @@ pub(crate) fn completion<P: Provider>(wc: &Wc, buffer: Option<Buffer<P>>) -> Com
         invalidated: word(WcFlags::WITH_INV),
         vlan_tag: word(WcFlags::CVLAN).map(|tag| tag as u16),
         buffer,
+        extended,
     }
 }

@@ -670,31 +670,32 @@ impl<F: Fabric> QueuePair<F> {
     /// The next completed send, if there is one.
     pub(crate) fn poll_send(&mut self) -> Option<Completion<F>> {
         loop {
-            let wc = self.send_cq.as_ref()?.take(self.qp.num(), false)?;
+            let polled = self.send_cq.as_ref()?.take(self.qp.num(), false)?;
+            let number = polled.wc.wr_id;
             // Checked against our own count: a device that names what it does not have is not
             // believed.
-            let Some(before) = wc.wr_id.checked_sub(self.sent_first) else { continue };
+            let Some(before) = number.checked_sub(self.sent_first) else { continue };
             if before >= self.sent.len() as u64 {
                 continue;
             }
             let earlier = self.sent.drain(..before as usize);
             self.retired.extend(earlier.filter_map(|sent| sent.buffer));
-            self.sent_first = wc.wr_id + 1;
+            self.sent_first = number + 1;
             let buffer = self.sent.pop_front().and_then(|sent| sent.buffer);
-            return Some(completion(&wc, buffer));
+            return Some(completion(polled, buffer));
         }
     }
 
     /// The next completed receive, if there is one.
     pub(crate) fn poll_recv(&mut self) -> Option<Completion<F>> {
         loop {
-            let wc = self.recv_cq.as_ref()?.take(self.qp.num(), true)?;
+            let polled = self.recv_cq.as_ref()?.take(self.qp.num(), true)?;
             let buffer = match &self.srq {
-                Some(srq) => srq.take(&wc),
-                None => self.posted.take(&wc),
+                Some(srq) => srq.take(&polled.wc),
+                None => self.posted.take(&polled.wc),
             };
             if let Some(buffer) = buffer {
-                return Some(completion(&wc, Some(buffer)));
+                return Some(completion(polled, Some(buffer)));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Poller, Provider, Sharing, Srq};
+use doorbell_engine::provider::{CqInit, Poller, PollerEx, Provider, Sharing, Srq, WcEx, WcFields};
 use doorbell_engine::wc::Wc;
 use doorbell_engine::wr::{PostCause, RecvWr};
 
@@ -26,6 +26,10 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Numbers each queue has: so many low bits.
 const NUMBERS: u32 = 40;
+
+/// Fields that every completion has here.
+const NEEDED: WcFields =
+    WcFields::BYTE_LEN.union(WcFields::IMM).union(WcFields::QP_NUM).union(WcFields::SRC_QP);
 
 /// Completions taken with one poll.
 const BATCH: usize = 16;
@@ -58,38 +62,74 @@ struct Queue<P: Provider> {
 
 /// The one reader, and what it has read for queue pairs that have not asked yet.
 struct Reader<P: Provider> {
-    poller: P::Poller,
+    poller: Source<P>,
     inboxes: HashMap<u32, Inbox>,
     /// Receives of shared queues that complete here, whichever queue pair took them.
-    shared: HashMap<u64, VecDeque<Wc>>,
+    shared: HashMap<u64, VecDeque<Polled>>,
+}
+
+/// Where a reader reads.
+enum Source<P: Provider> {
+    Plain(P::Poller),
+    Extended(P::PollerEx),
+}
+
+/// A completion that was polled.
+pub(crate) struct Polled {
+    pub(crate) wc: Wc,
+    /// The same, of an extended queue.
+    pub(crate) extended: Option<Box<WcEx>>,
+}
+
+impl<P: Provider> Source<P> {
+    /// As far as all are alike.
+    fn waker(&mut self) -> &mut dyn Poller {
+        match self {
+            Source::Plain(poller) => poller,
+            Source::Extended(poller) => poller,
+        }
+    }
 }
 
 impl<P: Provider> Reader<P> {
     /// Polls once, and gives each completion to whom it is for.
     fn poll(&mut self) {
         let mut out = [Wc::default(); BATCH];
-        let count = self.poller.poll(&mut out);
-        for wc in &out[..count] {
-            let receive = wc.wr_id & RECEIVE != 0;
-            if receive && let Some(inbox) = self.shared.get_mut(&queue_of(wc.wr_id)) {
-                inbox.push_back(*wc);
-                continue;
+        match &mut self.poller {
+            Source::Plain(poller) => {
+                let count = poller.poll(&mut out);
+                for wc in &out[..count] {
+                    self.hand_out(Polled { wc: *wc, extended: None });
+                }
             }
-            // Of a queue pair that is gone: nobody waits for it (QX-17).
-            let Some(inbox) = self.inboxes.get_mut(&wc.qp_num) else { continue };
-            if receive {
-                inbox.receives.push_back(*wc);
-            } else {
-                inbox.sends.push_back(*wc);
+            Source::Extended(poller) => {
+                if let Some(whole) = poller.next() {
+                    self.hand_out(Polled { wc: whole.plain(), extended: Some(Box::new(whole)) });
+                }
             }
+        }
+    }
+
+    fn hand_out(&mut self, polled: Polled) {
+        let receive = polled.wc.wr_id & RECEIVE != 0;
+        if receive && let Some(inbox) = self.shared.get_mut(&queue_of(polled.wc.wr_id)) {
+            inbox.push_back(polled);
+            return;
+        }
+        // Of a queue pair that is gone: nobody waits for it (QX-17).
+        let Some(inbox) = self.inboxes.get_mut(&polled.wc.qp_num) else { return };
+        if receive {
+            inbox.receives.push_back(polled);
+        } else {
+            inbox.sends.push_back(polled);
         }
     }
 }
 
 #[derive(Default)]
 struct Inbox {
-    sends: VecDeque<Wc>,
-    receives: VecDeque<Wc>,
+    sends: VecDeque<Polled>,
+    receives: VecDeque<Polled>,
 }
 
 impl<P: Provider> Clone for CompletionQueue<P> {
@@ -105,7 +145,26 @@ impl<P: Provider> CompletionQueue<P> {
     /// # Errors
     /// `Invalid`: `depth` 0 or over the device's limit.
     pub fn new(device: &P, depth: u32) -> Result<CompletionQueue<P>, CmError> {
-        let (cq, poller) = device.create_cq(depth, Sharing::Shared)?;
+        CompletionQueue::with(device, &CqInit::new(depth))
+    }
+
+    /// Makes one as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`, CP-9):
+    /// then each [`Completion`] has the fields asked for in [`Completion::extended`], besides those
+    /// that each has.
+    ///
+    /// # Errors
+    /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:
+    /// it lacks a field or a flag ([`doorbell_engine::provider::Caps::wc_fields`]).
+    pub fn with(device: &P, init: &CqInit) -> Result<CompletionQueue<P>, CmError> {
+        let depth = init.depth;
+        let (cq, poller) = if init.is_extended() {
+            let fields = init.fields | NEEDED;
+            let (cq, poller) = device.create_cq_ex(&CqInit { fields, ..*init })?;
+            (cq, Source::Extended(poller))
+        } else {
+            let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, init.comp_vector)?;
+            (cq, Source::Plain(poller))
+        };
         let reader = Mutex::new(Reader { poller, inboxes: HashMap::new(), shared: HashMap::new() });
         Ok(CompletionQueue(Arc::new(Queue { cq, depth: AtomicU32::new(depth), reader })))
     }
@@ -143,7 +202,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// # Errors
     /// The device's refusal.
     pub fn arm(&self, solicited: bool) -> Result<(), CmError> {
-        Ok(lock(&self.0.reader).poller.arm(solicited)?)
+        Ok(lock(&self.0.reader).poller.waker().arm(solicited)?)
     }
 
     /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
@@ -154,7 +213,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// What the system answers; `NotSupported` where nobody can be woken.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
         let asked = "wait for a completion";
-        let fds = lock(&self.0.reader).poller.wake_fds();
+        let fds = lock(&self.0.reader).poller.waker().wake_fds();
         let fds = fds.ok_or_else(|| {
             CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
         })?;
@@ -163,7 +222,7 @@ impl<P: Provider> CompletionQueue<P> {
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let ready = readable(&fds, left).map_err(|error| CmError::from_io(asked, &error))?;
-            if lock(&self.0.reader).poller.woken() {
+            if lock(&self.0.reader).poller.waker().woken() {
                 return Ok(true);
             }
             if !ready {
@@ -183,7 +242,7 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// The oldest completion of a queue pair's sends or receives.
-    pub(crate) fn take(&self, qp: u32, receive: bool) -> Option<Wc> {
+    pub(crate) fn take(&self, qp: u32, receive: bool) -> Option<Polled> {
         let reader = &mut *lock(&self.0.reader);
         let waiting = |inboxes: &mut HashMap<u32, Inbox>| {
             let inbox = inboxes.get_mut(&qp)?;
@@ -207,7 +266,7 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// The oldest completion of a shared queue's receives.
-    fn take_shared(&self, queue: u64) -> Option<Wc> {
+    fn take_shared(&self, queue: u64) -> Option<Polled> {
         let reader = &mut *lock(&self.0.reader);
         let waiting = reader.shared.get_mut(&queue)?.pop_front();
         waiting.or_else(|| {
@@ -359,10 +418,10 @@ impl<P: Provider> SharedReceive<P> {
     pub fn poll(&self) -> Option<Completion<P>> {
         let xrc = self.0.xrc.as_ref()?;
         loop {
-            let wc = xrc.cq.take_shared(xrc.queue)?;
+            let polled = xrc.cq.take_shared(xrc.queue)?;
             // A device that names what it does not have is not believed.
-            if let Some(buffer) = self.take(&wc) {
-                return Some(completion(&wc, Some(buffer)));
+            if let Some(buffer) = self.take(&polled.wc) {
+                return Some(completion(polled, Some(buffer)));
             }
         }
     }

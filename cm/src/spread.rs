@@ -116,11 +116,11 @@ impl<F: Fabric> WorkQueue<F> {
     pub fn next(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
         let end = Instant::now().checked_add(limit);
         loop {
-            if let Some(wc) = self.0.cq.take(self.num(), true) {
+            if let Some(polled) = self.0.cq.take(self.num(), true) {
                 // Checked against our own count: a device that names what it does not have is not
                 // believed.
-                if let Some(buffer) = lock(&self.0.posted).take(&wc) {
-                    return Ok(completion(&wc, Some(buffer)));
+                if let Some(buffer) = lock(&self.0.posted).take(&polled.wc) {
+                    return Ok(completion(polled, Some(buffer)));
                 }
                 continue;
             }

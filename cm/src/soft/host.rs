@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use doorbell_alloc::Mapping;
 use doorbell_engine::error::Code;
@@ -33,12 +34,19 @@ pub(super) fn host() -> io::Result<Host> {
     register_for_barriers();
     Ok(Host {
         clock: super::monotonic_ns,
+        wallclock: wallclock_ns,
         seed,
         name_file: |memory| name_of(memory.fd()?),
         bell,
         barrier: || membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED),
         neighbours: Some(neighbours()),
     })
+}
+
+/// Nanoseconds since 1970; 0 before.
+fn wallclock_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A new bell; `None` if there are no descriptors left. It is a pipe, opened once for both ends: an

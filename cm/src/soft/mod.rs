@@ -35,12 +35,12 @@ use doorbell_alloc::Mapping;
 use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
-    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftQp, SoftRegion,
-    SoftSrq, SoftWindow, SoftWq, SoftXrcd,
+    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftPollerEx, SoftQp,
+    SoftRegion, SoftSrq, SoftWindow, SoftWq, SoftXrcd,
 };
 use doorbell_engine::provider::{
-    Access, AddressVector, Caps, FlowRule, GRH_BYTES, Provider, Rereg, Reregistered, Sharing,
-    WindowKind, WqFlags,
+    Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Provider, Rereg, Reregistered,
+    Sharing, WindowKind, WqFlags,
 };
 use doorbell_engine::wc::Wc;
 
@@ -154,6 +154,7 @@ impl Provider for SoftDevice {
     type Region = SoftRegion;
     type Cq = SoftCq;
     type Poller = SoftPoller;
+    type PollerEx = SoftPollerEx;
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
@@ -184,8 +185,17 @@ impl Provider for SoftDevice {
         self.1.reregister(region, change)
     }
 
-    fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
-        self.1.create_cq(depth, sharing)
+    fn create_cq_on(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+        comp_vector: u32,
+    ) -> Result<(SoftCq, SoftPoller), SetupError> {
+        self.1.create_cq_on(depth, sharing, comp_vector)
+    }
+
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(SoftCq, SoftPollerEx), SetupError> {
+        self.1.create_cq_ex(init)
     }
 
     fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {

@@ -11,6 +11,7 @@ mod harness;
 mod bed;
 mod cm_events;
 mod completions;
+mod cq_ex;
 mod datagrams;
 mod domains;
 mod drops;

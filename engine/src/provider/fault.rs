@@ -14,8 +14,8 @@ use std_alloc::vec::Vec;
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AddressVector, Caps, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Rereg, Reregistered,
-    Sharing, Srq, WindowKind,
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Rereg,
+    Reregistered, Sharing, Srq, WindowKind,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
@@ -101,6 +101,7 @@ impl<P: Provider> Provider for Fault<P> {
     type Region = P::Region;
     type Cq = FaultCq<P>;
     type Poller = FaultPoller<P>;
+    type PollerEx = P::PollerEx;
     type Srq = FaultSrq<P>;
     type Window = P::Window;
     type Qp = FaultQp<P>;
@@ -131,12 +132,19 @@ impl<P: Provider> Provider for Fault<P> {
         self.inner.reregister(region, change)
     }
 
-    fn create_cq(
+    /// Without faults: no worker has one.
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(Self::Cq, P::PollerEx), SetupError> {
+        let (inner, poller) = self.inner.create_cq_ex(init)?;
+        Ok((FaultCq { inner, early: Arc::default() }, poller))
+    }
+
+    fn create_cq_on(
         &self,
         depth: u32,
         sharing: Sharing,
+        comp_vector: u32,
     ) -> Result<(Self::Cq, Self::Poller), SetupError> {
-        let (cq, poller) = self.inner.create_cq(depth, sharing)?;
+        let (cq, poller) = self.inner.create_cq_on(depth, sharing, comp_vector)?;
         let early = Arc::default();
         let cq = FaultCq { inner: cq, early };
         let (dice, early) = (self.dice.clone(), cq.early.clone());

@@ -4,6 +4,7 @@
 //! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
 //! doorbell. An empty poll is 0, not an error.
 
+mod cq_ex;
 mod extended;
 #[cfg(feature = "sim")]
 pub mod fault;
@@ -20,6 +21,7 @@ use std_alloc::string::String;
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
+pub use self::cq_ex::{CqFlags, CqInit, PollerEx, WcEx, WcFields};
 pub use self::extended::{AttrMask, CreateFlags, SendOps};
 pub use self::frames::{
     FlowRule, HASH_KEY_BYTES, HashFields, HashFunction, Mac, RxHash, Wq, WqFlags, WqState,
@@ -80,6 +82,12 @@ pub struct Caps {
     pub rd_atomic_max: u8,
     /// Extended reliable connections are there (section 2.10).
     pub xrc: bool,
+    /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
+    pub comp_vectors: u32,
+    /// Fields that completions can be asked for ([`Provider::create_cq_ex`]).
+    pub wc_fields: WcFields,
+    /// Flags that such a queue can be made with.
+    pub cq_flags: CqFlags,
     /// Shared receive queues can grow ([`Srq::resize`]).
     pub srq_resize: bool,
     /// What of a region can be changed ([`Provider::reregister`]).
@@ -99,6 +107,9 @@ impl Caps {
             inline_max: 0,
             rd_atomic_max: 0,
             xrc: false,
+            comp_vectors: 0,
+            wc_fields: WcFields::empty(),
+            cq_flags: CqFlags::empty(),
             srq_resize: false,
             rereg: ReregFlags::empty(),
         }
@@ -137,6 +148,8 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     type Cq: Clone + Send + Sync + 'static;
     /// The one reader of a completion queue.
     type Poller: Poller + Send + 'static;
+    /// The one reader of an extended completion queue.
+    type PollerEx: PollerEx + Send + 'static;
     /// A shared receive queue; several workers post to it.
     type Srq: Srq + Clone + Send + Sync + 'static;
     /// A memory window.
@@ -195,7 +208,29 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
         &self,
         depth: u32,
         sharing: Sharing,
+    ) -> Result<(Self::Cq, Self::Poller), SetupError> {
+        self.create_cq_on(depth, sharing, 0)
+    }
+
+    /// As [`Provider::create_cq`], on that completion vector (`comp_vector`): which of the device's
+    /// interrupts wakes who waits.
+    ///
+    /// # Errors
+    /// As there; `Invalid`: the device has no such vector ([`Caps::comp_vectors`]).
+    fn create_cq_on(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+        comp_vector: u32,
     ) -> Result<(Self::Cq, Self::Poller), SetupError>;
+
+    /// Makes an extended completion queue (`ibv_create_cq_ex`, CP-9) and its reader. Queue pairs
+    /// take it as any other; it is [`Sharing::Shared`].
+    ///
+    /// # Errors
+    /// As for [`Provider::create_cq_on`]; `NotSupported`: the device lacks one of the fields or
+    /// flags ([`Caps::wc_fields`], [`Caps::cq_flags`]), or such queues at all.
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(Self::Cq, Self::PollerEx), SetupError>;
 
     /// Gives a completion queue room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says
     /// for how many. What is in it stays, and it stays armed. One that is larger may stay so.

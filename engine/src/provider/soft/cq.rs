@@ -33,9 +33,27 @@ impl Retire {
     }
 }
 
+/// What an extended queue does besides.
+#[derive(Clone, Copy)]
+pub(super) struct Stamps {
+    /// The clocks whose time each entry is to have.
+    pub(super) clock: Option<fn() -> u64>,
+    pub(super) wallclock: Option<fn() -> u64>,
+    /// An entry that finds no room takes the place of the oldest.
+    pub(super) overwrites: bool,
+}
+
+/// Stamps, with a place beside each of the ring's.
+struct Stamped {
+    stamps: Stamps,
+    times: Box<[[Option<u64>; 2]]>,
+}
+
 /// A completion queue's ring.
 pub(super) struct CompletionQueue {
     ring: Box<[(Wc, Retire)]>,
+    /// Of an extended queue.
+    stamped: Option<Box<Stamped>>,
     depth: u32,
     head: u32,
     tail: u32,
@@ -59,6 +77,8 @@ pub(super) enum Arm {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Good,
+    /// The same, of an extended one.
+    Extended,
     /// An entry came when it was full; its queue pairs do not know yet.
     Overrun,
     /// They do. It takes nothing any more.
@@ -68,14 +88,16 @@ enum Health {
 }
 
 impl CompletionQueue {
-    pub(super) fn new(depth: u32, bell: Option<Bell>) -> CompletionQueue {
+    pub(super) fn new(depth: u32, bell: Option<Bell>, stamps: Option<Stamps>) -> CompletionQueue {
         let size = depth.max(1).next_power_of_two() as usize;
+        let times = || vec![Default::default(); size].into_boxed_slice();
         CompletionQueue {
             ring: vec![Default::default(); size].into_boxed_slice(),
+            stamped: stamps.map(|stamps| Box::new(Stamped { stamps, times: times() })),
             depth,
             head: 0,
             tail: 0,
-            health: Health::Good,
+            health: if stamps.is_some() { Health::Extended } else { Health::Good },
             bell,
             armed: None,
             fired: false,
@@ -84,7 +106,7 @@ impl CompletionQueue {
 
     /// A place without a queue.
     pub(super) fn gone() -> CompletionQueue {
-        CompletionQueue { health: Health::Gone, ..CompletionQueue::new(0, None) }
+        CompletionQueue { health: Health::Gone, ..CompletionQueue::new(0, None, None) }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -114,7 +136,7 @@ impl CompletionQueue {
 
     /// Adds a completion; a full queue overruns, and the new entry is lost.
     pub(super) fn push(&mut self, wc: Wc, retire: Retire) {
-        if self.health != Health::Good {
+        if self.health != Health::Good && !self.make_stamps() {
             return;
         }
         if self.tail.wrapping_sub(self.head) >= self.depth {
@@ -137,18 +159,47 @@ impl CompletionQueue {
         }
     }
 
+    /// Puts the time beside the next entry, and makes room for it if that is wanted. False: it
+    /// takes no more.
+    #[cold]
+    fn make_stamps(&mut self) -> bool {
+        let (Health::Extended, Some(stamped)) = (self.health, &mut self.stamped) else {
+            return false;
+        };
+        let Stamps { clock, wallclock, overwrites } = stamped.stamps;
+        if self.tail.wrapping_sub(self.head) >= self.depth {
+            if !overwrites {
+                return true;
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+        let at = self.tail as usize & (self.ring.len() - 1);
+        stamped.times[at] = [clock, wallclock].map(|clock| clock.map(|clock| clock()));
+        true
+    }
+
+    /// The times of the oldest entry.
+    pub(super) fn first_times(&self) -> [Option<u64>; 2] {
+        let at = self.head as usize & (self.ring.len() - 1);
+        self.stamped.as_ref().map(|stamped| stamped.times[at]).unwrap_or_default()
+    }
+
     /// Makes room for `depth` entries; an error with their number if there are more.
     pub(super) fn resize(&mut self, depth: u32) -> Result<(), u32> {
         let count = self.tail.wrapping_sub(self.head);
         if count > depth {
             return Err(count);
         }
-        let fresh = CompletionQueue::new(depth, None);
-        let mut ring = fresh.ring;
-        for place in ring.iter_mut().take(count as usize) {
-            *place = self.pop().unwrap_or_default();
+        let stamps = self.stamped.as_ref().map(|stamped| stamped.stamps);
+        let mut fresh = CompletionQueue::new(depth, None, stamps);
+        for at in 0..count as usize {
+            if let Some(stamped) = &mut fresh.stamped {
+                stamped.times[at] = self.first_times();
+            }
+            fresh.ring[at] = self.pop().unwrap_or_default();
         }
-        (self.ring, self.depth, self.head, self.tail) = (ring, depth, 0, count);
+        (self.ring, self.stamped) = (fresh.ring, fresh.stamped);
+        (self.depth, self.head, self.tail) = (depth, 0, count);
         Ok(())
     }
 
@@ -169,6 +220,9 @@ impl CompletionQueue {
             let entry = self.ring[from as usize & mask];
             if entry.0.qp_num != qp {
                 self.ring[to as usize & mask] = entry;
+                if let Some(stamped) = &mut self.stamped {
+                    stamped.times[to as usize & mask] = stamped.times[from as usize & mask];
+                }
                 to = to.wrapping_add(1);
             }
             from = from.wrapping_add(1);

@@ -16,7 +16,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::Host;
-use super::cq::CompletionQueue;
+use super::cq::{CompletionQueue, Retire};
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
 use super::lives::NewLife;
@@ -27,7 +27,6 @@ use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash};
 use super::sleep::Sleeper;
 use super::xrc::{NewXrcQueue, XrcQueues};
-use crate::provider::wake::Bell;
 use crate::provider::{Access, QpType, Sharing};
 use crate::wc::{Status, Wc};
 
@@ -193,8 +192,7 @@ impl Domain {
     }
 
     /// Adds a completion queue; its index. Exclusive domains have one, made with the domain.
-    pub(super) fn add_cq(&self, depth: u32, bell: Option<Bell>) -> usize {
-        let queue = CompletionQueue::new(depth, bell);
+    pub(super) fn add_cq(&self, queue: CompletionQueue) -> usize {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
             self.enter(|inside| match inside.cqs.iter().position(CompletionQueue::is_gone) {
@@ -349,12 +347,25 @@ impl Inside {
             };
             out[taken] = wc;
             taken += 1;
-            if let Some(mut qp) = self.qp(retire.qp) {
-                // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                unsafe { qp.as_mut() }.retired = retire.upto;
-            }
+            self.retire(retire);
         }
         taken
+    }
+
+    /// As `take_completions`, one with the times it was made at, as far as it has any.
+    pub(super) fn take_stamped(&mut self, index: usize) -> Option<(Wc, [Option<u64>; 2])> {
+        let cq = self.cqs.get_mut(index)?;
+        let times = cq.first_times();
+        let (wc, retire) = cq.pop()?;
+        self.retire(retire);
+        Some((wc, times))
+    }
+
+    fn retire(&mut self, retire: Retire) {
+        if let Some(mut qp) = self.qp(retire.qp) {
+            // SAFETY: a box this domain owns; `&mut self` is the only way to it.
+            unsafe { qp.as_mut() }.retired = retire.upto;
+        }
     }
 
     fn execute(&mut self, command: Command) {

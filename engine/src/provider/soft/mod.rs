@@ -16,6 +16,7 @@ mod backlog;
 mod breaker;
 mod copy;
 mod cq;
+mod cq_ex;
 mod datagram;
 mod direct;
 mod domain;
@@ -60,6 +61,7 @@ use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
 pub use self::breaker::Breaker;
+pub use self::cq_ex::SoftPollerEx;
 pub use self::inbox::{INBOX_BYTES, OpenBell};
 pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
@@ -71,8 +73,7 @@ pub use self::region::{SoftRegion, SoftWindow};
 pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 
-use self::cq::Arm;
-use self::cq::Queued;
+use self::cq::{Arm, CompletionQueue, Queued, Stamps};
 use self::domain::{Command, Domain, Owned};
 use self::nic::Nic;
 use self::path::Groups;
@@ -84,8 +85,8 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{
-    Access, AddressVector, Caps, CreateFlags, GRH_BYTES, Gid, Polled, Poller, Provider, Qp, QpCaps,
-    QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
+    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, Polled, Poller, Provider, Qp,
+    QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -96,8 +97,11 @@ const SHARED_BUDGET: usize = 256;
 /// What the device asks of the system it runs on.
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// Nanoseconds that never go back; asked only while a peer waits for a receive.
+    /// Nanoseconds that never go back; asked only while a peer waits for a receive, and for
+    /// completions that are to have it.
     pub clock: fn() -> u64,
+    /// Nanoseconds since 1970; asked only for completions that are to have it.
+    pub wallclock: fn() -> u64,
     /// Random bytes, from which the keys of regions come. The same ones give the same keys.
     pub seed: [u8; 32],
     /// The file behind memory, by which another process can find it.
@@ -113,10 +117,11 @@ pub struct Host {
 
 impl Host {
     /// A host for devices within one address space, whose keys need not be secret: tests and
-    /// simulations.
+    /// simulations. Its one clock is both.
     pub fn alone(clock: fn() -> u64) -> Host {
         Host {
             clock,
+            wallclock: clock,
             seed: [0; 32],
             name_file: |_| None,
             bell: || None,
@@ -184,6 +189,18 @@ impl Soft {
             return Err(invalid(String::from("XRC_RECV has a domain instead of queues (QX-5)")));
         }
         self.add_qp(init)
+    }
+
+    /// A completion queue of a domain.
+    fn cq_in(
+        &self,
+        domain: &Arc<Domain>,
+        (depth, bell): (u32, Option<Bell>),
+        stamps: Option<Stamps>,
+    ) -> SoftCq {
+        let index = domain.add_cq(CompletionQueue::new(depth, bell.clone(), stamps));
+        let place = Arc::new(CqPlace { nic: self.nic.clone(), domain: domain.clone(), index });
+        SoftCq { domain: domain.clone(), index, bell, place }
     }
 
     /// A number for a queue pair.
@@ -273,6 +290,7 @@ impl Provider for Soft {
     type Region = SoftRegion;
     type Cq = SoftCq;
     type Poller = SoftPoller;
+    type PollerEx = SoftPollerEx;
     type Srq = SoftSrq;
     type Window = SoftWindow;
     type Qp = SoftQp;
@@ -303,22 +321,30 @@ impl Provider for Soft {
         self.change_region(region, change)
     }
 
-    fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
+    fn create_cq_on(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+        comp_vector: u32,
+    ) -> Result<(SoftCq, SoftPoller), SetupError> {
         check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
+        self.check_vector(comp_vector)?;
         let domain = match sharing {
             Sharing::Shared => self.shared.clone(),
             Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
         };
         // A worker's completions go straight to its poller: its queue needs no ring, and what wakes
         // it is the domain's own bell.
-        let (depth, bell) = match sharing {
+        let room = match sharing {
             Sharing::Shared => (depth, (self.nic.host.bell)()),
             Sharing::Exclusive => (0, None),
         };
-        let index = domain.add_cq(depth, bell.clone());
-        let place = Arc::new(CqPlace { nic: self.nic.clone(), domain: domain.clone(), index });
-        let cq = SoftCq { domain, index, bell, place };
+        let cq = self.cq_in(&domain, room, None);
         Ok((cq.clone(), SoftPoller { cq }))
+    }
+
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(SoftCq, SoftPollerEx), SetupError> {
+        self.extended_cq(init)
     }
 
     /// A queue that is [`Sharing::Exclusive`] keeps no entries, so that any size will do.

@@ -14,7 +14,7 @@ use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use super::xrc::DefaultXrcd;
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
-use crate::provider::{Caps, Gid, ReregFlags};
+use crate::provider::{Caps, CqFlags, Gid, ReregFlags, WcFields};
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
 pub(super) const QPS: usize = 1 << 14;
@@ -60,6 +60,9 @@ impl Nic {
         caps.rd_atomic_max = ASKS_MAX as u8;
         caps.xrc = true;
         caps.rereg = ReregFlags::all();
+        caps.comp_vectors = 1;
+        caps.wc_fields = WcFields::all();
+        caps.cq_flags = CqFlags::all();
         caps.srq_resize = true;
         let file = directory.as_ref().and_then(|mapping| (host.name_file)(mapping));
         let gid = match (host.neighbours, file) {

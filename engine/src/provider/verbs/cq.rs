@@ -9,12 +9,13 @@ use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_res
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
+use super::cq_ex;
 use super::device::Device;
 use super::shim::{errno, from_c, refused, to_c};
 use super::wake::{self, Channel};
 use crate::error::{Code, SetupError};
-use crate::provider::Poller;
 use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::{CqInit, Poller};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
 /// Completions taken from the driver in one call.
@@ -39,16 +40,32 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl VerbsCq {
-    pub(super) fn new(device: &Arc<Device>, depth: u32) -> Result<VerbsCq, SetupError> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        init: &CqInit,
+        extended: bool,
+    ) -> Result<VerbsCq, SetupError> {
+        let CqInit { depth, comp_vector: vector, .. } = *init;
         device.check_depth("completion queue", depth, device.caps().cqe_max)?;
-        let channel = Channel::new(device.context())?;
-        // SAFETY: the context is open for the life of the process, the channel outlives the
-        // queue; vector 0.
-        let cq = unsafe {
-            ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), channel.as_ptr(), 0)
-        };
         let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
-        let cq = NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?;
+        let vectors = device.caps().comp_vectors;
+        if vector >= vectors {
+            let answer = format!("it has {vectors} completion vectors, from 0 on; not {vector}");
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        }
+        let channel = Channel::new(device.context())?;
+        let cq = if extended {
+            // SAFETY: the channel outlives the queue.
+            unsafe { cq_ex::create(device, init, &channel) }?
+        } else {
+            let (to, vector) = (channel.as_ptr(), to_c(vector));
+            // SAFETY: the context is open for the life of the process, the channel outlives the
+            // queue.
+            let cq = unsafe {
+                ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), to, vector)
+            };
+            NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?
+        };
         Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
     }
 
@@ -69,6 +86,10 @@ impl VerbsCq {
                 Err(if full { error.cure("poll what is in it first (CP-8)") } else { error })
             }
         }
+    }
+
+    pub(super) fn as_non_null(&self) -> NonNull<ibv_cq> {
+        self.0.cq
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.

@@ -14,6 +14,7 @@ use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::cq_ex;
 use super::front::XrcCalls;
 use super::region;
 use super::shim::{errno, errno_text, from_c, refused};
@@ -249,7 +250,9 @@ impl Device {
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
         let common_xrcd = Mutex::default();
         let root = None;
-        Ok(Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root })
+        let mut device = Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root };
+        (device.caps.wc_fields, device.caps.cq_flags) = cq_ex::offered(&device);
+        Ok(device)
     }
 
     /// The device as it was opened: what belongs to no domain is its.
@@ -268,6 +271,11 @@ impl Device {
 
     pub(super) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
+    }
+
+    /// The same, which is never null.
+    pub(super) fn context_ref(&self) -> NonNull<ibv_context> {
+        self.context
     }
 
     /// What extended reliable connections take, if library and driver have it.
@@ -360,6 +368,8 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     caps.message_max = message_max;
     caps.xrc = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_XRC.0 != 0;
     caps.srq_resize = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0 != 0;
+    // SAFETY: the context is open; the number never changes.
+    caps.comp_vectors = from_c(unsafe { (*context).num_comp_vectors });
     let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
     // 255 means "the maximum" where the figure is used.
     caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();

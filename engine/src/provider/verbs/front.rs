@@ -10,8 +10,8 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use rdma_sys::{
-    ibv_context, ibv_qp, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_xrcd,
-    ibv_xrcd_init_attr, verbs_context,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
 };
 
 /// What `abi_compat` is where there is a front part (`__VERBS_ABI_IS_EXTENDED`).
@@ -23,6 +23,19 @@ type CreateSrqEx =
 /// `ibv_create_qp_ex` of a driver.
 pub type CreateQpEx =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+
+/// `ibv_create_cq_ex` of a driver.
+pub(super) type CreateCqEx =
+    unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
+
+/// That of a context; `None` if its library or its driver lacks it.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn create_cq_ex(context: NonNull<ibv_context>) -> Option<CreateCqEx> {
+    // SAFETY: the caller vouches for the context; the part from the field on is there.
+    unsafe { (*whole(context, offset_of!(verbs_context, create_cq_ex))?.as_ptr()).create_cq_ex }
+}
 
 /// What extended reliable connections take.
 #[derive(Clone, Copy)]

@@ -9,6 +9,7 @@
 
 mod ah;
 mod cq;
+mod cq_ex;
 mod device;
 mod extended;
 mod front;
@@ -24,6 +25,7 @@ mod xrc;
 
 pub use self::ah::{VerbsAh, address_of, raw_address};
 pub use self::cq::{VerbsCq, VerbsPoller};
+pub use self::cq_ex::VerbsPollerEx;
 pub use self::device::Verbs;
 pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
 pub use self::qp::{QpHome, QpParts, VerbsQp};
@@ -38,7 +40,8 @@ use doorbell_alloc::Mapping;
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::provider::{
-    Access, AddressVector, Caps, GRH_BYTES, Provider, Rereg, Reregistered, Sharing, WindowKind,
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Provider, Rereg, Reregistered, Sharing,
+    WindowKind,
 };
 use crate::wc::Wc;
 
@@ -46,6 +49,7 @@ impl Provider for Verbs {
     type Region = VerbsRegion;
     type Cq = VerbsCq;
     type Poller = VerbsPoller;
+    type PollerEx = VerbsPollerEx;
     type Srq = VerbsSrq;
     type Window = VerbsWindow;
     type Qp = VerbsQp;
@@ -77,13 +81,20 @@ impl Provider for Verbs {
     }
 
     /// Both kinds of sharing give the same queue: the driver locks it.
-    fn create_cq(
+    fn create_cq_on(
         &self,
         depth: u32,
         _sharing: Sharing,
+        comp_vector: u32,
     ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
-        let cq = VerbsCq::new(self.device().root(), depth)?;
+        let init = CqInit { depth, comp_vector, ..CqInit::default() };
+        let cq = VerbsCq::new(self.device().root(), &init, false)?;
         Ok((cq.clone(), VerbsPoller::new(cq)))
+    }
+
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(VerbsCq, VerbsPollerEx), SetupError> {
+        let cq = VerbsCq::new(self.device().root(), init, true)?;
+        Ok((cq.clone(), VerbsPollerEx::new(cq, init.fields)))
     }
 
     fn resize_cq(&self, cq: &VerbsCq, depth: u32) -> Result<u32, SetupError> {
