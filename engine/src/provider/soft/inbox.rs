@@ -329,6 +329,12 @@ impl Outlet {
         self.slots.owner().load(Ordering::Acquire) == u64::from(num)
     }
 
+    /// The queue pair whose inbox it is; 0 when that is gone.
+    #[cfg(feature = "sim")]
+    pub(super) fn owner(&self) -> u32 {
+        self.slots.owner().load(Ordering::Acquire) as u32
+    }
+
     /// Puts a datagram in, or drops it if there is no slot for it.
     ///
     /// # Safety

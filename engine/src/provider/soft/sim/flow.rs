@@ -7,7 +7,10 @@
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
-use super::super::layout::Header;
+use super::super::layout::{
+    ANSWER_OPERANDS, Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SWAP, RecordFlags,
+};
+use crate::wc::Status;
 
 /// A packet sequence number: 24 bits, wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,36 @@ pub(super) struct Record {
     pub(super) header: Header,
     pub(super) imm: u32,
     pub(super) payload: Arc<[u8]>,
+}
+
+impl Record {
+    /// True if the far domain owes an answer for it.
+    pub(super) fn asks(&self) -> bool {
+        self.header.kind() == KIND_READ || self.is_atomic()
+    }
+
+    /// True if carrying it out twice is not the same as once.
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.header.kind(), KIND_SWAP | KIND_ADD)
+    }
+
+    /// True for an answer, or a piece of one.
+    pub(super) fn is_answer(&self) -> bool {
+        self.header.kind() == KIND_ANSWER
+    }
+
+    /// True for an answer, or the last piece of one.
+    pub(super) fn answers(&self) -> bool {
+        self.is_answer() && self.header.flags().contains(RecordFlags::LAST)
+    }
+
+    /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in
+    /// vain.
+    pub(super) fn no_answer(qp: u32) -> Record {
+        let header = Header::new(KIND_ANSWER, RecordFlags::LAST, ANSWER_OPERANDS, qp);
+        let status = (Status::RetryExceeded as u64).to_ne_bytes();
+        Record { header, imm: 0, payload: Arc::from(status) }
+    }
 }
 
 /// What a receiver says.
@@ -174,8 +207,9 @@ pub(super) enum Got {
 pub(super) struct Receiver {
     expected: Psn,
     taken: Psn,
-    /// Received, in order, and not yet in the domain's ring.
-    pub(super) ready: VecDeque<(Psn, Record)>,
+    /// Received, in order, and not yet in the domain's ring. One without a number is not from the
+    /// peer: nobody waits to hear what became of it.
+    pub(super) ready: VecDeque<(Option<Psn>, Record)>,
     /// The gap was reported; once is enough until it closes.
     gap_told: bool,
     refused: Option<u8>,
@@ -197,7 +231,7 @@ impl Receiver {
         } else if self.ready.len() >= patience.kept {
             Got::NoRoom
         } else {
-            self.ready.push_back((psn, record));
+            self.ready.push_back((Some(psn), record));
             self.expected = psn.plus(1);
             self.gap_told = false;
             Got::New

@@ -10,20 +10,26 @@
 //! In the order a message meets them: [`port`] reads it from its sender's ring, [`flow`] numbers
 //! it and keeps it, [`net`] carries it or not, and the other side's `flow` and `port` bring it to
 //! the receiver's ring; [`wire`] drives all of it, and [`prng`] is the only source of chance.
+//! Datagrams have no port: a [`relay`] takes them out of one inbox and puts them into another.
+//! [`mistake`] says what can be planted in the wire, to see whether it is found.
 //!
 //! For simulation only: it allocates as it goes, and one thread runs everything.
 
 mod flow;
+mod mistake;
 mod net;
 mod port;
 mod prng;
+mod relay;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 pub use self::flow::Patience;
+pub use self::mistake::Mistake;
 pub use self::net::Weather;
 pub use self::prng::{Prng, mix};
+pub use self::relay::Relay;
 pub use self::wire::{Event, Memory, Wire};
 
 use super::SoftSrq;

@@ -27,6 +27,17 @@ pub(super) enum Fate {
     Twice,
 }
 
+impl Fate {
+    /// How many will arrive.
+    pub(super) fn copies(self) -> u8 {
+        match self {
+            Fate::Lost => 0,
+            Fate::Once => 1,
+            Fate::Twice => 2,
+        }
+    }
+}
+
 /// Packets on their way, by time of arrival; of two at one time, the one sent first.
 pub(super) struct Net<T> {
     weather: Weather,

@@ -38,8 +38,8 @@ struct Read {
 struct Written {
     at: u64,
     end: u64,
-    conn: usize,
-    psn: Psn,
+    /// Connection and number; nobody waits to hear of one without.
+    way: Option<(usize, Psn)>,
 }
 
 /// What the domain did with a record written to it.
@@ -121,6 +121,13 @@ impl Port {
         self.read.push_back(Read { at, end, conn, psn, qp, stand });
     }
 
+    /// Refuses a record that was just read: nothing goes the way of its connection any more.
+    pub(super) fn refuse_read(&mut self, (at, end): (u64, u64), qp: u32, status: Status) {
+        let (conn, psn) = (usize::MAX, Psn::new(0));
+        self.read.push_back(Read { at, end, conn, psn, qp, stand: Stand::Refused });
+        self.let_refuse(Refusal { at, qp, status });
+    }
+
     /// The far domain has taken the oldest `count` waiting records of a connection.
     pub(super) fn done(&mut self, conn: usize, count: u32) {
         let waiting = self.read.iter_mut().filter(|r| r.conn == conn && r.stand == Stand::Waiting);
@@ -145,10 +152,14 @@ impl Port {
             }
         }
         if let Some(refusal) = refusal {
-            self.refusals.push_back(refusal);
-            if self.refusals.len() == 1 {
-                self.show_refusal();
-            }
+            self.let_refuse(refusal);
+        }
+    }
+
+    fn let_refuse(&mut self, refusal: Refusal) {
+        self.refusals.push_back(refusal);
+        if self.refusals.len() == 1 {
+            self.show_refusal();
         }
     }
 
@@ -189,8 +200,9 @@ impl Port {
         self.link.rx.tell(self.safe);
     }
 
-    /// Writes a record to the domain's ring, not yet visible. False: there is no space.
-    pub(super) fn write(&mut self, record: &Record, (conn, psn): (usize, Psn), ask: bool) -> bool {
+    /// Writes a record to the domain's ring, not yet visible. False: there is no space. Without a
+    /// way back nobody hears what the domain says of it.
+    pub(super) fn write(&mut self, record: &Record, way: Option<(usize, Psn)>, ask: bool) -> bool {
         let Header(mut word) = record.header;
         if ask {
             word |= u64::from(RecordFlags::ASK.bits()) << 24;
@@ -210,7 +222,7 @@ impl Port {
             unsafe { to.copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len()) };
             self.link.tx.end(header);
         }
-        self.written.push_back(Written { at, end: self.link.tx.at, conn, psn });
+        self.written.push_back(Written { at, end: self.link.tx.at, way });
         true
     }
 
@@ -223,23 +235,27 @@ impl Port {
 
     /// The next thing the domain says of what was written to it.
     pub(super) fn next_taking(&mut self) -> Option<Taking> {
-        if self.written.is_empty() {
-            return None;
-        }
-        self.link.note_ack(self.link.rx.peer_ack());
-        if let Some(refusal) = self.link.look_at_taken() {
-            self.link.settle_refusal();
-            let found = self.written.iter().find(|written| written.at == refusal.at);
-            let Some(&Written { conn, psn, .. }) = found else {
-                self.broken = Some("a refusal of a record that is not outstanding");
+        while !self.written.is_empty() {
+            self.link.note_ack(self.link.rx.peer_ack());
+            if let Some(refusal) = self.link.look_at_taken() {
+                self.link.settle_refusal();
+                let found = self.written.iter().find(|written| written.at == refusal.at);
+                let Some(&Written { way, .. }) = found else {
+                    self.broken = Some("a refusal of a record that is not outstanding");
+                    return None;
+                };
+                let Some((conn, psn)) = way else { continue };
+                return Some(Taking::Refused { conn, psn, status: refusal.status });
+            }
+            let first = self.written.front()?;
+            if self.link.safe() < first.end {
                 return None;
-            };
-            return Some(Taking::Refused { conn, psn, status: refusal.status });
+            }
+            let taken = self.written.pop_front().and_then(|written| written.way);
+            if let Some((conn, psn)) = taken {
+                return Some(Taking::Taken { conn, psn });
+            }
         }
-        let first = self.written.front()?;
-        if self.link.safe() < first.end {
-            return None;
-        }
-        self.written.pop_front().map(|Written { conn, psn, .. }| Taking::Taken { conn, psn })
+        None
     }
 }

@@ -2,6 +2,8 @@
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
+mod one_sided;
+
 use std::cell::Cell;
 use std::vec::Vec;
 
@@ -50,7 +52,7 @@ fn end() -> End {
         ex: SoftQpEx::default(),
     };
     let qp = nic.create_qp(&init).unwrap();
-    let region = nic.register(memory(1024 * BLOCK).unwrap(), Access::LOCAL_WRITE).unwrap();
+    let region = nic.register(memory(1024 * BLOCK).unwrap(), Access::all()).unwrap();
     End { nic, poller, qp, srq, region, seen: Vec::new() }
 }
 
@@ -94,6 +96,7 @@ const FAIR: Weather =
 const PATIENCE: Patience = Patience { timeout_ns: 20_000, retry_cnt: 5, window: 16, kept: 32 };
 
 struct Pair {
+    conn: usize,
     wire: Wire,
     ends: [End; 2],
     events: Vec<(u64, Event)>,
@@ -112,7 +115,7 @@ fn pair(weather: Weather, rnr_retry: u8) -> Pair {
     let breakers = [ends[0].qp.breaker(), ends[1].qp.breaker()];
     let conn = wire.connect([&breakers[0], &breakers[1]], [wiring; 2]).unwrap();
     wire.start(conn, &breakers[0], wiring);
-    Pair { wire, ends, events: Vec::new() }
+    Pair { conn, wire, ends, events: Vec::new() }
 }
 
 impl Pair {

@@ -1,5 +1,6 @@
 //! The wire: ports, connections, and the network between them, driven by a clock of the caller.
 
+use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
 use doorbell_alloc::Mapping;
@@ -7,9 +8,11 @@ use doorbell_alloc::Mapping;
 use super::super::layout::LINK_BYTES;
 use super::super::{Breaker, LinkShared, Wiring};
 use super::flow::{Ack, Got, Patience, Psn, Receiver, Record, Sender};
+use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
 use super::port::{Port, Taking};
 use super::prng::Prng;
+use super::relay::{Datagram, Relay};
 use crate::error::SetupError;
 use crate::wc::Status;
 
@@ -66,12 +69,24 @@ pub enum Event {
         /// Sending side.
         from: usize,
     },
-    /// All retries were in vain: the sending queue pair fails.
+    /// All retries were in vain: the sending queue pair fails, and so does a request of the other
+    /// side that waits for an answer.
     Exhausted {
         /// Connection.
         conn: usize,
         /// Sending side.
         from: usize,
+    },
+    /// A datagram set out to a queue pair.
+    Datagram {
+        /// The relay it goes by, see [`Wire::relay`].
+        relay: usize,
+        /// The sending queue pair.
+        from: u32,
+        /// Bytes.
+        length: u32,
+        /// Copies that will arrive.
+        copies: u8,
     },
 }
 
@@ -83,11 +98,11 @@ enum Word {
 }
 
 #[derive(Clone)]
-struct Packet {
-    conn: usize,
-    /// The side it goes to.
-    to: usize,
-    word: Word,
+enum Packet {
+    /// Of a connection, to a side.
+    Flow { conn: usize, to: usize, word: Word },
+    /// Of no connection.
+    Datagram { relay: usize, datagram: Datagram },
 }
 
 /// One connection: two queue pairs and a flow each way, by sending side.
@@ -97,6 +112,13 @@ struct Conn {
     senders: [Sender; 2],
     /// By the side that sends to them.
     receivers: [Receiver; 2],
+    /// By the side that asks: READs and atomics that were brought to the other, and whose answer
+    /// was not brought back. A replay is none of them.
+    asks: [u32; 2],
+    /// By the side that asks: for each answer that the other owes, whether it is of a replay.
+    owed: [VecDeque<bool>; 2],
+    /// By sending side: all retries were in vain.
+    exhausted: [bool; 2],
     /// The network is cut for it until then.
     cut_until: u64,
     open: bool,
@@ -116,7 +138,10 @@ pub struct Wire {
     net: Net<Packet>,
     lines: Vec<Line>,
     conns: Vec<Conn>,
+    relays: Vec<Relay>,
+    last_sender: u32,
     events: Vec<(u64, Event)>,
+    mistake: Option<Mistake>,
     memory: Memory,
 }
 
@@ -127,8 +152,30 @@ impl Wire {
     /// A wire at time 0. All that is random comes from `prng`.
     pub fn new(mut prng: Prng, weather: Weather, patience: Patience, memory: Memory) -> Wire {
         let net = Net::new(weather, prng.fork());
-        let (lines, conns, events) = (Vec::new(), Vec::new(), Vec::new());
-        Wire { now: 0, prng, patience, net, lines, conns, events, memory }
+        Wire {
+            now: 0,
+            prng,
+            patience,
+            net,
+            lines: Vec::new(),
+            conns: Vec::new(),
+            relays: Vec::new(),
+            last_sender: 0,
+            events: Vec::new(),
+            mistake: None,
+            memory,
+        }
+    }
+
+    /// From now on the wire makes that mistake wherever it can.
+    pub fn plant(&mut self, mistake: Mistake) {
+        self.mistake = Some(mistake);
+    }
+
+    /// Carries the datagrams that are put into a relay; the number by which events name it.
+    pub fn relay(&mut self, relay: Relay) -> usize {
+        self.relays.push(relay);
+        self.relays.len() - 1
     }
 
     /// The weather, to change it.
@@ -160,6 +207,9 @@ impl Wire {
             nums,
             senders: firsts.map(Sender::new),
             receivers: firsts.map(Receiver::new),
+            asks: [0; 2],
+            owed: [const { VecDeque::new() }; 2],
+            exhausted: [false; 2],
             cut_until: 0,
             open: true,
         });
@@ -274,6 +324,9 @@ impl Wire {
                 self.read_domain(line, side);
             }
         }
+        for relay in 0..self.relays.len() {
+            self.read_relay(relay);
+        }
         for conn in 0..self.conns.len() {
             for from in 0..2 {
                 self.write_domain(conn, from);
@@ -322,14 +375,33 @@ impl Wire {
                 .conns
                 .iter()
                 .rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open);
-            let sender = conn.map(|conn| &mut self.conns[conn].senders[side]);
-            let (Some(conn), Some(sender)) = (conn, sender.filter(|sender| !sender.dead)) else {
+            let Some(number) = conn else {
                 port.note_read((at, end), qp, None);
                 continue;
             };
-            let psn = sender.push(record.clone(), self.now, &self.patience);
-            port.note_read((at, end), qp, Some((conn, psn)));
-            self.send(conn, 1 - side, Word::Data { psn, record });
+            let conn = &mut self.conns[number];
+            let replayed =
+                record.answers() && conn.owed[1 - side].pop_front().is_some_and(|replay| replay);
+            if conn.senders[side].dead || replayed {
+                match conn.exhausted[side] && !record.is_answer() {
+                    true => port.refuse_read((at, end), qp, Status::RetryExceeded),
+                    false => port.note_read((at, end), qp, None),
+                }
+                continue;
+            }
+            let psn = conn.senders[side].push(record.clone(), self.now, &self.patience);
+            port.note_read((at, end), qp, Some((number, psn)));
+            self.send(number, 1 - side, Word::Data { psn, record });
+        }
+    }
+
+    /// Sends the datagrams that were put into a relay.
+    fn read_relay(&mut self, relay: usize) {
+        while let Some(datagram) = self.relays[relay].take() {
+            let (from, length) = (datagram.stamp.from, datagram.stamp.length);
+            let fate = self.net.send(self.now, Packet::Datagram { relay, datagram });
+            let copies = fate.copies();
+            self.events.push((self.now, Event::Datagram { relay, from, length, copies }));
         }
     }
 
@@ -342,15 +414,35 @@ impl Wire {
     /// Writes what has arrived to the domain it is for, as far as its ring has space.
     fn write_domain(&mut self, number: usize, from: usize) {
         let conn = &mut self.conns[number];
+        if !conn.open {
+            return;
+        }
         let port = &mut self.lines[conn.line].ports[1 - from];
-        let ready = &mut conn.receivers[from].ready;
-        while conn.open
-            && let Some((psn, record)) = ready.front()
+        if conn.senders[from].dead
+            && conn.receivers[from].ready.is_empty()
+            && conn.asks[1 - from] > 0
         {
+            // Nothing comes from there any more, so no answer either.
+            conn.asks[1 - from] = 0;
+            let record = Record::no_answer(conn.nums[1 - from]);
+            conn.receivers[from].ready.push_back((None, record));
+        }
+        if self.mistake == Some(Mistake::LateWrite) {
+            mistake::overtake(&mut conn.receivers[from]);
+        }
+        let ready = &mut conn.receivers[from].ready;
+        while let Some((psn, record)) = ready.front() {
             // The last asks, so that the domain never keeps what it has taken to itself.
             let ask = ready.len() == 1;
-            if !port.write(record, (number, *psn), ask) {
+            if !port.write(record, psn.map(|psn| (number, psn)), ask) {
                 return;
+            }
+            if record.asks() {
+                conn.owed[from].push_back(psn.is_none());
+                conn.asks[from] += u32::from(psn.is_some());
+            }
+            if record.answers() {
+                conn.asks[1 - from] = conn.asks[1 - from].saturating_sub(1);
             }
             ready.pop_front();
         }
@@ -363,34 +455,51 @@ impl Wire {
             Word::Data { psn, .. } => Some(psn.number()),
             Word::Ack(_) => None,
         };
-        let fate =
-            if cut { Fate::Lost } else { self.net.send(self.now, Packet { conn, to, word }) };
+        let packet = Packet::Flow { conn, to, word };
+        let fate = if cut { Fate::Lost } else { self.net.send(self.now, packet) };
         if let Some(psn) = data {
-            let copies = match fate {
-                Fate::Lost => 0,
-                Fate::Once => 1,
-                Fate::Twice => 2,
-            };
+            let copies = fate.copies();
             self.events.push((self.now, Event::Sent { conn, from: 1 - to, psn, copies }));
         }
     }
 
-    fn arrive(&mut self, Packet { conn, to, word }: Packet) {
+    fn arrive(&mut self, packet: Packet) {
+        let (conn, to, word) = match packet {
+            Packet::Flow { conn, to, word } => (conn, to, word),
+            Packet::Datagram { relay, datagram } => return self.deliver(relay, datagram),
+        };
         if !self.conns[conn].open || self.now < self.conns[conn].cut_until {
             return;
         }
         match word {
             Word::Data { psn, record } => {
                 let from = 1 - to;
+                let replay = self.mistake == Some(Mistake::ReplayedAtomic) && record.is_atomic();
+                let again = replay.then(|| record.clone());
                 let receiver = &mut self.conns[conn].receivers[from];
                 let (got, ack) = receiver.data(psn, record, &self.patience);
                 let new = got == Got::New;
+                if let (Got::Old, None, Some(again)) = (got, ack.refused, again) {
+                    receiver.ready.push_back((None, again));
+                }
                 let psn = psn.number();
                 self.events.push((self.now, Event::Arrived { conn, from, psn, new }));
                 self.send(conn, from, Word::Ack(ack));
             }
             Word::Ack(ack) => self.hear_peer(conn, to, &ack),
         }
+    }
+
+    /// A datagram has arrived.
+    fn deliver(&mut self, relay: usize, mut datagram: Datagram) {
+        let Datagram { stamp, payload } = &mut datagram;
+        let last = core::mem::replace(&mut self.last_sender, stamp.from);
+        match self.mistake {
+            Some(Mistake::ShortDatagram) => *payload = payload[..payload.len() / 2].into(),
+            Some(Mistake::WrongSender) if last != 0 => stamp.from = last,
+            _ => {}
+        }
+        self.relays[relay].put(&datagram);
     }
 
     /// An acknowledgement has come for what `side` sent.
@@ -410,12 +519,13 @@ impl Wire {
     }
 
     fn send_again(&mut self, conn: usize, side: usize) {
-        let again: Vec<_> = self.conns[conn].senders[side]
-            .again()
-            .map(|(psn, record)| Word::Data { psn, record: record.clone() })
-            .collect();
-        for word in again {
-            self.send(conn, 1 - side, word);
+        let again = self.conns[conn].senders[side].again();
+        let mut again: Vec<_> = again.map(|(psn, record)| (psn, record.clone())).collect();
+        if self.mistake == Some(Mistake::StaleRead) {
+            mistake::stale(&mut again);
+        }
+        for (psn, record) in again {
+            self.send(conn, 1 - side, Word::Data { psn, record });
         }
     }
 
@@ -427,6 +537,7 @@ impl Wire {
             return self.send_again(number, from);
         }
         let oldest = sender.oldest();
+        conn.exhausted[from] = true;
         self.events.push((self.now, Event::Exhausted { conn: number, from }));
         self.lines[conn.line].ports[from].refuse(number, oldest, Status::RetryExceeded);
     }

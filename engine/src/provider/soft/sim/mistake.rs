@@ -1,0 +1,53 @@
+//! Mistakes of the wire: what no network and no port may do, for checks to find.
+
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::super::layout::{ANSWER_OPERANDS, KIND_ANSWER, KIND_SEND, KIND_WRITE, RecordFlags};
+use super::flow::{Psn, Receiver, Record};
+
+/// A mistake to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// An atomic that arrives a second time is carried out a second time.
+    ReplayedAtomic,
+    /// A piece of a READ's answer that is sent again has the bytes of the piece before it.
+    StaleRead,
+    /// A message overtakes the WRITE before it.
+    LateWrite,
+    /// A datagram arrives without its end.
+    ShortDatagram,
+    /// A datagram says that it is from who sent the one before.
+    WrongSender,
+}
+
+/// The pieces of an answer as a port sends them again that has lost its place.
+pub(super) fn stale(again: &mut [(Psn, Record)]) {
+    for at in (1..again.len()).rev() {
+        let (before, now) = (&again[at - 1].1, &again[at].1);
+        let pieces = [before, now].iter().all(|record| record.header.kind() == KIND_ANSWER);
+        let first_goes_on = !before.header.flags().contains(RecordFlags::LAST);
+        if !pieces || !first_goes_on || before.payload.len() < now.payload.len() {
+            continue;
+        }
+        let (status, _) = now.payload.split_at(ANSWER_OPERANDS as usize);
+        let length = now.payload.len() - status.len();
+        let old = before.payload.iter().skip(status.len()).take(length);
+        let bytes: Vec<u8> = status.iter().chain(old).copied().collect();
+        again[at].1.payload = Arc::from(bytes);
+    }
+}
+
+/// Exchanges the next record with the one behind it, if those are a WRITE and a message.
+pub(super) fn overtake(receiver: &mut Receiver) {
+    let kinds = receiver.ready.iter().take(2).map(|(_, record)| record.header.kind());
+    if kinds.eq([KIND_WRITE, KIND_SEND]) && is_last(&receiver.ready[0].1) {
+        let numbers = [receiver.ready[0].0, receiver.ready[1].0];
+        receiver.ready.swap(0, 1);
+        (receiver.ready[0].0, receiver.ready[1].0) = (numbers[0], numbers[1]);
+    }
+}
+
+fn is_last(record: &Record) -> bool {
+    record.header.flags().contains(RecordFlags::LAST)
+}
