@@ -15,7 +15,16 @@ const SIM: &[&str] =
 const SEEDS: &str = "2000";
 
 /// Mistakes that the simulation must find.
-const PLANTS: &[&str] = &["early-slot", "lost-tail", "double-repost"];
+const PLANTS: &[&str] = &[
+    "early-slot",
+    "lost-tail",
+    "double-repost",
+    "replayed-atomic",
+    "stale-read",
+    "late-write",
+    "short-datagram",
+    "wrong-sender",
+];
 
 /// Cargo's words to build the program.
 const BUILD: &[&str] = &[

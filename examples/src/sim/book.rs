@@ -90,6 +90,12 @@ pub struct Counts {
     pub partial: u64,
     /// Replies that had to wait.
     pub deferred: u64,
+    /// Requests of queue pairs without workers that went well.
+    pub requests: u64,
+    /// Additions among them.
+    pub atomics: u64,
+    /// Datagrams that arrived.
+    pub datagrams: u64,
 }
 
 /// Memory of a worker that messages are sent from without a copy, cut into places of a block.

@@ -7,8 +7,10 @@
 //!
 //! [`plan`] draws the numbers, [`world`] builds what they describe, [`mod@run`] drives it,
 //! [`clerk`] is the handler at each worker, [`text`] says what each message must contain, [`book`]
-//! keeps the account and speaks up, and [`trace`] is the clock and the history.
+//! keeps the account and speaks up, and [`trace`] is the clock and the history. [`bare`] is the
+//! same for queue pairs that have no workers: one-sided requests and datagrams.
 
+pub mod bare;
 pub mod book;
 pub mod clerk;
 pub mod plan;
@@ -19,4 +21,14 @@ pub mod text;
 pub mod trace;
 pub mod world;
 
+use doorbell_alloc::Mapping;
+use doorbell_engine::error::{Code, SetupError};
+
 pub use self::run::{Report, run};
+
+/// Memory for a wire, and for what is on it.
+fn memory(bytes: usize) -> Result<Mapping, SetupError> {
+    Mapping::plain(bytes).map_err(|error| {
+        SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))
+    })
+}

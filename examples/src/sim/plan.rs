@@ -71,21 +71,7 @@ impl Plan {
         let crowd = prng.chance(24);
         let conns = if crowd { prng.range(70, 100) } else { prng.range(1, 6) } as usize;
         let sides = [side(prng, block_bytes, conns), side(prng, block_bytes, conns)];
-        let fair = prng.chance(256);
-        let delay_ns_min = prng.range(50, 500);
-        let weather = Weather {
-            loss: if fair { 0 } else { prng.pick(&[0, 10, 100, 250]) },
-            double: if fair { 0 } else { prng.pick(&[0, 50, 300]) },
-            reorder: if fair { 0 } else { prng.pick(&[0, 20, 300]) },
-            delay_ns_min,
-            delay_ns_max: delay_ns_min + prng.pick(&[0, 300, 3000]),
-        };
-        let patience = Patience {
-            timeout_ns: prng.range(30_000, 120_000),
-            retry_cnt: prng.range(1, 7) as u8,
-            window: prng.range(1, 32) as usize,
-            kept: prng.range(1, 32) as usize,
-        };
+        let (weather, patience) = (weather(prng), patience(prng));
         let steady = prng.chance(256);
         let odds = Odds {
             partial_post: if steady { 0 } else { prng.pick(&[0, 20, 200]) },
@@ -123,6 +109,29 @@ impl Plan {
             rnr_timer_ns: prng.range(1000, 30_000),
             habits,
         }
+    }
+}
+
+/// Draws what the network does.
+pub(super) fn weather(prng: &mut Prng) -> Weather {
+    let fair = prng.chance(256);
+    let delay_ns_min = prng.range(50, 500);
+    Weather {
+        loss: if fair { 0 } else { prng.pick(&[0, 10, 100, 250]) },
+        double: if fair { 0 } else { prng.pick(&[0, 50, 300]) },
+        reorder: if fair { 0 } else { prng.pick(&[0, 20, 300]) },
+        delay_ns_min,
+        delay_ns_max: delay_ns_min + prng.pick(&[0, 300, 3000]),
+    }
+}
+
+/// Draws how long senders wait.
+pub(super) fn patience(prng: &mut Prng) -> Patience {
+    Patience {
+        timeout_ns: prng.range(30_000, 120_000),
+        retry_cnt: prng.range(1, 7) as u8,
+        window: prng.range(1, 32) as usize,
+        kept: prng.range(1, 32) as usize,
     }
 }
 

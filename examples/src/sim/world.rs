@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use doorbell_alloc::Mapping;
-use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::error::SetupError;
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
 use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
@@ -15,6 +14,7 @@ use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, Places, State};
 use super::clerk::Clerk;
+use super::memory;
 use super::plan::Plan;
 use super::trace::{Trace, now, set_now};
 
@@ -72,12 +72,6 @@ pub struct World {
     posted: u64,
 }
 
-fn memory(bytes: usize) -> Result<Mapping, SetupError> {
-    Mapping::plain(bytes).map_err(|error| {
-        SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))
-    })
-}
-
 impl World {
     /// Makes everything a seed asks for.
     ///
@@ -102,12 +96,12 @@ impl World {
             for number in 0..plan.workers {
                 let clerk = Clerk { book: book.clone(), desk: desks.len(), side, kept: Vec::new() };
                 let queue = number % plan.queues;
-                let memory = memory(plan.config.send_bytes())?;
+                let sends = memory(plan.config.send_bytes())?;
                 let (mut worker, intake) =
-                    Worker::new(nic, &queues[queue], memory, clerk, &plan.config)?;
+                    Worker::new(nic, &queues[queue], sends, clerk, &plan.config)?;
                 let places = u64::from(plan.config.requests);
                 let bytes = places as usize * plan.config.block_bytes as usize;
-                let region = nic.register(self::memory(bytes)?, Access::LOCAL_WRITE)?;
+                let region = nic.register(memory(bytes)?, Access::LOCAL_WRITE)?;
                 book.borrow_mut().places[desks.len()] = Places {
                     region: Some(worker.adopt(region)),
                     free: (0..places).collect(),
@@ -388,7 +382,10 @@ impl World {
                     ));
                 }
             }
-            Event::Sent { .. } | Event::Arrived { .. } | Event::Taken { .. } => {}
+            Event::Datagram { .. }
+            | Event::Sent { .. }
+            | Event::Arrived { .. }
+            | Event::Taken { .. } => {}
         }
     }
 

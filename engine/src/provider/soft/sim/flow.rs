@@ -8,7 +8,7 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use super::super::layout::{
-    ANSWER_OPERANDS, Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SWAP, RecordFlags,
+    ANSWER_OPERANDS, Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SEND, KIND_SWAP, RecordFlags,
 };
 use crate::wc::Status;
 
@@ -58,7 +58,17 @@ impl Record {
 
     /// True for an answer, or the last piece of one.
     pub(super) fn answers(&self) -> bool {
-        self.is_answer() && self.header.flags().contains(RecordFlags::LAST)
+        self.is_answer() && self.is_last()
+    }
+
+    /// True for a message, or a piece of one.
+    pub(super) fn is_message(&self) -> bool {
+        self.header.kind() == KIND_SEND
+    }
+
+    /// True if it is whole, or the last piece.
+    pub(super) fn is_last(&self) -> bool {
+        self.header.flags().contains(RecordFlags::LAST)
     }
 
     /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in
@@ -246,6 +256,11 @@ impl Receiver {
         Ack { received: self.expected, taken: self.taken, gap, refused: self.refused }
     }
 
+    /// The domain has refused a packet: it takes no more.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// The domain has taken that packet, and so all before it. True if that is news.
     pub(super) fn take(&mut self, psn: Psn) -> bool {
         if self.refused.is_some() {
@@ -267,7 +282,6 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::layout::{KIND_SEND, RecordFlags};
     use super::*;
     use std::vec::Vec;
 

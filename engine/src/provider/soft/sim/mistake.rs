@@ -3,7 +3,7 @@
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::super::layout::{ANSWER_OPERANDS, KIND_ANSWER, KIND_SEND, KIND_WRITE, RecordFlags};
+use super::super::layout::{ANSWER_OPERANDS, KIND_SEND, KIND_WRITE};
 use super::flow::{Psn, Receiver, Record};
 
 /// A mistake to be found.
@@ -25,9 +25,8 @@ pub enum Mistake {
 pub(super) fn stale(again: &mut [(Psn, Record)]) {
     for at in (1..again.len()).rev() {
         let (before, now) = (&again[at - 1].1, &again[at].1);
-        let pieces = [before, now].iter().all(|record| record.header.kind() == KIND_ANSWER);
-        let first_goes_on = !before.header.flags().contains(RecordFlags::LAST);
-        if !pieces || !first_goes_on || before.payload.len() < now.payload.len() {
+        let pieces = before.is_answer() && now.is_answer() && !before.is_last();
+        if !pieces || before.payload.len() < now.payload.len() {
             continue;
         }
         let (status, _) = now.payload.split_at(ANSWER_OPERANDS as usize);
@@ -38,16 +37,14 @@ pub(super) fn stale(again: &mut [(Psn, Record)]) {
     }
 }
 
-/// Exchanges the next record with the one behind it, if those are a WRITE and a message.
+/// Exchanges the next record with the one behind it, if those are a WRITE that says
+/// nothing and a message.
 pub(super) fn overtake(receiver: &mut Receiver) {
     let kinds = receiver.ready.iter().take(2).map(|(_, record)| record.header.kind());
-    if kinds.eq([KIND_WRITE, KIND_SEND]) && is_last(&receiver.ready[0].1) {
+    let is_silent = |record: &Record| record.is_last() && record.header.immediate_bytes() == 0;
+    if kinds.eq([KIND_WRITE, KIND_SEND]) && is_silent(&receiver.ready[0].1) {
         let numbers = [receiver.ready[0].0, receiver.ready[1].0];
         receiver.ready.swap(0, 1);
         (receiver.ready[0].0, receiver.ready[1].0) = (numbers[0], numbers[1]);
     }
-}
-
-fn is_last(record: &Record) -> bool {
-    record.header.flags().contains(RecordFlags::LAST)
 }

@@ -40,13 +40,23 @@ struct Written {
     end: u64,
     /// Connection and number; nobody waits to hear of one without.
     way: Option<(usize, Psn)>,
+    asks: bool,
 }
 
 /// What the domain did with a record written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
-    Taken { conn: usize, psn: Psn },
-    Refused { conn: usize, psn: Psn, status: Status },
+    /// If it asks for something, the domain owes the answer from here on.
+    Taken {
+        conn: usize,
+        psn: Psn,
+        asks: bool,
+    },
+    Refused {
+        conn: usize,
+        psn: Psn,
+        status: Status,
+    },
 }
 
 /// See the module.
@@ -64,6 +74,8 @@ pub(super) struct Port {
     refusal_number: u32,
     /// Every record before it is done.
     safe: u64,
+    /// The connection whose message is written to the domain without its end.
+    pub(super) amid: Option<usize>,
     /// The rule the domain broke, if it did.
     pub(super) broken: Option<&'static str>,
 }
@@ -81,6 +93,7 @@ impl Port {
             refusals: VecDeque::new(),
             refusal_number: 0,
             safe: 0,
+            amid: None,
             broken: None,
         }
     }
@@ -222,7 +235,8 @@ impl Port {
             unsafe { to.copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len()) };
             self.link.tx.end(header);
         }
-        self.written.push_back(Written { at, end: self.link.tx.at, way });
+        let (end, asks) = (self.link.tx.at, record.asks());
+        self.written.push_back(Written { at, end, way, asks });
         true
     }
 
@@ -251,9 +265,9 @@ impl Port {
             if self.link.safe() < first.end {
                 return None;
             }
-            let taken = self.written.pop_front().and_then(|written| written.way);
-            if let Some((conn, psn)) = taken {
-                return Some(Taking::Taken { conn, psn });
+            let taken = self.written.pop_front();
+            if let Some(Written { way: Some((conn, psn)), asks, .. }) = taken {
+                return Some(Taking::Taken { conn, psn, asks });
             }
         }
         None

@@ -112,9 +112,9 @@ struct Conn {
     senders: [Sender; 2],
     /// By the side that sends to them.
     receivers: [Receiver; 2],
-    /// By the side that asks: READs and atomics that were brought to the other, and whose answer
-    /// was not brought back. A replay is none of them.
-    asks: [u32; 2],
+    /// By the side that asks: READs and atomics that the other has taken, and whose answer was not
+    /// brought back. Below 0 where that came first.
+    asks: [i32; 2],
     /// By the side that asks: for each answer that the other owes, whether it is of a replay.
     owed: [VecDeque<bool>; 2],
     /// By sending side: all retries were in vain.
@@ -347,10 +347,11 @@ impl Wire {
             let (Taking::Taken { conn, .. } | Taking::Refused { conn, .. }) = taking;
             let receiver = &mut self.conns[conn].receivers[from];
             match taking {
-                Taking::Taken { psn, .. } => {
+                Taking::Taken { psn, asks, .. } => {
                     if !receiver.take(psn) {
                         continue;
                     }
+                    self.conns[conn].asks[from] += i32::from(asks);
                     self.events.push((self.now, Event::Taken { conn, from, psn: psn.number() }));
                 }
                 Taking::Refused { psn, status, .. } => {
@@ -413,17 +414,16 @@ impl Wire {
 
     /// Writes what has arrived to the domain it is for, as far as its ring has space.
     fn write_domain(&mut self, number: usize, from: usize) {
-        let conn = &mut self.conns[number];
-        if !conn.open {
+        if !self.conns[number].open || !self.may_write(number, from) {
             return;
         }
+        let conn = &mut self.conns[number];
         let port = &mut self.lines[conn.line].ports[1 - from];
         if conn.senders[from].dead
             && conn.receivers[from].ready.is_empty()
             && conn.asks[1 - from] > 0
         {
             // Nothing comes from there any more, so no answer either.
-            conn.asks[1 - from] = 0;
             let record = Record::no_answer(conn.nums[1 - from]);
             conn.receivers[from].ready.push_back((None, record));
         }
@@ -439,13 +439,27 @@ impl Wire {
             }
             if record.asks() {
                 conn.owed[from].push_back(psn.is_none());
-                conn.asks[from] += u32::from(psn.is_some());
+            }
+            if record.is_message() {
+                port.amid = (!record.is_last()).then_some(number);
             }
             if record.answers() {
-                conn.asks[1 - from] = conn.asks[1 - from].saturating_sub(1);
+                conn.asks[1 - from] -= 1;
             }
             ready.pop_front();
         }
+    }
+
+    /// False in the middle of another connection's message: on a link the pieces of one follow each
+    /// other, so that no message that waits for a receive stands between one that has taken the
+    /// last and its end.
+    fn may_write(&self, number: usize, from: usize) -> bool {
+        let Some(amid) = self.lines[self.conns[number].line].ports[1 - from].amid else {
+            return true;
+        };
+        let other = &self.conns[amid];
+        let over = !other.open || other.senders[from].dead || other.receivers[from].has_refused();
+        amid == number || over
     }
 
     /// Sends a word to a side, if the network lets it.

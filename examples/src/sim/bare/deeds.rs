@@ -1,0 +1,259 @@
+//! What is posted: any mix of requests, some of them wrong.
+
+use doorbell_engine::provider::Access;
+use doorbell_engine::provider::Window;
+use doorbell_engine::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
+
+use super::super::trace::now;
+use super::field::post;
+use super::way::{What, Wrong};
+use super::world::{Pane, Step, World};
+use super::{FIRST_SLOT, PIECE, SHELF, SLOTS};
+
+/// A request that is about to be posted.
+struct Draft {
+    what: What,
+    op: SendOp,
+    /// Bytes, from or to the place of the request.
+    length: usize,
+    /// A local key of its own.
+    lkey: Option<u32>,
+}
+
+impl Draft {
+    fn new(what: What, op: SendOp, length: usize) -> Draft {
+        Draft { what, op, length, lkey: None }
+    }
+}
+
+impl World {
+    /// Posts a few requests at one end.
+    pub(super) fn burst(&mut self, conn: usize, side: usize) {
+        for _ in 0..self.prng.range(1, self.plan.burst) {
+            if !self.post_any(conn, side) {
+                return;
+            }
+        }
+    }
+
+    /// Posts one request at one end, if it has room. False if not.
+    fn post_any(&mut self, conn: usize, side: usize) -> bool {
+        if !self.has_room(conn, side) {
+            return false;
+        }
+        let wrong = self.prng.chance(self.plan.wrong);
+        let draft = if wrong { self.wrong(conn, side) } else { self.draw(conn, side) };
+        let signaled = self.prng.chance(self.plan.signal);
+        draft.is_some_and(|draft| self.post(conn, side, &draft, signaled))
+    }
+
+    /// Posts one that completes, so that all before it are known to be over. False if there is no
+    /// room.
+    pub(super) fn post_last(&mut self, conn: usize, side: usize) -> bool {
+        let draft = self.add(conn, side);
+        self.has_room(conn, side) && self.post(conn, side, &draft, true)
+    }
+
+    /// Posts a message that completes.
+    pub(super) fn post_message(&mut self, conn: usize, side: usize) -> bool {
+        let draft = Draft::new(What::Send { key: None }, SendOp::Send, 100);
+        self.has_room(conn, side) && self.post(conn, side, &draft, true)
+    }
+
+    fn has_room(&self, conn: usize, side: usize) -> bool {
+        let known = &self.conns[conn];
+        known.may_post(side) && known.ways[side].queue.len() < self.plan.sides[side].depth
+    }
+
+    fn length(&mut self) -> usize {
+        let most = match self.prng.below(4) {
+            0 => self.plan.longest,
+            _ => self.plan.longest.min(100),
+        };
+        self.prng.below(most as u64 + 1) as usize
+    }
+
+    /// The word at the peer that all count in.
+    fn counter(&self, side: usize) -> Remote {
+        self.sides[1 - side].field.remote(0)
+    }
+
+    fn add(&self, _: usize, side: usize) -> Draft {
+        Draft::new(What::Add, SendOp::FetchAdd { at: self.counter(side), add: 1 }, 8)
+    }
+
+    fn draw(&mut self, conn: usize, side: usize) -> Option<Draft> {
+        let length = self.length();
+        let draft = match self.prng.below(16) {
+            0..4 => self.message(conn, side, length),
+            4..8 => return self.write(conn, side, length),
+            8..10 => return self.read(conn, side),
+            10 => {
+                let skip = self.prng.below((SHELF - PIECE) as u64) as usize;
+                let at = self.sides[1 - side].shelf.remote(skip);
+                Draft::new(What::Shelf { skip, length }, SendOp::Read(at), length)
+            }
+            11..14 => self.add(conn, side),
+            14 => {
+                let way = &self.conns[conn].ways[side];
+                let (before, takes) = (way.word, self.prng.chance(700));
+                let at = self.sides[1 - side].field.remote(way.word_place());
+                let compare = if takes { before } else { before + 1000 };
+                let op = SendOp::CompareSwap { at, compare, swap: before + 1 };
+                Draft::new(What::Swap { before, takes }, op, 8)
+            }
+            _ => return self.bind(conn, side),
+        };
+        Some(draft)
+    }
+
+    fn message(&mut self, conn: usize, side: usize, length: usize) -> Draft {
+        let shuts = self.prng.chance(300);
+        let end = &mut self.conns[conn].ends[1 - side];
+        match end.pane {
+            Pane::Open(key) if shuts => {
+                end.pane = Pane::Shutting;
+                Draft::new(What::Send { key: Some(key) }, SendOp::SendWithInv(key), length)
+            }
+            _ => Draft::new(What::Send { key: None }, SendOp::Send, length),
+        }
+    }
+
+    fn write(&mut self, conn: usize, side: usize, length: usize) -> Option<Draft> {
+        let (tells, through) = (self.prng.chance(300), self.prng.chance(512));
+        let known = &self.conns[conn];
+        let way = &known.ways[side];
+        let slot = way.slots.iter().position(|slot| !slot.written)?;
+        let mut at = self.sides[1 - side].field.remote(way.place(slot));
+        if let (true, Pane::Open(key)) = (through, known.ends[1 - side].pane) {
+            at.rkey = key;
+        }
+        let number = way.next as u32;
+        Some(match tells {
+            true => Draft::new(What::WriteImm { slot }, SendOp::WriteWithImm(at, number), length),
+            false => Draft::new(What::Write { slot }, SendOp::Write(at), length),
+        })
+    }
+
+    fn read(&mut self, conn: usize, side: usize) -> Option<Draft> {
+        let first = self.prng.below(SLOTS as u64) as usize;
+        let way = &self.conns[conn].ways[side];
+        let mut slots = (0..SLOTS).map(|n| (first + n) % SLOTS);
+        let slot = slots.find(|slot| way.slots[*slot].written)?;
+        let (version, whole) = (way.slots[slot].version, way.slots[slot].length);
+        let skip = self.prng.below(whole as u64 + 1) as usize;
+        let length = self.prng.below((whole - skip) as u64 + 1) as usize;
+        let place = self.conns[conn].ways[side].place(slot);
+        let at = self.sides[1 - side].field.remote(place + skip);
+        Some(Draft::new(What::Read { slot, version, skip, length }, SendOp::Read(at), length))
+    }
+
+    /// Opens this end's window on what the peer writes to.
+    fn bind(&mut self, conn: usize, side: usize) -> Option<Draft> {
+        let place = self.conns[conn].ways[1 - side].place(0);
+        let field = &self.sides[side].field;
+        let end = &mut self.conns[conn].ends[side];
+        if end.pane != Pane::Shut {
+            return None;
+        }
+        end.pane = Pane::Opening;
+        end.rkey = end.rkey & !0xff | end.rkey.wrapping_add(1) & 0xff;
+        let binding = Binding {
+            window: end.window.handle(),
+            region: field.handle(),
+            addr: field.remote(place).addr,
+            length: (SLOTS * PIECE) as u64,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            rkey: end.rkey,
+        };
+        Some(Draft::new(What::Bind { key: end.rkey }, SendOp::Bind(binding), 0))
+    }
+
+    /// A request that must be refused; only one of each end.
+    fn wrong(&mut self, conn: usize, side: usize) -> Option<Draft> {
+        let all = [
+            Wrong::Key,
+            Wrong::Bounds,
+            Wrong::Right,
+            Wrong::Closed,
+            Wrong::Odd,
+            Wrong::Long,
+            Wrong::Local,
+        ];
+        let old = self.conns[conn].ends[1 - side].old_key.is_some() && self.prng.chance(512);
+        let any = all[self.prng.below(all.len() as u64) as usize];
+        let wrong = if old { Wrong::Closed } else { any };
+        let kind = self.prng.below(3);
+        let known = &self.conns[conn];
+        if known.ways[side].wrong.is_some() {
+            return None;
+        }
+        let peer = &self.sides[1 - side];
+        let first = peer.field.remote(FIRST_SLOT);
+        let any = |at: Remote, length: usize| match kind {
+            0 => (SendOp::Write(at), length),
+            1 => (SendOp::Read(at), length),
+            _ => (SendOp::FetchAdd { at, add: 1 }, 8),
+        };
+        let (op, length) = match wrong {
+            Wrong::Key => any(Remote { rkey: first.rkey ^ 0x10_0100, ..first }, 16),
+            Wrong::Bounds => any(peer.field.remote(peer.field.size()), 16),
+            Wrong::Right => (SendOp::Write(peer.shelf.remote(0)), 16),
+            Wrong::Closed => {
+                let rkey = known.ends[1 - side].old_key?;
+                (SendOp::Write(Remote { rkey, ..first }), 16)
+            }
+            Wrong::Odd => (SendOp::FetchAdd { at: first.offset(1), add: 1 }, 8),
+            Wrong::Long => (SendOp::Send, PIECE + 1),
+            Wrong::Local => (SendOp::Send, 100),
+        };
+        let lkey = (wrong == Wrong::Local).then_some(0xdead_0000);
+        Some(Draft { what: What::Wrong(wrong), op, length, lkey })
+    }
+
+    /// Posts a request. False if the device refused it.
+    fn post(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> bool {
+        let Draft { what, op, length, lkey } = *draft;
+        let cut = self.prng.below(length as u64 + 1) as usize;
+        let (split, inline) = (self.prng.chance(200), self.prng.chance(300));
+        let (fence, solicited) = (self.prng.chance(60), self.prng.chance(60));
+        let depth = self.plan.sides[side].depth;
+        let known = &mut self.conns[conn];
+        let (end, way) = (&mut known.ends[side], &mut known.ways[side]);
+        let (number, local) = (way.next, &self.sides[side].local);
+        let buffer = way.buffer(number);
+        match what {
+            What::Send { .. } => local.fill(buffer, &way.text(number, length)),
+            What::Write { slot } | What::WriteImm { slot } => {
+                local.fill(buffer, &way.written(way.slots[slot].version + 1, length));
+            }
+            _ => {}
+        }
+        // The last there is room for completes, so that there is room again.
+        let signaled = signaled || end.signal_all || way.queue.len() + 1 >= depth;
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        flags.set(SendFlags::FENCE, fence);
+        flags.set(SendFlags::SOLICITED, solicited && op.is_send());
+        let outward = op.is_outward() && length > 0 && lkey.is_none();
+        flags.set(SendFlags::INLINE, inline && outward && length <= 64);
+        let (mut sge, mut more) = (local.sge(buffer, length), Vec::new());
+        sge.lkey = lkey.unwrap_or(sge.lkey);
+        if matches!(op, SendOp::Bind(_)) {
+            sge = Sge::default();
+        } else if split && lkey.is_none() && length > 8 {
+            more.push(local.sge(buffer + cut, length - cut));
+            sge.length = cut as u32;
+        }
+        let Some(qp) = &mut end.qp else { return false };
+        let wr = SendWr { wr_id: number, op, flags, sge, more: &more };
+        let posted = post(qp, &wr);
+        way.push(what, length, signaled);
+        self.trace.note(now(), &Step::Post { conn, side, number, what, length });
+        if let Err(error) = posted {
+            self.fail_at((conn, side), &format!("request {number} is refused: {error:?}"));
+            return false;
+        }
+        true
+    }
+}

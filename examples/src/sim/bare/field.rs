@@ -1,0 +1,106 @@
+//! Registered memory that the simulation writes and reads itself, and posts to queue pairs: all
+//! that is not safe by itself.
+#![expect(unsafe_code, reason = "memory that a device writes, and posts that name it")]
+
+use doorbell_alloc::{Ask, MapRequest};
+use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::provider::soft::sim::mix;
+use doorbell_engine::provider::soft::{Soft, SoftQp, SoftRegion, SoftSrq};
+use doorbell_engine::provider::{Access, Provider, Qp, Region, Srq};
+use doorbell_engine::wr::{PostError, RecvWr, Remote, SendWr, Sge};
+
+/// See the module. There is one thread, and a device writes only while it is polled or posted to,
+/// so nobody ever writes what is read here.
+pub struct Field(SoftRegion);
+
+impl Field {
+    /// Registers that many bytes.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(nic: &Soft, bytes: usize, access: Access) -> Result<Field, SetupError> {
+        // Most of it is never touched.
+        let request = MapRequest::new(bytes).pages(Ask::Plain).lock(false).prefault(false);
+        let memory = request.map().map_err(|error| {
+            SetupError::new(Code::NoMemory, format!("{bytes} bytes"), error.to_string())
+        })?;
+        Ok(Field(nic.register(memory, access)?))
+    }
+
+    /// A piece of it, to send from or to read into.
+    pub fn sge(&self, at: usize, length: usize) -> Sge {
+        Sge { addr: self.remote(at).addr, length: length as u32, lkey: self.0.lkey() }
+    }
+
+    /// What a peer is told.
+    pub fn remote(&self, at: usize) -> Remote {
+        self.0.remote(at)
+    }
+
+    /// By what number a binding names it.
+    pub fn handle(&self) -> u64 {
+        self.0.handle()
+    }
+
+    /// How many bytes it has.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Writes to it.
+    pub fn fill(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.size());
+        // SAFETY: inside the region, which is mapped; see the type for who else writes.
+        unsafe { self.0.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// True if those bytes are there.
+    pub fn holds(&self, at: usize, bytes: &[u8]) -> bool {
+        self.bytes(at, bytes.len()) == bytes
+    }
+
+    /// What is there.
+    pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        assert!(at + length <= self.size());
+        let mut bytes = vec![0; length];
+        // SAFETY: as in `fill`.
+        unsafe { self.0.as_ptr().add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
+        bytes
+    }
+
+    /// Eight of them as a number.
+    pub fn word(&self, at: usize) -> u64 {
+        let bytes = self.bytes(at, 8);
+        bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    }
+}
+
+/// Posts a request, whose memory is of a [`Field`] that lives as long as the world.
+///
+/// # Errors
+/// The device's.
+pub fn post(qp: &mut SoftQp, wr: &SendWr<'_>) -> Result<(), PostError> {
+    // SAFETY: fields are dropped after queue pairs, and nobody touches a piece of one that is in
+    // flight; one thread does everything. Handles of datagrams live as long as their queue pairs.
+    unsafe { qp.post(std::slice::from_ref(wr)) }
+}
+
+/// Posts a receive to a queue pair, or to its shared queue.
+///
+/// # Errors
+/// The device's.
+pub fn post_recv(qp: &mut SoftQp, srq: Option<&SoftSrq>, wr: RecvWr) -> Result<(), PostError> {
+    // SAFETY: as in `post`.
+    unsafe {
+        match srq {
+            Some(srq) => srq.post(&[wr]),
+            None => qp.post_recv(&[wr]),
+        }
+    }
+}
+
+/// Bytes that only that key has.
+pub fn pattern(key: u64, length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).flat_map(|n| mix(key ^ mix(n)).to_le_bytes());
+    words.take(length).collect()
+}

@@ -1,0 +1,300 @@
+//! Datagrams: each arrives whole or not at all, names its sender, and comes to whom it is for.
+
+use std::collections::VecDeque;
+
+use doorbell_engine::error::SetupError;
+use doorbell_engine::provider::soft::sim::{Prng, mix};
+use doorbell_engine::provider::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit};
+use doorbell_engine::provider::{
+    Access, AddressHandle, AddressVector, GRH_BYTES, Gid, Provider, Qp, QpCaps, QpType,
+};
+use doorbell_engine::wc::{Status, Wc, WcFlags};
+use doorbell_engine::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr};
+
+use super::field::{Field, pattern, post, post_recv};
+
+/// In the number of a request: it is of a queue pair of UD.
+pub const MAIL: u64 = 1 << 62;
+/// In the number of a request: it is a receive.
+pub const RECV: u64 = 1 << 63;
+
+const QKEY: u32 = 0x0123_4567;
+const GROUP: Gid = Gid([0xff, 14, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
+/// Bytes of a datagram at most.
+const LONGEST: usize = 4096;
+/// Room for one with its header.
+const PLACE: usize = 8192;
+/// Sends of a queue pair at a time; and receives.
+const DEPTH: usize = 16;
+
+/// A queue pair of UD.
+struct Mailer {
+    /// Side and completion queue.
+    at: (usize, usize),
+    qp: SoftQp,
+    joined: bool,
+    field: Field,
+    next: u64,
+    /// Sends that are not over, with whether they complete on success.
+    queue: VecDeque<(u64, bool)>,
+    /// Receive places that nobody uses.
+    free: Vec<usize>,
+}
+
+/// One that was sent.
+struct Sent {
+    from: usize,
+    /// To one queue pair, or to the group.
+    to: Option<usize>,
+    length: usize,
+    imm: Option<u32>,
+    /// With a key that its receiver does not have: it must not arrive.
+    lost: bool,
+    /// How often it arrived, by receiver.
+    seen: Vec<u8>,
+}
+
+/// See the module.
+pub struct Mail {
+    // Before the handles that their sends name.
+    mailers: Vec<Mailer>,
+    /// By side: the ways to the devices, by side, and to the group.
+    ways: Vec<([SoftAh; 2], SoftAh)>,
+    sent: Vec<Sent>,
+    seed: u64,
+    /// How often one may arrive: twice where the network doubles packets, which nobody notices, as
+    /// datagrams have no numbers that anybody looks at.
+    most: u8,
+    /// Datagrams that arrived.
+    pub arrived: u64,
+}
+
+impl Mail {
+    /// Queue pairs of UD at those devices and completion queues. Each device knows the others.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(
+        seed: u64,
+        most: u8,
+        prng: &mut Prng,
+        at: &[(usize, usize, &Soft, &SoftCq)],
+        nics: [&Soft; 2],
+    ) -> Result<Mail, SetupError> {
+        let mut mailers = Vec::new();
+        for (side, desk, nic, cq) in at {
+            let caps = QpCaps {
+                send_wr: DEPTH as u32,
+                recv_wr: DEPTH as u32,
+                send_sge: 1,
+                recv_sge: 1,
+                inline: 64,
+            };
+            let mut qp = nic.create_qp(&SoftQpInit {
+                kind: QpType::Ud,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                caps,
+                signal_all: false,
+                ex: SoftQpEx::default(),
+            })?;
+            qp.breaker().set_qkey(QKEY);
+            qp.breaker().open();
+            let joined = prng.chance(700);
+            if joined {
+                qp.attach_mcast(GROUP)?;
+            }
+            mailers.push(Mailer {
+                at: (*side, *desk),
+                qp,
+                joined,
+                field: Field::new(nic, 2 * DEPTH * PLACE, Access::LOCAL_WRITE)?,
+                next: 0,
+                queue: VecDeque::new(),
+                free: (0..DEPTH).collect(),
+            });
+        }
+        // Only now is everybody in the group that will be.
+        let ways = nics.iter().map(|nic| {
+            let way = |gid| nic.create_ah(&AddressVector::to(gid));
+            Ok(([way(nics[0].gid())?, way(nics[1].gid())?], way(GROUP)?))
+        });
+        let ways = ways.collect::<Result<_, SetupError>>()?;
+        Ok(Mail { mailers, ways, sent: Vec::new(), seed, most, arrived: 0 })
+    }
+
+    /// How many queue pairs there are.
+    pub fn count_mailers(&self) -> usize {
+        self.mailers.len()
+    }
+
+    /// Posts as many receives as there is room for.
+    ///
+    /// # Errors
+    /// The device refuses one.
+    pub fn stock(&mut self, who: usize) -> Result<(), String> {
+        let mailer = &mut self.mailers[who];
+        while let Some(place) = mailer.free.pop() {
+            let sge = mailer.field.sge((DEPTH + place) * PLACE, GRH_BYTES + LONGEST);
+            let wr = RecvWr { wr_id: RECV | MAIL | place as u64, sge };
+            if let Err(error) = post_recv(&mut mailer.qp, None, wr) {
+                return Err(format!("mailer {who}: a receive is refused: {error:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram somewhere, if there is room. What was sent, for the history.
+    ///
+    /// # Errors
+    /// The device refuses it.
+    pub fn send(
+        &mut self,
+        prng: &mut Prng,
+        from: usize,
+        to: Option<usize>,
+    ) -> Result<Option<usize>, String> {
+        let mailer = &self.mailers[from];
+        if mailer.queue.len() >= DEPTH {
+            return Ok(None);
+        }
+        let last = mailer.queue.len() + 1 == DEPTH;
+        let number = mailer.next;
+        let length = 4 + match prng.below(4) {
+            0 => prng.below((LONGEST - 4) as u64) as usize,
+            _ => prng.below(200) as usize,
+        };
+        let lost = prng.chance(40);
+        let imm = prng.chance(300).then(|| prng.word() as u32);
+        let index = self.sent.len();
+        let at = number as usize % DEPTH * PLACE;
+        mailer.field.fill(at, &text(self.seed, index, length));
+        let (ways, group) = &self.ways[mailer.at.0];
+        let (ah, qpn) = match to.map(|to| &self.mailers[to]) {
+            Some(to) => (&ways[to.at.0], to.qp.num()),
+            None => (group, MULTICAST_QPN),
+        };
+        let qkey = if lost { QKEY ^ 1 } else { QKEY };
+        let to_whom = Destination { ah: ah.name(), qpn, qkey };
+        let signaled = last || prng.chance(300);
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        let wr = SendWr {
+            wr_id: MAIL | number,
+            op: imm.map_or(SendOp::SendTo(to_whom), |imm| SendOp::SendToWithImm(to_whom, imm)),
+            flags,
+            sge: mailer.field.sge(at, length),
+            more: &[],
+        };
+        let mailer = &mut self.mailers[from];
+        if let Err(error) = post(&mut mailer.qp, &wr) {
+            return Err(format!("mailer {from}: datagram {number} is refused: {error:?}"));
+        }
+        mailer.next += 1;
+        mailer.queue.push_back((number, signaled));
+        let seen = vec![0; self.mailers.len()];
+        self.sent.push(Sent { from, to, length, imm, lost, seen });
+        Ok(Some(length))
+    }
+
+    /// A completion of one of these queue pairs.
+    ///
+    /// # Errors
+    /// It must not be.
+    pub fn completed(&mut self, side: usize, nics: [&Soft; 2], wc: &Wc) -> Result<(), String> {
+        let who = self.mailers.iter().position(|m| m.at.0 == side && m.qp.num() == wc.qp_num);
+        let Some(who) = who else {
+            return Err(format!("a datagram for queue pair {}, which is none", wc.qp_num));
+        };
+        if wc.status != Status::Success {
+            return Err(format!("mailer {who}: {:?}", wc.status));
+        }
+        if wc.wr_id & RECV != 0 {
+            return self.came(who, nics, wc);
+        }
+        let number = wc.wr_id & !MAIL;
+        let mailer = &mut self.mailers[who];
+        while let Some((first, signaled)) = mailer.queue.pop_front() {
+            match (first == number, signaled) {
+                (true, true) => return Ok(()),
+                (false, false) => {}
+                _ => break,
+            }
+        }
+        Err(format!("mailer {who}: datagram {number} completes out of turn"))
+    }
+
+    fn came(&mut self, who: usize, nics: [&Soft; 2], wc: &Wc) -> Result<(), String> {
+        let wrong = |what: String| Err(format!("mailer {who}: {what}"));
+        let mailer = &mut self.mailers[who];
+        let place = (wc.wr_id & !(RECV | MAIL)) as usize;
+        if mailer.free.contains(&place) {
+            return wrong(format!("the receive at place {place} completes twice"));
+        }
+        mailer.free.push(place);
+        let at = (DEPTH + place) * PLACE;
+        let length = (wc.byte_len as usize).saturating_sub(GRH_BYTES);
+        let bytes = mailer.field.bytes(at + GRH_BYTES, length.min(LONGEST));
+        let index = bytes.iter().take(4).rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        let (side, joined) = (mailer.at.0, mailer.joined);
+        let header = mailer.field.bytes(at, GRH_BYTES);
+        let header = std::array::from_fn(|n| header[n]);
+        let Some(sent) = self.sent.get_mut(index).filter(|_| length >= 4) else {
+            return wrong(format!("{length} bytes that nobody sent"));
+        };
+        let from = &self.mailers[sent.from];
+        if bytes != text(self.seed, index, sent.length) {
+            return wrong(format!("{length} bytes of a datagram of {}", sent.length));
+        }
+        let gid = nics[side].sender_of(wc, &header).map(|way| way.route.map(|route| route.gid));
+        if wc.src_qp != from.qp.num() || gid != Ok(Some(nics[from.at.0].gid())) {
+            return wrong(format!("datagram {index} says that it is from {}, {gid:?}", wc.src_qp));
+        }
+        let flag = if sent.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        if wc.flags != WcFlags::GRH | flag || wc.imm != sent.imm.unwrap_or(wc.imm) {
+            return wrong(format!("datagram {index} comes with {:?}, {:x}", wc.flags, wc.imm));
+        }
+        if sent.lost || sent.to.map_or(!joined, |to| to != who) {
+            return wrong(format!("datagram {index} is not for it"));
+        }
+        sent.seen[who] += 1;
+        if sent.seen[who] > self.most {
+            return wrong(format!("datagram {index} comes {} times", sent.seen[who]));
+        }
+        self.arrived += 1;
+        Ok(())
+    }
+
+    /// How many were sent so far.
+    pub fn count(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// With nothing lost, everything sent from that one on must have arrived at everybody it is
+    /// for, once.
+    ///
+    /// # Errors
+    /// One has not.
+    pub fn all_arrived(&self, first: usize) -> Result<(), String> {
+        for (index, sent) in self.sent.iter().enumerate().skip(first) {
+            for (who, mailer) in self.mailers.iter().enumerate() {
+                let for_it = !sent.lost && sent.to.map_or(mailer.joined, |to| to == who);
+                if usize::from(sent.seen[who]) != usize::from(for_it) {
+                    return Err(format!(
+                        "datagram {index} came {} times to mailer {who}, in fair weather",
+                        sent.seen[who]
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a datagram: its number, and what only it has.
+fn text(seed: u64, index: usize, length: usize) -> Vec<u8> {
+    let mut bytes = (index as u32).to_le_bytes().to_vec();
+    bytes.extend(pattern(mix(seed ^ mix(index as u64)), length - 4));
+    bytes
+}

@@ -1,0 +1,134 @@
+//! What the devices of one thread's simulation know of each other, so that datagrams find their
+//! way: inboxes by the names of their files, and who is in which group. Nobody is ever given the
+//! inbox of a queue pair, but that of a relay to it.
+#![expect(unsafe_code, reason = "a table that another device writes is read")]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use doorbell_alloc::{Ask, MapRequest, Mapping};
+use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::provider::Gid;
+use doorbell_engine::provider::soft::sim::Relay;
+use doorbell_engine::provider::soft::{
+    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Reach,
+};
+
+#[derive(Default)]
+struct Street {
+    /// Relays that the wire has not been given.
+    relays: Vec<Relay>,
+    /// By descriptor of an inbox: that of its relay's.
+    bags: BTreeMap<u32, u32>,
+    members: Vec<(Gid, Member)>,
+    /// Devices, by the descriptor of their table.
+    devices: BTreeMap<u32, Arc<Reach>>,
+}
+
+thread_local! {
+    static STREET: RefCell<Street> = RefCell::default();
+}
+
+/// Forgets everything: a new simulation begins.
+pub fn clear() {
+    STREET.take();
+}
+
+/// Relays that were made since the last call.
+pub fn relays() -> Vec<Relay> {
+    STREET.with_borrow_mut(|street| std::mem::take(&mut street.relays))
+}
+
+/// What a device is told of the others.
+pub fn neighbours() -> Neighbours {
+    Neighbours {
+        process: 1,
+        memory: shared,
+        reach,
+        attach,
+        name_bell: |_| None,
+        bell: |_, _| None,
+        join,
+        members,
+    }
+}
+
+/// Memory that can be mapped a second time.
+///
+/// # Errors
+/// There is none.
+pub fn shared(len: usize) -> Result<Mapping, SetupError> {
+    let request = MapRequest::new(len).pages(Ask::Plain).shared(true).lock(false).prefault(false);
+    request.map().map_err(|error| {
+        SetupError::new(Code::NoMemory, format!("{len} bytes of shared memory"), error.to_string())
+    })
+}
+
+/// By what name others find such memory.
+pub fn name_file(memory: &Mapping) -> Option<FileName> {
+    Some(FileName { fd: memory.fd()?.as_raw_fd().try_into().ok()?, inode: 0 })
+}
+
+/// Maps it a second time.
+fn again(fd: u32, len: usize) -> Option<Mapping> {
+    let path = format!("/proc/self/fd/{fd}");
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    Mapping::from_memfd(file.into(), len).ok()
+}
+
+fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
+    let known = STREET.with_borrow(|street| street.devices.get(&directory.fd).cloned());
+    if known.is_some() {
+        return known;
+    }
+    let view = again(directory.fd, DIRECTORY_BYTES)?;
+    let table = NonNull::new(view.as_ptr())?;
+    // SAFETY: the view is kept, and nobody writes through it.
+    let reach = unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) };
+    let reach = Arc::new(reach);
+    STREET.with_borrow_mut(|street| street.devices.insert(directory.fd, reach.clone()));
+    Some(reach)
+}
+
+/// Maps the inbox of the relay to the queue pair whose own inbox has that name.
+fn attach(_: i32, inbox: FileName, _: u64) -> Option<Mapping> {
+    STREET.with_borrow_mut(|street| {
+        if let Some(bag) = street.bags.get(&inbox.fd) {
+            return again(*bag, INBOX_BYTES);
+        }
+        let bag = shared(INBOX_BYTES).ok()?;
+        let name = name_file(&bag)?;
+        let senders = again(name.fd, INBOX_BYTES)?;
+        street.relays.push(Relay::new(bag, again(inbox.fd, INBOX_BYTES)?)?);
+        street.bags.insert(inbox.fd, name.fd);
+        Some(senders)
+    })
+}
+
+/// Membership, which ends when it is dropped.
+struct Stays(Gid, Member);
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        let (gone, member) = (self.0, self.1);
+        STREET.with_borrow_mut(|street| {
+            street.members.retain(|known| *known != (gone, member));
+        });
+    }
+}
+
+fn join(_: &str, group: Gid, member: Member) -> Result<Membership, SetupError> {
+    STREET.with_borrow_mut(|street| street.members.push((group, member)));
+    Ok(Box::new(Stays(group, member)))
+}
+
+fn members(_: &str, group: Gid) -> Vec<Member> {
+    STREET.with_borrow(|street| {
+        let of = street.members.iter().filter(|(gid, _)| *gid == group);
+        of.map(|(_, member)| *member).collect()
+    })
+}

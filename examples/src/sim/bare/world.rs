@@ -1,0 +1,522 @@
+//! The world of one seed: two devices, their queue pairs, and the wire between them.
+
+use doorbell_engine::error::{Code, SetupError};
+use doorbell_engine::provider::soft::sim::{self, Event, Mistake, Prng, Wire, mix};
+use doorbell_engine::provider::soft::{
+    Breaker, DIRECTORY_BYTES, Host, Soft, SoftCq, SoftPoller, SoftQp, SoftQpEx, SoftQpInit,
+    SoftSrq, SoftWindow, Wiring,
+};
+use doorbell_engine::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind};
+use doorbell_engine::wc::{Status, Wc, WcFlags};
+use doorbell_engine::wr::RecvWr;
+
+use super::super::book::Counts;
+use super::super::trace::{Trace, now, set_now};
+use super::adds::Adds;
+use super::field::{Field, post_recv};
+use super::mail::{MAIL, Mail, RECV};
+use super::plan::{Plan, SidePlan};
+use super::way::{Way, What, shelf};
+use super::{DEPTH, FIRST_SLOT, PIECE, RECEIVES, SHELF, SLOTS, street};
+
+/// What happens, besides what happens on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it; they are printed as they are")]
+pub enum Step {
+    Dial { conn: usize, desks: [usize; 2] },
+    Begin { conn: usize },
+    Post { conn: usize, side: usize, number: u64, what: What, length: usize },
+    Sent { conn: usize, side: usize, number: u64, status: u8 },
+    Came { conn: usize, side: usize, status: u8, bytes: u32 },
+    Mail { from: usize, to: Option<usize>, length: usize },
+    Mailed { side: usize, number: u64 },
+    Cut { conn: usize, until: u64 },
+    Jump { to: u64 },
+    End { conn: usize },
+    Closed { conn: usize },
+    Phase(&'static str),
+}
+
+/// A completion queue and who reads it.
+pub(super) struct Desk {
+    pub(super) cq: SoftCq,
+    poller: SoftPoller,
+    /// Polls that found nothing.
+    empty: u64,
+}
+
+/// A device and its memory.
+pub(super) struct Side {
+    pub(super) desks: Vec<Desk>,
+    srq: Option<SoftSrq>,
+    /// What peers write to, count in, and read from.
+    pub(super) field: Field,
+    /// What they may read only.
+    pub(super) shelf: Field,
+    /// Where requests and receives have their bytes.
+    pub(super) local: Field,
+    /// By place of a receive: whose it is, if it is posted.
+    places: Vec<Option<usize>>,
+    pub(super) adds: Adds,
+    pub(super) nic: Soft,
+}
+
+/// A window through which the peer may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pane {
+    Shut,
+    Opening,
+    Open(u32),
+    /// A message that shuts it is on its way.
+    Shutting,
+}
+
+/// One end of a connection.
+pub(super) struct End {
+    pub(super) desk: usize,
+    pub(super) qp: Option<SoftQp>,
+    breaker: Breaker,
+    /// Every request completes.
+    pub(super) signal_all: bool,
+    pub(super) window: SoftWindow,
+    pub(super) pane: Pane,
+    /// The key it was last given.
+    pub(super) rkey: u32,
+    /// A key that was good before.
+    pub(super) old_key: Option<u32>,
+    /// Receives it has posted itself.
+    receives: usize,
+}
+
+/// A connection.
+pub(super) struct Conn {
+    pub(super) ends: [End; 2],
+    /// By sending side.
+    pub(super) ways: [Way; 2],
+    /// Side 0 begins then.
+    begins: Option<u64>,
+    /// Something has happened that may end it, besides wrong requests.
+    pub(super) excused: bool,
+    pub(super) ending: bool,
+    /// All is over; the polls that had found nothing by then, by side.
+    over: Option<[u64; 2]>,
+    pub(super) closed: bool,
+}
+
+impl Conn {
+    /// True if something else than its own wrong request may end that side's sends.
+    pub(super) fn excuses(&self, side: usize) -> bool {
+        self.excused || self.ways[1 - side].wrong.is_some()
+    }
+
+    /// True if that side may post.
+    pub(super) fn may_post(&self, side: usize) -> bool {
+        !self.ending && !self.closed && (side == 1 || self.begins.is_none())
+    }
+}
+
+/// See the module.
+pub struct World {
+    // Queue pairs first: they are gone before the memory that their requests name.
+    pub(super) conns: Vec<Conn>,
+    pub(super) mail: Mail,
+    pub(super) sides: [Side; 2],
+    pub(super) wire: Wire,
+    pub(super) plan: Plan,
+    pub(super) prng: Prng,
+    pub(super) trace: Trace,
+    pub(super) counts: Counts,
+    pub(super) failure: Option<String>,
+    seed: u64,
+}
+
+impl Side {
+    fn new(plan: &Plan, side: usize) -> Result<Side, SetupError> {
+        let SidePlan { sharing, desks, srq, .. } = plan.sides[side];
+        let host = Host {
+            name_file: street::name_file,
+            neighbours: Some(street::neighbours()),
+            ..Host::alone(now)
+        };
+        let nic = Soft::new("sim0", host, Some(street::shared(DIRECTORY_BYTES)?));
+        let desk = || {
+            let (cq, poller) = nic.create_cq(4096, sharing)?;
+            Ok(Desk { cq, poller, empty: 0 })
+        };
+        let places = RECEIVES * plan.conns_max;
+        let local = (DEPTH * plan.conns_max + places) * PIECE;
+        let field = FIRST_SLOT + SLOTS * plan.conns_max * PIECE;
+        let all = Access::all();
+        let made = Side {
+            desks: (0..desks).map(|_| desk()).collect::<Result<_, SetupError>>()?,
+            srq: srq.then(|| nic.create_srq(RECEIVES as u32)).transpose()?,
+            field: Field::new(&nic, field, all)?,
+            shelf: Field::new(&nic, SHELF, Access::REMOTE_READ)?,
+            local: Field::new(&nic, local, Access::LOCAL_WRITE)?,
+            places: vec![None; places],
+            adds: Adds::default(),
+            nic,
+        };
+        made.shelf.fill(0, &shelf(side, SHELF));
+        Ok(made)
+    }
+
+    /// Where a receive has its bytes.
+    fn place(&self, place: usize) -> usize {
+        self.local.size() - (place + 1) * PIECE
+    }
+}
+
+impl World {
+    /// Makes everything a seed asks for.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(seed: u64, mistake: Option<Mistake>, tell: bool) -> Result<World, SetupError> {
+        set_now(0);
+        street::clear();
+        let mut prng = Prng::new(mix(seed ^ 0x6261_7265));
+        let plan = Plan::draw(&mut prng);
+        let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, super::super::memory);
+        if let Some(mistake) = mistake {
+            wire.plant(mistake);
+        }
+        let sides = [Side::new(&plan, 0)?, Side::new(&plan, 1)?];
+        let mut at = Vec::new();
+        for (number, side) in sides.iter().enumerate() {
+            for mailer in 0..plan.sides[number].mailers {
+                let desk = mailer % side.desks.len();
+                at.push((number, desk, &side.nic, &side.desks[desk].cq));
+            }
+        }
+        let most = if plan.weather.double > 0 { 2 } else { 1 };
+        let nics = [&sides[0].nic, &sides[1].nic];
+        let mail = Mail::new(seed, most, &mut prng, &at, nics)?;
+        Ok(World {
+            conns: Vec::new(),
+            mail,
+            sides,
+            wire,
+            plan,
+            prng,
+            trace: Trace::new(tell),
+            counts: Counts::default(),
+            failure: None,
+            seed,
+        })
+    }
+
+    /// Notes what happens now.
+    pub(super) fn note(&mut self, step: Step) {
+        self.trace.note(now(), &step);
+    }
+
+    /// A promise was broken.
+    pub(super) fn fail(&mut self, what: impl Into<String>) {
+        if self.failure.is_none() {
+            self.failure = Some(what.into());
+        }
+    }
+
+    /// A promise of one end of a connection was broken.
+    pub(super) fn fail_at(&mut self, (conn, side): (usize, usize), what: &str) {
+        self.fail(format!("connection {conn}, side {side}: {what}"));
+    }
+
+    /// Begins a connection, if there may be one more.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub(super) fn dial(&mut self) -> Result<(), SetupError> {
+        let alive = self.conns.iter().filter(|conn| !conn.closed).count();
+        if alive >= self.plan.conns || self.conns.len() >= self.plan.conns_max {
+            return Ok(());
+        }
+        let conn = self.conns.len();
+        let (one, two) = (self.end(0)?, self.end(1)?);
+        let Plan { rnr_retry, rnr_timer_ns, asks, .. } = self.plan;
+        let wiring = Wiring {
+            peer: 0,
+            peer_rnr_retry: rnr_retry,
+            rnr_timer_ns,
+            initiator_depth: asks,
+            responder_depth: asks,
+        };
+        let number = self.wire.connect([&one.breaker, &two.breaker], [wiring; 2])?;
+        if number != conn {
+            let answer = format!("the wire calls connection {conn} {number}");
+            return Err(SetupError::new(Code::Invalid, "a connection", answer));
+        }
+        let desks = [one.desk, two.desk];
+        let delay = self.prng.pick(&[0, 1000, 20_000]);
+        self.conns.push(Conn {
+            ends: [one, two],
+            ways: [0, 1].map(|side| Way::new(self.seed, (conn, side))),
+            begins: Some(now() + delay),
+            excused: false,
+            ending: false,
+            over: None,
+            closed: false,
+        });
+        self.counts.conns += 1;
+        self.note(Step::Dial { conn, desks });
+        Ok(())
+    }
+
+    fn end(&mut self, side: usize) -> Result<End, SetupError> {
+        let Side { nic, desks, srq, .. } = &self.sides[side];
+        let plan = &self.plan.sides[side];
+        let desk = self.prng.below(desks.len() as u64) as usize;
+        let signal_all = self.prng.chance(128);
+        let cq = &desks[desk].cq;
+        let qp = nic.create_qp(&SoftQpInit {
+            kind: QpType::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: srq.as_ref(),
+            caps: QpCaps {
+                send_wr: plan.depth as u32,
+                recv_wr: plan.receives as u32,
+                send_sge: 2,
+                recv_sge: 1,
+                inline: 64,
+            },
+            signal_all,
+            ex: SoftQpEx::default(),
+        })?;
+        let window = nic.create_window(WindowKind::Two)?;
+        Ok(End {
+            desk,
+            breaker: qp.breaker(),
+            qp: Some(qp),
+            signal_all,
+            pane: Pane::Shut,
+            rkey: window.rkey(),
+            old_key: None,
+            window,
+            receives: 0,
+        })
+    }
+
+    /// Posts receives at one end, as many as there is room for; with a shared queue, for all.
+    pub(super) fn stock(&mut self, conn: usize, side: usize) {
+        let Conn { ends, ending, closed, .. } = &mut self.conns[conn];
+        let (here, end) = (&mut self.sides[side], &mut ends[side]);
+        let most = self.plan.sides[side].receives;
+        let shared = here.srq.is_some();
+        let posted = match shared {
+            true => here.places.iter().flatten().count(),
+            false => end.receives,
+        };
+        if posted >= most || *ending || *closed {
+            return;
+        }
+        let Some(qp) = &mut end.qp else { return };
+        let owner = if shared { usize::MAX } else { conn };
+        for _ in posted..most {
+            let Some(place) = here.places.iter().position(Option::is_none) else { return };
+            let sge = here.local.sge(here.place(place), PIECE);
+            let wr = RecvWr { wr_id: RECV | place as u64, sge };
+            here.places[place] = Some(owner);
+            end.receives += usize::from(!shared);
+            if let Err(error) = post_recv(qp, here.srq.as_ref(), wr) {
+                return self.fail_at((conn, side), &format!("a receive is refused: {error:?}"));
+            }
+        }
+    }
+
+    /// Polls one completion queue once.
+    pub(super) fn poll(&mut self, side: usize, desk: usize) -> usize {
+        let mut out = [Wc::default(); 8];
+        let most = self.prng.range(1, 8) as usize;
+        let desk = &mut self.sides[side].desks[desk];
+        let count = desk.poller.poll(&mut out[..most]);
+        desk.empty += u64::from(count == 0);
+        for wc in &out[..count] {
+            self.completed(side, wc);
+        }
+        count
+    }
+
+    fn completed(&mut self, side: usize, wc: &Wc) {
+        if wc.wr_id & MAIL != 0 {
+            self.note(Step::Mailed { side, number: wc.wr_id });
+            let nics = [&self.sides[0].nic, &self.sides[1].nic];
+            if let Err(what) = self.mail.completed(side, nics, wc) {
+                self.fail(what);
+            }
+            return;
+        }
+        let of = |conn: &Conn| !conn.closed && conn.ends[side].breaker.num() == wc.qp_num;
+        let Some(conn) = self.conns.iter().rposition(of) else {
+            let num = wc.qp_num;
+            return self.fail(format!("side {side}: a completion of queue pair {num}, now gone"));
+        };
+        let status = wc.status as u8;
+        let result = if wc.wr_id & RECV != 0 {
+            self.note(Step::Came {
+                conn,
+                side,
+                status,
+                bytes: wc.byte_len * u32::from(status == 0),
+            });
+            self.received(conn, side, wc)
+        } else {
+            self.note(Step::Sent { conn, side, number: wc.wr_id, status });
+            self.sent(conn, side, wc)
+        };
+        if let Err(what) = result {
+            self.fail_at((conn, side), &what);
+        }
+    }
+
+    fn sent(&mut self, number: usize, side: usize, wc: &Wc) -> Result<(), String> {
+        let conn = &mut self.conns[number];
+        let excused = conn.excuses(side);
+        let [one, two] = &mut self.sides;
+        let (here, there) = if side == 0 { (one, two) } else { (two, one) };
+        let at = [&here.local, &there.field];
+        let done = conn.ways[side].completed(wc, excused, at, &mut there.adds)?;
+        if let Some(What::Bind { key }) = done {
+            conn.ends[side].pane = Pane::Open(key);
+        }
+        self.counts.requests += u64::from(done.is_some());
+        self.counts.downs += u64::from(conn.ways[side].over.is_some() && !conn.ending);
+        Ok(())
+    }
+
+    fn received(&mut self, number: usize, side: usize, wc: &Wc) -> Result<(), String> {
+        let place = (wc.wr_id & !RECV) as usize;
+        let here = &mut self.sides[side];
+        let at = here.place(place);
+        let Some(owner) = here.places[place].take() else {
+            return Err(format!("the receive at place {place} completes twice"));
+        };
+        if owner != usize::MAX && owner != number {
+            return Err(format!("a receive of connection {owner} was taken"));
+        }
+        let conn = &mut self.conns[number];
+        conn.ends[side].receives -= usize::from(owner == number);
+        let excused = conn.excuses(1 - side);
+        conn.ways[1 - side].came(wc, at, excused, [&here.local, &here.field])?;
+        if wc.flags.contains(WcFlags::WITH_INV) {
+            let end = &mut conn.ends[side];
+            (end.pane, end.old_key) = (Pane::Shut, Some(wc.imm));
+        }
+        self.counts.messages += u64::from(wc.status.is_ok());
+        Ok(())
+    }
+
+    /// Time goes on to `to`.
+    pub(super) fn advance(&mut self, to: u64) {
+        set_now(to.max(now()));
+        for relay in street::relays() {
+            self.wire.relay(relay);
+        }
+        self.wire.advance(now());
+        for (at, event) in self.wire.events() {
+            self.hear(at, &event);
+        }
+        for conn in 0..self.conns.len() {
+            self.tend(conn);
+        }
+        if let Some(rule) = self.wire.broken() {
+            self.fail(format!("a device breaks its own rules: {rule}"));
+        }
+    }
+
+    fn hear(&mut self, at: u64, event: &Event) {
+        self.trace.note(at, event);
+        match *event {
+            Event::TimedOut { .. } => self.counts.timeouts += 1,
+            Event::Exhausted { conn, .. } => {
+                self.counts.exhausted += 1;
+                self.conns[conn].excused = true;
+            }
+            Event::Refused { conn, from, status, .. } => {
+                self.counts.refused += 1;
+                let status = Status::from_raw(status.into());
+                let known = &mut self.conns[conn];
+                let patience_over = status == Status::RnrRetryExceeded && self.plan.rnr_retry < 7;
+                known.excused |= patience_over;
+                let wrong = known.ways[from].wrong.is_some_and(|(_, how)| how.status() == status);
+                let doomed = known.excused || known.ways.iter().any(|way| way.wrong.is_some());
+                let gone = status == Status::RetryExceeded && doomed;
+                if !patience_over && !wrong && !gone {
+                    self.fail_at((conn, from), &format!("is refused with {status:?}"));
+                }
+            }
+            Event::Datagram { .. }
+            | Event::Sent { .. }
+            | Event::Arrived { .. }
+            | Event::Taken { .. } => {}
+        }
+    }
+
+    /// Brings one connection on its way: it begins, ends where a side has failed, and is taken
+    /// down when all that was posted is over.
+    fn tend(&mut self, number: usize) {
+        let conn = &mut self.conns[number];
+        if conn.closed {
+            return;
+        }
+        if conn.begins.is_some_and(|at| at <= now()) {
+            conn.begins = None;
+            let Plan { rnr_retry, rnr_timer_ns, asks, .. } = self.plan;
+            let wiring = Wiring {
+                peer: 0,
+                peer_rnr_retry: rnr_retry,
+                rnr_timer_ns,
+                initiator_depth: asks,
+                responder_depth: asks,
+            };
+            self.wire.start(number, &conn.ends[0].breaker, wiring);
+            return self.note(Step::Begin { conn: number });
+        }
+        if !conn.ending && conn.ways.iter().any(|way| way.over.is_some()) {
+            return self.end_conn(number, false);
+        }
+        let quiet = |side: usize| {
+            let way = &conn.ways[side];
+            way.is_over() && way.has_come() && conn.ends[side].receives == 0
+        };
+        if !conn.ending || conn.begins.is_some() || !quiet(0) || !quiet(1) {
+            return;
+        }
+        // What else there is of it comes before a poll finds nothing.
+        let empty = [0, 1].map(|side| self.sides[side].desks[conn.ends[side].desk].empty);
+        let Some(over) = conn.over else {
+            conn.over = Some(empty);
+            return;
+        };
+        if empty[0] > over[0] && empty[1] > over[1] {
+            conn.closed = true;
+            conn.ends.iter_mut().for_each(|end| drop(end.qp.take()));
+            for (way, there) in conn.ways.iter_mut().zip([1, 0]) {
+                way.forget(&mut self.sides[there].adds);
+            }
+            self.wire.close(number);
+            self.note(Step::Closed { conn: number });
+        }
+    }
+
+    /// The control plane ends a connection.
+    pub(super) fn end_conn(&mut self, number: usize, lost: bool) {
+        let conn = &mut self.conns[number];
+        (conn.ending, conn.excused) = (true, true);
+        match lost {
+            true => conn.ends[0].breaker.fail_lost(),
+            false => conn.ends[0].breaker.fail(),
+        }
+        conn.ends[1].breaker.fail();
+        self.note(Step::End { conn: number });
+    }
+
+    /// Receives that a shared queue has, besides those that the world knows to be posted.
+    pub(super) fn strays(&self, side: usize) -> Option<(usize, usize)> {
+        let Side { srq, places, .. } = &self.sides[side];
+        let posted = sim::posted(srq.as_ref()?) as usize;
+        let known = places.iter().flatten().count();
+        (posted != known).then_some((posted, known))
+    }
+}
