@@ -281,16 +281,18 @@ impl<F: Fabric> Bare<F> {
         self.counters.completions += taken as u64;
         self.counters.busy_turns += 1;
         for n in 0..taken {
-            let wc = self.wcs[n];
-            if !wc.status.is_ok() {
-                return Err(broken(&wc));
+            // Word by word: the device has just written it so, and a copy in wider pieces waits
+            // until those words are in the cache.
+            let Wc { wr_id, status, byte_len, flags, imm, .. } = self.wcs[n];
+            if !status.is_ok() {
+                return Err(broken(&self.wcs[n]));
             }
-            if wc.wr_id & RECV == 0 {
-                self.retire(wc.wr_id);
+            if wr_id & RECV == 0 {
+                self.retire(wr_id);
                 continue;
             }
-            let block = wc.wr_id as u32;
-            let length = wc.byte_len.min(self.shape.block_bytes);
+            let block = wr_id as u32;
+            let length = byte_len.min(self.shape.block_bytes);
             if block >= self.shape.blocks {
                 return Err(Failure::new("the device names a receive that was not posted"));
             }
@@ -300,7 +302,7 @@ impl<F: Fabric> Bare<F> {
                 let start = self.blocks.as_ptr().add(self.block_at(block));
                 std::slice::from_raw_parts(start, length as usize)
             };
-            let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm);
+            let imm = flags.contains(WcFlags::WITH_IMM).then_some(imm);
             match each(Message { block, bytes, imm }) {
                 Verdict::Done => self.refill.push(receive(&self.blocks, &self.shape, block)),
                 Verdict::Back => self.reply(block, length)?,

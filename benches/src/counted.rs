@@ -1,5 +1,6 @@
-//! What `overhead` counts: messages between two sides on one thread, which take turns, so that
-//! nobody ever polls in vain; once between workers, once between the bare device. Runs below
+//! What `overhead` counts: messages between two sides on one thread, which take turns; once between
+//! workers, once between the bare device. Who waits for an echo has polled in vain before it comes,
+//! as it would on a core of its own; that is not counted. Runs below
 //! callgrind, which counts what happens inside [`counted_here`] or [`counted_there`] and writes a
 //! file at each [`counted_case_end`].
 
@@ -173,6 +174,11 @@ impl Turns {
                 wire::stamp(payload, round * self.batch + n as u64);
             }
             let path = self.path;
+            if path == Path::Echo {
+                // Both wait: nothing is under way.
+                pair.serve(path)?;
+                pair.poll()?;
+            }
             if round < WARM {
                 send(pair, path, &payloads, size)?;
                 pair.serve(path)?;

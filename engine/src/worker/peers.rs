@@ -201,6 +201,8 @@ pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     free: Vec<u32>,
     map: Map,
+    /// The slot that was asked for last by a number: often it is the next one as well.
+    recent: u32,
     signal_every: u32,
 }
 
@@ -213,7 +215,7 @@ impl<P: Provider> Peers<P> {
             .map(|_| Peer {
                 qp: None,
                 seat: None,
-                num: 0,
+                num: EMPTY,
                 generation: 0,
                 state: PeerState::Free,
                 pushed: 0,
@@ -235,7 +237,8 @@ impl<P: Provider> Peers<P> {
             })
             .collect();
         let free = (0..peers).rev().collect();
-        Peers { slots, free, map: Map::new(peers), signal_every: config.signal_every }
+        let map = Map::new(peers);
+        Peers { slots, free, map, recent: 0, signal_every: config.signal_every }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -261,7 +264,7 @@ impl<P: Provider> Peers<P> {
         let peer = &mut self.slots[slot as usize];
         let qp = peer.qp.take();
         drop(peer.seat.take());
-        self.map.remove(peer.num);
+        self.map.remove(core::mem::replace(&mut peer.num, EMPTY));
         peer.state = PeerState::Free;
         peer.generation = peer.generation.wrapping_add(1);
         self.free.push(slot);
@@ -277,8 +280,11 @@ impl<P: Provider> Peers<P> {
     /// The slot of a queue pair number, and the peer there.
     #[inline(always)]
     pub(super) fn of(&mut self, num: u32) -> Option<(u32, &mut Peer<P>)> {
-        let slot = self.map.find(num)?;
-        Some((slot, self.slots.get_mut(slot as usize)?))
+        let recent = self.slots.get(self.recent as usize);
+        if recent.is_none_or(|peer| peer.num != num) {
+            self.recent = self.map.find(num)?;
+        }
+        Some((self.recent, self.slots.get_mut(self.recent as usize)?))
     }
 
     /// The peer in a slot.
@@ -313,6 +319,7 @@ struct Map {
     cells: Box<[(u32, u32)]>,
 }
 
+/// No queue pair's number.
 const EMPTY: u32 = u32::MAX;
 
 impl Map {

@@ -290,6 +290,12 @@ impl Link {
         if self.unusual {
             return self.unusual_ack();
         }
+        self.calm_ack()
+    }
+
+    /// The same where nothing is unusual.
+    #[inline(always)]
+    pub(super) fn calm_ack(&mut self) -> u64 {
         self.rx.note_told();
         self.rx.at
     }
@@ -328,7 +334,9 @@ impl Link {
     /// True if something on the wire is not known to be taken.
     #[inline(always)]
     pub(super) fn waits(&mut self) -> bool {
-        self.safe() != self.tx.published()
+        let published = self.tx.published();
+        // Usually the last thing heard is that everything was taken.
+        self.rx.heard() != published as u32 && self.safe() != published
     }
 
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in

@@ -14,6 +14,7 @@ mod alarm;
 mod answers;
 mod backlog;
 mod breaker;
+mod burst;
 mod copy;
 mod cq;
 mod cq_ex;

@@ -83,7 +83,7 @@ fn payload(n: u64) -> [u64; 2] {
 fn publish(tx: &mut Tx, n: u64, in_bell: bool) {
     let (header, payload) = (header(16), payload(n));
     if in_bell {
-        unsafe { tx.publish_line(header, payload.as_ptr().cast(), 0) };
+        unsafe { tx.publish_line(header, header.record(), payload.as_ptr().cast(), 0) };
     } else {
         let to = tx.begin(header, 0);
         unsafe { copy::exact(to, payload.as_ptr().cast(), 16) };

@@ -546,10 +546,10 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     }
     let (header, payload) = (plain.header, wr.sge.addr as *const u8);
     if plain.record <= BELL_FIRST {
-        let ack = link.ack();
+        let ack = link.calm_ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
         // the record fits the first line, and there is space.
-        unsafe { link.tx.publish_line(header, payload, ack) };
+        unsafe { link.tx.publish_line(header, plain.record, payload, ack) };
     } else {
         let mut writer = link.tx.writer();
         let to = writer.begin(header, 0);
@@ -560,7 +560,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         // Into further lines of the bell only when the peer had read everything: in a stream it is
         // read from the ring anyway, and the lines would cost.
         if plain.record > BELL_MAX || link.waits() {
-            let ack = link.ack();
+            let ack = link.calm_ack();
             link.tx.publish(ack);
         } else {
             publish_lines(link, header, payload);
@@ -573,7 +573,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
 /// Publishes the one record that is not, with a copy in the lines of the bell.
 #[inline(never)]
 fn publish_lines(link: &mut Link, header: Header, payload: *const u8) {
-    let ack = link.ack();
+    let ack = link.calm_ack();
     // SAFETY: `post_lone` has just written the record, which is short enough, and vouches for the
     // payload.
     unsafe { link.tx.publish_lines(header, payload, ack) };

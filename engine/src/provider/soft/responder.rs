@@ -8,6 +8,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
+use super::burst::Burst;
 use super::cq::{Direct, Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{
@@ -19,7 +20,7 @@ use super::memory::Recent;
 use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::requester::error_wc;
-use super::ring::{Burst, Lone, Refusal};
+use super::ring::{Lone, Refusal};
 use crate::event::{AsyncKind, Object};
 use crate::provider::{Access, Polled, Sharing};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "reads and writes the shared ring")]
 
 use super::alarm::Alarm;
+use super::burst::Burst;
 use super::copy;
 use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
 use super::sync::{AtomicU64, Ordering, fence};
@@ -193,13 +194,20 @@ impl Tx {
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
-    /// immediate word; nothing is unpublished, and there is space.
+    /// immediate word; `record` is the size of such a record; nothing is unpublished, and there is
+    /// space.
     #[inline(always)]
-    pub(super) unsafe fn publish_line(&mut self, header: Header, payload: *const u8, ack: u64) {
-        debug_assert!(header.record() <= BELL_FIRST && self.unpublished() == 0);
+    pub(super) unsafe fn publish_line(
+        &mut self,
+        header: Header,
+        record: u32,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        debug_assert!(record == header.record() && record <= BELL_FIRST && self.unpublished() == 0);
         let way = self.way;
         let ring = way.data(self.at).cast::<u64>();
-        let end = self.at + u64::from(header.record());
+        let end = self.at + u64::from(record);
         let length = header.length() as usize;
         // The ring first: of the stores to the line that is being looked at none waits for another
         // line, or the line would be taken away in between.
@@ -551,13 +559,13 @@ impl Rx {
     /// A cursor over the records in the ring, for reading several with few looks at `self`.
     #[inline(always)]
     pub(super) fn burst(&self) -> Burst {
-        Burst { way: self.way, at: self.at, tail: self.tail }
+        Burst::new(self.way, self.at, self.tail)
     }
 
     /// Takes over how far a burst has read.
     #[inline(always)]
     pub(super) fn end_burst(&mut self, burst: &Burst) {
-        self.at = burst.at;
+        self.at = burst.at();
     }
 
     /// The header of the next record in the ring, of which there is one; `None` if no honest sender
@@ -703,92 +711,6 @@ fn stamped(stamp: &AtomicU64, sequence: u64) -> bool {
         core::hint::spin_loop();
     }
     false
-}
-
-/// Reads whole records from the ring, one after the other.
-pub(super) struct Burst {
-    way: Direction,
-    at: u64,
-    tail: u64,
-}
-
-impl Burst {
-    /// The next record's header and size, if there is a next one that lies inside what was
-    /// published. The word is loaded once.
-    #[inline(always)]
-    pub(super) fn next(&self) -> Option<(Header, u32)> {
-        let published = (self.tail - self.at) as u32;
-        if published == 0 {
-            return None;
-        }
-        // SAFETY: `data` is valid for a whole record and aligned.
-        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
-        let record = header.record();
-        if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
-    }
-
-    /// True if everything published was taken.
-    #[inline(always)]
-    pub(super) fn is_over(&self) -> bool {
-        self.at == self.tail
-    }
-
-    /// As [`Burst::next`], if the record is a message like that one, without immediate data.
-    #[inline(always)]
-    pub(super) fn next_plain(&self, like: Header) -> Option<(Header, u32)> {
-        let published = (self.tail - self.at) as u32;
-        if published == 0 {
-            return None;
-        }
-        // SAFETY: as in `next`.
-        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
-        let record = header.plain_record();
-        let fits = header.length() <= RECORD_MAX - 8 && record <= published;
-        if fits && header.is_like(like) { Some((header, record)) } else { None }
-    }
-
-    /// Copies the payload of the record just looked at, which has no immediate data.
-    ///
-    /// # Safety
-    /// `to` is writable for `length` bytes, and nobody else uses them; the header that
-    /// [`Burst::next_plain`] gave has that length.
-    #[inline(always)]
-    pub(super) unsafe fn fetch_plain(&self, length: u32, to: *mut u8) {
-        // SAFETY: as in `fetch`.
-        unsafe { copy::exact(to, self.way.data(self.at).add(8), length as usize) };
-    }
-
-    /// Copies the payload of the record just looked at.
-    ///
-    /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
-    /// [`Burst::next`] gave.
-    #[inline(always)]
-    pub(super) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: `next` checked that the record, and so its payload, lies inside what was
-        // published; an honest sender does not write there before it is given back, and what a
-        // hostile one writes is only ever copied, never interpreted in place.
-        unsafe {
-            let from = self.way.data(self.at).add(8 + header.immediate_bytes() as usize);
-            copy::exact(to, from, header.length() as usize);
-        }
-    }
-
-    /// The immediate data of the record just looked at, 0 if it has none.
-    #[inline(always)]
-    pub(super) fn immediate(&self, header: Header) -> u32 {
-        if header.immediate_bytes() == 0 {
-            return 0;
-        }
-        // SAFETY: `next` checked that a record with an immediate word has room for it.
-        unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
-    }
-
-    /// Moves past a record of that size.
-    #[inline(always)]
-    pub(super) fn consume(&mut self, record: u32) {
-        self.at += u64::from(record);
-    }
 }
 
 #[cfg(test)]

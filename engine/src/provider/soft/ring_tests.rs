@@ -50,7 +50,7 @@ fn payload(n: u64) -> Vec<u8> {
 fn put_lone(tx: &mut Tx, payload: &[u8]) {
     let header = header(payload.len());
     if header.record() <= BELL_FIRST {
-        unsafe { tx.publish_line(header, payload.as_ptr(), 0) };
+        unsafe { tx.publish_line(header, header.record(), payload.as_ptr(), 0) };
     } else {
         put(tx, payload);
         unsafe { tx.publish_lines(header, payload.as_ptr(), 0) };

@@ -228,7 +228,14 @@ impl Port {
         let lone = self.link.tx.unpublished() == 0 && header.immediate_bytes() == 0;
         if ask && lone && header.record() <= BELL_FIRST {
             // SAFETY: the payload has the header's length, which fits the first line.
-            unsafe { self.link.tx.publish_line(header, record.payload.as_ptr(), self.safe) };
+            unsafe {
+                self.link.tx.publish_line(
+                    header,
+                    header.record(),
+                    record.payload.as_ptr(),
+                    self.safe,
+                )
+            };
         } else {
             let to = self.link.tx.begin(header, record.imm);
             // SAFETY: `begin` gives space for the record.
