@@ -33,7 +33,8 @@ pub const CACHE_LINE: usize = if cfg!(target_arch = "aarch64") { 128 } else { 64
 ///
 /// let mut pool = BlockPool::within(blocks, 2048)?;
 /// let block = pool.take().ok_or("a fresh pool has blocks")?;
-/// region[pool.offset(block)..][..2048].fill(2); // offsets of a pool are those of the region
+/// let at = pool.offset(block).unwrap(); // offsets of a pool are those of the region
+/// region[at..][..2048].fill(2);
 /// pool.put(block);
 ///
 /// // At the end every block and every piece must be home.

@@ -30,7 +30,8 @@
 //!
 //! let mut pool = BlockPool::over(memory.len(), 2048)?;
 //! let block = pool.take().ok_or("a fresh pool has blocks")?;
-//! assert!(pool.offset(block) + pool.block_size() <= memory.len());
+//! let at = pool.offset(block).unwrap();
+//! assert!(at + pool.block_size() <= memory.len());
 //! pool.put(block);
 //! # Ok(())
 //! # }

@@ -131,7 +131,7 @@ fn pools_of_two_pieces_share_no_byte_of_the_region() {
     for (pool, range) in [(&mut one, &ranges[0]), (&mut two, &ranges[1])] {
         let mut count = 0;
         while let Some(block) = pool.take() {
-            let offset = pool.offset(block);
+            let offset = pool.offset(block).unwrap();
             assert!(offset >= range.start && offset + 768 <= range.end);
             assert_eq!(pool.index_of(offset), Some(block));
             assert!(bytes[offset..offset + 768].iter().all(|&taken| !taken));

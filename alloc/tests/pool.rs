@@ -80,9 +80,10 @@ fn blocks_tile_the_region() {
     let pool = BlockPool::over(10_000, 768).unwrap();
     assert_eq!((pool.count(), pool.block_size(), pool.bytes()), (13, 768, 9984));
     for index in 0..pool.count() {
-        assert_eq!(pool.offset(index), index as usize * 768);
-        assert_eq!(pool.index_of(pool.offset(index)), Some(index));
-        assert_eq!(pool.index_of(pool.offset(index) + 1), None);
+        let offset = pool.offset(index).unwrap();
+        assert_eq!(offset, index as usize * 768);
+        assert_eq!(pool.index_of(offset), Some(index));
+        assert_eq!(pool.index_of(offset + 1), None);
     }
     assert_eq!(pool.index_of(pool.bytes()), None);
     assert_eq!(pool.index_of(usize::MAX), None);
@@ -120,9 +121,8 @@ fn a_foreign_index_asserts() {
 }
 
 #[test]
-#[should_panic(expected = "block 4 is not of a pool of 4")]
 fn a_foreign_index_has_no_offset() {
-    let _ = BlockPool::new(4, 64).unwrap().offset(4);
+    assert_eq!(BlockPool::new(4, 64).unwrap().offset(4), None);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub mod error;
 pub mod event;
 pub mod large;
 pub mod provider;
+mod room;
 pub mod rpc;
 pub mod wc;
 pub mod worker;

@@ -315,6 +315,11 @@ impl SendWr<'_> {
         1 + self.more.len()
     }
 
+    /// All of them, in order.
+    pub(crate) fn all_pieces(&self) -> impl Iterator<Item = Sge> {
+        core::iter::once(self.sge).chain(self.more.iter().copied())
+    }
+
     /// True if operation, flags and pieces go together (see [`PostCause::Malformed`]).
     #[inline(always)]
     pub fn is_well_formed(&self) -> bool {

@@ -164,15 +164,15 @@ impl Stock {
     /// Brings blocks home.
     pub(super) fn push(&self, batch: &[u32]) {
         let (Some(&first), Some(&last)) = (batch.first(), batch.last()) else { return };
-        for (&block, &below) in batch.iter().zip(&batch[1..]) {
+        for (&block, &below) in batch.iter().zip(batch.iter().skip(1)) {
             // Relaxed: published by the swap below.
-            self.next[block as usize].store(below, Ordering::Relaxed);
+            self.set_below(block, below);
         }
         // Relaxed: a count; the list is what is exact.
         self.home.0.fetch_add(batch.len() as u32, Ordering::Relaxed);
         let mut head = self.head.0.load(Ordering::Relaxed);
         loop {
-            self.next[last as usize].store(first_of(head), Ordering::Relaxed);
+            self.set_below(last, first_of(head));
             let new = advanced(head, first);
             // Release: see above. Relaxed on failure: only `head` itself is used.
             let swap =
@@ -181,6 +181,13 @@ impl Stock {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
+        }
+    }
+
+    /// Notes what lies below a block in the list. Relaxed: see who asks.
+    fn set_below(&self, block: u32, below: u32) {
+        if let Some(next) = self.next.get(block as usize) {
+            next.store(below, Ordering::Relaxed);
         }
     }
 
@@ -203,10 +210,11 @@ impl Stock {
         // Acquire: see above.
         let head = self.head.0.load(Ordering::Acquire);
         let (mut below, mut count) = (first_of(head), 0);
-        while below != NONE && count < room.len() {
-            room[count] = below;
+        for place in room {
+            let Some(next) = self.next.get(below as usize) else { break };
+            *place = below;
             count += 1;
-            below = self.next[below as usize].load(Ordering::Relaxed);
+            below = next.load(Ordering::Relaxed);
         }
         Walk { head, count, below }
     }

@@ -27,9 +27,10 @@ pub use self::depot::Depot;
 /// putting take constant time and never allocate. A pool has its blocks to itself, or is one
 /// worker's cache of the blocks of a [`Depot`].
 ///
-/// A block put twice or a foreign index is a broken invariant of the caller and asserts: a
-/// foreign index always, a block put twice in builds with debug assertions. Those keep a ledger
-/// of who has which block; an assertion names both who did it now and who did it before.
+/// A block put twice or a foreign index is a broken invariant of the caller and asserts in builds
+/// with debug assertions. Those keep a ledger of who has which block; an assertion names both who
+/// did it now and who did it before. Other builds never panic: a pool has no use for a foreign
+/// index, nor for more blocks than it is of.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Blocks,
@@ -142,7 +143,7 @@ impl BlockPool {
             return None;
         }
         let last = self.available - 1;
-        let index = self.free[last as usize];
+        let index = *self.free.get(last as usize)?;
         self.available = last;
         #[cfg(debug_assertions)]
         self.ledger.take(index, self.owner);
@@ -153,19 +154,23 @@ impl BlockPool {
     /// depot. A cache that is full gives the longest untouched half to its depot.
     ///
     /// # Panics
-    /// If `index` is not a block of this pool, or if every block is free already; with debug
-    /// assertions also if this block is free already, or posted.
+    /// With debug assertions, if `index` is not a block of this pool, or is free already, or
+    /// posted. Without them a foreign block, or one more than there are, is not taken.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn put(&mut self, index: u32) {
-        assert!(index < self.count(), "block {index} is not of a pool of {}", self.count());
+        debug_assert!(index < self.count(), "block {index} is not of a pool of {}", self.count());
         if self.available as usize == self.free.len() {
             self.spill(index);
         }
         #[cfg(debug_assertions)]
         self.ledger.put(index, self.owner);
-        self.free[self.available as usize] = index;
-        self.available += 1;
+        if index < self.count()
+            && let Some(place) = self.free.get_mut(self.available as usize)
+        {
+            *place = index;
+            self.available += 1;
+        }
     }
 
     /// Notes that a block was posted to a device, in builds with debug assertions: until it is
@@ -241,15 +246,11 @@ impl BlockPool {
         self.blocks.count as usize * self.blocks.size
     }
 
-    /// Where block `index` starts in the region, bytes.
-    ///
-    /// # Panics
-    /// If `index` is not a block of this pool.
+    /// Where block `index` starts in the region, bytes; `None` if it is not of this pool.
     #[inline]
     #[must_use]
-    pub fn offset(&self, index: u32) -> usize {
-        assert!(index < self.count(), "block {index} is not of a pool of {}", self.count());
-        self.blocks.base + index as usize * self.blocks.size
+    pub fn offset(&self, index: u32) -> Option<usize> {
+        (index < self.count()).then(|| self.blocks.base + index as usize * self.blocks.size)
     }
 
     /// The block that starts at `offset`; `None` if none does. Fit for an offset that came from
@@ -258,7 +259,7 @@ impl BlockPool {
     #[must_use]
     pub fn index_of(&self, offset: usize) -> Option<u32> {
         let offset = offset.checked_sub(self.blocks.base)?;
-        let index = u32::try_from(offset / self.blocks.size).ok()?;
+        let index = u32::try_from(offset.checked_div(self.blocks.size)?).ok()?;
         (index < self.count() && offset.is_multiple_of(self.blocks.size)).then_some(index)
     }
 
@@ -267,11 +268,13 @@ impl BlockPool {
     fn fetch(&mut self) -> bool {
         let Some(depot) = &self.depot else { return false };
         let half = self.free.len().div_ceil(2);
+        let room = self.free.get_mut(..half).unwrap_or_default();
         // At most the length of `free`, which a u32 gave.
-        self.available = depot.pop(&mut self.free[..half]) as u32;
+        let count = depot.pop(room);
+        self.available = count as u32;
         // The depot's first block is the one to be taken first.
-        self.free[..self.available as usize].reverse();
-        self.available != 0
+        room.get_mut(..count).unwrap_or_default().reverse();
+        count != 0
     }
 
     /// Makes room in a full cache: those at the bottom have been there longest.
@@ -279,12 +282,15 @@ impl BlockPool {
     #[cfg_attr(debug_assertions, track_caller)]
     fn spill(&mut self, index: u32) {
         let Some(depot) = &self.depot else {
-            panic!("block {index} was put into a full pool");
+            debug_assert!(false, "block {index} was put into a full pool");
+            return;
         };
-        let half = self.free.len().div_ceil(2);
-        depot.push(&self.free[..half]);
-        self.free.copy_within(half.., 0);
-        self.available -= half as u32;
+        let (low, high) = self.free.split_at_mut(self.free.len().div_ceil(2));
+        depot.push(low);
+        self.available = high.len() as u32;
+        for (to, from) in low.iter_mut().zip(high) {
+            *to = *from;
+        }
     }
 }
 
@@ -292,7 +298,7 @@ impl Drop for BlockPool {
     /// A cache returns what it holds.
     fn drop(&mut self) {
         if let Some(depot) = &self.depot {
-            depot.push(&self.free[..self.available as usize]);
+            depot.push(self.free.get(..self.available as usize).unwrap_or_default());
         }
     }
 }

@@ -28,6 +28,7 @@ use super::shared::SharedRecv;
 use super::stats::Stats;
 use super::timers::Timers;
 use crate::provider::{Provider, Qp, Srq};
+use crate::room::Room;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -169,7 +170,7 @@ impl<P: Provider> Core<P> {
         } else if block & PENDING != 0 {
             self.requests.end(block & !PENDING, Status::Flushed);
         } else {
-            self.refill.push(self.shared.request(block));
+            self.refill.put(self.shared.request(block));
         }
     }
 
@@ -182,10 +183,17 @@ impl<P: Provider> Core<P> {
         }
         let Some(index) = peer.in_flight(low) else { return };
         self.flying -= index.wrapping_add(1).wrapping_sub(peer.retired);
-        if !peer.holds_any() {
+        if peer.holds_any() {
+            self.retire_held(slot, index, ends);
+        } else {
             peer.retired = index.wrapping_add(1);
-            return;
         }
+    }
+
+    /// Of the sends up to that one, some hold blocks or have tokens.
+    #[inline(never)]
+    fn retire_held(&mut self, slot: u32, index: u32, ends: Ends) {
+        let Some(peer) = self.peers.at(slot) else { return };
         while peer.retired != index.wrapping_add(1) {
             let block = peer.release(peer.retired);
             peer.retired = peer.retired.wrapping_add(1);
@@ -196,9 +204,9 @@ impl<P: Provider> Core<P> {
                 let last = peer.retired == index.wrapping_add(1);
                 self.requests.end(block & !PENDING, if last { ends.last } else { ends.earlier });
             } else {
-                self.refill.push(self.shared.request(block));
+                self.refill.put(self.shared.request(block));
                 if peer.is_done() {
-                    self.owing.push(slot);
+                    self.owing.put(slot);
                 }
             }
         }
@@ -233,7 +241,7 @@ impl<P: Provider> Core<P> {
             // The rest goes with the next post.
             Err(error) => {
                 self.stats.refilled += error.accepted as u64;
-                self.refill.drain(..error.accepted);
+                self.refill.drop_first(error.accepted);
             }
         }
     }
@@ -277,7 +285,7 @@ impl<P: Provider> Core<P> {
             // It stays in `dirty`, empty, and is freed with the next flush.
         }
         self.mark_end(slot);
-        self.closing.push(slot);
+        self.closing.put(slot);
         if why != DownReason::Disconnected && !self.mailbox.close(num) {
             self.stats.close_lost += 1;
         }
@@ -397,7 +405,7 @@ impl<P: Provider> Core<P> {
     /// The handler is done with a message of that peer.
     #[inline(always)]
     pub(super) fn done_with(&mut self, slot: u32, block: u32) {
-        self.refill.push(self.shared.request(block));
+        self.refill.put(self.shared.request(block));
         self.count_done(slot);
     }
 
@@ -406,7 +414,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn count_done(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.is_done() {
-            self.owing.push(slot);
+            self.owing.put(slot);
         }
     }
 

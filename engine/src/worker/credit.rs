@@ -30,6 +30,7 @@ use super::send::add;
 use super::shared::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
+use crate::room::Room;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
 /// Bytes that two workers tell each other when they connect: see [`Seat::hello`].
@@ -277,7 +278,7 @@ impl<P: Provider> Core<P> {
         for slot in 0..self.config.peers {
             let Some(peer) = self.peers.at(slot) else { continue };
             if peer.state == PeerState::Up && peer.owes_credit() {
-                self.owing.push(slot);
+                self.owing.put(slot);
             }
         }
     }
@@ -293,9 +294,11 @@ impl<P: Provider> Core<P> {
         }
         let mut kept = 0;
         for n in 0..self.owing.len() {
-            let slot = self.owing[n];
-            if !self.return_credit(slot) {
-                self.owing[kept] = slot;
+            let Some(slot) = self.owing.get(n).copied() else { break };
+            if !self.return_credit(slot)
+                && let Some(place) = self.owing.get_mut(kept)
+            {
+                *place = slot;
                 kept += 1;
             }
         }

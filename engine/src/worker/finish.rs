@@ -4,6 +4,7 @@ use super::core::Core;
 use super::handler::PeerId;
 use super::peers::{NO_BLOCK, PeerState};
 use crate::provider::Provider;
+use crate::room::Room;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
 /// A peer that is to be closed when all that was accepted for it is acknowledged.
@@ -23,7 +24,7 @@ impl<P: Provider> Core<P> {
             peer.finishing = true;
             peer.measure(self.config.send_queue);
             peer.close_gate();
-            self.finishing.push(Finish { peer: id, since: self.turn });
+            self.finishing.put(Finish { peer: id, since: self.turn });
         }
     }
 
@@ -31,16 +32,18 @@ impl<P: Provider> Core<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn tend_finishing(&mut self) {
-        for _ in 0..self.finishing.len() {
-            let Some(finish) = self.finishing.pop() else { return };
+        let mut kept = 0;
+        for n in 0..self.finishing.len() {
+            let Some(finish) = self.finishing.get(n).copied() else { break };
             let late = self.turn - finish.since > self.config.drain_turns;
             if late || self.is_finished(finish.peer) {
                 self.close(finish.peer);
-            } else {
-                // The order does not matter; each is looked at once a turn.
-                self.finishing.insert(0, finish);
+            } else if let Some(place) = self.finishing.get_mut(kept) {
+                *place = finish;
+                kept += 1;
             }
         }
+        self.finishing.truncate(kept);
     }
 
     /// True if nothing accepted for a peer is outstanding; asks for word of the last of it.

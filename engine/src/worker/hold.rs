@@ -9,6 +9,7 @@ use super::handler::PeerId;
 use super::number;
 use super::peers::{Peer, PeerState};
 use crate::provider::{Provider, Qp};
+use crate::room::Room;
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
@@ -74,7 +75,7 @@ impl<P: Provider> Core<P> {
         let Some(peer) = self.peers.at(slot) else { return };
         if !peer.listed {
             peer.listed = true;
-            self.unrung.push(slot);
+            self.unrung.put(slot);
         }
         if peer.unrung >= SEND_BATCH as u32 {
             self.ring_held(slot);

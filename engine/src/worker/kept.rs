@@ -3,6 +3,7 @@
 use std_alloc::vec::Vec;
 
 use super::handler::PeerId;
+use crate::room::Room;
 
 /// A kept message. A name, not an owner: the worker has the block, and takes it home at the
 /// latest when its peer is gone. A token that was used, or whose peer is gone, names nothing.
@@ -104,7 +105,7 @@ impl Kept {
         if let Some((generation, place)) = self.places.get_mut(index as usize) {
             *generation = generation.wrapping_add(1);
             *place = Place::Free;
-            self.free.push(index);
+            self.free.put(index);
         }
     }
 

@@ -51,6 +51,7 @@ use self::peers::PeerState;
 use self::request::Answer;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Caps, Polled, Poller, Provider, Qp, Sharing};
+use crate::room::Take;
 use crate::wc::{Status, Wc};
 
 /// Every so many idle turns even a few released blocks go back to the shared queue.
@@ -592,12 +593,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn finish_closing(&mut self) {
         let mut at = 0;
-        while at < self.core.closing.len() {
-            let slot = self.core.closing[at];
+        while let Some(slot) = self.core.closing.get(at).copied() {
             let limit = self.core.drain_limit();
             let Some(peer) = self.core.peers.at(slot) else { return };
             let PeerState::Closing { why, known, since } = peer.state else {
-                self.core.closing.swap_remove(at);
+                self.core.closing.take_at(at);
                 continue;
             };
             let drained = peer.retired == peer.posted;
@@ -605,7 +605,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 at += 1;
                 continue;
             }
-            self.core.closing.swap_remove(at);
+            self.core.closing.take_at(at);
             let id = self.core.peers.id(slot);
             // The queue pair goes first: then no device reads the blocks that come home.
             let qp = self.core.take_qp(slot);

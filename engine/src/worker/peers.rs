@@ -9,6 +9,7 @@ use super::credit::{Credit, Seat};
 use super::handler::{DownReason, PeerId};
 use super::number::INDEX_MASK;
 use crate::provider::Provider;
+use crate::room::{Room, never};
 
 /// "No block": the send was inline, or its memory is not the worker's.
 pub(super) const NO_BLOCK: u32 = u32::MAX;
@@ -174,8 +175,10 @@ impl<P: Provider> Peer<P> {
     /// Notes the block of send `index`.
     #[inline(always)]
     pub(super) fn hold(&mut self, index: u32, block: u32) {
-        let slot = index as usize & (self.held.len() - 1);
-        self.held[slot] = block;
+        let at = index as usize & (self.held.len() - 1);
+        if let Some(place) = self.held.get_mut(at) {
+            *place = block;
+        }
         if block != NO_BLOCK {
             self.holds_until = index.wrapping_add(1);
         }
@@ -184,8 +187,8 @@ impl<P: Provider> Peer<P> {
     /// Takes back the block of send `index`.
     #[inline(always)]
     pub(super) fn release(&mut self, index: u32) -> u32 {
-        let slot = index as usize & (self.held.len() - 1);
-        core::mem::replace(&mut self.held[slot], NO_BLOCK)
+        let at = index as usize & (self.held.len() - 1);
+        self.held.get_mut(at).map_or(NO_BLOCK, |place| core::mem::replace(place, NO_BLOCK))
     }
 
     /// The whole index of a send in flight from its low bits, or `None` for one that is not.
@@ -244,8 +247,8 @@ impl<P: Provider> Peers<P> {
     /// Takes a slot for a queue pair; gives it back if all are taken.
     pub(super) fn insert(&mut self, num: u32, qp: P::Qp, seat: Seat<P>) -> Result<u32, P::Qp> {
         let Some(slot) = self.free.pop() else { return Err(qp) };
+        let Some(peer) = self.slots.get_mut(slot as usize) else { return Err(qp) };
         self.map.insert(num, slot);
-        let peer = &mut self.slots[slot as usize];
         peer.qp = Some(qp);
         peer.credit = Credit::new(seat.window());
         peer.seat = Some(seat);
@@ -261,13 +264,13 @@ impl<P: Provider> Peers<P> {
 
     /// Frees a slot; its next user has another generation.
     pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
-        let peer = &mut self.slots[slot as usize];
+        let peer = self.slots.get_mut(slot as usize)?;
         let qp = peer.qp.take();
         drop(peer.seat.take());
         self.map.remove(core::mem::replace(&mut peer.num, EMPTY));
         peer.state = PeerState::Free;
         peer.generation = peer.generation.wrapping_add(1);
-        self.free.push(slot);
+        self.free.put(slot);
         qp
     }
 
@@ -304,7 +307,8 @@ impl<P: Provider> Peers<P> {
     /// The present name of a slot's peer.
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
-        self.slots[slot as usize].id(slot)
+        let generation = self.slots.get(slot as usize).map_or(0, |peer| peer.generation);
+        PeerId { slot, generation }
     }
 
     /// Slots in use.
@@ -333,7 +337,10 @@ impl Map {
         let mask = self.cells.len() - 1;
         let mut at = num as usize & mask;
         loop {
-            let (key, slot) = self.cells[at];
+            let Some((key, slot)) = self.cells.get(at).copied() else {
+                never();
+                return None;
+            };
             if key == num {
                 return Some(slot);
             }
@@ -347,17 +354,20 @@ impl Map {
     fn insert(&mut self, num: u32, slot: u32) {
         let mask = self.cells.len() - 1;
         let mut at = num as usize & mask;
-        while self.cells[at].0 != EMPTY {
+        while let Some(cell) = self.cells.get_mut(at) {
+            if cell.0 == EMPTY {
+                *cell = (num, slot);
+                return;
+            }
             at = (at + 1) & mask;
         }
-        self.cells[at] = (num, slot);
     }
 
     fn remove(&mut self, num: u32) {
         let mask = self.cells.len() - 1;
         let mut hole = num as usize & mask;
-        while self.cells[hole].0 != num {
-            if self.cells[hole].0 == EMPTY {
+        while self.key(hole) != num {
+            if self.key(hole) == EMPTY {
                 return;
             }
             hole = (hole + 1) & mask;
@@ -366,17 +376,27 @@ impl Map {
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let key = self.cells[at].0;
+            let key = self.key(at);
             if key == EMPTY {
                 break;
             }
             let home = key as usize & mask;
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                self.cells[hole] = self.cells[at];
+                let entry = self.cells.get(at).copied();
+                if let (Some(place), Some(entry)) = (self.cells.get_mut(hole), entry) {
+                    *place = entry;
+                }
                 hole = at;
             }
         }
-        self.cells[hole].0 = EMPTY;
+        if let Some(place) = self.cells.get_mut(hole) {
+            place.0 = EMPTY;
+        }
+    }
+
+    /// The number at a place.
+    fn key(&self, at: usize) -> u32 {
+        self.cells.get(at).map_or(EMPTY, |cell| cell.0)
     }
 }
 

@@ -5,6 +5,7 @@ use super::handler::PeerId;
 use super::peers::PeerState;
 use super::send::{Lane, add};
 use crate::provider::{Provider, Qp};
+use crate::room::Room;
 use crate::wr::{SendFlags, SendOp};
 
 /// A reply that found the send queue full.
@@ -80,13 +81,13 @@ impl<P: Provider> Core<P> {
     #[cold]
     fn defer(&mut self, slot: u32, block: u32, length: u32) {
         let peer = self.peers.id(slot);
-        self.deferred.push_back(Deferred { peer, block, length });
+        self.deferred.put(Deferred { peer, block, length });
         self.stats.deferred += 1;
         if let Some(peer) = self.peers.at(slot) {
             peer.deferred += 1;
             peer.close_gate();
             if peer.credit.step(true) {
-                self.owing.push(slot);
+                self.owing.put(slot);
             }
         }
     }
@@ -98,7 +99,7 @@ impl<P: Provider> Core<P> {
             if reply.peer == id {
                 self.release(reply.block);
             } else {
-                self.deferred.push_back(reply);
+                self.deferred.put(reply);
             }
         }
     }
@@ -127,7 +128,7 @@ impl<P: Provider> Core<P> {
                 if let Some(peer) = self.peers.at(slot) {
                     peer.stuck = self.pass;
                 }
-                self.deferred.push_back(reply);
+                self.deferred.put(reply);
             }
         }
     }

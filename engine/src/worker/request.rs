@@ -12,6 +12,7 @@ use super::outbox::SendError;
 use super::peers::PeerState;
 use super::send::{Lane, NO_BATCH, add};
 use crate::provider::{Provider, Region};
+use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -93,7 +94,7 @@ impl Requests {
     fn forget(&mut self, index: u32) {
         if let Some(place) = self.places.get_mut(index as usize) {
             *place = None;
-            self.free.push(index);
+            self.free.put(index);
         }
     }
 
@@ -102,7 +103,7 @@ impl Requests {
     pub(super) fn end(&mut self, index: u32, status: Status) {
         if let Some(Some(pending)) = self.places.get_mut(index as usize) {
             pending.status = status;
-            self.done.push_back(index);
+            self.done.put(index);
         }
     }
 
@@ -116,7 +117,7 @@ impl Requests {
     pub(super) fn answer(&mut self) -> Option<Answer> {
         let index = self.done.pop_front()?;
         let Pending { peer, token, status } = self.places.get_mut(index as usize)?.take()?;
-        self.free.push(index);
+        self.free.put(index);
         let result = if status.is_ok() { Ok(()) } else { Err(status) };
         Some(Answer { peer, token, result })
     }

@@ -13,6 +13,7 @@ use super::number;
 use super::outbox::SendError;
 use super::peers::{NO_BLOCK, Peer, PeerState, SEND_BLOCK};
 use crate::provider::{Provider, Qp, Region};
+use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
 
@@ -94,8 +95,8 @@ pub(super) fn add<P: Provider>(
     peer.close_gate();
     batch.holds |= block != NO_BLOCK;
     batch.reads |= !flags.contains(SendFlags::INLINE);
-    batch.list.push(SendWr { wr_id, op, flags, sge, more: &[] });
-    batch.blocks.push(block);
+    batch.list.put(SendWr { wr_id, op, flags, sge, more: &[] });
+    batch.blocks.put(block);
     batch.list.is_full()
 }
 
@@ -223,9 +224,9 @@ impl<P: Provider> Core<P> {
         if inline {
             if block != NO_BLOCK {
                 // The payload is out of the block already.
-                self.refill.push(self.shared.request(block));
+                self.refill.put(self.shared.request(block));
                 if peer.is_done() {
-                    self.owing.push(slot);
+                    self.owing.put(slot);
                 }
             }
         } else {
@@ -244,9 +245,10 @@ impl<P: Provider> Core<P> {
             return Err(SendError::TooLong);
         }
         let block = self.pool.take().ok_or(SendError::NoBlock)?;
+        let offset = self.pool.offset(block).ok_or(SendError::NoBlock)?;
         // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
         let to = unsafe {
-            let to = self.region.as_ptr().add(self.pool.offset(block));
+            let to = self.region.as_ptr().add(offset);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             to
         };
@@ -321,8 +323,10 @@ impl<P: Provider> Core<P> {
             self.ring_all();
         }
         let Some(batch) = self.idle_batches.pop() else { return false };
-        self.dirty.push(batch);
-        self.batches[batch as usize].slot = slot;
+        self.dirty.put(batch);
+        if let Some(batch) = self.batches.get_mut(batch as usize) {
+            batch.slot = slot;
+        }
         if let Some(peer) = self.peers.at(slot) {
             peer.batch = batch;
         }
@@ -339,7 +343,7 @@ impl<P: Provider> Core<P> {
     /// Posts a batch with one doorbell.
     #[inline(always)]
     pub(super) fn ring(&mut self, index: usize) {
-        let batch = &mut self.batches[index];
+        let Some(batch) = self.batches.get_mut(index) else { return };
         let Some(peer) = self.peers.at(batch.slot) else { return };
         let flying = self.flying + batch.list.len() as u32;
         let Some(last) = batch.list.last_mut() else { return };
@@ -368,9 +372,9 @@ impl<P: Provider> Core<P> {
             for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {
                 if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
                     // The payload is out of the block already.
-                    self.refill.push(self.shared.request(*block));
+                    self.refill.put(self.shared.request(*block));
                     if peer.is_done() {
-                        self.owing.push(batch.slot);
+                        self.owing.put(batch.slot);
                     }
                 } else {
                     peer.hold(peer.posted, *block);
@@ -394,14 +398,21 @@ impl<P: Provider> Core<P> {
     /// full, and fails with its peer otherwise.
     #[cold]
     fn post_stopped(&mut self, index: usize, accepted: usize, cause: PostCause) {
-        let batch = &mut self.batches[index];
-        batch.list.drain(..accepted);
-        batch.blocks.drain(..accepted);
+        let Some(batch) = self.batches.get_mut(index) else { return };
+        batch.list.drop_first(accepted);
+        batch.blocks.drop_first(accepted);
         // The place of a staged payload is that of its message in the list: both move up.
         for (n, (wr, block)) in batch.list.iter_mut().zip(&batch.blocks).enumerate() {
             if *block == NO_BLOCK {
                 let (from, to) = ((n + accepted) * batch.stage_bytes, n * batch.stage_bytes);
-                batch.stage.copy_within(from..from + wr.sge.length as usize, to);
+                // They do not overlap: something was accepted, so there is a place between.
+                let (front, rest) = batch.stage.split_at_mut_checked(from).unwrap_or_default();
+                let length = wr.sge.length as usize;
+                if let (Some(to), Some(from)) =
+                    (front.get_mut(to..).and_then(|to| to.get_mut(..length)), rest.get(..length))
+                {
+                    to.copy_from_slice(from);
+                }
                 wr.sge.addr = batch.stage.as_ptr().wrapping_add(to) as u64;
             }
         }
@@ -416,12 +427,13 @@ impl<P: Provider> Core<P> {
     /// An empty batch leaves its peer.
     #[inline(always)]
     fn free_batch(&mut self, index: u32) {
-        if let Some(peer) = self.peers.at(self.batches[index as usize].slot)
+        if let Some(batch) = self.batches.get(index as usize)
+            && let Some(peer) = self.peers.at(batch.slot)
             && peer.batch == index
         {
             peer.batch = NO_BATCH;
         }
-        self.idle_batches.push(index);
+        self.idle_batches.put(index);
     }
 
     /// Rings the bell of every batch.
@@ -439,17 +451,18 @@ impl<P: Provider> Core<P> {
         if !self.unrung.is_empty() {
             self.ring_all_held();
         }
-        let dirty = self.dirty.len();
-        for n in 0..dirty {
-            self.ring(self.dirty[n] as usize);
+        for n in 0..self.dirty.len() {
+            let Some(index) = self.dirty.get(n).copied() else { break };
+            self.ring(index as usize);
         }
         let mut kept = 0;
-        for n in 0..dirty {
-            let index = self.dirty[n];
-            if self.batches[index as usize].list.is_empty() {
+        for n in 0..self.dirty.len() {
+            let Some(index) = self.dirty.get(n).copied() else { break };
+            let is_sent = |batch: &Batch| batch.list.is_empty();
+            if self.batches.get(index as usize).is_none_or(is_sent) {
                 self.free_batch(index);
-            } else {
-                self.dirty[kept] = index;
+            } else if let Some(place) = self.dirty.get_mut(kept) {
+                *place = index;
                 kept += 1;
             }
         }
@@ -458,7 +471,7 @@ impl<P: Provider> Core<P> {
 
     /// Drops what a peer has not yet posted.
     pub(super) fn abandon_batch(&mut self, index: u32) {
-        let batch = &mut self.batches[index as usize];
+        let Some(batch) = self.batches.get_mut(index as usize) else { return };
         let blocks = core::mem::take(&mut batch.blocks);
         batch.list.clear();
         (batch.holds, batch.reads) = (false, false);

@@ -2,6 +2,7 @@
 //! shared receive queue.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
+use core::num::NonZero;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,7 +39,7 @@ struct Inner<P: Provider> {
 #[derive(Clone, Copy)]
 struct Blocks {
     start: NonNull<u8>,
-    stride: usize,
+    stride: NonZero<usize>,
     count: u32,
     bytes: u32,
     lkey: u32,
@@ -69,7 +70,7 @@ impl<P: Provider> SharedRecv<P> {
         let blocks = config.recv_blocks;
         let places = Blocks {
             start: NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling()),
-            stride: config.stride(),
+            stride: NonZero::new(config.stride()).unwrap_or(NonZero::<usize>::MIN),
             count: blocks,
             bytes: config.block_bytes,
             lkey: region.lkey(),
@@ -164,7 +165,7 @@ impl<P: Provider> SharedRecv<P> {
     pub(super) fn start(&self, block: u32) -> *mut u8 {
         debug_assert!(block < self.blocks.count);
         // SAFETY: block < blocks, and the region holds blocks * stride.
-        unsafe { self.blocks.start.as_ptr().add(block as usize * self.blocks.stride) }
+        unsafe { self.blocks.start.as_ptr().add(block as usize * self.blocks.stride.get()) }
     }
 
     /// The block that begins there.

@@ -3,6 +3,8 @@
 use std_alloc::boxed::Box;
 use std_alloc::vec::Vec;
 
+use crate::room::{Room, Take};
+
 /// A timer that is set. One that has fired or was cancelled names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
@@ -41,10 +43,10 @@ impl Timers {
     pub(super) fn set(&mut self, at: u64, key: u64) -> Option<TimerId> {
         let index = self.free.pop()?;
         let place = self.heap.len();
-        let timer = &mut self.timers[index as usize];
+        let timer = self.timers.get_mut(index as usize)?;
         (timer.at, timer.key, timer.place) = (at, key, place as u32);
         let generation = timer.generation;
-        self.heap.push(index);
+        self.heap.put(index);
         self.rise(place);
         Some(TimerId { index, generation })
     }
@@ -65,7 +67,7 @@ impl Timers {
     /// The key of the timer that is due first, which is set no more.
     pub(super) fn fire(&mut self) -> Option<u64> {
         let first = *self.heap.first()?;
-        let Timer { at, key, .. } = self.timers[first as usize];
+        let Timer { at, key, .. } = *self.timers.get(first as usize)?;
         if at > self.now {
             return None;
         }
@@ -80,29 +82,41 @@ impl Timers {
 
     /// When the next is due.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.heap.first().map(|first| self.timers[*first as usize].at)
+        self.heap.first().map(|_| self.at(0))
     }
 
+    /// When the timer at a place of the heap is due; never where there is none.
     fn at(&self, place: usize) -> u64 {
-        self.timers[self.heap[place] as usize].at
+        let timer = self.heap.get(place).and_then(|index| self.timers.get(*index as usize));
+        timer.map_or(u64::MAX, |timer| timer.at)
     }
 
     fn remove(&mut self, place: usize) {
-        let index = self.heap.swap_remove(place);
-        let timer = &mut self.timers[index as usize];
-        timer.generation = timer.generation.wrapping_add(1);
-        self.free.push(index);
+        let Some(index) = self.heap.take_at(place) else { return };
+        if let Some(timer) = self.timers.get_mut(index as usize) {
+            timer.generation = timer.generation.wrapping_add(1);
+        }
+        self.free.put(index);
         if place < self.heap.len() {
-            self.timers[self.heap[place] as usize].place = place as u32;
+            self.note_place(place);
             self.sink(place);
             self.rise(place);
         }
     }
 
     fn swap(&mut self, one: usize, two: usize) {
-        self.heap.swap(one, two);
-        for place in [one, two] {
-            self.timers[self.heap[place] as usize].place = place as u32;
+        if one < self.heap.len() && two < self.heap.len() {
+            self.heap.swap(one, two);
+        }
+        self.note_place(one);
+        self.note_place(two);
+    }
+
+    /// The timer at a place of the heap is told where it is.
+    fn note_place(&mut self, place: usize) {
+        let index = self.heap.get(place).copied();
+        if let Some(timer) = index.and_then(|index| self.timers.get_mut(index as usize)) {
+            timer.place = place as u32;
         }
     }
 

@@ -3,8 +3,6 @@
 //! there is space, cut into fragments.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
-use arrayvec::ArrayVec;
-
 use super::bound_kind;
 use super::copy;
 use super::layout::{
@@ -13,7 +11,7 @@ use super::layout::{
 };
 use super::link::{Link, Signaled};
 use super::memory::{Memory, PdMark, Who};
-use super::qp::{Pending, QpContext, Sent};
+use super::qp::{Pending, QpContext, Sent, gathered};
 use super::requester::push;
 use crate::provider::{Access, WindowKind};
 use crate::wc::Status;
@@ -59,9 +57,7 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
 
 /// Takes a request in, and no more.
 pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
-    let mut pieces = ArrayVec::new();
-    pieces.push(wr.sge);
-    pieces.extend(wr.more.iter().copied());
+    let pieces = gathered(wr.all_pieces());
     qp.keep(Pending {
         op: wr.op,
         inline: wr.flags.contains(SendFlags::INLINE),

@@ -49,6 +49,19 @@ struct Stamped {
     times: Box<[[Option<u64>; 2]]>,
 }
 
+impl Stamped {
+    /// The times of the entry at a place.
+    fn at(&self, place: usize) -> [Option<u64>; 2] {
+        self.times.get(place).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, place: usize, times: [Option<u64>; 2]) {
+        if let Some(place) = self.times.get_mut(place) {
+            *place = times;
+        }
+    }
+}
+
 /// A completion queue's ring.
 pub(super) struct CompletionQueue {
     ring: Box<[(Wc, Retire)]>,
@@ -106,7 +119,17 @@ impl CompletionQueue {
 
     /// A place without a queue.
     pub(super) fn gone() -> CompletionQueue {
-        CompletionQueue { health: Health::Gone, ..CompletionQueue::new(0, None, None) }
+        CompletionQueue {
+            ring: Box::default(),
+            stamped: None,
+            depth: 0,
+            head: 0,
+            tail: 0,
+            health: Health::Gone,
+            bell: None,
+            armed: None,
+            fired: false,
+        }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -147,7 +170,9 @@ impl CompletionQueue {
             return;
         }
         let at = self.tail as usize & (self.ring.len() - 1);
-        self.ring[at] = (wc, retire);
+        if let Some(place) = self.ring.get_mut(at) {
+            *place = (wc, retire);
+        }
         self.tail = self.tail.wrapping_add(1);
         let wakes = match self.armed {
             None => false,
@@ -174,14 +199,14 @@ impl CompletionQueue {
             self.head = self.head.wrapping_add(1);
         }
         let at = self.tail as usize & (self.ring.len() - 1);
-        stamped.times[at] = [clock, wallclock].map(|clock| clock.map(|clock| clock()));
+        stamped.set(at, [clock, wallclock].map(|clock| clock.map(|clock| clock())));
         true
     }
 
     /// The times of the oldest entry.
     pub(super) fn first_times(&self) -> [Option<u64>; 2] {
         let at = self.head as usize & (self.ring.len() - 1);
-        self.stamped.as_ref().map(|stamped| stamped.times[at]).unwrap_or_default()
+        self.stamped.as_ref().map(|stamped| stamped.at(at)).unwrap_or_default()
     }
 
     /// Makes room for `depth` entries; an error with their number if there are more.
@@ -194,7 +219,7 @@ impl CompletionQueue {
         let mut fresh = CompletionQueue::new(depth, None, stamps);
         for at in 0..count as usize {
             if let Some(stamped) = &mut fresh.stamped {
-                stamped.times[at] = self.first_times();
+                stamped.set(at, self.first_times());
             }
             fresh.ring[at] = self.pop().unwrap_or_default();
         }
@@ -217,11 +242,13 @@ impl CompletionQueue {
         let mask = self.ring.len() - 1;
         let (mut from, mut to) = (self.head, self.head);
         while from != self.tail {
-            let entry = self.ring[from as usize & mask];
-            if entry.0.qp_num != qp {
-                self.ring[to as usize & mask] = entry;
+            let entry = self.ring.get(from as usize & mask).copied();
+            if let Some(entry) = entry.filter(|entry| entry.0.qp_num != qp)
+                && let Some(place) = self.ring.get_mut(to as usize & mask)
+            {
+                *place = entry;
                 if let Some(stamped) = &mut self.stamped {
-                    stamped.times[to as usize & mask] = stamped.times[from as usize & mask];
+                    stamped.set(to as usize & mask, stamped.at(from as usize & mask));
                 }
                 to = to.wrapping_add(1);
             }
@@ -237,7 +264,7 @@ impl CompletionQueue {
         }
         let at = self.head as usize & (self.ring.len() - 1);
         self.head = self.head.wrapping_add(1);
-        Some(self.ring[at])
+        self.ring.get(at).copied()
     }
 }
 

@@ -2,7 +2,6 @@
 //! takes them out of its own. What cannot be delivered is dropped, and nobody is told.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
-use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
 use std_alloc::format;
 use std_alloc::sync::Arc;
@@ -13,7 +12,7 @@ use super::domain::{Command, Inside};
 use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
-use super::qp::{Datagrams, QpContext, SEND_SGE_MAX, Sent, State};
+use super::qp::{Datagrams, Pieces, QpContext, Sent, State, gathered};
 use super::raw::{Raw, Spread, header_fits};
 use super::requester::{admissible, error_wc, push};
 use super::{Breaker, Soft, SoftCq, SoftQpEx};
@@ -170,14 +169,8 @@ impl Inside {
     }
 
     /// The pieces of a request that leaves at once; `None`: one of them may not be read.
-    pub(super) fn pieces(
-        &self,
-        qp: &QpContext,
-        wr: &SendWr<'_>,
-    ) -> Option<ArrayVec<Sge, SEND_SGE_MAX>> {
-        let mut pieces = ArrayVec::new();
-        pieces.push(wr.sge);
-        pieces.extend(wr.more.iter().copied());
+    pub(super) fn pieces(&self, qp: &QpContext, wr: &SendWr<'_>) -> Option<Pieces> {
+        let pieces = gathered(wr.all_pieces());
         let may_read = |sge: &Sge| readable(&self.nic.memory, qp.pd, *sge);
         let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
         goes.then_some(pieces)

@@ -9,9 +9,9 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam::queue::SegQueue;
 use spin::Mutex;
 use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
@@ -24,16 +24,17 @@ use super::lone::Expected;
 use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
-use super::recvq::{RecvQueue, Stash};
+use super::recvq::{RecvQueue, Stash, Used};
 use super::sleep::Sleeper;
 use super::xrc::{NewXrcQueue, XrcQueues};
 use crate::provider::{Access, QpType, Sharing};
+use crate::room::{Grow, Room};
 use crate::wc::{Status, Wc};
 
 /// What the control plane wants of a domain.
 pub(super) enum Command {
     /// A new queue pair with its receive queue.
-    Add(Owned, Arc<RecvQueue>),
+    Add(Owned, Arc<RecvQueue>, Used),
     /// A new shared receive queue of an XRC domain, and that it goes.
     AddSrq(Box<NewXrcQueue>),
     RemoveSrq(u32),
@@ -90,6 +91,14 @@ pub(super) struct Owned(pub(super) NonNull<QpContext>);
 // the domain does.
 unsafe impl Send for Owned {}
 
+/// What waits for a domain. The control plane makes room, also for what the data plane will say:
+/// that needs no memory, and the end of a thing always finds its place.
+struct Commands {
+    list: VecDeque<Command>,
+    /// Things in the domain that somebody will end with a command.
+    owned: usize,
+}
+
 /// The figures of a connection.
 pub(super) struct Connect {
     pub(super) num: u32,
@@ -117,7 +126,7 @@ pub(super) struct Domain {
     lock: Mutex<()>,
     attention: Arc<AtomicBool>,
     pub(super) sleeper: Arc<Sleeper>,
-    commands: SegQueue<Command>,
+    commands: Mutex<Commands>,
     inside: UnsafeCell<Inside>,
 }
 
@@ -152,6 +161,13 @@ unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
 
+impl Command {
+    /// True if it brings what another command will end.
+    fn gives(&self) -> bool {
+        matches!(self, Command::Add(..) | Command::AddSrq(_))
+    }
+}
+
 impl Domain {
     pub(super) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
         let attention = Arc::new(AtomicBool::new(false));
@@ -164,7 +180,7 @@ impl Domain {
             lock: Mutex::new(()),
             attention: attention.clone(),
             sleeper: sleeper.clone(),
-            commands: SegQueue::new(),
+            commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
             inside: UnsafeCell::new(Inside {
                 nic: nic.clone(),
                 attention,
@@ -195,15 +211,14 @@ impl Domain {
     pub(super) fn add_cq(&self, queue: CompletionQueue) -> usize {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
-            self.enter(|inside| match inside.cqs.iter().position(CompletionQueue::is_gone) {
-                Some(index) => {
-                    inside.cqs[index] = queue;
-                    index
+            self.enter(|inside| {
+                let free = inside.cqs.iter().position(CompletionQueue::is_gone);
+                let index = free.unwrap_or(inside.cqs.len());
+                match inside.cqs.get_mut(index) {
+                    Some(place) => *place = queue,
+                    None => inside.cqs.push(queue),
                 }
-                None => {
-                    inside.cqs.push(queue);
-                    inside.cqs.len() - 1
-                }
+                index
             })
         }
     }
@@ -215,7 +230,13 @@ impl Domain {
             return;
         }
         // SAFETY: a shared domain is locked by `enter`.
-        unsafe { self.enter(|inside| inside.cqs[index] = CompletionQueue::gone()) };
+        unsafe {
+            self.enter(|inside| {
+                if let Some(place) = inside.cqs.get_mut(index) {
+                    *place = CompletionQueue::gone();
+                }
+            });
+        }
     }
 
     /// Gives a completion queue another size; what is in it is too many otherwise. One of an
@@ -233,9 +254,47 @@ impl Domain {
         u64::from(self.id) << 32 | index as u64
     }
 
-    /// Leaves a command; a shared domain carries it out at once.
+    /// Leaves a command of the control plane; a shared domain carries it out at once.
     pub(super) fn command(&self, command: Command) {
-        self.commands.push(command);
+        {
+            let mut commands = self.commands.lock();
+            commands.owned += usize::from(command.gives());
+            let more = 1 + commands.owned;
+            commands.list.reserve(more);
+            commands.list.put(command);
+        }
+        self.call();
+    }
+
+    /// Leaves a command of the data plane, which may be dropped: there is room, unless somebody
+    /// says the same again and again and never polls.
+    pub(super) fn ask(&self, command: Command) {
+        {
+            let mut commands = self.commands.lock();
+            let all = commands.list.len() + 1 + commands.owned;
+            if commands.list.make_room(all) {
+                commands.list.put(command);
+            }
+        }
+        self.call();
+    }
+
+    /// Leaves the command that ends what a command has brought.
+    pub(super) fn end(&self, command: Command) {
+        {
+            let mut commands = self.commands.lock();
+            commands.owned = commands.owned.saturating_sub(1);
+            commands.list.put(command);
+        }
+        self.call();
+    }
+
+    fn next_command(&self) -> Option<Command> {
+        self.commands.lock().list.pop_front()
+    }
+
+    /// There is a command.
+    fn call(&self) {
         // Release pairs with the Acquire in `enter`: who sees the flag sees the command.
         self.attention.store(true, Ordering::Release);
         if self.sharing == Sharing::Shared {
@@ -294,7 +353,7 @@ impl Domain {
         // also reads: whoever's flag it takes away, it sees that one's command.
         self.attention.swap(false, Ordering::AcqRel);
         inside.expect_nothing();
-        while let Some(command) = self.commands.pop() {
+        while let Some(command) = self.next_command() {
             inside.execute(command);
         }
     }
@@ -302,10 +361,10 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        let inside = self.inside.get_mut();
-        while let Some(command) = self.commands.pop() {
-            inside.execute(command);
+        while let Some(command) = self.next_command() {
+            self.inside.get_mut().execute(command);
         }
+        let inside = self.inside.get_mut();
         for slot in 0..inside.qps.len() {
             inside.remove(slot);
         }
@@ -334,18 +393,18 @@ impl Inside {
     pub(super) fn worry(&mut self, qp: &mut QpContext) {
         if !qp.in_todo {
             qp.in_todo = true;
-            self.todo.push(qp.num);
+            self.todo.put(qp.num);
         }
     }
 
     /// Moves completions from a queue's ring to its reader, and retires what they stand for.
     pub(super) fn take_completions(&mut self, index: usize, out: &mut [Wc]) -> usize {
         let mut taken = 0;
-        while taken < out.len() {
+        for place in out {
             let Some((wc, retire)) = self.cqs.get_mut(index).and_then(CompletionQueue::pop) else {
                 break;
             };
-            out[taken] = wc;
+            *place = wc;
             taken += 1;
             self.retire(retire);
         }
@@ -370,17 +429,16 @@ impl Inside {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Add(qp, queue) => self.add(qp, queue),
+            Command::Add(qp, queue, used) => self.add(qp, queue, used),
             Command::AddSrq(new) => self.add_srq(*new),
             Command::RemoveSrq(number) => self.remove_srq(number),
             Command::AddLink(mut link) => {
                 self.drop_unused_links();
                 let free = self.links.iter().position(Option::is_none);
                 link.index = free.unwrap_or(self.links.len());
-                match free {
-                    Some(index) => self.links[index] = Some(link),
-                    None => self.links.push(Some(link)),
-                }
+                // A link for which there is no memory is not there: who is to be connected over it
+                // is not.
+                let _ = self.links.place(link.index, Some(link));
             }
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {
@@ -451,48 +509,44 @@ impl Inside {
         }
     }
 
-    pub(super) fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>) {
+    pub(super) fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>, used: Used) {
         // SAFETY: a box that was leaked for this command; nobody else uses it before it is in the
         // table.
         let qp = unsafe { pointer.as_mut() };
-        qp.set_own_rq(self.use_queue(queue));
-        let slot = qp.num as usize % QPS;
-        debug_assert!(self.qps[slot].is_none());
-        self.qps[slot] = Some(pointer);
+        match self.use_queue(queue, used) {
+            Some(rq) => qp.set_own_rq(rq),
+            // Without memory to note its receive queue it is in error, and is never connected.
+            None => qp.state = State::Err,
+        }
+        let slot = &mut self.qps[qp.num as usize % QPS];
+        debug_assert!(slot.is_none());
+        *slot = Some(pointer);
     }
 
-    /// One more user of a receive queue; its slot here.
-    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>) -> usize {
+    /// One more user of a receive queue, counted in `used`; its slot here. `None`: there is no
+    /// memory for it.
+    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>, used: Used) -> Option<usize> {
         let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
-        let free = self.rqs.iter().position(|rq| rq.users == 0);
-        let index = match (found, free) {
-            (Some(index), _) => {
-                if self.rqs[index].users == 0 {
-                    self.rqs[index].stash = queue.attach(&self.sleeper);
-                }
-                index
-            }
-            (None, slot) => {
-                let rq = RqUse { stash: queue.attach(&self.sleeper), queue, users: 0 };
-                match slot {
-                    Some(index) => {
-                        self.rqs[index] = rq;
-                        index
-                    }
-                    None => {
-                        self.rqs.push(rq);
-                        self.rqs.len() - 1
-                    }
+        let free = || self.rqs.iter().position(|rq| rq.users == 0);
+        let index = found.or_else(free).unwrap_or(self.rqs.len());
+        if found.is_none() && !self.rqs.make_room(index + 1) {
+            return None;
+        }
+        match self.rqs.get_mut(index) {
+            Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
+            _ => {
+                let stash = queue.attach(&self.sleeper, used)?;
+                if !self.rqs.place(index, RqUse { stash, queue, users: 1 }) {
+                    return None;
                 }
             }
-        };
-        self.rqs[index].users += 1;
-        index
+        }
+        Some(index)
     }
 
     /// One user less.
     pub(super) fn leave_queue(&mut self, index: usize) {
-        let rq = &mut self.rqs[index];
+        let Some(rq) = self.rqs.get_mut(index) else { return };
         rq.users -= 1;
         if rq.users == 0 {
             rq.queue.detach(&mut rq.stash);
@@ -540,7 +594,7 @@ impl Inside {
             let word = qp_word(qp.who(), qp.rights);
             self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
         }
-        if let Some(link) = &mut self.links[index] {
+        if let Some(Some(link)) = self.links.get_mut(index) {
             if link.users == 0 {
                 link.rq = qp.rq;
             }
@@ -553,8 +607,10 @@ impl Inside {
                 self.fail_qp(qp, 0, Some(Status::RetryExceeded));
                 return;
             }
-            link.reserve_waiting();
-            link.owe_at_most(qp.responder_depth);
+            let room = link.owe_at_most(qp.responder_depth);
+            if !link.reserve_waiting() || !room {
+                self.fail_qp(qp, 0, Some(Status::RetryExceeded));
+            }
         }
     }
 
@@ -578,13 +634,14 @@ impl Inside {
 
     /// Takes a queue pair out of the table, and off its link and its receive queue.
     pub(super) fn take_out(&mut self, slot: usize) -> Option<NonNull<QpContext>> {
-        let pointer = self.qps[slot].take()?;
+        let pointer = self.qps.get_mut(slot)?.take()?;
         // SAFETY: a box this domain owns; `&mut self` is the only way to it.
         let qp = unsafe { pointer.as_ref() };
-        self.nic.memory.table().qps[slot].store(0, Ordering::Release);
+        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         self.todo.retain(|num| *num != qp.num);
-        let rq = &mut self.rqs[qp.rq];
-        if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly) {
+        if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
+            && let Some(rq) = self.rqs.get_mut(qp.rq)
+        {
             // A message had begun to fill it, and nobody would hear of it any more. There is
             // room: it was taken from there.
             let _ = rq.queue.post(&[assembly.wr]);

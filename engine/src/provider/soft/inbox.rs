@@ -23,18 +23,16 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
-use spin::Once;
+use spin::Mutex;
 use std_alloc::sync::Arc;
 
 use super::backlog::gather;
 use super::layout::LINE;
 use super::memory::FileName;
-use super::qp::SEND_SGE_MAX;
+use super::qp::Pieces;
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
-use crate::wr::Sge;
 
 /// Datagrams an inbox holds.
 pub(super) const SLOTS: u64 = 64;
@@ -305,7 +303,7 @@ pub(super) struct Outlet {
     /// The owner's process, and what opens its bell; the bell, once it was needed.
     process: i32,
     open: OpenBell,
-    bell: Once<Option<Bell>>,
+    bell: Mutex<Option<Option<Bell>>>,
     _memory: Mapping,
 }
 
@@ -321,7 +319,7 @@ impl Outlet {
     /// `None` if the memory is too short.
     pub(super) fn new(memory: Mapping, process: i32, open: OpenBell) -> Option<Outlet> {
         let slots = Slots::over(&memory)?;
-        Some(Outlet { slots, process, open, bell: Once::new(), _memory: memory })
+        Some(Outlet { slots, process, open, bell: Mutex::new(None), _memory: memory })
     }
 
     /// True while it is the inbox of that queue pair.
@@ -339,7 +337,7 @@ impl Outlet {
     ///
     /// # Safety
     /// The pieces are readable, and hold `stamp.length` bytes together, at most `DATAGRAM_MAX`.
-    pub(super) unsafe fn put(&self, stamp: &Stamp, pieces: &ArrayVec<Sge, SEND_SGE_MAX>) {
+    pub(super) unsafe fn put(&self, stamp: &Stamp, pieces: &Pieces) {
         for _ in 0..TRIES {
             let Some(ticket) = self.claim() else { return };
             // SAFETY: as the caller vouches.
@@ -359,7 +357,7 @@ impl Outlet {
     ///
     /// # Safety
     /// As for [`Outlet::put`].
-    unsafe fn fill(&self, ticket: u64, stamp: &Stamp, pieces: &ArrayVec<Sge, SEND_SGE_MAX>) {
+    unsafe fn fill(&self, ticket: u64, stamp: &Stamp, pieces: &Pieces) {
         let gid = stamp.gid.0;
         let half = |at: usize| u64::from_ne_bytes(core::array::from_fn(|n| gid[at + n]));
         let with_imm = if stamp.imm.is_some() { WITH_IMM } else { 0 };
@@ -384,7 +382,8 @@ impl Outlet {
         if self.slots.asleep().swap(0, Ordering::AcqRel) == 0 {
             return;
         }
-        let bell = self.bell.call_once(|| {
+        let mut bell = self.bell.lock();
+        let bell = bell.get_or_insert_with(|| {
             let [fd, inode] = self.slots.bell().map(|word| word.load(Ordering::Relaxed));
             let fd = u32::try_from(fd).ok()?.checked_sub(1)?;
             (self.open)(self.process, FileName { fd, inode })

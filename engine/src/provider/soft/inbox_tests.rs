@@ -10,7 +10,9 @@ use std::vec::Vec;
 
 use doorbell_alloc::{Ask, MapRequest};
 
+use super::super::qp::gathered;
 use super::*;
+use crate::wr::Sge;
 
 static NOW: AtomicU64 = AtomicU64::new(0);
 
@@ -68,8 +70,7 @@ fn put(outlet: &Outlet, from: u32, payload: &[u8]) {
     let length = payload.len() as u32;
     let gid = Gid([from as u8; 16]);
     let stamp = Stamp { length, from, gid, qkey: 9, imm: Some(from), solicited: false };
-    let mut pieces = ArrayVec::new();
-    pieces.push(Sge { addr: payload.as_ptr() as u64, length, lkey: 0 });
+    let pieces = gathered([Sge { addr: payload.as_ptr() as u64, length, lkey: 0 }]);
     unsafe { outlet.put(&stamp, &pieces) };
 }
 

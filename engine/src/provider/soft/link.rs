@@ -20,6 +20,7 @@ use super::reach::Reach;
 use super::ring::{Refusal, Rx, Tx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
+use crate::room::{Grow, Room, never};
 use crate::wc::Status;
 
 /// Signalled requests on the wire of one link at most; more wait in the backlog.
@@ -164,7 +165,10 @@ impl SignaledQueue {
     }
     #[inline(always)]
     pub(super) fn push(&mut self, signaled: Signaled) {
-        self.ring[(self.tail & (SIGNALED_MAX - 1)) as usize] = signaled;
+        match self.ring.get_mut((self.tail & (SIGNALED_MAX - 1)) as usize) {
+            Some(place) => *place = signaled,
+            None => never(),
+        }
         self.tail = self.tail.wrapping_add(1);
     }
     #[inline(always)]
@@ -172,14 +176,14 @@ impl SignaledQueue {
         if self.is_empty() {
             return None;
         }
-        Some(self.ring[(self.head & (SIGNALED_MAX - 1)) as usize])
+        self.ring.get((self.head & (SIGNALED_MAX - 1)) as usize).copied()
     }
     /// Makes those of a queue pair nobody's: 0 is no number.
     fn forget(&mut self, qp: u32) {
         let mut at = self.head;
         while at != self.tail {
-            let entry = &mut self.ring[(at & (SIGNALED_MAX - 1)) as usize];
-            if entry.qp == qp {
+            let entry = self.ring.get_mut((at & (SIGNALED_MAX - 1)) as usize);
+            if let Some(entry) = entry.filter(|entry| entry.qp == qp) {
                 entry.qp = 0;
             }
             at = at.wrapping_add(1);
@@ -377,7 +381,7 @@ impl Link {
 
     /// Puts a queue pair at the end of the backlog.
     pub(super) fn let_wait(&mut self, qp: u32) {
-        self.backlog.push_back(qp);
+        self.backlog.put(qp);
         self.unusual = true;
     }
 
@@ -389,19 +393,24 @@ impl Link {
 
     /// A queue pair is gone from the backlog, wherever it was.
     pub(super) fn waits_no_more(&mut self, qp: u32) {
-        self.backlog.retain(|num| *num != qp);
+        for _ in 0..self.backlog.len() {
+            if let Some(num) = self.backlog.pop_front().filter(|num| *num != qp) {
+                self.backlog.put(num);
+            }
+        }
         self.note_usual();
     }
 
-    /// Room for every queue pair at once: the data plane never grows the backlog.
-    pub(super) fn reserve_waiting(&mut self) {
-        let want = self.users as usize;
-        self.backlog.reserve(want.saturating_sub(self.backlog.len()));
+    /// Room for every queue pair at once: the data plane never grows the backlog. False: there is
+    /// no memory for it.
+    #[must_use]
+    pub(super) fn reserve_waiting(&mut self) -> bool {
+        self.backlog.make_room(self.users as usize)
     }
 
     /// Owes the peer an answer.
     pub(super) fn owe(&mut self, answer: Answer) {
-        self.answers.push_back(answer);
+        self.answers.put(answer);
         self.unusual = true;
     }
 
@@ -418,10 +427,11 @@ impl Link {
     }
 
     /// One more queue pair, whose peer may ask for so many answers at a time: there is room for
-    /// all at once, so that the data plane never grows it.
-    pub(super) fn owe_at_most(&mut self, more: u8) {
+    /// all at once, so that the data plane never grows it. False: there is no memory for them.
+    #[must_use]
+    pub(super) fn owe_at_most(&mut self, more: u8) -> bool {
         self.answers_max += usize::from(more);
-        self.answers.reserve(self.answers_max.saturating_sub(self.answers.len()));
+        self.answers.make_room(self.answers_max)
     }
 
     /// A queue pair less.
@@ -487,10 +497,10 @@ impl Link {
             return false;
         }
         if self.refused.is_full() {
-            self.refused.remove(0);
+            self.refused.drop_first(1);
         }
-        self.refused.push(qp);
-        self.refusals.push(Refusal { at: self.rx.at, qp, status });
+        self.refused.put(qp);
+        self.refusals.put(Refusal { at: self.rx.at, qp, status });
         self.unusual = true;
         if self.refusals.len() == 1 {
             self.show_refusal();
@@ -516,7 +526,7 @@ impl Link {
             return;
         }
         if self.tx.settled_refusal() == self.refusal_number {
-            self.refusals.remove(0);
+            self.refusals.drop_first(1);
             self.show_refusal();
             self.rx.ask();
             self.note_usual();

@@ -9,19 +9,19 @@ use super::SoftQp;
 use super::domain::{Command, Inside, Owned};
 use super::nic::QPS;
 use super::qp::{QpContext, QpParts, Sent, State};
-use super::recvq::RecvQueue;
+use super::recvq::{RecvQueue, Used};
 use super::xrc::NO_CQ;
 use crate::event::{AsyncKind, Object};
-use crate::provider::{QpCaps, QpType};
+use crate::provider::QpType;
 use crate::wc::Status;
 use crate::wr::{SendFlags, SendWr};
 
 /// What a queue pair begins its next life with.
 pub(super) struct NewLife {
     pub(super) num: u32,
-    pub(super) caps: QpCaps,
     /// Its receive queue: a new one, if it is its own.
     pub(super) queue: Arc<RecvQueue>,
+    pub(super) used: Used,
     /// Links of this key are for it, see [`QpContext::key`].
     pub(super) key: u32,
 }
@@ -47,8 +47,9 @@ impl SoftQp {
             self.queue = Arc::new(RecvQueue::new(self.nic.next_queue(), self.caps.recv_wr, pd));
         }
         self.key = if own { self.queue.id() } else { self.nic.next_queue() };
-        let (num, caps, key, queue) = (self.num, self.caps, self.key, self.queue.clone());
-        self.domain.command(Command::BeginAgain(Box::new(NewLife { num, caps, queue, key })));
+        let (num, key, queue) = (self.num, self.key, self.queue.clone());
+        let used = Used::default();
+        self.domain.command(Command::BeginAgain(Box::new(NewLife { num, queue, used, key })));
     }
 }
 
@@ -156,11 +157,8 @@ impl Inside {
             pd: context.pd,
             key: new.key,
         };
-        let mut fresh = QpContext::new(&parts, new.caps);
-        fresh.datagrams = context.datagrams.take();
-        fresh.xrc = context.xrc.again();
-        *context = fresh;
-        self.add(Owned(pointer), new.queue);
+        context.begin_again(&parts);
+        self.add(Owned(pointer), new.queue, new.used);
         self.drop_unused_links();
     }
 }

@@ -14,10 +14,12 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use spin::Mutex;
 use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
 use super::nic::QPS;
 use crate::provider::Access;
+use crate::room::Room;
 use crate::wr::Binding;
 use crate::wr::Sge;
 
@@ -152,7 +154,7 @@ pub(super) struct Memory {
 
 /// Free slots, and where keys come from.
 struct Free {
-    slots: Vec<u32>,
+    slots: VecDeque<u32>,
     /// By place: taken or not.
     inboxes: Vec<bool>,
     random: ChaCha8Rng,
@@ -184,7 +186,7 @@ impl Memory {
         let lent = (0..REGIONS).map(|_| AtomicU32::new(0)).collect();
         // Slot 0 is never given out, and below gets a key of another: the key 0 is never good.
         let free = Free {
-            slots: (1..REGIONS as u32).rev().collect(),
+            slots: (1..REGIONS as u32).collect(),
             inboxes: Vec::new(),
             random: ChaCha8Rng::from_seed(seed),
         };
@@ -216,7 +218,7 @@ impl Memory {
         file: Option<FileName>,
     ) -> Option<u32> {
         let mut free = self.free.lock();
-        let index = free.slots.pop()?;
+        let index = free.slots.pop_front()?;
         let slot = &self.table().slots[index as usize];
         let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
         slot.start.store(start, Ordering::Relaxed);
@@ -232,7 +234,7 @@ impl Memory {
     /// A place for a memory window, closed; the key it may have, but for the low bits.
     pub(super) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
-        let index = free.slots.pop()?;
+        let index = free.slots.pop_front()?;
         self.table().slots[index as usize].access.store(WINDOW | pd.0, Ordering::Relaxed);
         let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
         Some(key)
@@ -294,10 +296,10 @@ impl Memory {
         self.table().slots[index].key.store(0, Ordering::SeqCst);
         // Release pairs with `removals`: who sees the new count sees that the key is gone.
         self.removals.fetch_add(1, Ordering::Release);
-        while self.lent[index].load(Ordering::SeqCst) != 0 {
+        while self.lent.get(index).is_some_and(|lent| lent.load(Ordering::SeqCst) != 0) {
             core::hint::spin_loop();
         }
-        self.free.lock().slots.insert(0, index as u32);
+        self.free.lock().slots.put(index as u32);
     }
 
     /// How many regions were taken out: as long as this is the same, what was allowed still is.
@@ -329,8 +331,12 @@ impl Memory {
     /// Takes an inbox out.
     pub(super) fn hide_inbox(&self, place: usize) {
         let mut free = self.free.lock();
-        self.table().inboxes[place].qp.store(0, Ordering::Release);
-        free.inboxes[place] = false;
+        if let (Some(slot), Some(taken)) =
+            (self.table().inboxes.get(place), free.inboxes.get_mut(place))
+        {
+            slot.qp.store(0, Ordering::Release);
+            *taken = false;
+        }
     }
 
     /// True if the key is alive and of that domain, the bytes lie inside its region, and the right
@@ -376,7 +382,7 @@ impl Memory {
             Some(region) => (region, Access::empty()),
             None => (key, right),
         };
-        let count = &self.lent[index_of(region)];
+        let count = self.lent.get(index_of(region))?;
         // SeqCst: either `remove` sees this count and waits, or the key is gone below.
         count.fetch_add(1, Ordering::SeqCst);
         let lent = Lent { count };

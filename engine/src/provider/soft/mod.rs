@@ -606,7 +606,7 @@ impl SoftQp {
         let (num, kind, key) = (context.num, context.kind, context.key);
         let shared_queue = context.rq_shared || kind.is_xrc() || context.is_spread();
         let context = NonNull::from(Box::leak(context));
-        domain.command(Command::Add(Owned(context), queue.clone()));
+        domain.command(Command::Add(Owned(context), queue.clone(), Default::default()));
         let (nic, domain, groups) = (nic.clone(), domain.clone(), None);
         let (_kept, life) = (kept, Arc::new(()));
         SoftQp {
@@ -756,11 +756,11 @@ impl Qp for SoftQp {
     }
 
     fn fail(&mut self) {
-        self.domain.command(Command::Fail { num: self.num, lost: false });
+        self.domain.ask(Command::Fail { num: self.num, lost: false });
     }
 
     fn recover(&mut self) {
-        self.domain.command(Command::Recover { num: self.num });
+        self.domain.ask(Command::Recover { num: self.num });
     }
 
     fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
@@ -777,6 +777,6 @@ impl Drop for SoftQp {
         if let Some(groups) = &self.groups {
             groups.end();
         }
-        self.domain.command(Command::Destroy { num: self.num });
+        self.domain.end(Command::Destroy { num: self.num });
     }
 }

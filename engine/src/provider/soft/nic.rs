@@ -15,6 +15,7 @@ use super::xrc::DefaultXrcd;
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
 use crate::provider::{Caps, CqFlags, Gid, ReregFlags, WcFields};
+use crate::room::Room;
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
 pub(super) const QPS: usize = 1 << 14;
@@ -46,6 +47,8 @@ struct Numbers {
     fresh: u32,
     freed: Vec<u32>,
     next: usize,
+    /// Numbers that are out: `freed` has room for all of them.
+    out: usize,
 }
 
 impl Nic {
@@ -82,7 +85,7 @@ impl Nic {
             srqs: AtomicU32::new(1),
             pds: AtomicU32::new(1),
             common_xrcd: Mutex::default(),
-            numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0 }),
+            numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0, out: 0 }),
         }
     }
 
@@ -133,13 +136,16 @@ impl Nic {
     /// A queue pair number nobody has: 24 bits, never 0 or 1 (reserved), with a slot of its own.
     pub(super) fn take_number(&self) -> Option<u32> {
         let mut numbers = self.numbers.lock();
+        // Whoever gives one back may be the data plane.
+        let out = numbers.out + 1;
+        numbers.freed.reserve(out);
         if numbers.fresh < QPS as u32 - 2 {
-            numbers.fresh += 1;
+            (numbers.fresh, numbers.out) = (numbers.fresh + 1, out);
             return Some(numbers.fresh);
         }
         let next = numbers.next;
         let num = *numbers.freed.get(next)?;
-        numbers.next += 1;
+        (numbers.next, numbers.out) = (next + 1, out);
         if numbers.next >= 1024 {
             numbers.freed.drain(..next + 1);
             numbers.next = 0;
@@ -150,6 +156,8 @@ impl Nic {
     /// Gives a number back; its slot comes out again under the next generation.
     pub(super) fn free_number(&self, num: u32) {
         let again = (num + QPS as u32) & 0x00ff_ffff;
-        self.numbers.lock().freed.push(if again < 2 { again + QPS as u32 } else { again });
+        let mut numbers = self.numbers.lock();
+        numbers.out = numbers.out.saturating_sub(1);
+        numbers.freed.put(if again < 2 { again + QPS as u32 } else { again });
     }
 }

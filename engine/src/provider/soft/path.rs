@@ -13,7 +13,6 @@
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::boxed::Box;
@@ -26,11 +25,12 @@ use super::Host;
 use super::inbox::{Door, INBOX_BYTES, OpenBell, Outlet, Stamp};
 use super::memory::FileName;
 use super::pd::Pd;
-use super::qp::SEND_SGE_MAX;
+use super::qp::Pieces;
 use super::reach::{Attach, Reach};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, Gid};
-use crate::wr::{AhName, MULTICAST_QPN, Sge};
+use crate::room::{Grow, Room};
+use crate::wr::{AhName, MULTICAST_QPN};
 
 /// How old a list of members may be, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
@@ -102,7 +102,7 @@ impl SoftAh {
     pub(super) fn new(device: &str, to: Gid, host: &Host, pd: &Pd) -> Option<SoftAh> {
         let neighbours = host.neighbours?;
         let path = if to.is_multicast() {
-            let group = Group::unseen(device, to);
+            let group = Group::unseen(&device.into(), to);
             let mut members = group.members.lock();
             members.at_ns = (host.clock)();
             members.look(&group, &neighbours);
@@ -140,16 +140,14 @@ impl Path {
         &self,
         qp: u32,
         stamp: &Stamp,
-        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        pieces: &Pieces,
         not_to: Option<Member>,
         host: &Host,
     ) {
         match self {
             Path::Device(reach) => {
-                if let Some(outlet) = reach.outlet(qp) {
-                    // SAFETY: as the caller vouches.
-                    unsafe { outlet.put(stamp, pieces) };
-                }
+                // SAFETY: as the caller vouches.
+                unsafe { reach.put(qp, stamp, pieces) };
             }
             Path::Group(group) if qp == MULTICAST_QPN => {
                 // SAFETY: as the caller vouches.
@@ -162,7 +160,7 @@ impl Path {
 
 /// A multicast group, or those who want one kind of frames.
 pub(super) struct Group {
-    device: String,
+    device: Arc<str>,
     gid: Gid,
     members: Mutex<Members>,
 }
@@ -172,9 +170,9 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 impl Group {
     /// A group whose members are looked for when something is sent to it.
-    pub(super) fn unseen(device: &str, gid: Gid) -> Group {
+    pub(super) fn unseen(device: &Arc<str>, gid: Gid) -> Group {
         let members = Members { at_ns: 0, changes: u64::MAX, list: Vec::new() };
-        Group { device: device.to_string(), gid, members: Mutex::new(members) }
+        Group { device: device.clone(), gid, members: Mutex::new(members) }
     }
 
     /// Puts a datagram into the inboxes of those members that `takes` says.
@@ -184,7 +182,7 @@ impl Group {
     unsafe fn put(
         &self,
         stamp: &Stamp,
-        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        pieces: &Pieces,
         host: &Host,
         takes: impl Fn(&Member) -> bool,
     ) {
@@ -211,7 +209,7 @@ impl Group {
     pub(super) unsafe fn put_at_once(
         &self,
         stamp: &Stamp,
-        pieces: &ArrayVec<Sge, SEND_SGE_MAX>,
+        pieces: &Pieces,
         host: &Host,
         takes: impl Fn(&Member) -> bool,
     ) {
@@ -253,8 +251,11 @@ impl Members {
             let memory = (neighbours.attach)(member.process, member.inbox, INBOX_BYTES as u64);
             let outlet =
                 memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.bell));
-            if let Some(outlet) = outlet {
-                self.list.push((member, outlet));
+            // One for which there is no memory misses what is sent until the next look.
+            if let Some(outlet) = outlet
+                && self.list.make_room(self.list.len() + 1)
+            {
+                self.list.put((member, outlet));
             }
         }
     }

@@ -14,6 +14,7 @@ use super::path::Member;
 use super::raw::Raw;
 use super::xrc::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
+use crate::room::Room;
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
 
@@ -103,15 +104,26 @@ pub(super) struct SqEntry {
     pub(super) length: u32,
 }
 
+/// The pieces of one request.
+pub(super) type Pieces = ArrayVec<Sge, SEND_SGE_MAX>;
+
+/// Those pieces, of which a post has let through no more than there may be.
+pub(super) fn gathered(pieces: impl IntoIterator<Item = Sge>) -> Pieces {
+    let mut list = Pieces::new();
+    for piece in pieces {
+        list.put(piece);
+    }
+    list
+}
+
 /// A send that did not fit the wire when it was posted.
-#[derive(Clone)]
 pub(super) struct Pending {
     pub(super) op: SendOp,
     pub(super) inline: bool,
     pub(super) solicited: bool,
     pub(super) fence: bool,
     pub(super) length: u32,
-    pub(super) pieces: ArrayVec<Sge, SEND_SGE_MAX>,
+    pub(super) pieces: Pieces,
 }
 
 /// A message of several fragments on its way in.
@@ -244,6 +256,13 @@ pub(super) struct QpContext {
     pub(super) xrc: XrcPart,
 }
 
+/// The memory of a send queue: its slots, what is kept of requests that wait, their payloads.
+struct QpMemory {
+    sq: Box<[MaybeUninit<SqEntry>]>,
+    pending: Box<[MaybeUninit<Pending>]>,
+    inline: Box<[MaybeUninit<u8>]>,
+}
+
 /// What a queue pair is made with, besides its capacities.
 pub(super) struct QpParts {
     pub(super) num: u32,
@@ -259,6 +278,21 @@ pub(super) struct QpParts {
 impl QpContext {
     pub(super) fn new(parts: &QpParts, caps: QpCaps) -> QpContext {
         let size = caps.send_wr.max(1).next_power_of_two();
+        let memory = QpMemory {
+            // Untouched until used: an idle connection costs address space, not memory.
+            sq: Box::new_uninit_slice(size as usize),
+            pending: Box::new_uninit_slice(size as usize),
+            inline: Box::new_uninit_slice(size as usize * caps.inline as usize),
+        };
+        QpContext::over(parts, memory, (size, caps.send_wr, caps.inline))
+    }
+
+    /// In memory for a send queue of `size` slots, of which `depth` are used.
+    fn over(
+        parts: &QpParts,
+        memory: QpMemory,
+        (size, depth, inline_max): (u32, u32, u32),
+    ) -> QpContext {
         QpContext {
             num: parts.num,
             state: State::Init,
@@ -279,13 +313,12 @@ impl QpContext {
             sent_bytes: 0,
             completed: 0,
             retired: 0,
-            depth: caps.send_wr,
+            depth,
             mask: size - 1,
-            // Untouched until used: an idle connection costs address space, not memory.
-            sq: Box::new_uninit_slice(size as usize),
-            pending: Box::new_uninit_slice(size as usize),
-            inline: Box::new_uninit_slice(size as usize * caps.inline as usize),
-            inline_max: caps.inline,
+            sq: memory.sq,
+            pending: memory.pending,
+            inline: memory.inline,
+            inline_max,
             in_backlog: false,
             initiator_depth: 0,
             responder_depth: 0,
@@ -315,6 +348,21 @@ impl QpContext {
             rnr_since_ns: None,
             xrc: XrcPart::default(),
         }
+    }
+
+    /// A new life in the memory of the one before: everything else is as if it had just been made.
+    pub(super) fn begin_again(&mut self, parts: &QpParts) {
+        let (size, depth, inline_max) = (self.mask + 1, self.depth, self.inline_max);
+        let memory = QpMemory {
+            sq: core::mem::take(&mut self.sq),
+            pending: core::mem::take(&mut self.pending),
+            inline: core::mem::take(&mut self.inline),
+        };
+        *self = QpContext {
+            datagrams: self.datagrams.take(),
+            xrc: self.xrc.again(),
+            ..QpContext::over(parts, memory, (size, depth, inline_max))
+        };
     }
 
     /// On whose behalf it uses memory.
@@ -359,8 +407,12 @@ impl QpContext {
     pub(super) fn entry(&mut self, index: u32) -> &mut SqEntry {
         debug_assert!(self.posted.wrapping_sub(index).wrapping_sub(1) < self.depth);
         // SAFETY: requests retired..posted were all written by `push`, and every caller's index
-        // lies there (the device counts them itself).
-        unsafe { self.sq[(index & self.mask) as usize].assume_init_mut() }
+        // lies there (the device counts them itself). The queue has `mask + 1` slots, as `new`
+        // made it.
+        unsafe {
+            let slot = (index & self.mask) as usize;
+            self.sq.get_unchecked_mut(slot).assume_init_mut()
+        }
     }
 
     /// Notes that request `sent`, a READ or an atomic, is on the wire.
@@ -397,7 +449,8 @@ impl QpContext {
             let mut to = slot * self.inline_max as usize;
             for piece in &pending.pieces {
                 let length = piece.length as usize;
-                let target = &mut self.inline[to..to + length];
+                let target = self.inline.get_mut(to..).and_then(|to| to.get_mut(..length));
+                let Some(target) = target else { break };
                 // SAFETY: the poster vouches for the piece; `target` has its length, checked
                 // against the inline limit by the caller.
                 unsafe {
@@ -407,20 +460,24 @@ impl QpContext {
                 to += length;
             }
         }
-        self.pending[slot].write(pending);
+        if let Some(place) = self.pending.get_mut(slot) {
+            place.write(pending);
+        }
     }
 
     /// What was kept of request `index`; an inline payload is one piece, in the device's copy.
     pub(super) fn kept(&self, index: u32) -> Pending {
         let slot = (index & self.mask) as usize;
         // SAFETY: only asked for requests `sent..posted` and for READs and atomics in flight, all
-        // of which went through `keep` and have their slot still.
-        let mut pending = unsafe { self.pending[slot].assume_init_ref() }.clone();
-        if pending.inline {
+        // of which went through `keep` and have their slot still. There are `mask + 1` slots, as
+        // `new` made them.
+        let kept = unsafe { self.pending.get_unchecked(slot).assume_init_ref() };
+        let pieces = if kept.inline {
             let start = self.inline.as_ptr().wrapping_add(slot * self.inline_max as usize);
-            pending.pieces.clear();
-            pending.pieces.push(Sge { addr: start as u64, length: pending.length, lkey: 0 });
-        }
-        pending
+            gathered([Sge { addr: start as u64, length: kept.length, lkey: 0 }])
+        } else {
+            gathered(kept.pieces.iter().copied())
+        };
+        Pending { pieces, ..*kept }
     }
 }

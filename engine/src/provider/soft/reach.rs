@@ -17,14 +17,15 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::boxed::Box;
-use std_alloc::collections::BTreeMap;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::inbox::{INBOX_BYTES, OpenBell, Outlet};
+use super::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
 use super::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_of, pd_in};
 use super::nic::QPS;
+use super::qp::Pieces;
 use crate::provider::Access;
+use crate::room::{Book, Room};
 
 /// Regions of one peer that are mapped at most; further ones are reached by its own poll.
 const VIEWS_MAX: usize = 256;
@@ -42,7 +43,7 @@ pub struct Reach {
     views: Box<[View]>,
     /// Kept for as long as somebody may be using them.
     mapped: Mutex<Vec<Mapping>>,
-    outlets: Mutex<BTreeMap<u32, Known>>,
+    outlets: Mutex<Book<Known>>,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -50,7 +51,7 @@ pub struct Reach {
 struct Known {
     file: FileName,
     /// As it is mapped here; none if it cannot be had, which is not tried again.
-    outlet: Option<Arc<Outlet>>,
+    outlet: Option<Outlet>,
 }
 
 /// A region of the peer as it is mapped here.
@@ -90,8 +91,8 @@ impl Reach {
             attach,
             bell,
             views: (0..REGIONS).map(|_| view()).collect(),
-            mapped: Mutex::new(Vec::new()),
-            outlets: Mutex::new(BTreeMap::new()),
+            mapped: Mutex::new(Vec::with_capacity(VIEWS_MAX)),
+            outlets: Mutex::new(Book::new()),
             _keep: keep,
         }
     }
@@ -101,42 +102,49 @@ impl Reach {
         unsafe { self.table.as_ref() }
     }
 
-    /// The inbox of the peer's queue pair of UD with that number, mapped at its first use; none if
-    /// there is no such queue pair.
-    pub(super) fn outlet(&self, qp: u32) -> Option<Arc<Outlet>> {
+    /// Puts a datagram into the inbox of the peer's queue pair of UD with that number, which is
+    /// mapped at its first use; nowhere if there is no such queue pair.
+    ///
+    /// # Safety
+    /// As for [`Outlet::put`].
+    pub(super) unsafe fn put(&self, qp: u32, stamp: &Stamp, pieces: &Pieces) {
         let mut outlets = self.outlets.lock();
-        let known = outlets.get(&qp).and_then(|known| known.outlet.as_ref());
-        if let Some(outlet) = known.filter(|outlet| outlet.is_for(qp)) {
-            return Some(outlet.clone());
+        let is_there = |known: &&Outlet| known.is_for(qp);
+        let known = outlets.get(qp).and_then(|known| known.outlet.as_ref()).filter(is_there);
+        if known.is_none() {
+            self.look_up(&mut outlets, qp);
         }
-        self.look_up(&mut outlets, qp)
+        let known = outlets.get(qp).and_then(|known| known.outlet.as_ref());
+        if let Some(outlet) = known.filter(is_there) {
+            // SAFETY: as the caller vouches.
+            unsafe { outlet.put(stamp, pieces) };
+        }
     }
 
     #[cold]
-    fn look_up(&self, outlets: &mut BTreeMap<u32, Known>, qp: u32) -> Option<Arc<Outlet>> {
+    fn look_up(&self, outlets: &mut Book<Known>, qp: u32) {
         // Acquire: the name read below is that of the queue pair, unless the slot changes hands.
         let slot = self.table().inboxes.iter().find(|slot| slot.qp.load(Ordering::Acquire) == qp);
         let file = slot.filter(|_| qp != 0).map(|slot| FileName {
             fd: slot.fd.load(Ordering::Relaxed),
             inode: slot.inode.load(Ordering::Relaxed),
         });
-        if outlets.get(&qp).is_some_and(|known| Some(known.file) == file && known.outlet.is_none())
-        {
-            return None;
+        let tried = |known: &Known| Some(known.file) == file && known.outlet.is_none();
+        if outlets.get(qp).is_some_and(tried) {
+            return;
         }
-        outlets.remove(&qp);
-        let file = file?;
+        outlets.remove(qp);
+        let Some(file) = file else { return };
         if outlets.len() >= INBOXES {
             // Of queue pairs that are gone; no device has more that live.
-            outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(*num)));
+            outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(num)));
         }
         let memory = (self.attach)(self.process, file, INBOX_BYTES as u64);
         let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.bell));
-        let outlet = outlet.map(Arc::new);
         // A slot that changed hands, or a lie, is an inbox of another queue pair: not this time.
         let outlet = outlet.filter(|outlet| outlet.is_for(qp));
-        outlets.insert(qp, Known { file, outlet: outlet.clone() });
-        outlet
+        // Without memory to remember it, it is looked up again.
+        let _ = outlets.insert(qp, Known { file, outlet });
     }
 
     /// Where the bytes are here, if queue pair `qp` of the peer would let its own peer use them
@@ -161,7 +169,7 @@ impl Reach {
         if !inside || !allowed || slot.key.load(Ordering::Relaxed) != key {
             return None;
         }
-        let view = &self.views[index_of(key)];
+        let view = self.views.get(index_of(key))?;
         if view.key.load(Ordering::Acquire) != key {
             self.map(key);
         }
@@ -181,7 +189,8 @@ impl Reach {
     /// is the only one mapped: nobody knows when another thread has stopped using that.
     #[cold]
     fn map(&self, key: u32) {
-        let (slot, view) = (&self.table().slots[index_of(key)], &self.views[index_of(key)]);
+        let slot = &self.table().slots[index_of(key)];
+        let Some(view) = self.views.get(index_of(key)) else { return };
         let mut mapped = self.mapped.lock();
         if view.key.load(Ordering::Relaxed) != 0 || mapped.len() >= VIEWS_MAX {
             return;
@@ -194,7 +203,7 @@ impl Reach {
         if let Some(mapping) = mapping {
             view.base.store(mapping.as_ptr(), Ordering::Relaxed);
             view.len.store(mapping.len() as u64, Ordering::Relaxed);
-            mapped.push(mapping);
+            mapped.put(mapping);
         }
         // The slot may have gone to another region while it was read; then that is not what was
         // mapped, and the owner carries the requests out.

@@ -15,6 +15,7 @@ use std_alloc::vec::Vec;
 
 use super::memory::{PdMark, Recent};
 use super::sleep::Sleeper;
+use crate::room::{Grow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// Receives a domain fetches ahead at most.
@@ -35,11 +36,14 @@ struct Ring {
     starved: bool,
 }
 
+/// A domain's own count of the receives it has used, of those it has fetched.
+pub(super) type Used = Arc<AtomicU32>;
+
 /// What a domain has of a queue.
 struct Claim {
-    /// How many it has fetched ahead, and its own count of those it has used.
+    /// How many it has fetched ahead, and how many of those it has used.
     claimed: u32,
-    used: Arc<AtomicU32>,
+    used: Used,
     sleeper: Arc<Sleeper>,
 }
 
@@ -132,27 +136,28 @@ impl RecvQueue {
         self.pd
     }
 
-    /// One more domain consumes from here; its stash.
-    pub(super) fn attach(&self, sleeper: &Arc<Sleeper>) -> Stash {
-        self.users.fetch_add(1, Ordering::Relaxed);
+    /// One more domain consumes from here, and counts in `used`; its stash. `None`: there is no
+    /// memory to note it.
+    pub(super) fn attach(&self, sleeper: &Arc<Sleeper>, used: Used) -> Option<Stash> {
         let mut ring = self.ring.lock();
-        let used = Arc::new(AtomicU32::new(0));
-        let free = ring.claims.iter().position(Option::is_none);
-        let number = free.unwrap_or(ring.claims.len());
         let claim = Claim { claimed: 0, used: used.clone(), sleeper: sleeper.clone() };
-        match free {
-            Some(number) => ring.claims[number] = Some(claim),
-            None => ring.claims.push(Some(claim)),
+        let claims = &mut ring.claims;
+        let number = claims.iter().position(Option::is_none).unwrap_or(claims.len());
+        if !claims.place(number, Some(claim)) {
+            return None;
         }
+        self.users.fetch_add(1, Ordering::Relaxed);
         let (recent, wrs) = (Recent::of(self.pd), [RecvWr::default(); STASH]);
-        Stash { number, used, next: 0, end: 0, recent, wrs }
+        Some(Stash { number, used, next: 0, end: 0, recent, wrs })
     }
 
     /// One domain less: what it has fetched ahead comes back.
     pub(super) fn detach(&self, stash: &mut Stash) {
         self.give_back(stash);
         self.users.fetch_sub(1, Ordering::Relaxed);
-        self.ring.lock().claims[stash.number] = None;
+        if let Some(claim) = self.ring.lock().claims.get_mut(stash.number) {
+            *claim = None;
+        }
     }
 
     /// Adds receives at the end: all, or those before the first that has no room (PL-5).
@@ -164,9 +169,10 @@ impl RecvQueue {
         }
         let take = list.len().min(room as usize);
         let at = ring.tail as usize & (ring.slots.len() - 1);
-        let straight = take.min(ring.slots.len() - at);
-        ring.slots[at..at + straight].copy_from_slice(&list[..straight]);
-        ring.slots[..take - straight].copy_from_slice(&list[straight..take]);
+        let new = list.get(..take).unwrap_or_default();
+        let (front, back) = ring.slots.split_at_mut_checked(at).unwrap_or_default();
+        let straight = copy_into(back, new);
+        copy_into(front, new.get(straight..).unwrap_or_default());
         ring.tail = ring.tail.wrapping_add(take as u32);
         if ring.starved {
             self.feed(&mut ring);
@@ -206,17 +212,17 @@ impl RecvQueue {
     pub(super) fn fetch(&self, stash: &mut Stash, exact: bool) -> bool {
         let mut ring = self.ring.lock();
         let shared = self.users.load(Ordering::Relaxed).max(1);
-        let share = ring.len() / (4 * shared);
+        let share = ring.len() / 4 / shared;
         let mut ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
         if ring.limit > 0 {
             ahead = ahead.min(ring.len().saturating_sub(ring.limit)).max(1);
         }
         let take = ahead.min(ring.len());
         let at = ring.head as usize & (ring.slots.len() - 1);
-        let count = take as usize;
-        let straight = count.min(ring.slots.len() - at);
-        stash.wrs[..straight].copy_from_slice(&ring.slots[at..at + straight]);
-        stash.wrs[straight..count].copy_from_slice(&ring.slots[..count - straight]);
+        let (front, back) = ring.slots.split_at_checked(at).unwrap_or_default();
+        let to = stash.wrs.get_mut(..take as usize).unwrap_or_default();
+        let straight = copy_into(to, back);
+        copy_into(to.get_mut(straight..).unwrap_or_default(), front);
         ring.head = ring.head.wrapping_add(take);
         (stash.next, stash.end) = (0, take);
         stash.used.store(0, Ordering::Relaxed);
@@ -251,7 +257,10 @@ impl RecvQueue {
             stash.end -= 1;
             ring.head = ring.head.wrapping_sub(1);
             let at = ring.head as usize & mask;
-            ring.slots[at] = stash.wrs[stash.end as usize];
+            let back = stash.wrs.get(stash.end as usize);
+            if let (Some(place), Some(wr)) = (ring.slots.get_mut(at), back) {
+                *place = *wr;
+            }
         }
         ring.claim(stash.number, stash.end);
     }
@@ -264,7 +273,7 @@ impl RecvQueue {
         }
         let at = ring.head as usize & (ring.slots.len() - 1);
         ring.head = ring.head.wrapping_add(1);
-        Some(ring.slots[at])
+        ring.slots.get(at).copied()
     }
 
     /// Receives in the queue, without those fetched ahead.
@@ -278,7 +287,7 @@ pub(super) struct Stash {
     /// The domain's number at the queue.
     number: usize,
     /// How many of those fetched last are used: `next`, for the queue to see.
-    used: Arc<AtomicU32>,
+    used: Used,
     next: u32,
     end: u32,
     recent: Recent,
@@ -332,7 +341,7 @@ mod tests {
     }
 
     fn attach(queue: &RecvQueue) -> Stash {
-        queue.attach(&Arc::new(Sleeper::new(None)))
+        queue.attach(&Arc::new(Sleeper::new(None)), Used::default()).unwrap()
     }
 
     fn drain(queue: &RecvQueue, stash: &mut Stash) -> Vec<u64> {

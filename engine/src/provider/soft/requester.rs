@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use super::backlog;
 use super::bound_kind;
 use super::copy;
-use super::cq::{Retire, Sink};
+use super::cq::{CompletionQueue, Retire, Sink};
 use super::direct;
 use super::domain::{Inside, qp_in};
 use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
@@ -17,6 +17,7 @@ use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
+use crate::room::Take;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
@@ -299,12 +300,12 @@ impl Inside {
     /// Queue pairs of a completion queue that was overrun go to ERR (CP-5).
     pub(super) fn attend_overruns(&mut self) {
         for cq in 0..self.cqs.len() {
-            if !self.cqs[cq].take_overrun() {
+            if !self.cqs.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
                 continue;
             }
             let id = u64::from(self.id) << 32 | cq as u64;
             self.nic.raise(AsyncKind::CqError, Object::Cq(id));
-            for slot in 0..self.qps.len() {
+            for slot in 0..QPS {
                 let Some(qp) = self.qps[slot] else { continue };
                 // SAFETY: as in `complete`.
                 let qp = unsafe { &mut *qp.as_ptr() };
@@ -322,9 +323,11 @@ impl Inside {
     #[inline(never)]
     pub(super) fn attend_todo<S: Sink>(&mut self, sink: &mut S) {
         let mut at = 0;
-        while at < self.todo.len() && sink.room() > 0 {
-            let Some(qp) = self.qp(self.todo[at]) else {
-                self.todo.swap_remove(at);
+        while let Some(num) = self.todo.get(at).copied()
+            && sink.room() > 0
+        {
+            let Some(qp) = self.qp(num) else {
+                self.todo.take_at(at);
                 continue;
             };
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
@@ -348,7 +351,7 @@ impl Inside {
                     self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
                 }
                 qp.in_todo = false;
-                self.todo.swap_remove(at);
+                self.todo.take_at(at);
             } else {
                 at += 1;
             }
@@ -432,7 +435,7 @@ impl Inside {
             let wr_id = if qp.rq_shared {
                 return true;
             } else {
-                let rq = &mut self.rqs[qp.rq];
+                let Some(rq) = self.rqs.get_mut(qp.rq) else { return true };
                 match rq.stash.first().map(|wr| wr.wr_id) {
                     Some(wr_id) => {
                         rq.stash.advance(1);

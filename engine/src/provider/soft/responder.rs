@@ -346,7 +346,7 @@ impl Inside {
     /// True if receives of that queue are at hand, fetching some if there are none.
     fn has_receives(&mut self, rq: usize) -> bool {
         let exact = self.sharing == Sharing::Shared;
-        let rq = &mut self.rqs[rq];
+        let Some(rq) = self.rqs.get_mut(rq) else { return false };
         if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
             self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
         }
@@ -406,7 +406,8 @@ impl Inside {
     /// True if those bytes may be written as a receive of the queue that the queue pair has: of
     /// that queue's domain (section 2.7).
     pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
-        let pd = self.rqs[qp.rq].queue.pd();
+        let Some(rq) = self.rqs.get(qp.rq) else { return false };
+        let pd = rq.queue.pd();
         self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
     }
 
@@ -508,7 +509,7 @@ impl Inside {
     }
 
     pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
-        let rq = &mut self.rqs[qp.rq];
+        let rq = self.rqs.get_mut(qp.rq)?;
         let wr = rq.stash.first().copied()?;
         rq.stash.advance(1);
         Some(wr)
@@ -545,7 +546,7 @@ impl Inside {
     pub(super) fn cut_off(&mut self, link: &mut Link) {
         link.break_off();
         let safe = link.safe();
-        for slot in 0..self.qps.len() {
+        for slot in 0..QPS {
             let Some(qp) = self.qps[slot] else { continue };
             // SAFETY: as in `open_on`.
             let qp = unsafe { &mut *qp.as_ptr() };

@@ -8,7 +8,6 @@
 #![expect(unsafe_code, reason = "queue pairs are boxes that their domain owns")]
 
 use std_alloc::boxed::Box;
-use std_alloc::collections::BTreeMap;
 use std_alloc::sync::{Arc, Weak};
 
 use super::cq::Sink;
@@ -20,10 +19,11 @@ use super::layout::{
 use super::link::Link;
 use super::memory::PdMark;
 use super::qp::{QpContext, QpParts};
-use super::recvq::RecvQueue;
+use super::recvq::{RecvQueue, Used};
 use super::{Soft, SoftCq, SoftQp, SoftSrq, check_depth};
 use crate::error::{Code, SetupError};
 use crate::provider::{QpCaps, QpType};
+use crate::room::Book;
 use crate::wc::Status;
 
 /// No completion queue.
@@ -71,13 +71,14 @@ pub(super) struct XrcQueue {
 }
 
 /// All of a device, by their numbers.
-pub(super) type XrcQueues = BTreeMap<u32, XrcQueue>;
+pub(super) type XrcQueues = Book<XrcQueue>;
 
 /// A new shared receive queue of a domain, on its way to the table.
 pub(super) struct NewXrcQueue {
     number: u32,
     xrcd: u32,
     queue: Arc<RecvQueue>,
+    used: Used,
     cq: usize,
 }
 
@@ -98,7 +99,7 @@ impl XrcPlace {
 impl Drop for XrcPlace {
     fn drop(&mut self) {
         debug_assert!(Arc::ptr_eq(&self.cq.domain, &self.xrcd.0.home));
-        self.xrcd.0.home.command(Command::RemoveSrq(self.number));
+        self.xrcd.0.home.end(Command::RemoveSrq(self.number));
     }
 }
 
@@ -146,6 +147,7 @@ impl Soft {
             number,
             xrcd: xrcd.0.id,
             queue: queue.clone(),
+            used: Used::default(),
             cq: cq.index,
         })));
         let place = XrcPlace { number, cq: cq.clone(), xrcd: xrcd.clone() };
@@ -201,15 +203,17 @@ impl QpContext {
 impl Inside {
     pub(super) fn add_srq(&mut self, new: NewXrcQueue) {
         let pd = new.queue.pd();
-        let rq = self.use_queue(new.queue);
-        self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd });
+        // Without memory for it, it is not there: who names it is refused.
+        let Some(rq) = self.use_queue(new.queue, new.used) else { return };
+        if !self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd }) {
+            self.leave_queue(rq);
+        }
     }
 
     /// Nobody takes receives of that queue any more, nor fills those taken.
     pub(super) fn remove_srq(&mut self, number: u32) {
-        let Some(queue) = self.xrc.remove(&number) else { return };
-        for slot in 0..self.qps.len() {
-            let Some(mut qp) = self.qps[slot] else { continue };
+        let Some(queue) = self.xrc.remove(number) else { return };
+        for qp in self.qps.iter_mut().flatten() {
             // SAFETY: a box this domain owns; `&mut self` is the only way to it.
             let qp = unsafe { qp.as_mut() };
             if qp.kind == QpType::XrcRecv && qp.xrc.srq == number {
@@ -232,7 +236,7 @@ impl Inside {
 
     /// The shared queue of that number, if it is of the queue pair's domain.
     fn known(&self, qp: &QpContext, number: u32) -> Option<&XrcQueue> {
-        self.xrc.get(&number).filter(|queue| queue.xrcd == qp.xrc.xrcd)
+        self.xrc.get(number).filter(|queue| queue.xrcd == qp.xrc.xrcd)
     }
 
     /// True if a one-sided record says for which shared queue's protection domain it is, which the

@@ -36,9 +36,9 @@ fn gather(frame: &[u8], fields: HashFields, input: &mut ArrayVec<u8, INPUT>) -> 
         UDP => [HashFields::SRC_PORT_UDP, HashFields::DST_PORT_UDP],
         _ => return None,
     };
-    let ports = frame.get(at..)?.get(..4)?;
-    take(from, &ports[..2])?;
-    take(to, &ports[2..])
+    let [a, b, c, d] = *frame.get(at..)?.first_chunk()?;
+    take(from, &[a, b])?;
+    take(to, &[c, d])
 }
 
 /// The Toeplitz function: for each bit of the input that is set, the 32 bits of the key from there

@@ -17,7 +17,6 @@ mod tso;
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
-use std_alloc::vec;
 
 pub use self::spread::{SoftIndTable, SoftWq};
 pub use self::switch::SoftFlow;
@@ -36,6 +35,7 @@ use super::path::{Groups, Member};
 use super::qp::QpContext;
 use super::requester::error_wc;
 use crate::provider::CreateFlags;
+use crate::room::copy_into;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, Segmentation, SendOp, SendWr, Sge};
 
@@ -58,7 +58,7 @@ pub(super) struct Raw {
     spread: Option<Spread>,
     /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
     /// change it here.
-    frame: Box<[u8]>,
+    frame: Box<[u8; FRAME_MAX + FCS]>,
 }
 
 impl Raw {
@@ -76,7 +76,7 @@ impl Raw {
             groups: groups.clone(),
             switch: Switch::new(device),
             spread,
-            frame: vec![0; FRAME_MAX + FCS].into_boxed_slice(),
+            frame: Box::new([0; FRAME_MAX + FCS]),
         }
     }
 
@@ -85,7 +85,7 @@ impl Raw {
         if let Some(padding) = self.frame.get_mut(length..FRAME_MIN) {
             padding.fill(0);
         }
-        &self.frame[..length.max(FRAME_MIN)]
+        self.frame.get(..length.max(FRAME_MIN)).unwrap_or_default()
     }
 }
 
@@ -133,7 +133,7 @@ impl Inside {
     ) -> Status {
         let header_len = usize::from(how.header_len.min(SEGMENT_HEADER_MAX));
         let mut header = [0; SEGMENT_HEADER_MAX as usize];
-        let header = &mut header[..header_len];
+        let Some(header) = header.get_mut(..header_len) else { return Status::LocalLength };
         // SAFETY: the caller vouches for the header.
         unsafe {
             let from = core::ptr::with_exposed_provenance::<u8>(how.header as usize);
@@ -149,14 +149,14 @@ impl Inside {
             let part = (length - place.offset).min(mss as u32);
             place.last = place.offset + part == length;
             let end = header_len + part as usize;
-            raw.frame[..header_len].copy_from_slice(header);
+            copy_into(&mut raw.frame[..], header);
             // SAFETY: the caller vouches for the pieces; behind the header there is room for `mss`
             // bytes.
             unsafe {
                 let to = raw.frame.as_mut_ptr().add(header_len);
                 gather(to, pieces, place.offset, part);
             }
-            plan.finish(&mut raw.frame[..end], place);
+            plan.finish(raw.frame.get_mut(..end).unwrap_or_default(), place);
             self.deliver(num, raw, end);
             place = Place { number: place.number + 1, offset: place.offset + part, ..place };
         }
@@ -166,7 +166,7 @@ impl Inside {
     /// Gives the frame at hand to the switch.
     fn deliver(&self, num: u32, raw: &mut Raw, length: usize) {
         let length = raw.padded(length).len();
-        let frame = &raw.frame[..length];
+        let frame = raw.frame.get(..length).unwrap_or_default();
         let blocks = raw.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
         let back = !blocks && frame::destination(frame).is_some_and(|to| to.is_group());
         let not_to = raw.member.filter(|_| !back);
@@ -189,7 +189,7 @@ impl Inside {
             // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
             unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
             datagrams.inbox.advance();
-            let frame = &raw.frame[..stamp.length as usize];
+            let frame = raw.frame.get(..stamp.length as usize).unwrap_or_default();
             if !qp.state.is_loose() || !switch::is_wanted(&raw.groups, frame) {
                 continue;
             }
@@ -213,7 +213,7 @@ impl Inside {
         length: usize,
         sink: &mut S,
     ) {
-        let (length, tag) = finish(&mut raw.frame, length, raw.flags);
+        let (length, tag) = finish(&mut raw.frame[..], length, raw.flags);
         let Some(assembly) = self.receive_begun(qp) else { return };
         let wr = assembly.wr;
         qp.assembly = Some(assembly);
@@ -243,7 +243,7 @@ impl Inside {
     /// Gives a frame to the oldest receive of a work queue, as [`Inside::receive_frame`] to that of
     /// a queue pair.
     fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
-        let (length, tag) = finish(&mut raw.frame, length, raw.flags | queue.flags);
+        let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);
         let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
         queue.advance();
         if !queue.may_fill(&wr, length) {
@@ -276,12 +276,11 @@ fn finish(frame: &mut [u8], length: usize, flags: CreateFlags) -> (u32, Option<u
     let mut end = length;
     if flags.contains(CreateFlags::SCATTER_FCS) {
         // Of the frame as it was sent.
-        let fcs = frame::fcs(&frame[..length]);
-        frame[length..length + FCS].copy_from_slice(&fcs);
-        end += FCS;
+        let (sent, behind) = frame.split_at_mut_checked(length).unwrap_or_default();
+        end += copy_into(behind, &frame::fcs(sent));
     }
     let strips = flags.contains(CreateFlags::CVLAN_STRIPPING);
-    let tag = if strips { frame::take_tag(&mut frame[..end]) } else { None };
+    let tag = if strips { frame::take_tag(frame.get_mut(..end).unwrap_or_default()) } else { None };
     if tag.is_some() {
         end -= TAG;
     }

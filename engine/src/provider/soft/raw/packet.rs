@@ -64,7 +64,7 @@ impl Packet {
     pub(super) fn addresses(self, frame: &[u8]) -> Option<(&[u8], &[u8])> {
         let (from, len) = if self.six { (8, 16) } else { (12, 4) };
         let both = frame.get(self.at + from..)?.get(..2 * len)?;
-        Some(both.split_at(len))
+        both.split_at_checked(len)
     }
 }
 
@@ -78,7 +78,8 @@ impl Sum {
     pub(super) fn add(mut self, bytes: &[u8]) -> Sum {
         for two in bytes.chunks(2) {
             let low = two.get(1).copied().unwrap_or(0);
-            self.0 += u64::from(u16::from_be_bytes([two[0], low]));
+            let high = two.first().copied().unwrap_or(0);
+            self.0 += u64::from(u16::from_be_bytes([high, low]));
         }
         self
     }

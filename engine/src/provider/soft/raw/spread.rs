@@ -163,7 +163,7 @@ impl Queue {
         let ahead = u32::from(self.turn.lock().first.is_some());
         let room = self.recvs.depth().saturating_sub(self.recvs.posted() + ahead) as usize;
         let beyond = list.len() > room;
-        self.recvs.post(&list[..list.len().min(room)])?;
+        self.recvs.post(list.get(..room).unwrap_or(list))?;
         if beyond {
             return Err(PostError { accepted: room, cause: PostCause::Full });
         }

@@ -6,18 +6,18 @@
 //! them, at most ten times a second for each destination.
 #![expect(unsafe_code, reason = "puts frames into inboxes")]
 
-use arrayvec::ArrayVec;
 use std_alloc::format;
-use std_alloc::string::{String, ToString};
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::super::inbox::Stamp;
 use super::super::path::{Group, Groups, Member};
+use super::super::qp::gathered;
 use super::super::{Breaker, Host, SoftQp};
 use super::frame;
 use crate::error::{Code, SetupError};
 use crate::provider::{FlowRule, Gid, Mac, QpType};
+use crate::room::{Room, Take};
 use crate::wr::Sge;
 
 /// Destinations that a sender remembers the receivers of.
@@ -41,7 +41,7 @@ pub(super) fn is_wanted(rules: &Groups, frame: &[u8]) -> bool {
 
 /// A sender's side.
 pub(super) struct Switch {
-    device: String,
+    device: Arc<str>,
     /// Who wants all frames.
     all: Group,
     /// Who wants those to an address; the one asked for last is last.
@@ -50,8 +50,9 @@ pub(super) struct Switch {
 
 impl Switch {
     pub(super) fn new(device: &str) -> Switch {
-        let all = Group::unseen(device, name_of(FlowRule::All));
-        Switch { device: device.to_string(), all, known: Vec::new() }
+        let device = device.into();
+        let all = Group::unseen(&device, name_of(FlowRule::All));
+        Switch { device, all, known: Vec::with_capacity(KNOWN_MAX) }
     }
 
     /// Puts a frame into the inboxes it is for, but for that of `not_to`.
@@ -66,12 +67,11 @@ impl Switch {
             solicited: false,
         };
         let addr = frame.as_ptr() as u64;
-        let pieces = ArrayVec::from_iter([Sge { addr, length: stamp.length, lkey: 0 }]);
+        let pieces = gathered([Sge { addr, length: stamp.length, lkey: 0 }]);
         let place = self.known.iter().position(|(mac, _)| *mac == to);
-        let known = match place {
-            Some(place) => self.known.remove(place),
-            None => (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))),
-        };
+        let known = place.and_then(|place| self.known.take_out(place));
+        let known =
+            known.unwrap_or_else(|| (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))));
         // SAFETY: the piece is the frame, borrowed during the call and no longer than a slot.
         unsafe {
             self.all.put_at_once(&stamp, &pieces, host, |member| Some(*member) != not_to);
@@ -79,9 +79,9 @@ impl Switch {
             known.1.put_at_once(&stamp, &pieces, host, once);
         }
         if self.known.len() == KNOWN_MAX {
-            self.known.remove(0);
+            self.known.drop_first(1);
         }
-        self.known.push(known);
+        self.known.put(known);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Segmentation: one send becomes frames of TCP, each with a header of its own (QX-7).
 
+use super::frame::word;
 use super::packet::{Packet, Sum, TCP};
 
 /// What a header of TCP has at least.
@@ -44,36 +45,41 @@ impl Plan {
             return;
         }
         let carried = (frame.len() - tcp) as u32;
-        let ip = &mut frame[packet.at..];
+        let ip = frame.get_mut(packet.at..).unwrap_or_default();
         if packet.six {
-            let length = (carried as u16).to_be_bytes();
-            ip[4..6].copy_from_slice(&length);
+            write(ip, 4, carried as u16);
         } else {
             let (length, header) = (ip.len() as u16, tcp - packet.at);
-            ip[2..4].copy_from_slice(&length.to_be_bytes());
-            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(place.number as u16);
-            ip[4..6].copy_from_slice(&id.to_be_bytes());
-            ip[10..12].fill(0);
-            let sum = Sum::default().add(&ip[..header]).checksum();
-            ip[10..12].copy_from_slice(&sum);
+            write(ip, 2, length);
+            let id = word(ip, 4).unwrap_or(0).wrapping_add(place.number as u16);
+            write(ip, 4, id);
+            write(ip, 10, 0);
+            let sum = Sum::default().add(ip.get(..header).unwrap_or_default()).checksum();
+            write(ip, 10, u16::from_be_bytes(sum));
         }
         let pseudo = match packet.addresses(frame) {
             Some((from, to)) => Sum::default().add(from).add(to),
             None => return,
         };
         let pseudo = pseudo.add(&carried.to_be_bytes()).add(&[0, TCP]);
-        let tcp = &mut frame[tcp..];
-        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        tcp[4..8].copy_from_slice(&sequence.wrapping_add(place.offset).to_be_bytes());
-        if place.number > 0 {
-            tcp[13] &= !CWR;
+        let tcp = frame.get_mut(tcp..).unwrap_or_default();
+        if let Some(sequence) = tcp.get_mut(4..).and_then(|bytes| bytes.first_chunk_mut()) {
+            *sequence = u32::from_be_bytes(*sequence).wrapping_add(place.offset).to_be_bytes();
         }
-        if !place.last {
-            tcp[13] &= !(FIN | PSH);
+        if let Some(flags) = tcp.get_mut(13) {
+            *flags &= if place.number > 0 { !CWR } else { 0xff };
+            *flags &= if place.last { 0xff } else { !(FIN | PSH) };
         }
-        tcp[16..18].fill(0);
+        write(tcp, 16, 0);
         let sum = pseudo.add(tcp).checksum();
-        tcp[16..18].copy_from_slice(&sum);
+        write(tcp, 16, u16::from_be_bytes(sum));
+    }
+}
+
+/// Writes two bytes in the order of the wire, where there are so many.
+fn write(bytes: &mut [u8], at: usize, word: u16) {
+    if let Some(place) = bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) {
+        *place = word.to_be_bytes();
     }
 }
 
