@@ -15,6 +15,7 @@ mod hazards;
 mod ladder;
 mod machine;
 mod packages;
+mod panics;
 mod place;
 mod setup;
 mod sim;

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::count::Count;
 use crate::packages::Need;
-use crate::{bare, sim, suite, tidy};
+use crate::{bare, panics, sim, suite, tidy};
 
 /// One rung.
 #[derive(Debug)]
@@ -93,6 +93,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "bare",
         shows: "engine and alloc build without an operating system",
         work: Work::Own(bare::check),
+    },
+    Step {
+        name: "panics",
+        shows: "no panic can be reached from a worker's turn: it links without",
+        work: Work::Own(panics::check),
     },
     Step {
         name: "models",

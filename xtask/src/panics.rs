@@ -1,0 +1,128 @@
+//! No panic can be reached from a worker's turn: a library of that alone links although its panic
+//! handler calls a function that is nowhere.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::exec::capture;
+use crate::place::{self, cargo, has_program, program};
+use crate::steps::Report;
+
+/// The library. It has a workspace of its own: no other program takes its panic handler.
+const MANIFEST: &str = "engine/turn/Cargo.toml";
+const LIBRARY: &str = "libdoorbell_turn.so";
+
+/// What its panic handler calls, and what is in it if all is well.
+const PANIC: &str = "a_panic_can_be_reached_from_turn";
+const TURN: &str = "turn";
+
+/// Names of functions that only ever panic, or parts of them.
+const CULPRITS: &[&str] = &[
+    "panick",
+    "unwrap_failed",
+    "expect_failed",
+    "_index_fail",
+    "assert_failed",
+    "handle_error",
+    "handle_alloc_error",
+    "capacity_overflow",
+    "grow_one",
+    "do_reserve_and_handle",
+];
+
+/// Links it; if that fails, says who panics.
+pub(crate) fn check() -> Outcome<Report> {
+    let done = capture(link().args(["-C", "link-arg=-Wl,-z,defs", "-C", "link-arg=-lc"]))?;
+    if done.ok {
+        // The proof is worth something only if the turn is in there.
+        let names = symbols(&library())?;
+        let there = names.lines().any(|line| line.ends_with(&format!(" T {TURN}")));
+        return Ok(Report { count: Count::one(there), text: done.text + &names });
+    }
+    let mut text = done.text;
+    if text.contains(PANIC) {
+        text = format!("a worker's turn can panic:\n{}", culprits()?.join("\n"));
+    }
+    Ok(Report { count: Count::one(false), text })
+}
+
+fn link() -> Command {
+    let mut cargo = cargo();
+    cargo.args(["rustc", "--release", "--locked", "--manifest-path", MANIFEST]);
+    cargo.arg("--target-dir").arg(folder()).arg("--");
+    cargo
+}
+
+fn folder() -> PathBuf {
+    place::state().join("panics")
+}
+
+fn library() -> PathBuf {
+    folder().join("release").join(LIBRARY)
+}
+
+/// What the library has for others to find.
+fn symbols(library: &Path) -> Outcome<String> {
+    if !has_program("nm") {
+        return Err("nm, of the package binutils, is missing".to_owned());
+    }
+    Ok(capture(program("nm").arg("-D").arg(library))?.text)
+}
+
+/// Who calls what panics, and where that is: in the library linked as if the function were
+/// somewhere.
+fn culprits() -> Outcome<Vec<String>> {
+    let done = capture(&mut link())?;
+    if !done.ok || !has_program("objdump") {
+        return Err(format!("the culprits cannot be named: {}", done.text));
+    }
+    let mut dump = program("objdump");
+    let code = capture(dump.args(["-dCl", "--no-show-raw-insn"]).arg(library()))?.text;
+    Ok(calls(&code))
+}
+
+/// The calls of functions that panic: caller, callee, and the line of the source.
+fn calls(code: &str) -> Vec<String> {
+    let is_culprit = |name: &str| CULPRITS.iter().any(|part| name.contains(part));
+    let (mut caller, mut line, mut found) = ("", "", Vec::new());
+    for text in code.lines() {
+        if let Some((_, name)) = text.strip_suffix(">:").and_then(|text| text.split_once(" <")) {
+            caller = name;
+        } else if text.contains(".rs:") {
+            line = text.trim();
+        } else if let Some((_, name)) =
+            text.split_once("call").and_then(|(_, to)| to.split_once('<'))
+            && is_culprit(name)
+            && !is_culprit(caller)
+        {
+            found.push(format!("{caller}, at {line}: {}", name.trim_end_matches('>')));
+        }
+    }
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_panics_is_named() {
+        let code = "\
+0000000000001000 <doorbell::turn>:
+doorbell::turn():
+/src/worker.rs:7
+    1004:\tcall   2000 <core::panicking::panic_bounds_check>
+    1009:\tcall   3000 <doorbell::harmless>
+0000000000002000 <core::panicking::panic_bounds_check>:
+/lib/panicking.rs:9
+    2004:\tcall   4000 <core::panicking::panic_fmt>
+";
+        assert_eq!(
+            calls(code),
+            ["doorbell::turn, at /src/worker.rs:7: core::panicking::panic_bounds_check"]
+        );
+    }
+}
