@@ -39,6 +39,10 @@ const RXE: &[Program] = &[
         name: "verbs_rxe",
         build: &["test", "--no-run", "--package", "doorbell-cm", "--test", "verbs_rxe"],
     },
+    Program {
+        name: "scenarios",
+        build: &["test", "--no-run", "--package", "doorbell-cm", "--test", "scenarios"],
+    },
     Program { name: "echo", build: &["build", "--package", "doorbell-examples", "--bin", "echo"] },
     Program {
         name: "doorbell-bench",

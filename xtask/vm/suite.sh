@@ -1,5 +1,5 @@
 # The checks of the virtual machine, run by bash with rxe0 up at 192.168.77.1. The variables
-# CONFORMANCE, VERBS_RXE, ECHO, DOORBELL_BENCH and INTEROP are the paths of those programs, or unset
+# CONFORMANCE, VERBS_RXE, SCENARIOS, ECHO, DOORBELL_BENCH and INTEROP are the paths of those programs, or unset
 # if they could not be built: that has been counted as a failure, and what needs them is left out.
 #
 # To add a check, add a line at the end: `check NAME LIMIT COMMAND…` or
@@ -133,6 +133,10 @@ fi
 
 if [ -n "${VERBS_RXE:-}" ]; then
     harness "verbs on rxe0" 300 "$VERBS_RXE"
+fi
+
+if [ -n "${SCENARIOS:-}" ]; then
+    DOORBELL_DEVICE=rxe0 harness "scenarios of workers on rxe0" 120 "$SCENARIOS"
 fi
 
 if [ -n "${ECHO:-}" ]; then

@@ -115,7 +115,7 @@ fn offer(side: &mut Side<Hands>, offset: usize, length: u32, key: u64) -> Result
 fn large_messages_arrive_whole() {
     let (mut one, mut two, _) = pair();
     let lengths = [3 << 20, 0, 1, (1 << 20) + 7];
-    let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 + n / 4096) as u8).collect();
+    let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 + n / 4096 + (n >> 20) * 7) as u8).collect();
     let region = one.worker.handler().region.unwrap();
     one.worker.outbox().copy_in(region, 0, &bytes).unwrap();
     let mut offset = 0;

@@ -1,0 +1,155 @@
+//! The device under test, and workers on it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::{Device, Dialer, Fabric, Listener, Program};
+use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
+
+/// Nothing here takes as long, on an emulated machine either; what would hang fails instead.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// Few of everything, so that everything runs out.
+pub(crate) const CONFIG: Config = Config {
+    peers: 4,
+    send_queue: 16,
+    block_bytes: 512,
+    recv_blocks: 64,
+    send_blocks: 16,
+    inline_bytes: 64,
+    signal_every: 8,
+    refill: 8,
+    window: 8,
+    window_min: 4,
+    ..Config::DEFAULT
+};
+
+/// Where the device under test is.
+pub(crate) fn address() -> IpAddr {
+    let device = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
+    let soft = device.is_empty() || device == "soft0";
+    let usual = if soft { "127.0.0.1" } else { "192.168.77.1" };
+    let given = std::env::var("DOORBELL_ADDR").ok();
+    given.as_deref().unwrap_or(usual).parse().expect("DOORBELL_ADDR is an IP address")
+}
+
+/// Runs a program on the device under test.
+pub(crate) fn run(program: impl Program<Output = ()>) {
+    Device::choose(None, None).expect("the device under test").run(program);
+}
+
+/// Makes a test of each function named, which is generic over the device.
+macro_rules! cases {
+    ($($name:ident)*) => {
+        mod cases {
+            $(
+                #[test]
+                fn $name() {
+                    struct Case;
+                    impl doorbell_cm::Program for Case {
+                        type Output = ();
+                        fn run<F: doorbell_cm::Fabric>(self, fabric: F) {
+                            super::$name(&fabric);
+                        }
+                    }
+                    crate::bed::run(Case);
+                }
+            )*
+        }
+    };
+}
+pub(crate) use cases;
+
+/// A worker, and its intake.
+pub(crate) struct Side<F: Fabric, H: Handler<F>> {
+    pub(crate) worker: Worker<F, H>,
+    pub(crate) intake: Intake<F>,
+}
+
+impl<F: Fabric, H: Handler<F>> Side<F, H> {
+    pub(crate) fn new(nic: &F, config: &Config, handler: H) -> Self {
+        let memory = |bytes| Mapping::plain(bytes).expect("memory");
+        let shared = SharedRecv::new(nic, memory(config.recv_bytes()), config).expect("receives");
+        let (worker, intake) =
+            Worker::new(nic, &shared, memory(config.send_bytes()), handler, config)
+                .expect("worker");
+        Side { worker, intake }
+    }
+}
+
+/// Two workers, and who connects them.
+pub(crate) struct Pair<F: Fabric, A: Handler<F>, B: Handler<F>> {
+    // The connections first, as when a program ends.
+    dialer: Dialer<F>,
+    listener: Listener<F>,
+    /// The side that dials.
+    pub(crate) one: Side<F, A>,
+    pub(crate) two: Side<F, B>,
+}
+
+impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
+    /// Two workers with that many connections between them, up on both sides.
+    pub(crate) fn new(nic: &F, config: &Config, handlers: (A, B), connections: usize) -> Self {
+        let one = Side::new(nic, config, handlers.0);
+        let two = Side::new(nic, config, handlers.1);
+        let mut listener = Listener::bind(nic, SocketAddr::new(address(), 0)).expect("a listener");
+        listener.feed(two.intake.clone());
+        let mut dialer = Dialer::new(nic).expect("a dialer");
+        let addr = listener.local_addr().expect("bound");
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| listener.run(&stop).expect("the listener runs"));
+            for _ in 0..connections {
+                dialer.dial(addr, &one.intake, LIMIT).expect("connected");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let mut pair = Pair { dialer, listener, one, two };
+        pair.until("both sides know their peers", |pair| {
+            pair.listener.step(Duration::ZERO).expect("a step");
+            pair.one.worker.peers() == connections && pair.two.worker.peers() == connections
+        });
+        pair
+    }
+
+    /// Two workers with a connection of which the side that was dialed has not been told that it is
+    /// up: its control plane has accepted it, and looks no further.
+    pub(crate) fn half(nic: &F, config: &Config, handlers: (A, B)) -> Self {
+        let one = Side::new(nic, config, handlers.0);
+        let two = Side::new(nic, config, handlers.1);
+        let mut listener = Listener::bind(nic, SocketAddr::new(address(), 0)).expect("a listener");
+        listener.feed(two.intake.clone());
+        let mut dialer = Dialer::new(nic).expect("a dialer");
+        let addr = listener.local_addr().expect("bound");
+        thread::scope(|scope| {
+            let dialing = scope.spawn(|| dialer.dial(addr, &one.intake, LIMIT));
+            assert!(listener.step(LIMIT).expect("a step"), "no request comes");
+            dialing.join().expect("it ends").expect("connected");
+        });
+        Pair { dialer, listener, one, two }
+    }
+
+    /// A turn of each.
+    pub(crate) fn turn(&mut self) {
+        self.one.worker.turn();
+        self.two.worker.turn();
+    }
+
+    /// The control plane looks after ends of connections.
+    pub(crate) fn tend(&mut self) {
+        self.dialer.step(Duration::ZERO).expect("a step");
+        self.listener.step(Duration::ZERO).expect("a step");
+    }
+
+    /// Turns until it is so.
+    pub(crate) fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !so(self) {
+            assert!(Instant::now() < end, "not in {LIMIT:?}: {what}");
+            self.turn();
+        }
+    }
+}

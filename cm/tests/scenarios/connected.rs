@@ -1,0 +1,364 @@
+//! Peers with connections. The numbers are those of the list of traps that others fell into.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::Fabric;
+use doorbell_engine::large::{Heard, Large};
+use doorbell_engine::provider::{Access, Provider};
+use doorbell_engine::wc::Status;
+use doorbell_engine::worker::{
+    Config, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, SendError, Token,
+    Verdict,
+};
+
+use crate::bed::{CONFIG, Pair, cases};
+
+cases! {
+    trap_1_a_lone_send_rings_at_once_and_a_burst_does_not
+    trap_2_peers_that_rest_hold_no_sends_that_others_need
+    trap_3_two_sides_that_reply_to_each_other_never_stop
+    trap_3_a_flood_stops_at_its_window_and_starves_nobody
+    trap_4_a_slow_receiver_costs_no_retry_of_a_second
+    trap_5_a_full_send_queue_is_back_pressure
+    trap_7_blocks_come_home_when_a_peer_goes
+    trap_8_a_submission_wakes_a_worker_that_rests
+    trap_9_the_first_message_brings_its_peer_up
+    a_long_message_arrives_whole
+    what_was_accepted_arrives_before_the_end
+}
+
+/// Counts what comes, holds it against its order, and replies or keeps if it is told to.
+#[derive(Default)]
+struct Log {
+    reply: bool,
+    keep: bool,
+    up: Vec<PeerId>,
+    down: Vec<DownReason>,
+    got: Vec<(PeerId, u32)>,
+    tokens: Vec<Token>,
+    work: Vec<u64>,
+}
+
+impl<P: Provider> Handler<P> for Log {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        let number = message.bytes().first_chunk().map_or(u32::MAX, |n| u32::from_le_bytes(*n));
+        self.got.push((message.peer(), number));
+        if self.keep
+            && let Some(token) = out.keep(&message)
+        {
+            self.tokens.push(token);
+            return Verdict::Keep;
+        }
+        if self.reply { Verdict::Reply { len: message.len() } } else { Verdict::Done }
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        self.down.push(why);
+    }
+    fn on_work(&mut self, key: u64, _: &mut Outbox<'_, P>) {
+        self.work.push(key);
+    }
+}
+
+type Logs<F> = Pair<F, Log, Log>;
+
+fn replies() -> Log {
+    Log { reply: true, ..Log::default() }
+}
+
+/// Sends numbers `from .. to` with that many bytes each, as fast as they are taken.
+fn stream<F: Fabric>(pair: &mut Logs<F>, peer: PeerId, numbers: std::ops::Range<u32>, len: usize) {
+    for number in numbers {
+        let mut bytes = vec![0; len];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        pair.until("it is taken", |pair| pair.one.worker.outbox().send(peer, &bytes).is_ok());
+    }
+}
+
+fn numbers(log: &Log) -> Vec<u32> {
+    log.got.iter().map(|(_, number)| *number).collect()
+}
+
+fn trap_1_a_lone_send_rings_at_once_and_a_burst_does_not<F: Fabric>(nic: &F) {
+    let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    pair.one.worker.outbox().send(peer, &7u32.to_le_bytes()).expect("sent");
+    let before = pair.one.worker.stats().doorbells;
+    pair.one.worker.turn();
+    let after = *pair.one.worker.stats();
+    assert_eq!(after.doorbells, before + 1, "with the end of the turn");
+    for number in 0..6u32 {
+        pair.one.worker.outbox().send(peer, &number.to_le_bytes()).expect("sent");
+    }
+    pair.one.worker.turn();
+    assert_eq!(pair.one.worker.stats().doorbells, after.doorbells + 1, "one for all of them");
+    pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 7);
+}
+
+fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
+    let queue = Config { send_queue: 64, signal_every: 32, ..CONFIG };
+    let config = Config { sends: 64, window: 0, recv_blocks: 512, ..queue };
+    let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 4);
+    let peers = pair.one.worker.handler().up.clone();
+    // Three leave as many sends behind as may be without one that asks for a completion, and rest:
+    // together more than the worker may have in flight.
+    for peer in &peers[..3] {
+        stream(&mut pair, *peer, 0..31, 8);
+    }
+    stream(&mut pair, peers[3], 0..200, 8);
+    pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 293);
+}
+
+fn trap_3_two_sides_that_reply_to_each_other_never_stop<F: Fabric>(nic: &F) {
+    let mut pair = Logs::new(nic, &CONFIG, (replies(), replies()), 1);
+    let (here, there) = (pair.one.worker.handler().up[0], pair.two.worker.handler().up[0]);
+    // Each side fills the other's window with messages that go to and fro for ever.
+    for number in 0..64u32 {
+        let _ = pair.one.worker.outbox().send(here, &number.to_le_bytes());
+        let _ = pair.two.worker.outbox().send(there, &number.to_le_bytes());
+        pair.turn();
+    }
+    pair.until("they go on", |pair| {
+        pair.one.worker.handler().got.len().min(pair.two.worker.handler().got.len()) > 400
+    });
+    assert!(pair.one.worker.stats().credit_stalls > 0, "there was credit for all");
+    assert_eq!(pair.one.worker.stats().errors, 0);
+}
+
+fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
+    let config = Config { keeps: 64, ..CONFIG };
+    let slow = Log { keep: true, ..Log::default() };
+    let mut pair = Logs::new(nic, &config, (Log::default(), slow), 2);
+    let (flood, calm) = (pair.one.worker.handler().up[0], pair.one.worker.handler().up[1]);
+    let mut last = Ok(());
+    for _ in 0..50 {
+        last = pair.one.worker.outbox().send(flood, &[0; 40]);
+        pair.turn();
+    }
+    assert_eq!(last, Err(SendError::NoCredit));
+    // A window, less the one for a reply.
+    pair.until("the window has come", |pair| pair.two.worker.handler().tokens.len() == 7);
+    pair.two.worker.handler().keep = false;
+    stream(&mut pair, calm, 0..50, 40);
+    pair.until("the other is served", |pair| pair.two.worker.handler().got.len() == 57);
+    let tokens = std::mem::take(&mut pair.two.worker.handler().tokens);
+    for token in tokens {
+        assert!(pair.two.worker.outbox().give_back(token));
+    }
+    pair.until("it goes on", |pair| pair.one.worker.outbox().send(flood, &[0; 40]).is_ok());
+}
+
+fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
+    // No credits: the device's own retries hold the sender up.
+    let config = Config { window: 0, recv_blocks: 4, refill: 1, ..CONFIG };
+    let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    let mut sent = 0;
+    let since = Instant::now();
+    pair.until("all has come", |pair| {
+        for _ in 0..4 {
+            let number = u32::to_le_bytes(sent);
+            sent += u32::from(sent < 100 && pair.one.worker.outbox().send(peer, &number).is_ok());
+        }
+        // It looks only now and then.
+        thread::sleep(Duration::from_millis(1));
+        pair.two.worker.handler().got.len() == 100
+    });
+    assert_eq!(numbers(pair.two.worker.handler()), (0..100).collect::<Vec<_>>());
+    // The connection manager's own timer is 655 ms: every few messages would wait so long.
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+}
+
+fn trap_5_a_full_send_queue_is_back_pressure<F: Fabric>(nic: &F) {
+    let config = Config { window: 0, ..CONFIG };
+    let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    let mut full = 0;
+    for number in 0..500u32 {
+        loop {
+            match pair.one.worker.outbox().send(peer, &number.to_le_bytes()) {
+                Ok(()) => break,
+                Err(SendError::Full) => full += 1,
+                Err(other) => panic!("{other}"),
+            }
+            pair.turn();
+        }
+    }
+    pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 500);
+    assert!(full > 0 && pair.one.worker.handler().down.is_empty());
+    assert_eq!(numbers(pair.two.worker.handler()), (0..500).collect::<Vec<_>>());
+}
+
+fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
+    let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    // In flight on both sides, in blocks of both.
+    for _ in 0..6 {
+        let _ = pair.one.worker.outbox().send(peer, &[1; 300]);
+    }
+    pair.turn();
+    pair.one.worker.outbox().close(peer);
+    pair.until("both hear of the end", |pair| {
+        pair.tend();
+        pair.one.worker.handler().down.len() + pair.two.worker.handler().down.len() == 2
+    });
+    assert_eq!(pair.one.worker.handler().down, [DownReason::Closed]);
+    for worker in [&mut pair.one.worker, &mut pair.two.worker] {
+        assert_eq!((worker.blocks_home().1, worker.in_flight()), (16, 0));
+        assert_eq!((worker.peers(), worker.kept()), (0, 0));
+    }
+}
+
+fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
+    /// Far more than who submits takes from one to the next.
+    const REST: Duration = Duration::from_secs(3);
+    let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 0);
+    let handle = pair.one.worker.handle();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let worker = &mut pair.one.worker;
+    thread::scope(|scope| {
+        let resting = scope.spawn(|| {
+            let me = thread::current();
+            worker.set_waker(Box::new(move || me.unpark()));
+            let mut late = 0;
+            worker.run_resting(&stop, 2, || {
+                let since = Instant::now();
+                thread::park_timeout(REST);
+                late += u32::from(since.elapsed() >= REST);
+            });
+            late
+        });
+        for key in 0..200 {
+            while !handle.submit(key) {
+                thread::yield_now();
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        while !handle.submit(200) {
+            thread::yield_now();
+        }
+        assert_eq!(resting.join().expect("it ends"), 0, "a wake-up was lost");
+    });
+    worker.turn();
+    let work = &worker.handler().work;
+    assert!(work.len() >= 200 && work.is_sorted());
+}
+
+fn trap_9_the_first_message_brings_its_peer_up<F: Fabric>(nic: &F) {
+    for _ in 0..10 {
+        let mut pair = Logs::half(nic, &CONFIG, (Log::default(), Log::default()));
+        pair.one.worker.turn();
+        let peer = pair.one.worker.handler().up[0];
+        stream(&mut pair, peer, 0..1, 4);
+        pair.until("it has come", |pair| pair.two.worker.handler().got.len() == 1);
+        let two = pair.two.worker.handler();
+        assert_eq!(two.up, [two.got[0].0], "it is up before its message");
+        pair.tend();
+        pair.turn();
+        assert_eq!(pair.two.worker.handler().up.len(), 1, "once");
+    }
+}
+
+/// Offers and takes long messages.
+struct Hands {
+    large: Large,
+    region: Option<RegionId>,
+    up: Vec<PeerId>,
+    done: Vec<(u64, bool)>,
+    came: Vec<(u32, Result<(), Status>)>,
+}
+
+impl Hands {
+    fn new() -> Hands {
+        let large = Large::new(4, 100);
+        Hands { large, region: None, up: Vec::new(), done: Vec::new(), came: Vec::new() }
+    }
+}
+
+impl<P: Provider> Handler<P> for Hands {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        match self.large.heard(&message) {
+            Heard::Offered(offer) => {
+                let region = self.region.expect("memory");
+                let to = Piece { region, offset: 0, length: offer.length() };
+                self.large.take(out, offer, (to, offer.tag())).expect("it can be taken");
+            }
+            Heard::Done { key, taken } => self.done.push((key, taken)),
+            Heard::Foreign => {}
+        }
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_send_done(
+        &mut self,
+        _: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        out: &mut Outbox<'_, P>,
+    ) {
+        let arrived = self.large.read(out, token, result);
+        self.came.extend(arrived.map(|arrived| (arrived.offer.length(), arrived.result)));
+    }
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        while let Some(arrived) = self.large.tend(out) {
+            self.came.push((arrived.offer.length(), arrived.result));
+        }
+    }
+}
+
+/// By rendezvous, in more than one READ.
+fn a_long_message_arrives_whole<F: Fabric>(nic: &F) {
+    const BYTES: usize = (1 << 20) + 12_345;
+    let mut pair = Pair::new(nic, &CONFIG, (Hands::new(), Hands::new()), 1);
+    let region = || {
+        let memory = Mapping::plain(BYTES).expect("memory");
+        nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ).expect("registered")
+    };
+    let (here, there) = (pair.one.worker.adopt(region()), pair.two.worker.adopt(region()));
+    pair.two.worker.handler().region = Some(there);
+    let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 + n / 4096 + (n >> 20) * 7) as u8).collect();
+    pair.one.worker.outbox().copy_in(here, 0, &bytes).expect("it fits");
+    let peer = pair.one.worker.handler().up[0];
+    let mut large = std::mem::replace(&mut pair.one.worker.handler().large, Large::new(0, 0));
+    let piece = Piece { region: here, offset: 0, length: BYTES as u32 };
+    large.offer(&mut pair.one.worker.outbox(), peer, piece, (5, 6)).expect("offered");
+    pair.one.worker.handler().large = large;
+    pair.until("both sides are told", |pair| {
+        let told = pair.one.worker.handler().done.len();
+        told + pair.two.worker.handler().came.len() == 2
+    });
+    assert_eq!(pair.one.worker.handler().done, [(5, true)]);
+    assert_eq!(pair.two.worker.handler().came, [(BYTES as u32, Ok(()))]);
+    let mut read = vec![0; BYTES];
+    pair.two.worker.outbox().copy_out(there, 0, &mut read).expect("it is there");
+    assert!(read == bytes, "bytes are missing or wrong");
+}
+
+fn what_was_accepted_arrives_before_the_end<F: Fabric>(nic: &F) {
+    let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    let mut sent = 0u32;
+    let mut bytes = [0; 300];
+    loop {
+        bytes[..4].copy_from_slice(&sent.to_le_bytes());
+        match pair.one.worker.outbox().send(peer, &bytes) {
+            Ok(()) => sent += 1,
+            Err(_) => break,
+        }
+    }
+    assert!(sent > 4);
+    pair.one.worker.outbox().finish(peer);
+    assert_eq!(pair.one.worker.outbox().send(peer, &bytes), Err(SendError::NotConnected));
+    pair.until("the end", |pair| {
+        pair.tend();
+        pair.one.worker.handler().down.len() + pair.two.worker.handler().down.len() == 2
+    });
+    assert_eq!(pair.one.worker.handler().down, [DownReason::Closed]);
+    assert_eq!(numbers(pair.two.worker.handler()), (0..sent).collect::<Vec<_>>());
+}
