@@ -5,7 +5,7 @@ use std_alloc::format;
 use super::credit::WINDOW_MAX;
 use super::request::PIECES_MAX;
 use crate::error::{Code, SetupError};
-use crate::provider::QpCaps;
+use crate::provider::{GRH_BYTES, QpCaps};
 
 /// Completions taken in one poll.
 pub const POLL_BATCH: usize = 32;
@@ -62,6 +62,12 @@ pub struct Config {
     /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
     /// 536.
     pub work: u32,
+    /// Receives for datagrams; 0: there are none. They are not shared with the peers.
+    pub datagrams: u32,
+    /// Bytes of the longest datagram that is sent or received: the device's MTU at most.
+    pub datagram_bytes: u32,
+    /// Ways that may be open for datagrams, at a time; at most 65 536.
+    pub ways: u32,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,
 }
@@ -85,6 +91,9 @@ impl Config {
         requests: 64,
         timers: 64,
         work: 64,
+        datagrams: 0,
+        datagram_bytes: 1024,
+        ways: 64,
         drain_turns: 1 << 24,
     };
 
@@ -113,7 +122,18 @@ impl Config {
 
     /// Bytes of the memory a [`super::Worker`] needs.
     pub fn send_bytes(&self) -> usize {
-        self.send_blocks as usize * self.stride()
+        let datagrams = self.datagrams as usize * self.datagram_stride();
+        self.send_blocks as usize * self.stride() + datagrams
+    }
+
+    /// Bytes from one receive of datagrams to the next: a header goes in front of each.
+    pub(super) fn datagram_stride(&self) -> usize {
+        ((GRH_BYTES + self.datagram_bytes as usize).div_ceil(64) | 1) * 64
+    }
+
+    /// Capacities of the queue pair for datagrams of this worker.
+    pub fn datagram_caps(&self) -> QpCaps {
+        QpCaps { recv_wr: self.datagrams, send_wr: self.send_queue, send_sge: 1, ..self.qp_caps() }
     }
 
     /// Capacities of a queue pair of this worker. Two slots more than the user's: one for a word of
@@ -128,12 +148,14 @@ impl Config {
         }
     }
 
-    /// Entries of the completion queue: every receive of the shared queue may complete here, and
-    /// every request in flight when all peers fail at once, with the requests that mark their ends;
-    /// capped at the device's limit.
+    /// Entries of the completion queue: every receive of the shared queue and of datagrams may
+    /// complete here, and every request in flight when all peers fail at once, with the requests
+    /// that mark their ends; capped at the device's limit.
     pub fn cq_depth(&self, device_max: u32) -> u32 {
-        let all = u64::from(self.peers) * u64::from(self.send_queue + 1);
-        let want = u64::from(self.recv_blocks) + all.min(self.sends.into()) + u64::from(self.peers);
+        let queues = u64::from(self.peers) + u64::from(self.datagrams > 0);
+        let all = queues * u64::from(self.send_queue + 1);
+        let receives = u64::from(self.recv_blocks) + u64::from(self.datagrams);
+        let want = receives + all.min(self.sends.into()) + u64::from(self.peers);
         u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
     }
 
@@ -198,6 +220,15 @@ impl Config {
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.work <= 1 << 16, "work", self.work, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
+            (self.ways <= 1 << 16, "ways", self.ways, "at most 65536"),
+            (self.datagrams < 1 << 24, "datagrams", self.datagrams, "at most 16777215"),
+            (
+                (1..=1 << 16).contains(&self.datagram_bytes)
+                    && (self.datagrams == 0 || self.datagram_bytes <= self.block_bytes),
+                "datagram_bytes",
+                self.datagram_bytes,
+                "1 to 65536, and no more than block_bytes",
+            ),
         ];
         for (holds, name, value, may) in rules {
             if !holds {
@@ -248,6 +279,10 @@ mod tests {
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },
             Config { work: 1 << 17, ..good },
+            Config { ways: 1 << 17, ..good },
+            Config { datagrams: 1 << 24, ..good },
+            Config { datagram_bytes: 0, ..good },
+            Config { datagrams: 1, datagram_bytes: 4097, ..good },
         ];
         for config in bad {
             assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");

@@ -14,6 +14,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::config::{Config, DIRTY_PEERS};
+use super::datagram::Datagrams;
 use super::finish::Finish;
 use super::handler::{DownReason, Message, PeerId};
 use super::kept::{Keeping, Kept, Token};
@@ -57,6 +58,7 @@ impl Ends {
 pub(super) struct Core<P: Provider> {
     // Peers first: queue pairs are gone before the memory they read.
     pub(super) peers: Peers<P>,
+    pub(super) datagrams: Datagrams<P>,
     pub(super) mailbox: Arc<Mailbox<P>>,
     pub(super) shared: SharedRecv<P>,
     pub(super) region: P::Region,
@@ -102,8 +104,8 @@ impl<P: Provider> Core<P> {
     pub(super) fn new(
         mailbox: Arc<Mailbox<P>>,
         shared: SharedRecv<P>,
-        region: P::Region,
-        pool: BlockPool,
+        (region, pool): (P::Region, BlockPool),
+        datagrams: Datagrams<P>,
         config: &Config,
     ) -> Core<P> {
         let batches = (0..DIRTY_PEERS)
@@ -112,6 +114,7 @@ impl<P: Provider> Core<P> {
         let blocks = shared.blocks() as usize;
         Core {
             peers: Peers::new(config),
+            datagrams,
             mailbox,
             shared,
             region,
@@ -177,7 +180,9 @@ impl<P: Provider> Core<P> {
     /// A completion for send `low` of a peer in a slot: that one and all before it are over.
     #[inline(always)]
     pub(super) fn retire(&mut self, (slot, generation, low): (u32, u16, u32), ends: Ends) {
-        let Some(peer) = self.peers.at(slot) else { return };
+        let Some(peer) = self.peers.at(slot) else {
+            return self.retire_datagrams((slot, generation, low));
+        };
         if peer.generation != generation {
             return;
         }
@@ -294,6 +299,7 @@ impl<P: Provider> Core<P> {
     /// Every peer fails: the completion queue is broken.
     #[cold]
     pub(super) fn fail_all(&mut self, why: DownReason) {
+        self.end_datagrams();
         for slot in 0..self.config.peers {
             self.fail(slot, why);
             self.retire_all(slot);

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::datagram::Datagram;
 use super::outbox::Outbox;
 use crate::provider::Provider;
 use crate::wc::Status;
@@ -108,6 +109,12 @@ pub enum DownReason {
 pub trait Handler<P: Provider> {
     /// A message has come.
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict;
+
+    /// A datagram has come, from whomever; see [`Outbox::sender_of`] and [`Outbox::send_to`] for an
+    /// answer. Its bytes are lent for this call.
+    fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
+        let _ = (datagram, out);
+    }
 
     /// A peer is connected: it may be sent to. Comes before its first message.
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {

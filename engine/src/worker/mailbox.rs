@@ -18,6 +18,8 @@ pub(super) type Heard = Option<[u8; HELLO_BYTES]>;
 pub(super) enum Mail<P: Provider> {
     /// A queue pair that may receive from now on; not yet up.
     Admit(P::Qp, Seat<P>, Heard),
+    /// The queue pair for datagrams.
+    Datagrams(P::Qp),
     /// It is connected.
     Up(u32, Heard),
     /// Its connection has ended, or never came up.
@@ -90,7 +92,8 @@ pub struct Intake<P: Provider> {
     pub(super) cq: P::Cq,
     pub(super) shared: SharedRecv<P>,
     pub(super) words: Arc<Words<P>>,
-    pub(super) caps: QpCaps,
+    /// Of queue pairs for peers, and of the one for datagrams.
+    pub(super) caps: [QpCaps; 2],
 }
 
 impl<P: Provider> Clone for Intake<P> {
@@ -123,7 +126,25 @@ impl<P: Provider> Intake<P> {
 
     /// Capacities its queue pairs are made with.
     pub fn qp_caps(&self) -> QpCaps {
-        self.caps
+        self.caps[0]
+    }
+
+    /// Capacities of its queue pair for datagrams, which has no shared receive queue; no receives:
+    /// the worker takes none.
+    pub fn datagram_caps(&self) -> QpCaps {
+        self.caps[1]
+    }
+
+    /// Hands over the worker's queue pair for datagrams, one of UD on its completion queue, in RTS;
+    /// a second one is dropped.
+    ///
+    /// # Errors
+    /// The queue pair back: the mailbox is full, because the worker does not turn.
+    pub fn open_datagrams(&self, qp: P::Qp) -> Result<(), P::Qp> {
+        match self.mailbox.put(Mail::Datagrams(qp)) {
+            Err(Mail::Datagrams(qp)) => Err(qp),
+            _ => Ok(()),
+        }
     }
 
     /// A place for one more peer. Its [`Seat::hello`] goes to the peer with the connect or the

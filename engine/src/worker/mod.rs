@@ -8,6 +8,7 @@
 mod config;
 mod core;
 mod credit;
+mod datagram;
 mod finish;
 mod handle;
 mod handler;
@@ -33,6 +34,7 @@ use std_alloc::sync::Arc;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
 pub use self::credit::{HELLO_BYTES, Seat};
+pub use self::datagram::{Datagram, WayId};
 pub use self::handle::{Handle, Waker};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
@@ -45,6 +47,7 @@ pub use self::timers::TimerId;
 
 use self::core::{Core, Ends};
 use self::credit::Words;
+use self::datagram::{Datagrams, RECEIVES, SLOT};
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
 use self::peers::PeerState;
@@ -145,9 +148,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
-        let mut core = Core::new(mailbox.clone(), shared.clone(), region, pool, config);
+        let datagrams = Datagrams::new(nic, config);
+        let memory = (region, pool);
+        let mut core = Core::new(mailbox.clone(), shared.clone(), memory, datagrams, config);
         core.message_max = nic.caps().message_max;
-        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps: config.qp_caps() };
+        let caps = [config.qp_caps(), config.datagram_caps()];
+        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps };
         let wcs = [Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
         let worker =
@@ -393,6 +399,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.blocks_home()
     }
 
+    /// Receives of datagrams that are not with the device: a quarter of them at most.
+    pub fn datagrams_home(&self) -> usize {
+        self.core.datagrams_home()
+    }
+
     /// Requests that are not yet answered.
     pub fn pending(&self) -> usize {
         self.core.requests.pending()
@@ -442,6 +453,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                         }
                     }
                 }
+                Mail::Datagrams(qp) => self.core.open_datagrams(qp),
                 Mail::Up(num, heard) => {
                     if let Some(slot) = self.core.peers.find(num) {
                         self.core.hear(slot, heard);
@@ -505,7 +517,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             Some((slot, peer)) if peer.state == PeerState::Up => peer.id(slot),
             _ => match self.comes_to_know(wc.qp_num) {
                 Some(id) => id,
-                None => return self.stray(block),
+                None => return self.beside(wc, block),
             },
         };
         if block >= self.core.shared.blocks() {
@@ -521,10 +533,18 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// A message whose peer went while it was on its way.
+    /// A datagram; or a message whose peer went while it was on its way.
     #[cold]
     #[inline(never)]
-    fn stray(&mut self, block: u32) {
+    fn beside(&mut self, wc: &Wc, block: u32) {
+        if let Some(number) = block.checked_sub(RECEIVES)
+            && let Some(datagram) = self.core.datagram(wc, number)
+        {
+            self.core.stats.datagrams_received += 1;
+            self.handler.on_datagram(datagram, &mut Outbox { core: &mut self.core });
+            self.core.datagram_done(number);
+            return;
+        }
         self.core.stats.strays += 1;
         if block < self.core.shared.blocks() {
             self.core.returned_otherwise += 1;
@@ -546,6 +566,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 if block < self.core.shared.blocks() {
                     self.core.returned_otherwise += 1;
                     self.core.release(block);
+                } else if self.core.is_datagrams(wc) {
+                    self.core.end_datagrams();
                 }
                 if let Some(slot) = self.core.peers.find(wc.qp_num) {
                     self.core.fail(slot, DownReason::Failed(wc.status));
@@ -553,6 +575,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             }
             Number::Send { slot, generation, index } => {
                 self.core.retire((slot, generation, index), Ends::with(wc.status));
+                if slot == SLOT {
+                    self.core.recover_datagrams();
+                }
                 let known = self.core.peers.at(slot).is_some_and(|p| p.generation == generation);
                 if known {
                     self.core.fail(slot, DownReason::Failed(wc.status));

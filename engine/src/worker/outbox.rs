@@ -1,11 +1,13 @@
 //! What a handler may do: send, close, look at the room there is.
 
 use super::core::Core;
+use super::datagram::{Datagram, WayId};
 use super::handler::{Message, PeerId};
 use super::kept::Token;
 use super::request::{RegionId, Request};
 use super::timers::TimerId;
-use crate::provider::Provider;
+use crate::error::SetupError;
+use crate::provider::{AddressVector, Provider};
 use crate::wr::{Remote, SendOp};
 
 /// Sends of one worker. They gather per peer and go out with one doorbell: when a batch is full,
@@ -166,6 +168,45 @@ impl<P: Provider> Outbox<'_, P> {
     /// Takes a timer back. False: it has fired, or was taken back before.
     pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
         self.core.timers.cancel(timer)
+    }
+
+    /// Opens a way for datagrams: to a queue pair of UD, or to a multicast group (with
+    /// [`crate::wr::MULTICAST_QPN`]), and the key that is asked for there. This is the control
+    /// plane's kind of work: it allocates, and calls the system on some devices. So a way is opened
+    /// once, and used for all that goes there.
+    ///
+    /// # Errors
+    /// `NoMemory`: `Config::ways` are open; what the device says to the address.
+    pub fn open_way(
+        &mut self,
+        to: &AddressVector,
+        qp: u32,
+        qkey: u32,
+    ) -> Result<WayId, SetupError> {
+        self.core.open_way(to, (qp, qkey))
+    }
+
+    /// Closes a way; it goes when what was sent by it is over. False: it was closed already.
+    pub fn close_way(&mut self, way: WayId) -> bool {
+        self.core.close_way(way)
+    }
+
+    /// Sends a copy of `bytes` as a datagram, at most `Config::datagram_bytes` long, with immediate
+    /// data or without, and a doorbell of its own. Whether it arrives nobody is told.
+    ///
+    /// # Errors
+    /// See [`SendError`]; `NotConnected`: the way is closed, or the worker has no queue pair for
+    /// datagrams.
+    pub fn send_to(&mut self, way: WayId, bytes: &[u8], imm: Option<u32>) -> Result<(), SendError> {
+        self.core.send_to(way, imm, bytes)
+    }
+
+    /// Where a datagram came from: the way back goes there, to [`Datagram::source_qp`].
+    ///
+    /// # Errors
+    /// `Invalid`: it came without its header.
+    pub fn sender_of(&self, datagram: &Datagram<'_>) -> Result<AddressVector, SetupError> {
+        self.core.sender_of(datagram)
     }
 
     /// Messages that peer's send queue has room for now, and the peer receives; 0 for one that is

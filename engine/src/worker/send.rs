@@ -244,6 +244,19 @@ impl<P: Provider> Core<P> {
         if bytes.len() > self.config.block_bytes as usize {
             return Err(SendError::TooLong);
         }
+        let (block, sge) = self.copy_to_block(bytes)?;
+        let Lane::Open(peer, batch) = self.lane::<true>(slot) else {
+            self.release(block);
+            return Err(SendError::Full);
+        };
+        if add(peer, batch, (op, SendFlags::empty()), sge, block) {
+            self.ring_full(slot);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes, at most a block of them, into a block of the worker; its name in flight.
+    pub(super) fn copy_to_block(&mut self, bytes: &[u8]) -> Result<(u32, Sge), SendError> {
         let block = self.pool.take().ok_or(SendError::NoBlock)?;
         let offset = self.pool.offset(block).ok_or(SendError::NoBlock)?;
         // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
@@ -253,14 +266,7 @@ impl<P: Provider> Core<P> {
             to
         };
         let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
-        let Lane::Open(peer, batch) = self.lane::<true>(slot) else {
-            self.pool.put(block);
-            return Err(SendError::Full);
-        };
-        if add(peer, batch, (op, SendFlags::empty()), sge, block | SEND_BLOCK) {
-            self.ring_full(slot);
-        }
-        Ok(())
+        Ok((block | SEND_BLOCK, sge))
     }
 
     /// The peer in a slot and its batch, if it takes a message more.

@@ -42,6 +42,10 @@ pub struct Stats {
     pub close_lost: u64,
     /// Receives given back to the shared queue.
     pub refilled: u64,
+    /// Datagrams received, and sent.
+    pub datagrams_received: u64,
+    /// See there.
+    pub datagrams_sent: u64,
     /// A mark: the most receives of the shared queue that were with this worker at a time.
     pub receives_out_most: u64,
     /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16.
@@ -57,7 +61,7 @@ pub struct Stats {
 const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
 
 /// What is counted, with what it is called outside and what it means.
-const NAMES: [(&str, &str); 15] = [
+const NAMES: [(&str, &str); 17] = [
     ("turns_total", "Turns of the worker's loop"),
     ("idle_turns_total", "Turns that found nothing"),
     ("completions_total", "Completions taken"),
@@ -72,6 +76,8 @@ const NAMES: [(&str, &str); 15] = [
     ("strays_total", "Completions of peers that are gone"),
     ("close_lost_total", "Connections whose end was not reported"),
     ("refilled_total", "Receives given back to the shared queue"),
+    ("datagrams_received_total", "Datagrams received"),
+    ("datagrams_sent_total", "Datagrams sent"),
     ("receives_out_most", "Most receives of the shared queue with this worker"),
 ];
 
@@ -117,6 +123,8 @@ impl Stats {
             self.strays,
             self.close_lost,
             self.refilled,
+            self.datagrams_received,
+            self.datagrams_sent,
             self.receives_out_most,
         ];
         let mut words = [0; WORDS];
@@ -145,6 +153,8 @@ impl Stats {
             strays,
             close_lost,
             refilled,
+            datagrams_received,
+            datagrams_sent,
             receives_out_most,
             batches,
             polls,
@@ -153,7 +163,7 @@ impl Stats {
         let plain = [turns, idle_turns, completions, received, sent, doorbells, credit_stalls]
             .into_iter()
             .chain([credit_returns, deferred, post_full, errors, strays, close_lost, refilled])
-            .chain([receives_out_most]);
+            .chain([datagrams_received, datagrams_sent, receives_out_most]);
         let places = plain.chain(batches).chain(polls).chain(errors_by_status);
         for (place, word) in places.zip(words) {
             *place = word;
@@ -254,7 +264,7 @@ mod tests {
     fn the_copy_is_whole() {
         let stats = some();
         assert_eq!(stats.turns, 1000);
-        assert_eq!(stats.receives_out_most, 1014);
+        assert_eq!(stats.receives_out_most, 1016);
         assert_eq!(stats.errors_by_status[21], 1000 + WORDS as u64 - 1);
         assert_eq!(Stats::from_words(stats.words()), stats);
         let shown = Shown::new();

@@ -15,7 +15,8 @@ use doorbell_engine::provider::Provider;
 use doorbell_engine::provider::soft::Soft;
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{
-    DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token, Verdict, Worker,
+    Datagram, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token,
+    Verdict, WayId, Worker,
 };
 use doorbell_engine::wr::SendOp;
 
@@ -56,6 +57,8 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 pub struct Everything {
     kept: Option<Token>,
     region: RegionId,
+    /// Opened beforehand: that is no work for a turn.
+    way: WayId,
 }
 
 impl Everything {
@@ -114,6 +117,12 @@ impl Everything {
 impl<P: Provider> Handler<P> for Everything {
     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         self.obey(&mut message, out).unwrap_or(Verdict::Done)
+    }
+
+    fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
+        if out.send_to(self.way, datagram.bytes(), datagram.imm()).is_err() {
+            out.close_way(self.way);
+        }
     }
 
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "handles are raw pointers of the driver")]
 
 use core::mem::{offset_of, zeroed};
+use core::net::IpAddr;
 use core::ptr::NonNull;
 
 use rdma_sys::{
@@ -11,7 +12,7 @@ use rdma_sys::{
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::device::Device;
+use super::device::{Device, Verbs};
 use super::shim::{errno, refused};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute};
@@ -107,10 +108,11 @@ pub fn address_of(raw: &ibv_ah_attr) -> AddressVector {
     }
 }
 
-/// `ibv_init_ah_from_wc`. Without the header, as InfiniBand within a subnet has it, the sender's
-/// local identifier would be needed, which completions here do not carry.
+/// `ibv_init_ah_from_wc`, which knows no way back of what was sent to a group; this does. Without
+/// the header, as InfiniBand within a subnet has it, the sender's local identifier would be needed,
+/// which completions here do not carry.
 pub(super) fn sender_of(
-    device: &Device,
+    device: &Verbs,
     wc: &Wc,
     header: &[u8; GRH_BYTES],
 ) -> Result<AddressVector, SetupError> {
@@ -119,6 +121,15 @@ pub(super) fn sender_of(
         let answer = "the completion is not of a datagram with its header";
         return Err(SetupError::new(Code::Invalid, asked, answer));
     }
+    way_back(device, wc, header).or_else(|errno| {
+        // Sent to a group, which is none of the port's GIDs: as if it had come to one of those.
+        let mut own = device.addresses().into_iter().filter_map(|ip| sent_to(header, ip));
+        own.find_map(|header| way_back(device, wc, &header).ok()).ok_or(refused(asked, errno))
+    })
+}
+
+/// The call; its errno.
+fn way_back(device: &Verbs, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, i32> {
     // SAFETY: zero is a valid value of each field of all three, and any bytes are a header.
     let (mut raw_wc, mut grh, mut attr): (ibv_wc, ibv_grh, ibv_ah_attr) =
         unsafe { (zeroed(), header.as_ptr().cast::<ibv_grh>().read_unaligned(), zeroed()) };
@@ -128,6 +139,51 @@ pub(super) fn sender_of(
     // SAFETY: the context is open, and all three are alive during the call.
     match unsafe { ibv_init_ah_from_wc(device.context(), PORT, raw_wc, grh, out) } {
         0 => Ok(address_of(&attr)),
-        _ => Err(refused(asked, errno())),
+        _ => Err(errno()),
+    }
+}
+
+/// The header of a datagram to a group as if it had been sent to that address; `None` if it was
+/// sent to no group, or the address is of the other kind.
+fn sent_to(header: &[u8; GRH_BYTES], ip: IpAddr) -> Option<[u8; GRH_BYTES]> {
+    let mut header = *header;
+    // IPv4 lies in the last twenty bytes; IPv6 has the same form as the header of InfiniBand.
+    match (ip, header[20] >> 4) {
+        (IpAddr::V4(ip), 4) if header[36] >> 4 == 0xe => {
+            header[36..].copy_from_slice(&ip.octets());
+            header[30..32].fill(0);
+            let word = |two: &[u8]| two.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
+            let sum: u32 = header[20..].chunks(2).map(word).sum();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = !(sum + (sum >> 16)) as u16;
+            header[30..32].copy_from_slice(&sum.to_be_bytes());
+        }
+        (IpAddr::V6(ip), _) if header[0] >> 4 == 6 && header[24] == 0xff => {
+            header[24..].copy_from_slice(&ip.octets());
+        }
+        _ => return None,
+    }
+    Some(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example header of a well-known account of this sum, sent to a group instead.
+    #[test]
+    fn a_header_is_sent_elsewhere_with_its_sum() {
+        let mut header = [0; GRH_BYTES];
+        header[20..].copy_from_slice(&[
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 1, 2, 0xc0, 0xa8, 0, 1, 239, 1, 2, 3,
+        ]);
+        let there = sent_to(&header, IpAddr::from([192, 168, 0, 199])).expect("it was to a group");
+        assert_eq!((&there[30..32], &there[36..]), (&[0xb8, 0x61][..], &[192, 168, 0, 199][..]));
+        assert_eq!(sent_to(&header, IpAddr::from([0u16; 8])), None);
+        assert_eq!(sent_to(&there, IpAddr::from([192, 168, 0, 199])), None);
+        let mut six = [0; GRH_BYTES];
+        (six[0], six[24]) = (0x60, 0xff);
+        let there = sent_to(&six, IpAddr::from([7u16; 8])).expect("it was to a group");
+        assert_eq!(there[24..26], [0, 7]);
     }
 }

@@ -143,6 +143,6 @@ impl Provider for Verbs {
     }
 
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
-        ah::sender_of(self.device(), wc, header)
+        ah::sender_of(self, wc, header)
     }
 }

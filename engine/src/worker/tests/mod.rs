@@ -41,6 +41,9 @@ const CONFIG: Config = Config {
     requests: 4,
     timers: 4,
     drain_turns: 1000,
+    datagrams: 0,
+    datagram_bytes: 256,
+    ways: 0,
 };
 
 /// Records everything, echoes if told to.

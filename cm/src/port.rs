@@ -1,0 +1,93 @@
+//! A port for a worker's datagrams: the control plane's side of [`Intake::open_datagrams`].
+
+use std::net::{IpAddr, SocketAddr};
+
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::{Qp, QpType};
+use doorbell_engine::worker::Intake;
+
+use crate::attr::{Join, PortSpace, QpAttr, UDP_QKEY, UdParam};
+use crate::error::CmError;
+use crate::extended::QpAttrEx;
+use crate::fabric::{CmId, Fabric};
+
+/// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has
+/// the queue pair; groups are joined and left here, on any thread. It leaves them with this value.
+pub struct Port<F: Fabric> {
+    id: F::Id,
+    fabric: F,
+    qp_num: u32,
+}
+
+impl<F: Fabric> Port<F> {
+    /// Binds to an address of the device (port 0 takes a free one), and gives the worker a queue
+    /// pair for datagrams. It sends and receives from the worker's next turn on.
+    ///
+    /// # Errors
+    /// An address that is not the device's; a worker that was made without
+    /// [`Config::datagrams`](doorbell_engine::worker::Config::datagrams), or does not turn.
+    pub fn open(fabric: &F, addr: SocketAddr, intake: &Intake<F>) -> Result<Port<F>, CmError> {
+        let caps = intake.datagram_caps();
+        let refused =
+            |answer| CmError::new(Code::Invalid, "a port for a worker's datagrams", answer);
+        if caps.recv_wr == 0 {
+            let cure = "make the worker with Config::datagrams of 1 or more";
+            return Err(refused("the worker has no receives for them").cure(cure));
+        }
+        let mut id = fabric.create_id(None, PortSpace::Udp)?;
+        id.bind(addr)?;
+        let qp = id.create_qp(
+            fabric,
+            &QpAttr {
+                kind: QpType::Ud,
+                send_cq: intake.cq(),
+                recv_cq: intake.cq(),
+                srq: None,
+                caps,
+                signal_all: false,
+                ex: QpAttrEx::default(),
+            },
+        )?;
+        let qp_num = qp.num();
+        let handed = intake.open_datagrams(qp);
+        handed.map_err(|_| refused("its mailbox is full: the worker does not turn"))?;
+        Ok(Port { id, fabric: fabric.clone(), qp_num })
+    }
+
+    /// The address, with the port that was taken.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// Where a worker on the same device sends to reach this one, for
+    /// [`Outbox::open_way`](doorbell_engine::worker::Outbox::open_way). On another device the GID
+    /// in it is good, and the rest is that device's own ([`crate::Source::way_to`]).
+    ///
+    /// # Errors
+    /// It has no address that the device knows.
+    pub fn here(&self) -> Result<UdParam, CmError> {
+        let none = || CmError::new(Code::Invalid, "where a port is", "it has no address");
+        let source = self.fabric.source(self.local_addr().ok_or_else(none)?.ip())?;
+        Ok(UdParam { to: source.way_to(source.gid), qp_num: self.qp_num, qkey: UDP_QKEY })
+    }
+
+    /// Joins a multicast group: what is sent there comes to the worker as well. Where to send to
+    /// reach the group.
+    ///
+    /// # Errors
+    /// Not the address of a group; what the connection manager answers.
+    pub fn join(&mut self, group: IpAddr) -> Result<UdParam, CmError> {
+        self.id.join_multicast(group, Join::FullMember)?;
+        let none =
+            || CmError::new(Code::Invalid, format!("join {group}"), "no word of where it is");
+        self.id.ud().ok_or_else(none)
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`: it is not in that group.
+    pub fn leave(&mut self, group: IpAddr) -> Result<(), CmError> {
+        self.id.leave_multicast(group)
+    }
+}
