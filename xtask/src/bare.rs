@@ -25,10 +25,20 @@ pub(crate) enum Toolchain {
     Debian(PathBuf),
 }
 
-/// Builds the `no_std` packages for the bare target.
+/// A program without the standard library, in which two workers talk to each other. It has a
+/// workspace of its own: its panic handler and its allocator go with no other program.
+const ALONE: &str = "engine/alone/Cargo.toml";
+
+/// Builds the `no_std` packages for the bare target, and runs a program without the standard
+/// library.
 pub(crate) fn check() -> Outcome<Report> {
-    let done = capture(&mut build()?)?;
-    Ok(Report { count: Count::one(done.ok), text: done.text })
+    let built = capture(&mut build()?)?;
+    let mut alone = cargo();
+    alone.args(["run", "--release", "--locked", "--manifest-path", ALONE]);
+    let ran = capture(alone.arg("--target-dir").arg(place::state().join("alone")))?;
+    let mut count = Count::one(built.ok);
+    count += Count::one(ran.ok);
+    Ok(Report { count, text: built.text + &ran.text })
 }
 
 fn build() -> Outcome<Command> {

@@ -91,7 +91,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "bare",
-        shows: "engine and alloc build without an operating system",
+        shows: "engine and alloc build without an operating system, and run without std",
         work: Work::Own(bare::check),
     },
     Step {
