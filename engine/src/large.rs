@@ -128,9 +128,13 @@ impl Large {
         Large { places: vec![(0, Way::Free); most.min(1 << 16) as usize], tokens }
     }
 
-    fn free(&self) -> Result<usize, SendError> {
-        let free = |(_, way): &(u16, Way)| matches!(way, Way::Free);
-        self.places.iter().position(free).ok_or(SendError::TooMany)
+    fn free(&mut self) -> Result<(usize, &mut (u16, Way)), SendError> {
+        let free = |(_, (_, way)): &(usize, &mut (u16, Way))| matches!(way, Way::Free);
+        self.places.iter_mut().enumerate().find(free).ok_or(SendError::TooMany)
+    }
+
+    fn way(&mut self, index: usize) -> Option<&mut Way> {
+        self.places.get_mut(index).map(|(_, way)| way)
     }
 
     /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer, `key`
@@ -151,8 +155,8 @@ impl Large {
         let at = out.remote(piece.region, piece.offset).ok_or(SendError::OutOfBounds)?;
         let last = piece.offset.checked_add((piece.length as usize).saturating_sub(1));
         last.and_then(|last| out.remote(piece.region, last)).ok_or(SendError::OutOfBounds)?;
-        let index = self.free()?;
-        let number = number(self.places[index].0, index);
+        let (index, place) = self.free()?;
+        let number = number(place.0, index);
         let mut bytes = [0; OFFER_BYTES];
         bytes[..4].copy_from_slice(&OFFER.to_le_bytes());
         bytes[4..8].copy_from_slice(&number.to_le_bytes());
@@ -161,7 +165,7 @@ impl Large {
         bytes[20..28].copy_from_slice(&tag.to_le_bytes());
         bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
         out.send(peer, &bytes)?;
-        self.places[index].1 = Way::Out { peer, key };
+        place.1 = Way::Out { peer, key };
         Ok(())
     }
 
@@ -199,8 +203,8 @@ impl Large {
         if to.length < offer.length || last.and_then(|at| out.remote(to.region, at)).is_none() {
             return Err(SendError::OutOfBounds);
         }
-        let index = self.free()?;
-        self.places[index].1 = Way::In { offer, key, to, got: 0, flying: 0 };
+        let (index, place) = self.free()?;
+        place.1 = Way::In { offer, key, to, got: 0, flying: 0 };
         self.ask(out, index);
         Ok(())
     }
@@ -226,12 +230,11 @@ impl Large {
         result: Result<(), Status>,
     ) -> Option<Arrived> {
         let index = usize::try_from(token.checked_sub(self.tokens)?).ok()?;
-        let Way::In { offer, key, got, flying, .. } = &mut self.places.get_mut(index)?.1 else {
-            return None;
-        };
+        let way = self.way(index)?;
+        let Way::In { offer, key, got, flying, .. } = way else { return None };
         if let Err(status) = result {
             let arrived = Arrived { offer: *offer, key: *key, result: Err(status) };
-            self.places[index].1 = Way::Free;
+            *way = Way::Free;
             return Some(arrived);
         }
         *got += core::mem::take(flying);
@@ -243,7 +246,7 @@ impl Large {
     /// [`crate::worker::Handler::on_idle`], until it says `None`.
     pub fn tend<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         for index in 0..self.places.len() {
-            if matches!(self.places[index].1, Way::In { flying: 0, .. }) {
+            if matches!(self.way(index), Some(Way::In { flying: 0, .. })) {
                 self.ask(out, index);
                 if let Some(arrived) = self.finish(out, index) {
                     return Some(arrived);
@@ -280,7 +283,7 @@ impl Large {
     /// Asks for the next bytes, if there is room for a request.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
         let token = self.tokens + index as u64;
-        let Way::In { offer, to, got, flying, .. } = &mut self.places[index].1 else { return };
+        let Some(Way::In { offer, to, got, flying, .. }) = self.way(index) else { return };
         let length = (offer.length - *got).min(CHUNK);
         if *flying > 0 || length == 0 {
             return;
@@ -295,11 +298,12 @@ impl Large {
 
     /// When all is there: tells the sender, and ends, if there is room to tell.
     fn finish<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) -> Option<Arrived> {
-        let Way::In { offer, key, got, .. } = self.places[index].1 else { return None };
+        let way = self.way(index)?;
+        let Way::In { offer, key, got, .. } = *way else { return None };
         if got < offer.length || out.send(offer.peer, &answer(TAKEN, offer.number)).is_err() {
             return None;
         }
-        self.places[index].1 = Way::Free;
+        *way = Way::Free;
         Some(Arrived { offer, key, result: Ok(()) })
     }
 

@@ -15,6 +15,7 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use crate::provider::Provider;
+use crate::room::Room;
 use crate::worker::{Message, Outbox, PeerId, SendError, TimerId};
 
 /// Bytes in front of the payload.
@@ -191,7 +192,7 @@ impl Calls {
         }
         place.generation = place.generation.wrapping_add(1);
         place.call = None;
-        self.free.push(id.index);
+        self.free.put(id.index);
         Some(call)
     }
 }

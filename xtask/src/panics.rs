@@ -14,6 +14,10 @@ use crate::steps::Report;
 const MANIFEST: &str = "engine/turn/Cargo.toml";
 const LIBRARY: &str = "libdoorbell_turn.so";
 
+/// Where the source of `core` and `alloc` was when they were built: what is inlined from there is
+/// named by the line that calls it.
+const LIBRARY_SOURCE: &str = "/rustc/";
+
 /// What its panic handler calls, and what is in it if all is well.
 const PANIC: &str = "a_panic_can_be_reached_from_turn";
 const TURN: &str = "turn";
@@ -90,7 +94,7 @@ fn calls(code: &str) -> Vec<String> {
     for text in code.lines() {
         if let Some((_, name)) = text.strip_suffix(">:").and_then(|text| text.split_once(" <")) {
             caller = name;
-        } else if text.contains(".rs:") {
+        } else if text.contains(".rs:") && !text.contains(LIBRARY_SOURCE) {
             line = text.trim();
         } else if let Some((_, name)) =
             text.split_once("call").and_then(|(_, to)| to.split_once('<'))
@@ -114,6 +118,7 @@ mod tests {
 0000000000001000 <doorbell::turn>:
 doorbell::turn():
 /src/worker.rs:7
+/rustc/1/library/vec.rs:3
     1004:\tcall   2000 <core::panicking::panic_bounds_check>
     1009:\tcall   3000 <doorbell::harmless>
 0000000000002000 <core::panicking::panic_bounds_check>:

@@ -11,8 +11,10 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
+use doorbell_engine::large::{Heard, Large};
 use doorbell_engine::provider::Provider;
 use doorbell_engine::provider::soft::Soft;
+use doorbell_engine::rpc::{self, CallId, Calls, Incoming};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{
     Datagram, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token,
@@ -59,6 +61,9 @@ pub struct Everything {
     region: RegionId,
     /// Opened beforehand: that is no work for a turn.
     way: WayId,
+    large: Large,
+    calls: Calls,
+    call: Option<CallId>,
 }
 
 impl Everything {
@@ -104,9 +109,20 @@ impl Everything {
             }
             10 => out.copy_in(self.region, 3, bytes).ok()?,
             11 => out.copy_out(self.region, 3, message.block()).ok()?,
-            12 => out.finish(peer),
-            13 => out.close(peer),
-            14 => out.flush(),
+            12 => {
+                let deadline = Some(out.now() + 9);
+                self.call = self.calls.call(out, peer, bytes, (1, deadline)).ok();
+            }
+            13 => {
+                self.calls.cancel(out, self.call.take()?)?;
+            }
+            14 => {
+                let piece = Piece { region: self.region, offset: 8, length: 1 << 30 };
+                self.large.offer(out, peer, piece, (3, 4)).ok()?;
+            }
+            15 => out.finish(peer),
+            16 => out.close(peer),
+            17 => out.flush(),
             _ if out.room(peer) > 0 => return Some(Verdict::Reply { len: message.len() }),
             _ => {}
         }
@@ -116,6 +132,21 @@ impl Everything {
 
 impl<P: Provider> Handler<P> for Everything {
     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        match self.calls.incoming(out, &message) {
+            Incoming::Foreign => {}
+            Incoming::Call(_) => {
+                let len = rpc::answer(&mut message, |room| room.len() / 2);
+                return len.map_or(Verdict::Done, |len| Verdict::Reply { len });
+            }
+            Incoming::Answer { .. } | Incoming::Late => return Verdict::Done,
+        }
+        if let Heard::Offered(offer) = self.large.heard(&message) {
+            let to = Piece { region: self.region, offset: 0, length: offer.length() };
+            if self.large.take(out, offer, (to, offer.tag())).is_err() {
+                let _ = self.large.decline(out, offer);
+            }
+            return Verdict::Done;
+        }
         self.obey(&mut message, out).unwrap_or(Verdict::Done)
     }
 
@@ -130,17 +161,28 @@ impl<P: Provider> Handler<P> for Everything {
     }
 
     fn on_peer_down(&mut self, peer: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {
+        while self.calls.lost(out, peer).is_some() {}
+        while self.large.lost(peer).is_some() {}
         out.close(peer);
+    }
+
+    fn on_timer(&mut self, key: u64, _: &mut Outbox<'_, P>) {
+        self.calls.expired(key);
+    }
+
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        while self.large.tend(out).is_some() {}
     }
 
     fn on_send_done(
         &mut self,
         peer: PeerId,
-        _token: u64,
+        token: u64,
         result: Result<(), Status>,
         out: &mut Outbox<'_, P>,
     ) {
-        if result.is_ok() {
+        let read = self.large.read(out, token, result);
+        if read.is_none() && result.is_ok() {
             self.ask(peer, SendOp::Send, out);
         }
     }
