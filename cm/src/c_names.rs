@@ -55,8 +55,9 @@
 //! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`Provider::alloc_pd`], [`Fabric::dealloc_pd`]: a handle on
 //!   a device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
 //!   [`SrqInit::pd`] name another
-//! - `ibv_alloc_td`, `ibv_alloc_parent_domain`: [`doorbell_engine::provider::Sharing::Exclusive`]
-//!   says the same
+//! - `ibv_alloc_td`, `ibv_dealloc_td`: [`Provider::alloc_td`], [`Fabric::dealloc_td`] or dropped
+//! - `ibv_alloc_parent_domain`: [`Provider::alloc_parent_domain`], without allocators of one's own;
+//!   a handle, given up and named as that of a protection domain
 //! - `ibv_reg_mr`, `ibv_dereg_mr`: [`Provider::register`]; dropped. Safely [`Buffer`] and
 //!   [`Exposed`]
 //! - `ibv_rereg_mr`: [`Provider::reregister`], with a [`Rereg`]; safely [`Exposed::reregister`]

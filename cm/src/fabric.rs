@@ -73,6 +73,22 @@ pub trait Fabric: Provider {
         Err(InUse { cause, back: self })
     }
 
+    /// Gives up a thread domain, or one more handle on it (`ibv_dealloc_td`); dropping it does so,
+    /// too.
+    ///
+    /// # Errors
+    /// `Busy`: other handles are there, or a parent domain names it; it comes back.
+    fn dealloc_td(td: Self::Td) -> Result<(), InUse<Self::Td>> {
+        let others = Self::td_users(&td).saturating_sub(1);
+        if others == 0 {
+            return Ok(());
+        }
+        let answer = format!("{others} others have it or name it (QX-15)");
+        let cause = CmError::new(Code::Busy, "give up a thread domain", answer)
+            .cure("give up its parent domains first");
+        Err(InUse { cause, back: td })
+    }
+
     /// Makes a queue pair that belongs to no id, in RESET (`ibv_create_qp`).
     ///
     /// # Errors

@@ -36,7 +36,7 @@ use doorbell_engine::error::{Code, SetupError};
 use doorbell_engine::event::AsyncEvent;
 use doorbell_engine::provider::soft::{
     FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftPollerEx, SoftQp,
-    SoftRegion, SoftSrq, SoftWindow, SoftWq, SoftXrcd,
+    SoftRegion, SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
 };
 use doorbell_engine::provider::{
     Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Provider, Rereg, Reregistered,
@@ -159,6 +159,7 @@ impl Provider for SoftDevice {
     type Window = SoftWindow;
     type Qp = SoftQp;
     type Xrcd = SoftXrcd;
+    type Td = SoftTd;
     type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
@@ -167,6 +168,20 @@ impl Provider for SoftDevice {
 
     fn alloc_pd(&self) -> Result<SoftDevice, SetupError> {
         Ok(SoftDevice(self.0.clone(), self.1.alloc_pd()?))
+    }
+
+    #[expect(unsafe_code, reason = "passes the promise on")]
+    unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.1.alloc_td() }
+    }
+
+    fn td_users(td: &SoftTd) -> usize {
+        Soft::td_users(td)
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<SoftDevice, SetupError> {
+        Ok(SoftDevice(self.0.clone(), self.1.alloc_parent_domain(td)?))
     }
 
     fn is_same_device(&self, other: &SoftDevice) -> bool {

@@ -28,6 +28,7 @@ mod many;
 mod migrate;
 mod one_sided;
 mod options;
+mod parents;
 mod processes;
 mod promises;
 mod queues;

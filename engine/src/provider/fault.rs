@@ -106,6 +106,7 @@ impl<P: Provider> Provider for Fault<P> {
     type Window = P::Window;
     type Qp = FaultQp<P>;
     type Xrcd = P::Xrcd;
+    type Td = P::Td;
     type Ah = P::Ah;
 
     fn caps(&self) -> &Caps {
@@ -114,6 +115,19 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn alloc_pd(&self) -> Result<Fault<P>, SetupError> {
         Ok(Fault { inner: self.inner.alloc_pd()?, dice: self.dice.clone() })
+    }
+
+    unsafe fn alloc_td(&self) -> Result<P::Td, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.alloc_td() }
+    }
+
+    fn td_users(td: &P::Td) -> usize {
+        P::td_users(td)
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&P::Td>) -> Result<Fault<P>, SetupError> {
+        Ok(Fault { inner: self.inner.alloc_parent_domain(td)?, dice: self.dice.clone() })
     }
 
     fn is_same_device(&self, other: &Fault<P>) -> bool {

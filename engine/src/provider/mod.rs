@@ -82,6 +82,10 @@ pub struct Caps {
     pub rd_atomic_max: u8,
     /// Extended reliable connections are there (section 2.10).
     pub xrc: bool,
+    /// There are parent domains ([`Provider::alloc_parent_domain`]).
+    pub parent_domains: bool,
+    /// There are thread domains ([`Provider::alloc_td`]).
+    pub thread_domains: bool,
     /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
     pub comp_vectors: u32,
     /// Fields that completions can be asked for ([`Provider::create_cq_ex`]).
@@ -107,6 +111,8 @@ impl Caps {
             inline_max: 0,
             rd_atomic_max: 0,
             xrc: false,
+            parent_domains: false,
+            thread_domains: false,
             comp_vectors: 0,
             wc_fields: WcFields::empty(),
             cq_flags: CqFlags::empty(),
@@ -160,6 +166,9 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// A domain of extended reliable connections.
     type Xrcd: Clone + Send + Sync + 'static;
 
+    /// A thread domain.
+    type Td: Clone + Send + Sync + 'static;
+
     /// The way to a port or a multicast group, for datagrams.
     type Ah: AddressHandle + Clone + Send + Sync + 'static;
 
@@ -174,6 +183,31 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// # Errors
     /// The device's limit.
     fn alloc_pd(&self) -> Result<Self, SetupError>;
+
+    /// Makes a thread domain (`ibv_alloc_td`): a promise for which some devices leave out locks and
+    /// give a doorbell of its own. It goes with the parent domains that name it.
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none ([`Caps::thread_domains`]).
+    ///
+    /// # Safety
+    /// Whatever is made on parent domains that name it, all of that together, is used by one thread
+    /// at a time: posted to, polled, changed and dropped.
+    #[expect(unsafe_code, reason = "devices rely on the promise")]
+    unsafe fn alloc_td(&self) -> Result<Self::Td, SetupError>;
+
+    /// Handles on a thread domain, and the parent domains that name it.
+    fn td_users(td: &Self::Td) -> usize;
+
+    /// Makes a parent domain (`ibv_alloc_parent_domain`): another handle on the protection domain
+    /// of this one, which stands for that in every call. What is made on it is under the thread
+    /// domain's promise: queue pairs, shared receive queues, and extended completion queues. The
+    /// protection domain goes after it.
+    ///
+    /// # Errors
+    /// `NotSupported`: the device has none ([`Caps::parent_domains`]); `Invalid`: the thread domain
+    /// is another device's.
+    fn alloc_parent_domain(&self, td: Option<&Self::Td>) -> Result<Self, SetupError>;
 
     /// True if both are handles on one device: what is made through one goes with what is made
     /// through the other, but for protection domains.

@@ -68,6 +68,7 @@ pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
+pub use self::pd::SoftTd;
 pub use self::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
@@ -296,6 +297,7 @@ impl Provider for Soft {
     type Window = SoftWindow;
     type Qp = SoftQp;
     type Xrcd = SoftXrcd;
+    type Td = SoftTd;
     type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
@@ -304,6 +306,22 @@ impl Provider for Soft {
 
     fn alloc_pd(&self) -> Result<Soft, SetupError> {
         Ok(Soft { pd: Pd::new(&self.nic)?, ..self.clone() })
+    }
+
+    unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
+        Ok(SoftTd::new(&self.nic))
+    }
+
+    fn td_users(td: &SoftTd) -> usize {
+        td.users()
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<Soft, SetupError> {
+        if td.is_some_and(|td| !Arc::ptr_eq(&td.nic, &self.nic)) {
+            let answer = "the thread domain is of another device";
+            return Err(SetupError::new(Code::Invalid, "a parent domain", answer));
+        }
+        Ok(Soft { pd: self.pd.within_parent(td), ..self.clone() })
     }
 
     fn is_same_device(&self, other: &Soft) -> bool {

@@ -63,6 +63,7 @@ impl Nic {
         caps.rd_atomic_max = ASKS_MAX as u8;
         caps.xrc = true;
         caps.rereg = ReregFlags::all();
+        (caps.parent_domains, caps.thread_domains) = (true, true);
         caps.comp_vectors = 1;
         caps.wc_fields = WcFields::all();
         caps.cq_flags = CqFlags::all();

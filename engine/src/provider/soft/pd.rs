@@ -1,4 +1,4 @@
-//! Protection domains: what belongs to one, and to which.
+//! Protection domains: what belongs to one, and to which. And the domains around them.
 
 use std_alloc::sync::Arc;
 
@@ -9,7 +9,35 @@ use crate::error::{Code, SetupError};
 /// A protection domain. All that belongs to it holds a clone, so its number is never another's
 /// while anything of it is there; nor later: numbers do not come back.
 #[derive(Clone, Default)]
-pub(super) struct Pd(Arc<PdMark>);
+pub(super) struct Pd {
+    mark: Arc<PdMark>,
+    parent: Option<Arc<Parent>>,
+}
+
+/// A parent domain around it: to the device the same, but what is made through it is counted by
+/// itself.
+struct Parent {
+    _td: Option<SoftTd>,
+}
+
+/// A thread domain of the soft device. Whoever has one has promised to use what is made on its
+/// parent domains from one thread at a time. This device has no use for that: its locks are those
+/// of completion queues, and [`crate::provider::Sharing`] says who needs none.
+#[derive(Clone)]
+pub struct SoftTd {
+    pub(super) nic: Arc<Nic>,
+    life: Arc<()>,
+}
+
+impl SoftTd {
+    pub(super) fn new(nic: &Arc<Nic>) -> SoftTd {
+        SoftTd { nic: nic.clone(), life: Arc::new(()) }
+    }
+
+    pub(super) fn users(&self) -> usize {
+        Arc::strong_count(&self.life)
+    }
+}
 
 impl Pd {
     /// A new one.
@@ -18,15 +46,24 @@ impl Pd {
             SetupError::new(Code::NoMemory, "a protection domain", "all numbers have been used")
                 .cure("open the device anew")
         })?;
-        Ok(Pd(Arc::new(mark)))
+        Ok(Pd { mark: Arc::new(mark), parent: None })
+    }
+
+    /// The same, within a parent domain.
+    pub(super) fn within_parent(&self, td: Option<&SoftTd>) -> Pd {
+        let parent = Parent { _td: td.cloned() };
+        Pd { mark: self.mark.clone(), parent: Some(Arc::new(parent)) }
     }
 
     pub(super) fn mark(&self) -> PdMark {
-        *self.0
+        *self.mark
     }
 
-    /// How many hold it.
+    /// How many hold it; of a parent domain, that one.
     pub(super) fn users(&self) -> usize {
-        Arc::strong_count(&self.0)
+        match &self.parent {
+            Some(parent) => Arc::strong_count(parent),
+            None => Arc::strong_count(&self.mark),
+        }
     }
 }

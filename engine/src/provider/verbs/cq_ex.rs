@@ -83,6 +83,10 @@ unsafe fn call_with(
     if !init.flags.is_empty() {
         attr.comp_mask = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
     }
+    if device.is_parent() {
+        attr.comp_mask |= ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
+        attr.parent_domain = device.pd();
+    }
     // SAFETY: the context is open, the mask names what is set; the caller vouches for the rest.
     unsafe { call(device.context(), &raw mut attr) }
 }

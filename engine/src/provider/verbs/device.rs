@@ -16,6 +16,7 @@ use std_alloc::vec::Vec;
 
 use super::cq_ex;
 use super::front::XrcCalls;
+use super::parent::{self, VerbsTd};
 use super::region;
 use super::shim::{errno, errno_text, from_c, refused};
 use super::wake::never_block;
@@ -61,6 +62,8 @@ pub(super) struct Device {
     common_xrcd: Mutex<DefaultXrcd>,
     /// The device as it was opened, of one with a further domain.
     root: Option<Arc<Device>>,
+    /// Of a parent domain: what goes after it.
+    parent: Option<(Arc<Device>, Option<VerbsTd>)>,
 }
 
 // SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
@@ -154,16 +157,14 @@ impl Verbs {
         let pd = unsafe { ibv_alloc_pd(root.context()) };
         let asked = format!("a protection domain on {}", self.name());
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
-        Ok(Verbs(Arc::new(Device {
-            pd,
-            context: root.context,
-            ops: root.ops,
-            caps: root.caps.clone(),
-            ports: root.ports,
-            events_ready: root.events_ready,
-            common_xrcd: Mutex::default(),
-            root: Some(root.clone()),
-        })))
+        Ok(Verbs(Arc::new(root.with_pd(pd, None))))
+    }
+
+    /// The same protection domain within a parent domain.
+    pub(super) fn new_parent(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
+        let base = self.0.parent.as_ref().map_or(&self.0, |(base, _)| base);
+        let parent = Some((base.clone(), td.cloned()));
+        Ok(Verbs(Arc::new(self.0.root().with_pd(parent::alloc(base, td)?, parent))))
     }
 
     /// Handles on its protection domain, and what belongs to that; for the first domain, also the
@@ -250,14 +251,46 @@ impl Device {
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
         let common_xrcd = Mutex::default();
         let root = None;
-        let mut device = Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root };
+        let parent = None;
+        let mut device =
+            Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root, parent };
         (device.caps.wc_fields, device.caps.cq_flags) = cq_ex::offered(&device);
+        (device.caps.parent_domains, device.caps.thread_domains) = parent::offered(&device);
         Ok(device)
     }
 
     /// The device as it was opened: what belongs to no domain is its.
     pub(super) fn root(self: &Arc<Device>) -> &Arc<Device> {
         self.root.as_ref().unwrap_or(self)
+    }
+
+    /// What extended completion queues are made on: a parent domain, or else the device.
+    pub(super) fn cq_home(self: &Arc<Device>) -> &Arc<Device> {
+        if self.is_parent() { self } else { self.root() }
+    }
+
+    /// True of a parent domain.
+    pub(super) fn is_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Another of this device, with that domain.
+    fn with_pd(
+        self: &Arc<Device>,
+        pd: NonNull<ibv_pd>,
+        parent: Option<(Arc<Device>, Option<VerbsTd>)>,
+    ) -> Device {
+        Device {
+            pd,
+            context: self.context,
+            ops: self.ops,
+            caps: self.caps.clone(),
+            ports: self.ports,
+            events_ready: self.events_ready,
+            common_xrcd: Mutex::default(),
+            root: Some(self.clone()),
+            parent,
+        }
     }
 
     pub(super) fn events_ready(&self) -> bool {

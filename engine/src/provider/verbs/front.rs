@@ -10,8 +10,9 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use rdma_sys::{
-    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_parent_domain_init_attr, ibv_pd, ibv_qp,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd,
+    ibv_xrcd_init_attr, verbs_context,
 };
 
 /// What `abi_compat` is where there is a front part (`__VERBS_ABI_IS_EXTENDED`).
@@ -35,6 +36,37 @@ pub(super) type CreateCqEx =
 pub(super) unsafe fn create_cq_ex(context: NonNull<ibv_context>) -> Option<CreateCqEx> {
     // SAFETY: the caller vouches for the context; the part from the field on is there.
     unsafe { (*whole(context, offset_of!(verbs_context, create_cq_ex))?.as_ptr()).create_cq_ex }
+}
+
+/// What thread domains and parent domains take.
+#[derive(Clone, Copy)]
+pub(super) struct TdCalls {
+    pub(super) alloc_td:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td,
+    pub(super) dealloc_td: unsafe extern "C" fn(*mut ibv_td) -> c_int,
+    pub(super) alloc_parent_domain:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+}
+
+impl TdCalls {
+    /// Those of a context; `None` if its library or its driver lacks one.
+    ///
+    /// # Safety
+    /// The context is open.
+    pub(super) unsafe fn of(context: NonNull<ibv_context>) -> Option<TdCalls> {
+        // The one that lies farthest in front, before both others.
+        const FIRST: usize = offset_of!(verbs_context, alloc_parent_domain);
+        // SAFETY: the caller vouches for the context.
+        let whole = unsafe { whole(context, FIRST) }?.as_ptr();
+        // SAFETY: the part from the first of these fields on is there.
+        unsafe {
+            Some(TdCalls {
+                alloc_td: (*whole).alloc_td?,
+                dealloc_td: (*whole).dealloc_td?,
+                alloc_parent_domain: (*whole).alloc_parent_domain?,
+            })
+        }
+    }
 }
 
 /// What extended reliable connections take.
@@ -155,6 +187,13 @@ mod tests {
             offset_of!(verbs_context, create_srq_ex),
             offset_of!(verbs_context, open_xrcd),
             offset_of!(verbs_context, close_xrcd),
+            offset_of!(verbs_context, sz),
+        ];
+        assert!(at.is_sorted());
+        let at = [
+            offset_of!(verbs_context, alloc_parent_domain),
+            offset_of!(verbs_context, dealloc_td),
+            offset_of!(verbs_context, alloc_td),
             offset_of!(verbs_context, sz),
         ];
         assert!(at.is_sorted());

@@ -13,6 +13,7 @@ mod cq_ex;
 mod device;
 mod extended;
 mod front;
+mod parent;
 mod qp;
 mod region;
 mod send;
@@ -28,6 +29,7 @@ pub use self::cq::{VerbsCq, VerbsPoller};
 pub use self::cq_ex::VerbsPollerEx;
 pub use self::device::Verbs;
 pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
+pub use self::parent::VerbsTd;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::spread::{VerbsIndTable, VerbsWq};
@@ -54,6 +56,7 @@ impl Provider for Verbs {
     type Window = VerbsWindow;
     type Qp = VerbsQp;
     type Xrcd = VerbsXrcd;
+    type Td = VerbsTd;
     type Ah = VerbsAh;
 
     fn caps(&self) -> &Caps {
@@ -62,6 +65,19 @@ impl Provider for Verbs {
 
     fn alloc_pd(&self) -> Result<Verbs, SetupError> {
         self.new_pd()
+    }
+
+    #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
+    unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
+        VerbsTd::new(self.device().root())
+    }
+
+    fn td_users(td: &VerbsTd) -> usize {
+        td.users()
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
+        self.new_parent(td)
     }
 
     fn is_same_device(&self, other: &Verbs) -> bool {
@@ -93,7 +109,7 @@ impl Provider for Verbs {
     }
 
     fn create_cq_ex(&self, init: &CqInit) -> Result<(VerbsCq, VerbsPollerEx), SetupError> {
-        let cq = VerbsCq::new(self.device().root(), init, true)?;
+        let cq = VerbsCq::new(self.device().cq_home(), init, true)?;
         Ok((cq.clone(), VerbsPollerEx::new(cq, init.fields)))
     }
 
