@@ -33,6 +33,7 @@ mod models;
 mod nic;
 mod path;
 mod pd;
+mod poller;
 mod qp;
 mod raw;
 mod reach;
@@ -69,32 +70,31 @@ pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::pd::SoftTd;
+pub use self::poller::{SoftCq, SoftPoller};
 pub use self::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
 pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
 pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 
-use self::cq::{Arm, CompletionQueue, Queued, Stamps};
+use self::cq::{CompletionQueue, Stamps};
 use self::domain::{Command, Domain, Owned};
 use self::nic::Nic;
 use self::path::Groups;
 use self::pd::Pd;
+use self::poller::CqPlace;
 use self::qp::{QpContext, QpParts, State};
 use self::recvq::RecvQueue;
 use self::region::{BOUND_BY_CALL, bound_kind};
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
-use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::wake::Bell;
 use crate::provider::{
-    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, Polled, Poller, Provider, Qp,
-    QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
+    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, Provider, Qp, QpCaps, QpType,
+    Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
-
-/// Work one poll of the shared domain does at most.
-const SHARED_BUDGET: usize = 256;
 
 /// What the device asks of the system it runs on.
 #[derive(Clone, Copy)]
@@ -457,117 +457,6 @@ fn check_depth(what: &str, depth: u32, max: u32) -> Result<(), SetupError> {
         ));
     }
     Ok(())
-}
-
-/// A completion queue of the soft device.
-#[derive(Clone)]
-pub struct SoftCq {
-    domain: Arc<Domain>,
-    index: usize,
-    /// Rung by other threads that put an entry in, in the shared domain.
-    bell: Option<Bell>,
-    /// Gives itself back with the last handle.
-    place: Arc<CqPlace>,
-}
-
-/// A completion queue's place in its domain, given back when nobody has a handle on it.
-struct CqPlace {
-    nic: Arc<Nic>,
-    domain: Arc<Domain>,
-    index: usize,
-}
-
-impl Drop for CqPlace {
-    fn drop(&mut self) {
-        self.domain.remove_cq(self.index);
-    }
-}
-
-/// The reader of a [`SoftCq`]; polling it is what moves messages.
-pub struct SoftPoller {
-    cq: SoftCq,
-}
-
-impl Poller for SoftPoller {
-    #[inline(always)]
-    fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let domain = &*self.cq.domain;
-        if domain.sharing() == Sharing::Shared {
-            return self.poll_shared(out);
-        }
-        // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
-        // this thread by the contract of `Qp::post`.
-        unsafe { domain.alone().poll(out) }
-    }
-
-    #[inline(always)]
-    fn poll_one(&mut self) -> Polled {
-        let domain = &*self.cq.domain;
-        if domain.sharing() == Sharing::Shared {
-            return Polled::More;
-        }
-        // SAFETY: as in `poll`.
-        unsafe { domain.alone().poll_one() }
-    }
-
-    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
-        let domain = &self.cq.domain;
-        if domain.sleeper.bell.is_none() {
-            let answer = "this device was opened without bells";
-            return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
-        }
-        let arm = if solicited { Arm::Solicited } else { Arm::Any };
-        let index = self.cq.index;
-        // SAFETY: `enter` locks a shared domain; on another this is the one reader.
-        unsafe {
-            domain.enter(|inside| match domain.sharing() {
-                Sharing::Shared => inside.arm(index, arm),
-                Sharing::Exclusive => inside.fall_asleep(),
-            });
-        }
-        Ok(())
-    }
-
-    fn wake_fds(&self) -> Option<WakeFds> {
-        let device = self.cq.domain.sleeper.bell.as_ref()?.fd();
-        Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
-    }
-
-    fn woken(&mut self) -> bool {
-        let (domain, index) = (&self.cq.domain, self.cq.index);
-        for bell in [&domain.sleeper.bell, &self.cq.bell].into_iter().flatten() {
-            bell.clear();
-        }
-        // SAFETY: as in `arm`.
-        unsafe {
-            domain.enter(|inside| match domain.sharing() {
-                Sharing::Shared => inside.attend_wake(index, SHARED_BUDGET),
-                Sharing::Exclusive => {
-                    inside.wake_up();
-                    true
-                }
-            })
-        }
-    }
-
-    fn bell(&self) -> Option<Bell> {
-        self.cq.domain.sleeper.bell.clone()
-    }
-}
-
-impl SoftPoller {
-    #[inline(never)]
-    fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
-        let index = self.cq.index;
-        // SAFETY: `enter` locks a shared domain.
-        unsafe {
-            self.cq.domain.enter(|inside| {
-                inside.progress(&mut Queued { budget: SHARED_BUDGET });
-                inside.attend_overruns();
-                inside.take_completions(index, out)
-            })
-        }
-    }
 }
 
 /// A queue pair of the soft device.

@@ -23,7 +23,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
-use crate::provider::{Region, Srq};
+use crate::provider::{Poller, Region, Srq};
 use crate::wr::{SendFlags, SendOp, Sge};
 
 std::thread_local! {

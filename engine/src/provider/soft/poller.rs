@@ -1,0 +1,126 @@
+//! Completion queues, as their owners hold them, and their readers.
+#![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
+
+use std_alloc::sync::Arc;
+
+use super::cq::{Arm, Queued};
+use super::domain::Domain;
+use super::nic::Nic;
+use crate::error::{Code, SetupError};
+use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::{Polled, Poller, Sharing};
+use crate::wc::Wc;
+
+/// Work one poll of the shared domain does at most.
+pub(super) const SHARED_BUDGET: usize = 256;
+
+/// A completion queue of the soft device.
+#[derive(Clone)]
+pub struct SoftCq {
+    pub(super) domain: Arc<Domain>,
+    pub(super) index: usize,
+    /// Rung by other threads that put an entry in, in the shared domain.
+    pub(super) bell: Option<Bell>,
+    /// Gives itself back with the last handle.
+    pub(super) place: Arc<CqPlace>,
+}
+
+/// A completion queue's place in its domain, given back when nobody has a handle on it.
+pub(super) struct CqPlace {
+    pub(super) nic: Arc<Nic>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) index: usize,
+}
+
+impl Drop for CqPlace {
+    fn drop(&mut self) {
+        self.domain.remove_cq(self.index);
+    }
+}
+
+/// The reader of a [`SoftCq`]; polling it is what moves messages.
+pub struct SoftPoller {
+    pub(super) cq: SoftCq,
+}
+
+impl Poller for SoftPoller {
+    #[inline(always)]
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return self.poll_shared(out);
+        }
+        // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
+        // this thread by the contract of `Qp::post`.
+        unsafe { domain.alone().poll(out) }
+    }
+
+    #[inline(always)]
+    fn poll_one(&mut self) -> Polled {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return Polled::More;
+        }
+        // SAFETY: as in `poll`.
+        unsafe { domain.alone().poll_one() }
+    }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        let domain = &self.cq.domain;
+        if domain.sleeper.bell.is_none() {
+            let answer = "this device was opened without bells";
+            return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
+        }
+        let arm = if solicited { Arm::Solicited } else { Arm::Any };
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain; on another this is the one reader.
+        unsafe {
+            domain.enter(|inside| match domain.sharing() {
+                Sharing::Shared => inside.arm(index, arm),
+                Sharing::Exclusive => inside.fall_asleep(),
+            });
+        }
+        Ok(())
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        let device = self.cq.domain.sleeper.bell.as_ref()?.fd();
+        Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
+    }
+
+    fn woken(&mut self) -> bool {
+        let (domain, index) = (&self.cq.domain, self.cq.index);
+        for bell in [&domain.sleeper.bell, &self.cq.bell].into_iter().flatten() {
+            bell.clear();
+        }
+        // SAFETY: as in `arm`.
+        unsafe {
+            domain.enter(|inside| match domain.sharing() {
+                Sharing::Shared => inside.attend_wake(index, SHARED_BUDGET),
+                Sharing::Exclusive => {
+                    inside.wake_up();
+                    true
+                }
+            })
+        }
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.cq.domain.sleeper.bell.clone()
+    }
+}
+
+impl SoftPoller {
+    #[inline(never)]
+    fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain.
+        unsafe {
+            self.cq.domain.enter(|inside| {
+                inside.progress(&mut Queued { budget: SHARED_BUDGET });
+                inside.attend_overruns();
+                inside.take_completions(index, out)
+            })
+        }
+    }
+}
