@@ -582,8 +582,33 @@ impl<F: Fabric> Id<F> {
     /// Posts sends in order with one doorbell. What was taken leaves `list`; on an error the rest
     /// stays in it (PL-1).
     ///
+    /// One call is a batch: it is never open, so that nobody else can post in between:
+    /// ```
+    /// use doorbell_cm::{Id, SendRequest, soft::SoftDevice};
+    ///
+    /// type List = Vec<SendRequest<SoftDevice>>;
+    /// fn both(id: &mut Id<SoftDevice>, one: &mut List, two: &mut List) {
+    ///     std::thread::scope(|scope| scope.spawn(|| id.post_sends(one)).join()).ok();
+    ///     std::thread::scope(|scope| scope.spawn(|| id.post_sends(two)).join()).ok();
+    /// }
+    /// ```
+    /// Two at once cannot be said (PL-4):
+    /// ```compile_fail,E0499
+    /// use doorbell_cm::{Id, SendRequest, soft::SoftDevice};
+    ///
+    /// type List = Vec<SendRequest<SoftDevice>>;
+    /// fn both(id: &mut Id<SoftDevice>, one: &mut List, two: &mut List) {
+    ///     std::thread::scope(|scope| {
+    ///         scope.spawn(|| id.post_sends(one));
+    ///         scope.spawn(|| id.post_sends(two));
+    ///     });
+    /// }
+    /// ```
+    ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for a length beyond a buffer.
+    /// See [`doorbell_engine::wr::PostCause`]. A list that cannot be built posts nothing:
+    /// `Device(14)` (EFAULT) for a length beyond a buffer, `Malformed` for an operation that only
+    /// another call can post.
     pub fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         match &mut self.qp {
             Some(qp) => qp.post_sends(list),

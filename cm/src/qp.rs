@@ -210,6 +210,11 @@ impl<F: Fabric> QpInit<F> {
             }
             (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
             (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
+            _ if self.kind == QpType::XrcRecv
+                && (self.send_cq.is_some() || self.recv_cq.is_some()) =>
+            {
+                "its shared receive queues have the completion queues (QP-7)"
+            }
             _ if self.kind == QpType::XrcRecv && self.ex.attr().comp_mask() != AttrMask::PD => {
                 "it has a domain, and none of the other fields (QX-5)"
             }

@@ -25,6 +25,9 @@ cases! {
     cm_12_it_meets_an_id_with_a_queue_pair
     init_qp_attr_knows_no_other_states_and_is_not_early
     cm_16_the_ack_timeout_shows_in_a_query
+    rc_02_timeouts_have_five_bits_and_retries_three
+    rc_02_a_peer_that_is_gone_ends_a_send_with_status_12
+    rc_03_packet_numbers_have_24_bits_and_wrap
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -76,10 +79,22 @@ fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -
 /// Two ids that connect these, which are in RESET.
 pub(crate) fn joined<F: Fabric>(
     bed: &Bed<F>,
-    [left, right]: [ExternalQp<F>; 2],
+    qps: [ExternalQp<F>; 2],
     asks: &ConnParam<'_>,
     grants: &ConnParam<'_>,
 ) -> [Side<F>; 2] {
+    joined_by(bed, qps, asks, grants, |qp, id| up(qp, id))
+}
+
+/// The same, taken to RTS in another way.
+fn joined_by<F: Fabric>(
+    bed: &Bed<F>,
+    [left, right]: [ExternalQp<F>; 2],
+    asks: &ConnParam<'_>,
+    grants: &ConnParam<'_>,
+    up: impl Fn(&mut ExternalQp<F>, &mut Id<F>) + Sync,
+) -> [Side<F>; 2] {
+    let up = &up;
     let (mut listener, addr) = bed.listener(None);
     let mut one = (bare(bed, addr), left);
     thread::scope(|scope| {
@@ -288,4 +303,89 @@ fn cm_16_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
         assert_eq!(theirs.state, Some(QpState::Rts));
         assert_ne!(theirs.timeout, Some(21), "each side has its own");
     });
+}
+
+/// Takes a queue pair to RTS with changed fields.
+fn up_as<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, change: impl Fn(QpFields) -> QpFields) {
+    for state in [QpState::Rtr, QpState::Rts] {
+        let fields = id.init_qp_attr(state).expect("what it needs");
+        qp.modify(&change(fields)).expect("a way of the table");
+    }
+}
+
+/// A timeout of two milliseconds (4.096 us, nine times doubled).
+const QUICK: u8 = 9;
+
+fn rc_02_timeouts_have_five_bits_and_retries_three<F: Fabric>(bed: &Bed<F>) {
+    let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
+    let [(_, mut left), (_, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
+        go(qp, id, QpState::Rtr);
+        let good = id.init_qp_attr(QpState::Rts).expect("what it needs");
+        let good = QpFields { timeout: Some(QUICK), retry_cnt: Some(2), ..good };
+        for (timeout, retry_cnt) in [(32, 2), (QUICK, 8), (255, 255)] {
+            let (timeout, retry_cnt) = (Some(timeout), Some(retry_cnt));
+            let error = qp.modify(&QpFields { timeout, retry_cnt, ..good }).expect_err("refused");
+            assert_eq!((error.code(), qp.state()), (Code::Invalid, QpState::Rtr), "{error}");
+        }
+        qp.modify(&good).expect("within their bits");
+    });
+    for qp in [&left, &right] {
+        let fields = qp.query().expect("a query");
+        assert_eq!((fields.timeout, fields.retry_cnt), (Some(QUICK), Some(2)));
+    }
+    talk(bed, &mut left, &mut right);
+}
+
+fn rc_02_a_peer_that_is_gone_ends_a_send_with_status_12<F: Fabric>(bed: &Bed<F>) {
+    let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
+    let [(one, mut left), (two, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
+        up_as(qp, id, |fields| match fields.state {
+            // More than 6 may be without end (R4).
+            Some(QpState::Rts) => QpFields { timeout: Some(QUICK), retry_cnt: Some(1), ..fields },
+            _ => fields,
+        });
+    });
+    talk(bed, &mut left, &mut right);
+    drop((two, right));
+    left.post_send(bed.filled(8, 7), 8, SendOp::Send, SIGNALED).expect("it does not know yet");
+    left.post_send(bed.filled(8, 8), 8, SendOp::Send, SIGNALED).expect("nor now");
+    let first = left.next_send(SOON).expect("it ends");
+    assert_eq!(first.status, Status::RetryExceeded);
+    assert_eq!(left.next_send(SOON).expect("so does the next").status, Status::Flushed);
+    assert_eq!(left.state(), QpState::Err);
+    drop(one);
+}
+
+fn rc_03_packet_numbers_have_24_bits_and_wrap<F: Fabric>(bed: &Bed<F>) {
+    /// The second packet has the last number.
+    const FIRST: u32 = 0x00ff_fffe;
+    const LEN: usize = 5000;
+    let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
+    let [(_, mut left), (_, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
+        let beyond =
+            QpFields { rq_psn: Some(1 << 24), ..id.init_qp_attr(QpState::Rtr).expect("fields") };
+        assert_eq!(qp.modify(&beyond).expect_err("25 bits").code(), Code::Invalid);
+        up_as(qp, id, |fields| QpFields {
+            // The soft device knows its peer by the number that is expected first.
+            rq_psn: fields.rq_psn.map(|psn| if bed.is_strict() { psn } else { FIRST }),
+            sq_psn: fields.sq_psn.map(|_| FIRST),
+            ..fields
+        });
+    });
+    for round in 0..4 {
+        let exchange = |from: &mut ExternalQp<F>, to: &mut ExternalQp<F>| {
+            to.post_recv(bed.filled(LEN, 0)).expect("a receive");
+            from.post_send(bed.filled(LEN, round), LEN, SendOp::Send, SIGNALED).expect("a send");
+            let message = to.next_recv(SOON).expect("a message").ok().expect("well");
+            assert_eq!(message.bytes(), [round; LEN]);
+            from.next_send(SOON).expect("sent").ok().expect("well");
+        };
+        exchange(&mut left, &mut right);
+        exchange(&mut right, &mut left);
+    }
+    if !bed.is_strict() {
+        // It tells the number that it expects next.
+        let next = left.query().expect("a query").rq_psn.expect("a number");
+        assert!(next < 64, "{next} is behind the last number");
+    }
 }

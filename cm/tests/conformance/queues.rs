@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use doorbell_cm::{CompletionQueue, ConnParam, Fabric, Id, PortSpace, QpInit};
+use doorbell_cm::{
+    AddrInfo, CompletionQueue, ConnParam, Endpoint, Fabric, Hints, Id, PortSpace, QpInit,
+};
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::{AttrMask, SendOps};
 use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
 
@@ -15,9 +18,11 @@ cases! {
     qp_05_memory_of_the_device_serves_all_its_ids
     qp_06_missing_completion_queues_are_made
     qp_06_a_given_completion_queue_serves_both_directions_and_several_ids
+    qp_07_an_id_has_no_second_completion_queue_of_a_kind
     qp_08_a_queue_of_nothing_is_refused
     qp_10_capacities_come_back_and_qx_11_are_no_less
     qp_11_an_id_holds_one_queue_pair
+    qp_19_the_extended_call_keeps_the_rules_of_the_other
     qp_20_both_sides_may_send_once_connected
     qp_22_disconnect_flushes_the_own_side_and_leaves_the_peers
 }
@@ -77,6 +82,33 @@ fn qp_06_a_given_completion_queue_serves_both_directions_and_several_ids<F: Fabr
     }
 }
 
+fn qp_07_an_id_has_no_second_completion_queue_of_a_kind<F: Fabric>(bed: &Bed<F>) {
+    let of = |cq: Option<&CompletionQueue<F>>| cq.map(|cq| cq.id(&bed.fabric));
+    let mut one = bed.active(bed.at(7), &bed.small());
+    let own = (of(one.send_cq()), of(one.recv_cq()));
+    assert!(own.0.is_some() && own.1.is_some() && own.0 != own.1);
+    let other = CompletionQueue::new(&bed.fabric, 8).expect("a completion queue");
+    for init in [bed.small().send_cq(&other), bed.small().recv_cq(&other)] {
+        assert_eq!(one.create_qp(&init).expect_err("it has them").code(), Code::Invalid);
+        assert_eq!((of(one.send_cq()), of(one.recv_cq())), own);
+    }
+    one.destroy_qp().expect("nothing is in its way");
+    assert_eq!((of(one.send_cq()), of(one.recv_cq())), (None, None), "they went along");
+    one.create_qp(&bed.small().send_cq(&other).recv_cq(&other)).expect("with that for both");
+    assert_eq!((of(one.send_cq()), of(one.recv_cq())), (of(Some(&other)), of(Some(&other))));
+    drop(one);
+    if bed.fabric.caps().xrc {
+        let info = AddrInfo::of(bed.at(0), &Hints::passive().xrc());
+        let mut target = Endpoint::create(&bed.fabric, &info, None).expect("an endpoint").into_id();
+        let own = target.create_srq(4).expect("a queue").cq().map(|cq| cq.id(&bed.fabric));
+        for init in [QpInit::xrc_recv().recv_cq(&other), QpInit::xrc_recv().send_cq(&other)] {
+            let error = target.create_qp(&init).expect_err("its shared queue has one");
+            assert_eq!(error.code(), Code::Invalid, "{error}");
+        }
+        assert_eq!(of(target.recv_cq()), own);
+    }
+}
+
 fn qp_08_a_queue_of_nothing_is_refused<F: Fabric>(bed: &Bed<F>) {
     let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
     id.resolve_addr(None, bed.at(7), SOON).expect("resolve");
@@ -101,6 +133,28 @@ fn qp_11_an_id_holds_one_queue_pair<F: Fabric>(bed: &Bed<F>) {
     let first = one.qp();
     assert_eq!(one.create_qp(&bed.small()).expect_err("has one").code(), Code::Invalid);
     assert_eq!(one.qp(), first);
+}
+
+/// With a field of the extended call on both sides, and the rules of QP-2, QP-5, QP-6, QP-8, QP-10
+/// and QP-11 all the same.
+fn qp_19_the_extended_call_keeps_the_rules_of_the_other<F: Fabric>(bed: &Bed<F>) {
+    let init = bed.small().send_ops_flags(SendOps::SEND);
+    assert_eq!(init.comp_mask(), AttrMask::PD | AttrMask::SEND_OPS_FLAGS, "the domain is always");
+    let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
+    assert_eq!(id.create_qp(&init).expect_err("unbound").code(), Code::Invalid, "QP-2");
+    id.resolve_addr(None, bed.at(7), SOON).expect("resolve");
+    let nothing = init.clone().send_wr(0);
+    assert_eq!(id.create_qp(&nothing).expect_err("of nothing").code(), Code::Invalid, "QP-8");
+    id.create_qp(&init).expect("bound now");
+    assert_eq!(id.create_qp(&init).expect_err("has one").code(), Code::Invalid, "QP-11");
+    let caps = id.qp().expect("a queue pair").1;
+    assert!(caps.send_wr >= 4 && caps.recv_wr >= 4 && caps.inline >= 16, "QP-10: {caps:?}");
+    assert!(id.send_cq().is_some() && id.recv_cq().is_some(), "QP-6");
+    let (mut one, mut two) = bed.pair(&init);
+    two.post_recv(bed.filled(8, 0)).expect("a receive into memory of the usual domain");
+    send(&mut one, bed.filled(8, 7));
+    assert_eq!(received(&mut two).bytes(), [7; 8], "QP-5");
+    sent(&mut one, &mut two).ok().expect("sent");
 }
 
 fn qp_20_both_sides_may_send_once_connected<F: Fabric>(bed: &Bed<F>) {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use doorbell_cm::{Fabric, Id, QpInit, SendRequest};
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
+use doorbell_engine::provider::{Access, Provider};
 use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+use doorbell_engine::wr::{Binding, PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, number, received, send, send_inline, sent};
 use crate::harness::skip;
@@ -22,6 +22,7 @@ cases! {
     sq_10_messages_of_every_size_arrive_whole
     pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs
     pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once
+    pl_04_a_batch_that_cannot_be_built_posts_nothing
     pl_05_a_full_receive_queue_takes_the_first_of_a_list
     rc_07_posts_keep_their_order_over_many_rounds
 }
@@ -191,6 +192,32 @@ fn pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once<F: Fabric
     for byte in 1..=4 {
         assert_eq!(received(&mut two).bytes(), [byte]);
         assert_eq!(number(&sent(&mut one, &mut two)), byte);
+    }
+}
+
+/// What a batch of calls latches and tells at its end is told here before the device hears of it.
+fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    let good = |byte| request(bed, byte, SendFlags::SIGNALED);
+    let window =
+        Binding { window: 0, region: 0, rkey: 0, addr: 0, length: 0, access: Access::empty() };
+    // One byte too long, and an operation for which there is another call.
+    let wrong =
+        [(2, SendOp::Send, PostCause::Device(14)), (1, SendOp::Bind(window), PostCause::Malformed)];
+    for (len, op, cause) in wrong {
+        for at in 0..3 {
+            let mut list: Vec<_> = (0..2).map(good).collect();
+            list.insert(at, SendRequest { len, op, ..good(9) });
+            let refused = one.post_sends(&mut list).expect_err("one is wrong");
+            assert_eq!((refused.cause, list.len()), (cause, 3), "{at}");
+        }
+    }
+    assert!(two.next_recv(A_WHILE).is_err(), "nothing was posted");
+    one.post_sends(&mut (0..4).map(good).collect()).expect("one that can be built");
+    for at in 0..4 {
+        assert_eq!(received(&mut two).bytes(), [at]);
+        assert_eq!(number(&sent(&mut one, &mut two)), at);
     }
 }
 
