@@ -50,8 +50,10 @@
 //!
 //! - `ibv_get_device_list`, `ibv_get_device_name`, `ibv_open_device`, `ibv_close_device`:
 //!   [`Device::named`], [`Device::name`]; dropped
-//! - `ibv_query_device`, `ibv_query_device_ex`, `ibv_query_port`: [`Provider::caps`]
-//! - `ibv_query_gid`, `ibv_query_pkey`: by the connection manager; [`AddressVector`] says which
+//! - `ibv_query_device`, `ibv_query_device_ex`: [`Provider::caps`], which prints as a table
+//! - `ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`: [`Provider::query_port`],
+//!   [`Provider::query_gid`], [`Provider::query_pkey`]; [`Fabric::source`] finds the GID of an
+//!   address
 //! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`Provider::alloc_pd`], [`Fabric::dealloc_pd`]: a handle on
 //!   a device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
 //!   [`SrqInit::pd`] name another
@@ -105,7 +107,8 @@
 //!   [`ExternalQp::destroy_flow`]; only by destination, or all
 //! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
 //!   as they are taken
-//! - `ibv_fork_init`: needless: mappings of regions are not inherited
+//! - `ibv_fork_init`: `Verbs::fork_init`, for kernels before 5.12; regions need none: no child gets
+//!   their memory, or it is shared and stays where it is
 //! - `ibv_wc_status_str`, `ibv_node_type_str`: the `Debug` of [`Status`]
 //! - `struct ibv_wc`, `struct ibv_send_wr`, `struct ibv_recv_wr`, `struct ibv_sge`: [`Wc`] and
 //!   [`Completion`], [`SendWr`] and [`SendRequest`], [`RecvWr`], [`Sge`]

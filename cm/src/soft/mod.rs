@@ -39,8 +39,8 @@ use doorbell_engine::provider::soft::{
     SoftRegion, SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
 };
 use doorbell_engine::provider::{
-    Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Provider, Rereg, Reregistered,
-    Sharing, WindowKind, WqFlags,
+    Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Gid, PortAttr, Provider, Rereg,
+    Reregistered, Sharing, WindowKind, WqFlags,
 };
 use doorbell_engine::wc::Wc;
 
@@ -164,6 +164,18 @@ impl Provider for SoftDevice {
 
     fn caps(&self) -> &Caps {
         self.1.caps()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        self.1.query_port(port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        self.1.query_gid(port, index)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        self.1.query_pkey(port, index)
     }
 
     fn alloc_pd(&self) -> Result<SoftDevice, SetupError> {

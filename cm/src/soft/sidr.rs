@@ -39,7 +39,8 @@ impl Core {
         // No device has a name with such a sign.
         let sign = match self.space {
             PortSpace::Tcp => "",
-            PortSpace::Udp | PortSpace::Ipoib => ".udp",
+            PortSpace::Udp => ".udp",
+            PortSpace::Ipoib => ".ipoib",
             PortSpace::Ib if self.kind.is_xrc() => ".xrc",
             PortSpace::Ib => ".ib",
         };

@@ -9,7 +9,7 @@ use doorbell_cm::{
     Hints, Id, PortSpace, QpFields, QpInit, QpState, Source, Target, UDP_QKEY, UdParam,
 };
 use doorbell_engine::error::Code;
-use doorbell_engine::provider::GRH_BYTES;
+use doorbell_engine::provider::{GRH_BYTES, QpType};
 use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
 
@@ -28,6 +28,7 @@ cases! {
     qp_04_a_queue_pair_of_datagrams_sends_at_once
     qp_14_queue_pairs_of_another_type_are_refused
     id_06_port_spaces_have_ports_of_their_own
+    id_06_ip_over_infiniband_is_a_space_of_datagrams
     ud_what_nobody_takes_is_dropped_in_silence
     ud_more_than_a_packet_is_refused
     ud_sends_only_datagrams
@@ -297,6 +298,34 @@ fn id_06_port_spaces_have_ports_of_their_own<F: Fabric>(bed: &Bed<F>) {
     let mut again = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
     let error = again.bind(addr).and_then(|()| again.listen(0)).expect_err("the port is taken");
     assert!(matches!(error.code(), Code::AddrInUse | Code::AddrNotAvailable), "{error}");
+}
+
+fn id_06_ip_over_infiniband_is_a_space_of_datagrams<F: Fabric>(bed: &Bed<F>) {
+    let mut two = Id::create(&bed.fabric, None, PortSpace::Ipoib).expect("an id");
+    assert_eq!(two.qp_type(), QpType::Ud);
+    match two.bind(bed.at(0)) {
+        Err(error) if error.code() == Code::Invalid && !bed.is_strict() => {
+            return skip("a kernel has this space for interfaces of InfiniBand alone");
+        }
+        bound => bound.expect("bind"),
+    }
+    two.create_qp(&small()).expect("a queue pair");
+    let addr = two.local_addr().expect("bound");
+    let mut udp = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
+    udp.bind(addr).expect("the port is free there");
+    let mut again = Id::create(&bed.fabric, None, PortSpace::Ipoib).expect("an id");
+    let error = again.bind(addr).expect_err("and taken here");
+    assert!(matches!(error.code(), Code::AddrInUse | Code::AddrNotAvailable), "{error}");
+    let source = bed.fabric.source(crate::harness::address()).expect("its address");
+    let way = UdParam {
+        to: source.way_to(source.gid),
+        qp_num: two.qp().expect("a queue pair").0,
+        qkey: two.query_qp().expect("a query").qkey.unwrap_or(UDP_QKEY),
+    };
+    let target = Target::new(&bed.fabric, &way).expect("a target");
+    recv(bed, &mut two, 64);
+    send(&mut bound(bed, None), &target, b"to that space");
+    assert_eq!(&received(&mut two).bytes()[GRH_BYTES..], b"to that space");
 }
 
 fn ud_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {

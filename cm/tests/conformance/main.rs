@@ -13,6 +13,7 @@ mod cm_events;
 mod completions;
 mod cq_ex;
 mod datagrams;
+mod devices;
 mod domains;
 mod drops;
 mod endpoints;

@@ -14,8 +14,8 @@ use std_alloc::vec::Vec;
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Poller, Provider, Qp, QpCaps, Rereg,
-    Reregistered, Sharing, Srq, WindowKind,
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Poller, PortAttr, Provider, Qp, QpCaps,
+    Rereg, Reregistered, Sharing, Srq, WindowKind,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
@@ -111,6 +111,18 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn caps(&self) -> &Caps {
         self.inner.caps()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        self.inner.query_port(port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        self.inner.query_gid(port, index)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        self.inner.query_pkey(port, index)
     }
 
     fn alloc_pd(&self) -> Result<Fault<P>, SetupError> {

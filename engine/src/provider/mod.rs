@@ -4,6 +4,7 @@
 //! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
 //! doorbell. An empty poll is 0, not an error.
 
+mod caps;
 mod cq_ex;
 mod extended;
 #[cfg(feature = "sim")]
@@ -16,11 +17,10 @@ mod transport;
 pub mod verbs;
 pub mod wake;
 
-use std_alloc::string::String;
-
 use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 
+pub use self::caps::{Atomics, Caps, LinkLayer, PortAttr, PortState};
 pub use self::cq_ex::{CqFlags, CqInit, PollerEx, WcEx, WcFields};
 pub use self::extended::{AttrMask, CreateFlags, SendOps};
 pub use self::frames::{
@@ -57,68 +57,6 @@ impl Access {
     pub fn is_consistent(self) -> bool {
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         !self.intersects(changes) || self.contains(Access::LOCAL_WRITE)
-    }
-}
-
-/// Limits of a device (`ibv_query_device`): what the constructors accept.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Caps {
-    /// The device's name: `soft0`, `rxe0`, `mlx5_0` …
-    pub device: String,
-    /// Requests in one work queue at most.
-    pub qp_wr_max: u32,
-    /// Pieces of one send request at most.
-    pub send_sge_max: u32,
-    /// Entries in one completion queue at most.
-    pub cqe_max: u32,
-    /// Requests in one shared receive queue at most.
-    pub srq_wr_max: u32,
-    /// Bytes in one message at most.
-    pub message_max: u32,
-    /// Inline bytes a queue pair may ask for at most, where the device says so.
-    pub inline_max: u32,
-    /// READs and atomics in flight at most, as their target and as their source.
-    pub rd_atomic_max: u8,
-    /// Extended reliable connections are there (section 2.10).
-    pub xrc: bool,
-    /// There are parent domains ([`Provider::alloc_parent_domain`]).
-    pub parent_domains: bool,
-    /// There are thread domains ([`Provider::alloc_td`]).
-    pub thread_domains: bool,
-    /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
-    pub comp_vectors: u32,
-    /// Fields that completions can be asked for ([`Provider::create_cq_ex`]).
-    pub wc_fields: WcFields,
-    /// Flags that such a queue can be made with.
-    pub cq_flags: CqFlags,
-    /// Shared receive queues can grow ([`Srq::resize`]).
-    pub srq_resize: bool,
-    /// What of a region can be changed ([`Provider::reregister`]).
-    pub rereg: ReregFlags,
-}
-
-impl Caps {
-    /// Limits of a device of that name, all zero: for a device to fill in.
-    pub fn named(device: &str) -> Caps {
-        Caps {
-            device: String::from(device),
-            qp_wr_max: 0,
-            send_sge_max: 0,
-            cqe_max: 0,
-            srq_wr_max: 0,
-            message_max: 0,
-            inline_max: 0,
-            rd_atomic_max: 0,
-            xrc: false,
-            parent_domains: false,
-            thread_domains: false,
-            comp_vectors: 0,
-            wc_fields: WcFields::empty(),
-            cq_flags: CqFlags::empty(),
-            srq_resize: false,
-            rereg: ReregFlags::empty(),
-        }
     }
 }
 
@@ -174,6 +112,26 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
 
     /// The limits of the device.
     fn caps(&self) -> &Caps;
+
+    /// What a port is, and how it is now (`ibv_query_port`); they count from 1 to
+    /// [`Caps::ports`].
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such port; what the device answers.
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError>;
+
+    /// An entry of a port's table of GIDs (`ibv_query_gid`); one that is not used may be all zero,
+    /// or an error.
+    ///
+    /// # Errors
+    /// `Invalid`: no such port or entry; what the device answers.
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError>;
+
+    /// An entry of a port's table of partition keys (`ibv_query_pkey`).
+    ///
+    /// # Errors
+    /// As for [`Provider::query_gid`].
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError>;
 
     /// Another handle on the same device, with a protection domain of its own (`ibv_alloc_pd`): to
     /// that belong the memory, receive queues, windows, address handles and queue pairs that are

@@ -63,6 +63,9 @@ const WINDOW: u32 = 1 << 31;
 const PD: u32 = 0x7fff_ff00;
 const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
 
+/// Protection domains of one device at most, over all its life.
+pub(super) const PDS: u32 = (PD >> 8) + 1;
+
 /// A protection domain, where a slot's rights have it: a key is good for its own alone (MR-2), and
 /// that takes no look besides the one at the rights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -90,8 +90,8 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::Bell;
 use crate::provider::{
-    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, Provider, Qp, QpCaps, QpType,
-    Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
+    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, PortAttr, Provider, Qp,
+    QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -302,6 +302,19 @@ impl Provider for Soft {
 
     fn caps(&self) -> &Caps {
         &self.nic.caps
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        self.nic.port(port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        self.nic.port_entry(port, index).map(|()| self.nic.gid)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        // That of the default partition, with full membership.
+        self.nic.port_entry(port, index).map(|()| 0xffff)
     }
 
     fn alloc_pd(&self) -> Result<Soft, SetupError> {

@@ -5,16 +5,19 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crossbeam::queue::ArrayQueue;
 use doorbell_alloc::Mapping;
 use spin::Mutex;
+use std_alloc::format;
 use std_alloc::vec::Vec;
 
 use super::Host;
-use super::memory::Memory;
+use super::inbox::DATAGRAM_MAX;
+use super::memory::{Memory, PDS, REGIONS};
 use super::path::gid_of;
 use super::qp::{ASKS_MAX, SEND_SGE_MAX};
 use super::xrc::DefaultXrcd;
+use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
-use crate::provider::{Caps, CqFlags, Gid, ReregFlags, WcFields};
+use crate::provider::{Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, ReregFlags, WcFields};
 use crate::room::Room;
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
@@ -54,6 +57,14 @@ struct Numbers {
 impl Nic {
     pub(super) fn new(name: &str, host: Host, directory: Option<Mapping>) -> Nic {
         let mut caps = Caps::named(name);
+        caps.ports = 1;
+        // Numbers 0 and 1 are reserved, and one is never reached.
+        caps.qp_max = QPS as u32 - 3;
+        (caps.cq_max, caps.srq_max, caps.mcast_groups_max) = (u32::MAX, u32::MAX, u32::MAX);
+        // One table has both, and its first entry is never given out.
+        (caps.mr_max, caps.mw_max) = (REGIONS as u32 - 1, REGIONS as u32 - 1);
+        caps.pd_max = PDS;
+        caps.atomics = Atomics::Global;
         caps.qp_wr_max = 1 << 15;
         caps.send_sge_max = SEND_SGE_MAX as u32;
         caps.cqe_max = 1 << 20;
@@ -88,6 +99,28 @@ impl Nic {
             common_xrcd: Mutex::default(),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0, out: 0 }),
         }
+    }
+
+    /// Its one port.
+    pub(super) fn port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        if port != 1 {
+            let asked = format!("port {port} of {}", self.caps.device);
+            return Err(SetupError::new(Code::Invalid, asked, "it has one, of number 1"));
+        }
+        let mut attr = PortAttr::active(LinkLayer::Ethernet, DATAGRAM_MAX);
+        attr.message_max = self.caps.message_max;
+        (attr.gids, attr.pkeys) = (1, 1);
+        Ok(attr)
+    }
+
+    /// Its tables have one entry each.
+    pub(super) fn port_entry(&self, port: u8, index: u32) -> Result<(), SetupError> {
+        self.port(port)?;
+        if index == 0 {
+            return Ok(());
+        }
+        let asked = format!("entry {index} of a table of {}", self.caps.device);
+        Err(SetupError::new(Code::Invalid, asked, "the table has one, of index 0"))
     }
 
     /// Raises an event; no allocation, and a system call only to wake who waits.
@@ -160,5 +193,22 @@ impl Nic {
         let mut numbers = self.numbers.lock();
         numbers.out = numbers.out.saturating_sub(1);
         numbers.freed.put(if again < 2 { again + QPS as u32 } else { again });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Access;
+
+    /// As many as it says, and no more.
+    #[test]
+    fn limits_are_those_that_are_met() {
+        let nic = Nic::new("soft0", Host::alone(|| 0), None);
+        let numbers = std::iter::from_fn(|| nic.take_number()).count();
+        assert_eq!(numbers, nic.caps.qp_max as usize);
+        let rights = (Access::empty(), Default::default());
+        let regions = std::iter::from_fn(|| nic.memory.insert(0, 8, rights, None)).count();
+        assert_eq!(regions, nic.caps.mr_max as usize);
     }
 }

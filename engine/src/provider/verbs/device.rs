@@ -17,12 +17,13 @@ use std_alloc::vec::Vec;
 use super::cq_ex;
 use super::front::XrcCalls;
 use super::parent::{self, VerbsTd};
+use super::port;
 use super::region;
 use super::shim::{errno, errno_text, from_c, refused};
 use super::wake::never_block;
 use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
-use crate::provider::Caps;
+use crate::provider::{Atomics, Caps};
 
 /// Inline limits tried when the device is opened, in bytes, largest first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
@@ -381,19 +382,23 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     }
     let mut message_max = u32::MAX;
     for port in 1..=attr.phys_port_cnt {
-        let mut port_attr = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: the exported call fills the older front part of the structure, in which the
-        // field read here lies; the rest stays zero.
-        let (answer, port_attr) = unsafe {
-            let filled = ibv_query_port(context, port, port_attr.as_mut_ptr().cast());
-            (filled, port_attr.assume_init())
-        };
-        if answer != 0 {
-            return Err(answer);
-        }
-        message_max = message_max.min(port_attr.max_msg_sz);
+        let Some(context) = NonNull::new(context) else { continue };
+        message_max = message_max.min(port::attr(context, port)?.max_msg_sz);
     }
     let mut caps = Caps::named(name);
+    caps.ports = attr.phys_port_cnt;
+    caps.qp_max = from_c(attr.max_qp);
+    caps.cq_max = from_c(attr.max_cq);
+    caps.srq_max = from_c(attr.max_srq);
+    caps.mr_max = from_c(attr.max_mr);
+    caps.mw_max = from_c(attr.max_mw);
+    caps.pd_max = from_c(attr.max_pd);
+    caps.mcast_groups_max = from_c(attr.max_mcast_grp);
+    caps.atomics = match attr.atomic_cap {
+        ibv_atomic_cap::IBV_ATOMIC_HCA => Atomics::Hca,
+        ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Global,
+        _ => Atomics::None,
+    };
     caps.qp_wr_max = from_c(attr.max_qp_wr);
     caps.send_sge_max = from_c(attr.max_sge);
     caps.cqe_max = from_c(attr.max_cqe);

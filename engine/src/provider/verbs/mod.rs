@@ -14,6 +14,7 @@ mod device;
 mod extended;
 mod front;
 mod parent;
+mod port;
 mod qp;
 mod region;
 mod send;
@@ -42,8 +43,8 @@ use doorbell_alloc::Mapping;
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::provider::{
-    Access, AddressVector, Caps, CqInit, GRH_BYTES, Provider, Rereg, Reregistered, Sharing,
-    WindowKind,
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, PortAttr, Provider, Rereg, Reregistered,
+    Sharing, WindowKind,
 };
 use crate::wc::Wc;
 
@@ -61,6 +62,18 @@ impl Provider for Verbs {
 
     fn caps(&self) -> &Caps {
         self.device().caps()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        port::query(self.device(), port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        port::gid(self.device(), port, index)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        port::pkey(self.device(), port, index)
     }
 
     fn alloc_pd(&self) -> Result<Verbs, SetupError> {

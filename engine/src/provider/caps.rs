@@ -1,0 +1,273 @@
+//! What a device can do, and what its ports are: `ibv_query_device`, `ibv_query_port`.
+
+use core::fmt;
+
+use std_alloc::string::String;
+
+use super::{CqFlags, ReregFlags, WcFields};
+
+/// Limits and capabilities of a device (`ibv_query_device`, `ibv_query_device_ex`): what the
+/// constructors accept. It prints as a table. A limit of `u32::MAX` is none.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Caps {
+    /// The device's name: `soft0`, `rxe0`, `mlx5_0` …
+    pub device: String,
+    /// Ports, counted from 1.
+    pub ports: u8,
+    /// Queue pairs at most.
+    pub qp_max: u32,
+    /// Requests in one work queue at most.
+    pub qp_wr_max: u32,
+    /// Pieces of one send request at most.
+    pub send_sge_max: u32,
+    /// Completion queues at most.
+    pub cq_max: u32,
+    /// Entries in one completion queue at most.
+    pub cqe_max: u32,
+    /// Shared receive queues at most.
+    pub srq_max: u32,
+    /// Requests in one shared receive queue at most.
+    pub srq_wr_max: u32,
+    /// Regions at most.
+    pub mr_max: u32,
+    /// Memory windows at most; 0 if there are none.
+    pub mw_max: u32,
+    /// Protection domains at most.
+    pub pd_max: u32,
+    /// Multicast groups at most; 0 if there are none.
+    pub mcast_groups_max: u32,
+    /// Bytes in one message at most.
+    pub message_max: u32,
+    /// Inline bytes a queue pair may ask for at most, where the device says so.
+    pub inline_max: u32,
+    /// READs and atomics in flight at most, as their target and as their source.
+    pub rd_atomic_max: u8,
+    /// With whom atomics are atomic.
+    pub atomics: Atomics,
+    /// Extended reliable connections are there (section 2.10).
+    pub xrc: bool,
+    /// There are parent domains ([`super::Provider::alloc_parent_domain`]).
+    pub parent_domains: bool,
+    /// There are thread domains ([`super::Provider::alloc_td`]).
+    pub thread_domains: bool,
+    /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
+    pub comp_vectors: u32,
+    /// Fields that completions can be asked for ([`super::Provider::create_cq_ex`]).
+    pub wc_fields: WcFields,
+    /// Flags that such a queue can be made with.
+    pub cq_flags: CqFlags,
+    /// Shared receive queues can grow ([`super::Srq::resize`]).
+    pub srq_resize: bool,
+    /// What of a region can be changed ([`super::Provider::reregister`]).
+    pub rereg: ReregFlags,
+}
+
+/// With whom atomics are atomic (`enum ibv_atomic_cap`, numbers as there; RC-6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Atomics {
+    /// There are none.
+    #[default]
+    None = 0,
+    /// With other atomics of the same device.
+    Hca = 1,
+    /// With those of the processor, too.
+    Global = 2,
+}
+
+impl Caps {
+    /// Limits of a device of that name, all zero: for a device to fill in.
+    pub fn named(device: &str) -> Caps {
+        Caps {
+            device: String::from(device),
+            ports: 0,
+            qp_max: 0,
+            qp_wr_max: 0,
+            send_sge_max: 0,
+            cq_max: 0,
+            cqe_max: 0,
+            srq_max: 0,
+            srq_wr_max: 0,
+            mr_max: 0,
+            mw_max: 0,
+            pd_max: 0,
+            mcast_groups_max: 0,
+            message_max: 0,
+            inline_max: 0,
+            rd_atomic_max: 0,
+            atomics: Atomics::None,
+            xrc: false,
+            parent_domains: false,
+            thread_domains: false,
+            comp_vectors: 0,
+            wc_fields: WcFields::empty(),
+            cq_flags: CqFlags::empty(),
+            srq_resize: false,
+            rereg: ReregFlags::empty(),
+        }
+    }
+}
+
+impl fmt::Display for Caps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} ports", self.device, self.ports)?;
+        let limits = [
+            ("queue pairs", self.qp_max),
+            ("  requests in a queue", self.qp_wr_max),
+            ("  pieces of a send", self.send_sge_max),
+            ("  bytes of a message", self.message_max),
+            ("  bytes inline", self.inline_max),
+            ("  READs and atomics in flight", self.rd_atomic_max.into()),
+            ("completion queues", self.cq_max),
+            ("  entries", self.cqe_max),
+            ("  completion vectors", self.comp_vectors),
+            ("shared receive queues", self.srq_max),
+            ("  receives", self.srq_wr_max),
+            ("regions", self.mr_max),
+            ("memory windows", self.mw_max),
+            ("protection domains", self.pd_max),
+            ("multicast groups", self.mcast_groups_max),
+        ];
+        for (what, limit) in limits {
+            match limit {
+                u32::MAX => writeln!(f, "{what:32}any")?,
+                _ => writeln!(f, "{what:32}{limit}")?,
+            }
+        }
+        writeln!(f, "{:32}{:?}", "atomics", self.atomics)?;
+        let there = [
+            ("extended reliable connections", self.xrc),
+            ("parent domains", self.parent_domains),
+            ("thread domains", self.thread_domains),
+            ("receive queues that grow", self.srq_resize),
+        ];
+        for (what, there) in there {
+            writeln!(f, "{what:32}{}", if there { "yes" } else { "no" })?;
+        }
+        writeln!(f, "{:32}{:?}", "regions that change", self.rereg)?;
+        writeln!(f, "{:32}{:?}", "fields of completions", self.wc_fields)?;
+        write!(f, "{:32}{:?}", "flags of completion queues", self.cq_flags)
+    }
+}
+
+/// A port (`struct ibv_port_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortAttr {
+    /// Whether it can be used.
+    pub state: PortState,
+    /// What it is of.
+    pub link_layer: LinkLayer,
+    /// Payload of a packet at most, in bytes.
+    pub max_mtu: u32,
+    /// The same as it is now; datagrams are no longer.
+    pub active_mtu: u32,
+    /// Bytes in one message at most.
+    pub message_max: u32,
+    /// Entries of its table of GIDs ([`super::Provider::query_gid`]).
+    pub gids: u32,
+    /// Entries of its table of partition keys ([`super::Provider::query_pkey`]).
+    pub pkeys: u32,
+    /// Its local identifier; 0 where ports have none (RoCE, soft).
+    pub lid: u16,
+    /// That of the subnet manager.
+    pub sm_lid: u16,
+}
+
+impl PortAttr {
+    /// An active port of that kind and payload, with nothing else: for a device to fill in.
+    pub fn active(link_layer: LinkLayer, mtu: u32) -> PortAttr {
+        PortAttr {
+            state: PortState::Active,
+            link_layer,
+            max_mtu: mtu,
+            active_mtu: mtu,
+            message_max: 0,
+            gids: 0,
+            pkeys: 0,
+            lid: 0,
+            sm_lid: 0,
+        }
+    }
+}
+
+/// Whether a port can be used (`enum ibv_port_state`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum PortState {
+    /// Anything else, and numbers newer than this list.
+    Other = 0,
+    /// It has no link.
+    Down = 1,
+    /// It has one, and nobody has set it up.
+    Init = 2,
+    /// It is being set up.
+    Armed = 3,
+    /// Messages go.
+    Active = 4,
+}
+
+impl PortState {
+    /// The state of a number a device gave.
+    pub fn from_raw(raw: u32) -> PortState {
+        use PortState::*;
+        let all = [Down, Init, Armed, Active];
+        all.into_iter().find(|state| *state as u32 == raw).unwrap_or(Other)
+    }
+}
+
+/// What a port is of (`IBV_LINK_LAYER_*`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LinkLayer {
+    /// The device does not say: InfiniBand, as a rule.
+    Unspecified = 0,
+    /// InfiniBand.
+    InfiniBand = 1,
+    /// Ethernet: RoCE, iWARP; soft counts as that.
+    Ethernet = 2,
+}
+
+impl LinkLayer {
+    /// That of a number a device gave.
+    pub fn from_raw(raw: u8) -> LinkLayer {
+        match raw {
+            1 => LinkLayer::InfiniBand,
+            2 => LinkLayer::Ethernet,
+            _ => LinkLayer::Unspecified,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn limits_print_as_a_table() {
+        let mut caps = Caps::named("mlx5_0");
+        (caps.ports, caps.qp_max, caps.mr_max, caps.xrc) = (2, 77, u32::MAX, true);
+        caps.rereg = ReregFlags::CHANGE_PD;
+        let text = caps.to_string();
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name));
+            line.map(|line| line[32..].to_string()).unwrap_or_default()
+        };
+        assert!(text.starts_with("mlx5_0: 2 ports\n"), "{text}");
+        assert_eq!((row("queue pairs"), row("regions")), ("77".into(), "any".into()));
+        assert_eq!((row("extended reliable"), row("thread domains")), ("yes".into(), "no".into()));
+        assert!(row("regions that change").contains("CHANGE_PD"), "{text}");
+    }
+
+    #[test]
+    fn numbers_of_ports_are_those_of_the_headers() {
+        for raw in 1..5 {
+            assert_eq!(PortState::from_raw(raw) as u32, raw);
+        }
+        assert_eq!([0, 5, 99].map(PortState::from_raw), [PortState::Other; 3]);
+        assert_eq!([0, 1, 2, 3].map(|raw| LinkLayer::from_raw(raw) as u8), [0, 1, 2, 0]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and what a fork does.
+#![expect(unsafe_code, reason = "ports are asked through libibverbs")]
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use rdma_sys::{
+    ibv_context, ibv_fork_init, ibv_gid, ibv_port_attr, ibv_query_gid, ibv_query_pkey,
+    ibv_query_port,
+};
+use std_alloc::format;
+
+use super::device::{Device, Verbs};
+use super::shim::{from_c, refused, to_c};
+use crate::error::{Code, SetupError};
+use crate::provider::{Gid, LinkLayer, PortAttr, PortState};
+
+/// What a port says, or an errno.
+pub(super) fn attr(context: NonNull<ibv_context>, port: u8) -> Result<ibv_port_attr, i32> {
+    let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
+    // SAFETY: the context is open. The exported call fills the older front part of the structure;
+    // the rest stays zero, which is valid.
+    let (answer, attr) = unsafe {
+        let filled = ibv_query_port(context.as_ptr(), port, attr.as_mut_ptr().cast());
+        (filled, attr.assume_init())
+    };
+    if answer == 0 { Ok(attr) } else { Err(answer) }
+}
+
+pub(super) fn query(device: &Device, port: u8) -> Result<PortAttr, SetupError> {
+    let asked = format!("port {port} of {}", device.caps().device);
+    check_port(device, port)?;
+    let raw = attr(device.context_ref(), port).map_err(|errno| refused(asked, errno))?;
+    // Codes 1 to 5 are 256 to 4096 bytes.
+    let bytes = |code: u32| if (1..=5).contains(&code) { 128 << code } else { 0 };
+    let mut found = PortAttr::active(LinkLayer::from_raw(raw.link_layer), bytes(raw.max_mtu));
+    found.state = PortState::from_raw(raw.state);
+    found.active_mtu = bytes(raw.active_mtu);
+    found.message_max = raw.max_msg_sz;
+    found.gids = from_c(raw.gid_tbl_len);
+    found.pkeys = raw.pkey_tbl_len.into();
+    (found.lid, found.sm_lid) = (raw.lid, raw.sm_lid);
+    Ok(found)
+}
+
+pub(super) fn gid(device: &Device, port: u8, index: u32) -> Result<Gid, SetupError> {
+    let asked = || format!("GID {index} of port {port} of {}", device.caps().device);
+    check_index(asked, index, query(device, port)?.gids)?;
+    let mut gid = ibv_gid { raw: [0; 16] };
+    // SAFETY: the context is open; the call fills the GID, whose bytes are valid either way.
+    let (answer, gid) =
+        unsafe { (ibv_query_gid(device.context(), port, to_c(index), &raw mut gid), gid.raw) };
+    if answer == 0 { Ok(Gid(gid)) } else { Err(refused(asked(), super::shim::errno())) }
+}
+
+pub(super) fn pkey(device: &Device, port: u8, index: u32) -> Result<u16, SetupError> {
+    let asked = || format!("partition key {index} of port {port} of {}", device.caps().device);
+    check_index(asked, index, query(device, port)?.pkeys)?;
+    let mut key = 0;
+    // SAFETY: the context is open; the call fills the key.
+    let answer = unsafe { ibv_query_pkey(device.context(), port, to_c(index), &raw mut key) };
+    match answer {
+        0 => Ok(u16::from_be(key)),
+        _ => Err(refused(asked(), super::shim::errno())),
+    }
+}
+
+fn check_port(device: &Device, port: u8) -> Result<(), SetupError> {
+    let caps = device.caps();
+    if (1..=caps.ports).contains(&port) {
+        return Ok(());
+    }
+    let asked = format!("port {port} of {}", caps.device);
+    Err(SetupError::new(Code::Invalid, asked, format!("it has {}, from 1 on", caps.ports)))
+}
+
+fn check_index(
+    asked: impl Fn() -> std_alloc::string::String,
+    index: u32,
+    count: u32,
+) -> Result<(), SetupError> {
+    if index < count {
+        return Ok(());
+    }
+    Err(SetupError::new(Code::Invalid, asked(), format!("the table has {count} entries")))
+}
+
+impl Verbs {
+    /// Makes the library's own memory safe from forks (`ibv_fork_init`), before any device is
+    /// opened. Regions are safe without it: no child gets their memory, or it is shared and stays
+    /// where it is. Kernels from 5.12 on do not need it at all.
+    ///
+    /// # Errors
+    /// `Invalid`: too late, something has been registered; what the system answers.
+    pub fn fork_init() -> Result<(), SetupError> {
+        // SAFETY: takes nothing; the library refuses it when it is too late.
+        match unsafe { ibv_fork_init() } {
+            0 => Ok(()),
+            answer => Err(refused("make forks safe", answer)
+                .cure("call it first of all, before a device is opened")),
+        }
+    }
+}
