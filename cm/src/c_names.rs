@@ -36,24 +36,31 @@
 //! - `rdma_reg_read`, `rdma_reg_write`: [`Exposed::new`]
 //! - `rdma_dereg_mr`: dropped
 //! - `rdma_post_recv`, `rdma_post_recvv`: [`Id::post_recv`], [`Id::post_recvs`]
-//! - `rdma_post_send`, `rdma_post_sendv`, `rdma_post_read`, `rdma_post_write` and their lists:
-//!   [`Id::post_send`], [`Id::post_sends`] with a [`SendOp`]; [`Id::post_inline`]
+//! - `rdma_post_send`, `rdma_post_sendv`, `rdma_post_read`, `rdma_post_readv`, `rdma_post_write`,
+//!   `rdma_post_writev`: [`Id::post_send`], [`Id::post_sends`] with a [`SendOp`];
+//!   [`Id::post_inline`]
 //! - `rdma_get_send_comp`, `rdma_get_recv_comp`: [`Id::next_send`], [`Id::next_recv`]
 //! - `rdma_join_multicast`, `rdma_join_multicast_ex`, `rdma_leave_multicast`:
 //!   [`Id::join_multicast`], [`Id::leave_multicast`]
 //! - `rdma_post_ud_send`: [`Id::post_send_to`] with a [`Target`]
 //! - `rdma_set_local_ece`, `rdma_get_remote_ece`, `rdma_reject_ece`: not there
+//! - `rdma_seterrno`: needless: what fails says so in its result
 //! - `struct rdma_cm_event`, `struct rdma_conn_param`: [`Event`], [`ConnParam`]
 //! - `rsocket` and the other calls of `<rdma/rsocket.h>`: not there
 //!
 //! # libibverbs
 //!
-//! - `ibv_get_device_list`, `ibv_get_device_name`, `ibv_open_device`, `ibv_close_device`:
-//!   [`Device::named`], [`Device::name`]; dropped
+//! - `ibv_get_device_list`, `ibv_free_device_list`, `ibv_get_device_name`, `ibv_open_device`,
+//!   `ibv_close_device`: [`Device::named`], [`Device::name`]; dropped
+//! - `ibv_get_device_guid`, `ibv_get_device_index`, `ibv_static_providers`: not there
 //! - `ibv_query_device`, `ibv_query_device_ex`: [`Provider::caps`], which prints as a table
 //! - `ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`: [`Provider::query_port`],
 //!   [`Provider::query_gid`], [`Provider::query_pkey`]; [`Fabric::source`] finds the GID of an
 //!   address
+//! - `ibv_query_gid_ex`, `ibv_query_gid_table`, `ibv_get_pkey_index`: the same, one by one
+//! - `ibv_query_rt_values_ex`, `ibv_resolve_eth_l2_from_gid`, `ibv_flow_label_to_udp_sport`,
+//!   `ibv_rate_to_mult`, `ibv_rate_to_mbps`, `ibv_is_qpt_supported`: not there; a queue pair that a
+//!   device cannot make is an error
 //! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`Provider::alloc_pd`], [`Fabric::dealloc_pd`]: a handle on
 //!   a device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
 //!   [`SrqInit::pd`] name another
@@ -63,20 +70,34 @@
 //! - `ibv_reg_mr`, `ibv_dereg_mr`: [`Provider::register`]; dropped. Safely [`Buffer`] and
 //!   [`Exposed`]
 //! - `ibv_rereg_mr`: [`Provider::reregister`], with a [`Rereg`]; safely [`Exposed::reregister`]
-//! - `ibv_reg_dmabuf_mr`, `ibv_alloc_dm`, `ibv_advise_mr`: not there
+//! - `ibv_reg_mr_iova`, `ibv_reg_mr_iova2`, `ibv_alloc_null_mr`, `ibv_reg_dmabuf_mr`,
+//!   `ibv_advise_mr`: not there
+//! - `ibv_alloc_dm`, `ibv_free_dm`, `ibv_memcpy_to_dm`, `ibv_memcpy_from_dm`, `ibv_reg_dm_mr`: not
+//!   there
+//! - `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`, `ibv_unimport_pd`,
+//!   `ibv_unimport_mr`, `ibv_unimport_dm`: not there
 //! - `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_bind_mw`, `ibv_inc_rkey`: [`Window::new`],
 //!   [`Id::bind_window`], [`Id::invalidate`]; dropped
-//! - `ibv_create_comp_channel`, `ibv_get_cq_event`, `ibv_ack_cq_events`:
+//! - `ibv_create_comp_channel`, `ibv_destroy_comp_channel`, `ibv_get_cq_event`,
+//!   `ibv_ack_cq_events`: each completion queue has a channel of its own;
 //!   [`CompletionQueue::wait`], or the descriptors of [`Poller::wake_fds`]
 //! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
 //! - `ibv_create_cq`, `ibv_destroy_cq`: [`CompletionQueue::new`], [`CompletionQueue::with`] a
 //!   [`CqInit`], which has the `comp_vector`; [`Provider::create_cq`]; dropped
 //! - `ibv_create_cq_ex`: [`CompletionQueue::with`] fields or flags, [`Provider::create_cq_ex`];
 //!   `SINGLE_THREADED`, flow tags and tag matching are not there
+//! - `ibv_cq_ex_to_cq`: needless: an extended one is a completion queue
+//! - `ibv_modify_cq`: not there
 //! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`Provider::resize_cq`]
 //! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Id::next_send`], [`Id::next_recv`]
-//! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`, `ibv_wc_read_byte_len` and the others:
-//!   [`PollerEx::next`], [`Completion::extended`]: each is read whole
+//! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: [`PollerEx::next`],
+//!   [`Completion::extended`]: each is read whole, into a [`WcEx`]
+//! - `ibv_wc_read_opcode`, `ibv_wc_read_vendor_err`, `ibv_wc_read_byte_len`,
+//!   `ibv_wc_read_imm_data`, `ibv_wc_read_invalidated_rkey`, `ibv_wc_read_qp_num`,
+//!   `ibv_wc_read_src_qp`, `ibv_wc_read_wc_flags`, `ibv_wc_read_slid`, `ibv_wc_read_sl`,
+//!   `ibv_wc_read_dlid_path_bits`, `ibv_wc_read_completion_ts`,
+//!   `ibv_wc_read_completion_wallclock_ns`, `ibv_wc_read_cvlan`: its fields;
+//!   `ibv_wc_read_flow_tag`, `ibv_wc_read_tm_info`: not there
 //! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
 //!   [`SharedReceive::with`] an [`SrqInit`], [`Provider::create_srq`]; dropped
 //! - `ibv_get_srq_num`: [`SharedReceive::number`], [`Srq::number`]
@@ -84,6 +105,7 @@
 //!   [`QpInit::xrcd`] and [`SrqInit::domain`] name it
 //! - `ibv_modify_srq`, `ibv_query_srq`: [`SharedReceive::set_limit`], [`SharedReceive::limit`],
 //!   [`SharedReceive::depth`]; `IBV_SRQ_MAX_WR`: [`SharedReceive::resize`], [`Srq::resize`]
+//! - `ibv_post_srq_ops`: not there (tag matching)
 //! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
 //! - `ibv_create_qp`, `ibv_create_qp_ex`, `ibv_destroy_qp`: [`ExternalQp::new`] with a
 //!   [`QpInit`]; dropped. Of an id [`Id::create_qp`]
@@ -91,12 +113,22 @@
 //!   `pd` that of the device's handle, `source_qpn` is not there
 //! - `ibv_modify_qp`, `ibv_query_qp`: [`ExternalQp::modify`], [`ExternalQp::query`],
 //!   [`Id::query_qp`] with [`QpFields`]
-//! - `ibv_post_send`, `ibv_wr_start` and what follows it: [`ExternalQp::post_sends`],
-//!   [`Qp::post`]; a slice is one doorbell
+//! - `ibv_query_qp_data_in_order`, `ibv_modify_qp_rate_limit`, `ibv_query_ece`, `ibv_set_ece`: not
+//!   there
+//! - `ibv_post_send`, and `ibv_wr_start`, `ibv_wr_complete`, `ibv_wr_abort` of
+//!   `ibv_qp_to_qp_ex`: [`ExternalQp::post_sends`], [`Qp::post`]; a slice is one doorbell
+//! - `ibv_wr_send`, `ibv_wr_send_imm`, `ibv_wr_send_inv`, `ibv_wr_rdma_write`,
+//!   `ibv_wr_rdma_write_imm`, `ibv_wr_rdma_read`, `ibv_wr_atomic_cmp_swp`,
+//!   `ibv_wr_atomic_fetch_add`, `ibv_wr_local_inv`, `ibv_wr_bind_mw`, `ibv_wr_set_xrc_srqn`: a
+//!   [`SendOp`]; `ibv_wr_atomic_write`, `ibv_wr_flush`: not there
+//! - `ibv_wr_set_sge`, `ibv_wr_set_sge_list`, `ibv_wr_set_inline_data`,
+//!   `ibv_wr_set_inline_data_list`, `ibv_wr_set_ud_addr`: a [`SendWr`]; safely a
+//!   [`SendRequest`], [`Id::post_inline`], [`Id::post_send_to`]
 //! - `IBV_WR_TSO`, `ibv_wr_send_tso`: [`ExternalQp::post_tso`]
 //! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
-//! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`: [`Target::new`] of
-//!   what an event or [`Provider::sender_of`] says; [`Provider::create_ah`]
+//! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`, `ibv_destroy_ah`:
+//!   [`Target::new`] of what an event or [`Provider::sender_of`] says; [`Provider::create_ah`];
+//!   dropped
 //! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
 //! - `ibv_open_qp`: not there
 //! - `ibv_create_wq`, `ibv_modify_wq`, `ibv_post_wq_recv`, `ibv_destroy_wq`: [`WorkQueue::new`],
@@ -105,19 +137,26 @@
 //!   [`IndirectionTable::destroy`] or dropped; `rx_hash_conf` is [`QpInit::rx_hash_conf`]
 //! - `ibv_create_flow`, `ibv_destroy_flow`: [`ExternalQp::create_flow`] with a [`FlowRule`],
 //!   [`ExternalQp::destroy_flow`]; only by destination, or all
+//! - `ibv_create_flow_action_esp`, `ibv_modify_flow_action_esp`, `ibv_destroy_flow_action`,
+//!   `ibv_create_counters`, `ibv_destroy_counters`, `ibv_attach_counters_point_flow`,
+//!   `ibv_read_counters`: not there
 //! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
 //!   as they are taken
-//! - `ibv_fork_init`: `Verbs::fork_init`, for kernels before 5.12; regions need none: no child gets
-//!   their memory, or it is shared and stays where it is
-//! - `ibv_wc_status_str`, `ibv_node_type_str`: the `Debug` of [`Status`]
+//! - `ibv_fork_init`, `ibv_is_fork_initialized`: `Verbs::fork_init`, `Verbs::fork_state`, for
+//!   kernels before 5.12; regions need none: no child gets their memory, or it is shared and stays
+//!   where it is
+//! - `ibv_wc_status_str`, `ibv_event_type_str`, `ibv_port_state_str`, `ibv_node_type_str`: the
+//!   `Debug` of [`Status`], [`AsyncKind`], [`PortState`]
 //! - `struct ibv_wc`, `struct ibv_send_wr`, `struct ibv_recv_wr`, `struct ibv_sge`: [`Wc`] and
 //!   [`Completion`], [`SendWr`] and [`SendRequest`], [`RecvWr`], [`Sge`]
 //! - `struct ibv_qp_attr`, `enum ibv_qp_state`, `struct ibv_ah_attr`: [`QpFields`], [`QpState`],
 //!   [`AddressVector`]
 
 #[cfg(doc)]
+use doorbell_engine::event::AsyncKind;
+#[cfg(doc)]
 use doorbell_engine::provider::{
-    AddressVector, CqInit, FlowRule, Poller, PollerEx, Provider, Qp, Rereg, Srq,
+    AddressVector, CqInit, FlowRule, Poller, PollerEx, PortState, Provider, Qp, Rereg, Srq, WcEx,
 };
 #[cfg(doc)]
 use doorbell_engine::wc::{Status, Wc};

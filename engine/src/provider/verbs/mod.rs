@@ -31,6 +31,7 @@ pub use self::cq_ex::VerbsPollerEx;
 pub use self::device::Verbs;
 pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
 pub use self::parent::VerbsTd;
+pub use self::port::ForkState;
 pub use self::qp::{QpHome, QpParts, VerbsQp};
 pub use self::region::VerbsRegion;
 pub use self::spread::{VerbsIndTable, VerbsWq};

@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use rdma_sys::{
-    ibv_context, ibv_fork_init, ibv_gid, ibv_port_attr, ibv_query_gid, ibv_query_pkey,
-    ibv_query_port,
+    ibv_context, ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_port_attr, ibv_query_gid,
+    ibv_query_pkey, ibv_query_port,
 };
 use std_alloc::format;
 
@@ -85,7 +85,29 @@ fn check_index(
     Err(SetupError::new(Code::Invalid, asked(), format!("the table has {count} entries")))
 }
 
+/// What the library makes of forks (`enum ibv_fork_status`, numbers as there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ForkState {
+    /// Its own memory is not safe from them.
+    Disabled = 0,
+    /// It is, since [`Verbs::fork_init`].
+    Enabled = 1,
+    /// The kernel sees to it.
+    Unneeded = 2,
+}
+
 impl Verbs {
+    /// Whether the library's own memory is safe from forks (`ibv_is_fork_initialized`).
+    pub fn fork_state() -> ForkState {
+        // SAFETY: takes nothing.
+        match unsafe { ibv_is_fork_initialized() } {
+            1 => ForkState::Enabled,
+            2 => ForkState::Unneeded,
+            _ => ForkState::Disabled,
+        }
+    }
+
     /// Makes the library's own memory safe from forks (`ibv_fork_init`), before any device is
     /// opened. Regions are safe without it: no child gets their memory, or it is shared and stays
     /// where it is. Kernels from 5.12 on do not need it at all.
@@ -99,5 +121,17 @@ impl Verbs {
             answer => Err(refused("make forks safe", answer)
                 .cure("call it first of all, before a device is opened")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Either the kernel does it, or the call does, which comes first in this process.
+    #[test]
+    fn after_the_call_forks_are_safe() {
+        Verbs::fork_init().expect("nothing was registered before");
+        assert_ne!(Verbs::fork_state(), ForkState::Disabled);
     }
 }
