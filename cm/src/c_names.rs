@@ -80,7 +80,7 @@
 //!   [`Id::bind_window`], [`Id::invalidate`]; dropped
 //! - `ibv_create_comp_channel`, `ibv_destroy_comp_channel`, `ibv_get_cq_event`,
 //!   `ibv_ack_cq_events`: each completion queue has a channel of its own;
-//!   [`CompletionQueue::wait`], or the descriptors of [`Poller::wake_fds`]
+//!   [`CompletionQueue::wait`], [`CompletionQueue::wake_fds`]; [`Poller::wake_fds`]
 //! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
 //! - `ibv_create_cq`, `ibv_destroy_cq`: [`CompletionQueue::new`], [`CompletionQueue::with`] a
 //!   [`CqInit`], which has the `comp_vector`; [`Provider::create_cq`]; dropped

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use doorbell_engine::error::Code;
+use doorbell_engine::provider::wake::WakeFds;
 use doorbell_engine::provider::{CqInit, Poller, PollerEx, Provider, Sharing, Srq, WcEx, WcFields};
 use doorbell_engine::wc::Wc;
 use doorbell_engine::wr::{PostCause, RecvWr};
@@ -205,6 +206,13 @@ impl<P: Provider> CompletionQueue<P> {
         Ok(lock(&self.0.reader).poller.waker().arm(solicited)?)
     }
 
+    /// The descriptors of its completion channel, to wait on for several queues and other things at
+    /// once; good as long as the queue. When one is readable, [`CompletionQueue::wait`] for no time
+    /// says whether it was this queue. `None` where nobody can be woken.
+    pub fn wake_fds(&self) -> Option<WakeFds> {
+        lock(&self.0.reader).poller.waker().wake_fds()
+    }
+
     /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
     /// for ever). True if it came; it is acknowledged (`ibv_get_cq_event`, `ibv_ack_cq_events`),
     /// and the queue is armed no more.
@@ -213,8 +221,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// What the system answers; `NotSupported` where nobody can be woken.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
         let asked = "wait for a completion";
-        let fds = lock(&self.0.reader).poller.waker().wake_fds();
-        let fds = fds.ok_or_else(|| {
+        let fds = self.wake_fds().ok_or_else(|| {
             CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
         })?;
         let fds = [fds.device, fds.queue.unwrap_or(fds.device)];

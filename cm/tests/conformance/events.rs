@@ -1,4 +1,5 @@
 //! Waking up (CP-6), the limit of a shared receive queue (section 2.7), asynchronous events (2.9).
+#![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::sync::Mutex;
 use std::thread;
@@ -21,6 +22,7 @@ cases! {
     cp_06_errors_wake_who_waits_for_solicited
     cp_06_no_wake_up_is_lost
     cp_06_sends_wake_too
+    cp_06_the_descriptors_of_several_queues_say_which_to_look_at
     srq_limit_comes_once_and_is_gone
     srq_limit_beyond_the_depth_is_refused
     cp_05_an_overrun_is_an_event_of_the_queue
@@ -182,6 +184,45 @@ pub(crate) fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
 pub(crate) fn is_silent<F: Fabric>(bed: &Bed<F>, unwanted: AsyncEvent) -> bool {
     thread::sleep(A_WHILE);
     std::iter::from_fn(|| bed.fabric.next_async_event()).all(|event| event != unwanted)
+}
+
+/// True if a descriptor of one of the queues is readable in time.
+fn readable<F: Fabric>(queues: &[&CompletionQueue<F>], limit: Duration) -> bool {
+    let fds = queues.iter().filter_map(|queue| queue.wake_fds());
+    let mut entries: Vec<libc::pollfd> = fds
+        .flat_map(|fds| [Some(fds.device), fds.queue])
+        .flatten()
+        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+        .collect();
+    let millis = limit.as_millis() as i32;
+    // SAFETY: the vector holds as many entries as said.
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as _, millis) > 0 }
+}
+
+fn cp_06_the_descriptors_of_several_queues_say_which_to_look_at<F: Fabric>(bed: &Bed<F>) {
+    let mut pairs = [bed.pair(&bed.small()), bed.pair(&bed.small())];
+    let queues = [recv_queue(&pairs[0].1), recv_queue(&pairs[1].1)];
+    let both = [&queues[0], &queues[1]];
+    for queue in both {
+        queue.arm(false).expect("arm");
+    }
+    for at in [1, 0] {
+        let end = Instant::now() + SOON;
+        // They may be readable for the device's own work, which a look does.
+        while readable(&both, A_WHILE) {
+            assert!(both.iter().all(|queue| sleeps_on(queue)), "nothing has come");
+            assert!(Instant::now() < end, "it does not become quiet");
+        }
+        let (one, two) = &mut pairs[at];
+        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        send_inline(one, &[at as u8]);
+        while !queues[at].wait(Some(NOW)).expect("a look") {
+            assert!(readable(&both, SOON) && Instant::now() < end, "it did not come");
+        }
+        assert!(!queues[1 - at].wait(Some(NOW)).expect("a look"), "not this one");
+        assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [at as u8]);
+        one.next_send(SOON).expect("sent").ok().expect("well");
+    }
 }
 
 fn srq_limit_comes_once_and_is_gone<F: Fabric>(bed: &Bed<F>) {
