@@ -1,10 +1,12 @@
-//! `cargo xtask compare`: the soft device beside its peers, in turn, on this machine.
+//! `cargo xtask compare`: the soft device beside its peers, in turn, on this machine; with
+//! `--device` an RDMA device ([`perftest`]).
 
 use std::process::Command;
 
 use crate::Outcome;
 use crate::exec;
 use crate::packages::{self, Need};
+use crate::perftest;
 use crate::place::{cargo, program, state, target};
 
 /// The program that measures. It has a workspace of its own, so that the peer's crates are none
@@ -15,6 +17,9 @@ const PROGRAM: &str = "doorbell-compare";
 /// Fetches the peers, builds both programs, measures. The arguments go to the measuring program as
 /// they are, and its exit code comes back.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    if perftest::is_meant(words) {
+        return perftest::run(words);
+    }
     packages::ensure(&[Need::Peers])?;
     let mut bench = cargo();
     bench.args(["build", "--release", "--quiet", "--package", "doorbell-bench"]);

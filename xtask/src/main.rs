@@ -16,6 +16,7 @@ mod ladder;
 mod machine;
 mod packages;
 mod panics;
+mod perftest;
 mod place;
 mod setup;
 mod sim;
@@ -36,6 +37,9 @@ cargo xtask COMMAND
   test [--only STEP,..] [--skip STEP,..]   all checks, in order; ends with `N passed, N failed`
   bench [ARGS]                             build and run the benchmark report; ARGS go to it
   compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn
+  compare --device NAME [--addr IP] [--rounds N] [--quick]
+                                           an RDMA device beside perftest and cmtime; rxe0 is
+                                           that of the virtual machine where there is none
   sim [--seeds N [--first S]] [--seed S]   simulate the engine from seeds, or one again
   clauses [--record]                       write cm/CLAUSES.md; run the suite on both devices first
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
