@@ -87,7 +87,7 @@ pub(crate) fn joined<F: Fabric>(
 }
 
 /// The same, taken to RTS in another way.
-fn joined_by<F: Fabric>(
+pub(crate) fn joined_by<F: Fabric>(
     bed: &Bed<F>,
     [left, right]: [ExternalQp<F>; 2],
     asks: &ConnParam<'_>,
@@ -306,7 +306,11 @@ fn cm_16_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// Takes a queue pair to RTS with changed fields.
-fn up_as<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, change: impl Fn(QpFields) -> QpFields) {
+pub(crate) fn up_as<F: Fabric>(
+    qp: &mut ExternalQp<F>,
+    id: &mut Id<F>,
+    change: impl Fn(QpFields) -> QpFields,
+) {
     for state in [QpState::Rtr, QpState::Rts] {
         let fields = id.init_qp_attr(state).expect("what it needs");
         qp.modify(&change(fields)).expect("a way of the table");

@@ -3,13 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{Exposed, ExternalQp, Fabric, Id, Mtu, QpFields, QpInit, QpState};
+use doorbell_cm::{ConnParam, Exposed, ExternalQp, Fabric, Id, Mtu, QpFields, QpInit, QpState};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::Access;
 use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, Pair, SOON, received, sent};
+use crate::external::{joined_by, up_as};
 use crate::harness::skip;
 
 cases! {
@@ -54,16 +55,10 @@ fn uc_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>)
 }
 
 /// From RESET to RTS, towards the other's number and the packet it begins with.
-fn uc_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
-    if bed.is_strict() {
-        return skip("here only connection managers connect");
-    }
+fn by_hand<F: Fabric>(bed: &Bed<F>, mut qps: [ExternalQp<F>; 2]) -> [ExternalQp<F>; 2] {
     let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
-    let init = QpInit::uc().send_wr(4).recv_wr(4).inline(16);
-    let make = || ExternalQp::new(&bed.fabric, &init).expect("a queue pair");
-    let (mut one, mut two) = (make(), make());
-    let numbers = [one.num(), two.num()];
-    for (qp, there) in [(&mut one, numbers[1]), (&mut two, numbers[0])] {
+    let numbers = [qps[1].num(), qps[0].num()];
+    for (qp, there) in qps.iter_mut().zip(numbers) {
         let fields = QpFields {
             access: Some(Access::REMOTE_WRITE),
             pkey_index: Some(0),
@@ -83,6 +78,32 @@ fn uc_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
         qp.modify(&fields).expect("RTR");
         qp.modify(&QpFields { sq_psn: Some(1), ..QpFields::to(QpState::Rts) }).expect("RTS");
     }
+    qps
+}
+
+/// With fields that both sides agree on by themselves, or that a connection manager gives out where
+/// there is no other way to a peer.
+fn uc_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
+    let init = QpInit::uc().send_wr(4).recv_wr(4).inline(16);
+    let qps = [(); 2].map(|()| ExternalQp::new(&bed.fabric, &init).expect("a queue pair"));
+    let ([mut one, mut two], _ids) = if bed.is_strict() {
+        let none = ConnParam::default();
+        // What it gives out is for RC: UC has not all of that.
+        let fitting = |fields: QpFields| QpFields {
+            min_rnr_timer: None,
+            max_dest_rd_atomic: None,
+            timeout: None,
+            retry_cnt: None,
+            rnr_retry: None,
+            max_rd_atomic: None,
+            ..fields
+        };
+        let up = |qp: &mut ExternalQp<F>, id: &mut Id<F>| up_as(qp, id, fitting);
+        let [(left, one), (right, two)] = joined_by(bed, qps, &none, &none, up);
+        ([one, two], Some((left, right)))
+    } else {
+        (by_hand(bed, qps), None)
+    };
     let send = |one: &mut ExternalQp<F>, byte| {
         one.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).expect("post a send");
         one.next_send(SOON).expect("on its way").ok().expect("sent");
