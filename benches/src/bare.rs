@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 use doorbell_engine::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
 use doorbell_engine::wc::{Wc, WcFlags};
@@ -112,15 +113,6 @@ struct Counters {
     doorbells: u64,
     allocations: u64,
 }
-
-/// A request that is to be filled in.
-const EMPTY: SendWr<'_> = SendWr {
-    wr_id: 0,
-    op: SendOp::Send,
-    flags: SendFlags::empty(),
-    sge: Sge { addr: 0, length: 0, lkey: 0 },
-    more: &[],
-};
 
 /// Bytes from one block to the next: see [`Config::stride`].
 fn stride(block_bytes: u32) -> usize {
@@ -373,17 +365,14 @@ impl<F: Fabric> Bare<F> {
     #[inline(always)]
     pub(crate) fn send_batch(&mut self, payloads: &[u8], size: usize) -> Result<(), Failure> {
         let every = u64::from(self.shape.signal_every);
-        let mut list = [EMPTY; SEND_BATCH];
-        let mut count = 0;
-        for (payload, wr) in payloads.chunks_exact(size).zip(&mut list) {
-            let wr_id = self.posted + count as u64;
-            wr.wr_id = wr_id;
-            wr.flags = SendFlags::INLINE;
-            wr.flags.set(SendFlags::SIGNALED, (wr_id + 1).is_multiple_of(every));
-            wr.sge = Sge { addr: payload.as_ptr() as u64, length: size as u32, lkey: 0 };
-            count += 1;
+        let mut list = ArrayVec::<_, SEND_BATCH>::new();
+        for (payload, wr_id) in payloads.chunks_exact(size).take(SEND_BATCH).zip(self.posted..) {
+            let mut flags = SendFlags::INLINE;
+            flags.set(SendFlags::SIGNALED, (wr_id + 1).is_multiple_of(every));
+            let sge = Sge { addr: payload.as_ptr() as u64, length: size as u32, lkey: 0 };
+            list.push(SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] });
         }
-        self.post(&list[..count])
+        self.post(&list)
     }
 
     #[inline(always)]
@@ -410,11 +399,9 @@ impl<F: Fabric> Bare<F> {
             let (wr_id, sge) = (self.posted + n as u64, self.out.sge(slot.offset, slot.length));
             SendWr { wr_id, op: op(slot.offset), flags, sge, more: &[] }
         };
-        let mut list = [EMPTY; SEND_BATCH];
-        for ((n, slot), place) in slots.iter().enumerate().zip(&mut list) {
-            *place = wr((n, slot));
-        }
-        self.post(&list[..slots.len().min(SEND_BATCH)])
+        let list: ArrayVec<_, SEND_BATCH> =
+            slots.iter().enumerate().take(SEND_BATCH).map(wr).collect();
+        self.post(&list)
     }
 
     #[inline(always)]

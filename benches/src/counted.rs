@@ -11,7 +11,6 @@ use std::sync::mpsc;
 use std::thread;
 
 use doorbell_cm::Fabric;
-use doorbell_engine::worker::SEND_BATCH;
 use doorbell_engine::wr::SendOp;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +20,9 @@ use crate::error::Failure;
 use crate::serve::Lot;
 use crate::side::Session;
 use crate::wire::{self, Request, Test};
+
+/// Messages to a doorbell of a stream.
+pub(crate) const BATCH: u32 = 16;
 
 /// Rounds of a case before it is counted: several times round every queue.
 const WARM: u64 = 2048;
@@ -161,7 +163,7 @@ struct Turns {
 
 impl Turns {
     fn new(path: Path, messages: u64) -> Turns {
-        let batch = if path == Path::Echo { 1 } else { SEND_BATCH as u64 };
+        let batch = if path == Path::Echo { 1 } else { u64::from(BATCH) };
         Turns { path, batch, rounds: messages / batch }
     }
 

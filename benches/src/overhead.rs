@@ -12,7 +12,7 @@ use doorbell_cm::soft::SOFT_DEVICE;
 use serde::Serialize;
 
 use crate::cli::OverheadArgs;
-use crate::counted::{Case, Path};
+use crate::counted::{BATCH, Case, Path};
 use crate::error::Failure;
 use crate::record::{Figures, Placement, Record, SCHEMA, Sheet, round};
 use crate::wire::{Request, Test};
@@ -184,9 +184,6 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
         lost: 0,
     }
 }
-
-/// Messages to a doorbell of a stream.
-const BATCH: u32 = doorbell_engine::worker::SEND_BATCH as u32;
 
 /// What is held against a limit: a name for each figure.
 fn limits(records: &[Record]) -> Limits {

@@ -173,7 +173,7 @@ const ROWS: &[Row] = &[
         aim: Aim::AtLeast(1.0),
     },
     Row {
-        name: "messages to a doorbell, batch 16",
+        name: "messages to a doorbell, batch 32",
         ours: "doorbells",
         theirs: None,
         aim: Aim::AtLeast(16.0),

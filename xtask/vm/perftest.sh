@@ -112,7 +112,7 @@ rates() {
 # What we make; the last setting's rate is in $scratch/json.
 our_rates() {
     local batch
-    for batch in 1 16; do
+    for batch in 1 16 32; do
         bench rate --size $size --batch $batch
         figure rate "doorbell-batch-$batch" "$(json messages_per_second)"
     done
@@ -155,7 +155,7 @@ doorbells() {
     [[ $DEVICE = rxe* ]] || return
     rm -f "$scratch/json"
     timeout -k 1 120 strace -f -c -e trace=write -o "$scratch/strace" "$BENCH" rate --device "$DEVICE" \
-        --addr "$ADDRESS" --size $size --batch 16 --duration "$TIME" --json "$scratch/json" > "$scratch/out" 2>&1
+        --addr "$ADDRESS" --size $size --batch 32 --duration "$TIME" --json "$scratch/json" > "$scratch/out" 2>&1
     touch "$scratch/json"
     local calls messages
     calls=$(awk '$NF == "write" { print $4 }' "$scratch/strace")

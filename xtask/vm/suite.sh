@@ -99,12 +99,12 @@ groupcast() {
     done
 }
 
-# Messages of a stream with batches of 16, and the write() calls of both sides together: on rxe a
+# Messages of a stream with batches of 32, and the write() calls of both sides together: on rxe a
 # doorbell is one of those, so there may be one for twelve messages at most.
 doorbells() {
     local json=$scratch/rate.json calls messages
     timeout -k 5 120 strace -f -c -e trace=write -o "$scratch/strace" "$DOORBELL_BENCH" rate --device rxe0 --addr $address \
-        --size 64 --batch 16 --duration 2 --json "$json" || return 1
+        --size 64 --batch 32 --duration 2 --json "$json" || return 1
     calls=$(awk '$NF == "write" { print $4 }' "$scratch/strace")
     messages=$(grep -o '"messages": *[0-9]*' "$json" | grep -o '[0-9]*$')
     echo "$messages messages, $calls write() calls"

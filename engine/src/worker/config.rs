@@ -11,7 +11,7 @@ use crate::provider::{GRH_BYTES, QpCaps};
 pub const POLL_BATCH: usize = 32;
 
 /// Sends to one peer that go out with one doorbell at most.
-pub const SEND_BATCH: usize = 16;
+pub const SEND_BATCH: usize = 32;
 
 /// Peers with unsent messages at a time; one more makes the oldest ring its bell.
 pub const DIRTY_PEERS: usize = 64;
@@ -216,7 +216,7 @@ impl Config {
                 "2 to window",
             ),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
-            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "64 or more"),
+            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "128 or more"),
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.work <= 1 << 16, "work", self.work, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
@@ -274,7 +274,7 @@ mod tests {
             Config { window: 1 << 16, ..good },
             Config { window_min: 1, ..good },
             Config { window_min: 129, ..good },
-            Config { sends: 63, ..good },
+            Config { sends: 127, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },

@@ -103,7 +103,7 @@ fn peers_that_rest_strand_nothing() {
         refill: 32,
         send_queue: 64,
         signal_every: 32,
-        sends: 64,
+        sends: 128,
         ..CONFIG
     };
     let (mut one, mut two) = (side(&config, false), side(&config, false));

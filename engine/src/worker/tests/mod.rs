@@ -215,21 +215,21 @@ fn assert_blocks_home(side: &Side, config: &Config) {
     assert_eq!(send, config.send_blocks as usize, "send blocks");
 }
 
-/// One doorbell for a batch: 64 messages of 16 a batch ring four times.
+/// One doorbell for a batch: 128 messages of 32 a batch ring four times.
 #[test]
 fn a_batch_rings_once() {
-    let config = Config { send_queue: 128, ..CONFIG };
+    let config = Config { send_queue: 256, ..CONFIG };
     let (mut one, mut two) = (side(&config, false), side(&config, false));
     connect(&mut one, &mut two);
     let peer = one.only_peer();
     let before = one.worker.stats().doorbells;
-    for n in 0..64 {
+    for n in 0..128 {
         one.worker.outbox().send(peer, &payload(n, 16)).unwrap();
     }
     one.worker.turn();
     assert_eq!(one.worker.stats().doorbells - before, 4);
     settle(&mut [&mut one, &mut two]);
-    assert_in_order(two.worker.handler(), 64, 16);
+    assert_in_order(two.worker.handler(), 128, 16);
 }
 
 /// A message sent now goes out alone and at once, but not past those that wait; many of them
