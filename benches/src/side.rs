@@ -82,8 +82,12 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
         signal_every: request.signal_every,
         refill: Config::DEFAULT.refill.min(recv_blocks / 4),
+        window,
         // There is no receive for each of thousands of connections that never use one.
-        window: if request.idle_qps == 0 { window } else { 0 },
+        overcommit: match request.idle_qps {
+            0 => 1,
+            _ => 1 + (peers.saturating_mul(window) / recv_blocks).min(1 << 15),
+        },
         ..Config::DEFAULT
     })
 }

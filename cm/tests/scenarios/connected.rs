@@ -20,6 +20,7 @@ cases! {
     trap_2_peers_that_rest_hold_no_sends_that_others_need
     trap_3_two_sides_that_reply_to_each_other_never_stop
     trap_3_a_flood_stops_at_its_window_and_starves_nobody
+    trap_3_many_peers_that_rest_share_few_receives
     trap_4_a_slow_receiver_costs_no_retry_of_a_second
     trap_5_a_full_send_queue_is_back_pressure
     trap_7_blocks_come_home_when_a_peer_goes
@@ -150,6 +151,43 @@ fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
         assert!(pair.two.worker.outbox().give_back(token));
     }
     pair.until("it goes on", |pair| pair.one.worker.outbox().send(flood, &[0; 40]).is_ok());
+}
+
+/// More peers than there are receives for, each with a window: one that floods takes its own and no
+/// more; eight that talk are served; and when all talk at once, all are.
+fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
+    const PEERS: usize = 40;
+    let few = Config { peers: PEERS as u32, recv_blocks: 32, refill: 4, keeps: 64, ..CONFIG };
+    let config = Config { overcommit: 16, ..few };
+    let slow = Log { keep: true, ..Log::default() };
+    let mut pair = Logs::new(nic, &config, (Log::default(), slow), PEERS);
+    let peers = pair.one.worker.handler().up.clone();
+    // A quarter of the receives at most, less the one for a reply.
+    let window = pair.one.worker.outbox().room(peers[0]) as usize;
+    assert!((3..8).contains(&window), "{window}");
+    while pair.one.worker.outbox().send(peers[0], &[0; 40]) != Err(SendError::NoCredit) {
+        pair.turn();
+    }
+    pair.until("the flood has come", |pair| pair.two.worker.handler().tokens.len() == window);
+    pair.two.worker.handler().keep = false;
+    for number in 0..20u32 {
+        for peer in &peers[1..9] {
+            stream(&mut pair, *peer, number..number + 1, 40);
+        }
+    }
+    let mut all = window + 160;
+    pair.until("eight are served", |pair| pair.two.worker.handler().got.len() == all);
+    // Each its whole window, without a turn between.
+    for peer in &peers[9..] {
+        let before = all;
+        while pair.one.worker.outbox().send(*peer, &[0; 8]).is_ok() {
+            all += 1;
+        }
+        assert!(all >= before + 3);
+    }
+    assert!(all > window + 160 + 64, "there are receives for all");
+    pair.until("all are served", |pair| pair.two.worker.handler().got.len() == all);
+    assert!(pair.one.worker.handler().down.is_empty());
 }
 
 fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {

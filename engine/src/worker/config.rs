@@ -53,6 +53,11 @@ pub struct Config {
     /// Receives promised to one peer at least; where there are not so many left, one more peer is
     /// refused.
     pub window_min: u32,
+    /// How often each receive may be promised. 1: every message finds one. More is for peers that
+    /// mostly rest: thousands may have a window each of a few receives, and none can take more than
+    /// its window from the others; but if more of them talk at once than there are receives for,
+    /// some are held up by their devices' retries, as all are without credits.
+    pub overcommit: u32,
     /// Messages a handler may keep beyond its call, at a time; at most 65 536.
     pub keeps: u32,
     /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
@@ -87,6 +92,7 @@ impl Config {
         refill: 32,
         window: 128,
         window_min: 4,
+        overcommit: 1,
         keeps: 64,
         requests: 64,
         timers: 64,
@@ -215,6 +221,7 @@ impl Config {
                 self.window_min,
                 "2 to window",
             ),
+            ((1..=1 << 16).contains(&self.overcommit), "overcommit", self.overcommit, "1 to 65536"),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
             (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "128 or more"),
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
@@ -272,6 +279,7 @@ mod tests {
             Config { signal_every: 0, ..good },
             Config { refill: 129, ..good },
             Config { window: 1 << 16, ..good },
+            Config { overcommit: 0, ..good },
             Config { window_min: 1, ..good },
             Config { window_min: 129, ..good },
             Config { sends: 127, ..good },

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_alloc::Mapping;
 use std_alloc::format;
+use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
@@ -31,7 +32,8 @@ struct Inner<P: Provider> {
     _region: P::Region,
     window: u32,
     window_min: u32,
-    /// Blocks that are promised to nobody.
+    overcommit: u32,
+    /// Promises that may still be made: blocks, each as often as it may be promised.
     spare: AtomicU32,
 }
 
@@ -80,7 +82,8 @@ impl<P: Provider> SharedRecv<P> {
             _region: region,
             window: config.window,
             window_min: config.window_min,
-            spare: AtomicU32::new(blocks),
+            overcommit: config.overcommit,
+            spare: AtomicU32::new(blocks.saturating_mul(config.overcommit)),
         };
         let shared = SharedRecv::<P> { inner: Arc::new(inner), blocks: places };
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
@@ -96,38 +99,43 @@ impl<P: Provider> SharedRecv<P> {
     }
 
     /// Promises blocks to one more peer: how many. All promises, and what workers have in their
-    /// refill lists, add up to no more than there are.
+    /// refill lists, add up to no more than there are, as often as each may be promised.
     pub(super) fn promise(&self) -> Result<u32, SetupError> {
-        let Inner { window, window_min, .. } = *self.inner;
-        let blocks = self.blocks();
+        let Inner { window, window_min, overcommit, .. } = *self.inner;
         if window == 0 {
             return Ok(0);
         }
-        let share = |spare: u32| (spare / 4).clamp(window_min, window);
+        let share = |spare: u32| (spare / 4 / overcommit.max(1)).clamp(window_min, window);
         self.take(share).map_err(|spare| {
             let asked = format!("receives for one more peer, {window_min} at least");
-            let answer = format!("of {blocks} blocks {spare} are not promised to others");
-            SetupError::new(Code::NoMemory, asked, answer)
-                .cure("raise Config::recv_blocks or lower Config::window")
+            SetupError::new(Code::NoMemory, asked, self.unpromised(spare))
+                .cure("raise Config::recv_blocks or Config::overcommit, or lower Config::window")
         })
     }
 
     /// Sets aside the blocks that a worker may have in its refill list while peers are told that
     /// they are free.
     pub(super) fn set_aside(&self, refill: u32) -> Result<(), SetupError> {
-        let Inner { window, window_min, .. } = *self.inner;
-        let blocks = self.blocks();
+        let Inner { window, window_min, overcommit, .. } = *self.inner;
         if window == 0 {
             return Ok(());
         }
-        self.take(|_| refill).map(drop).map_err(|spare| {
+        let blocks = self.blocks();
+        self.take(|_| refill.saturating_mul(overcommit)).map(drop).map_err(|spare| {
             let asked = format!("a worker with refill = {refill} on a shared receive queue");
-            let answer = format!("of {blocks} blocks {spare} are not promised to others");
-            SetupError::new(Code::NoMemory, asked, answer).cure(format!(
+            SetupError::new(Code::NoMemory, asked, self.unpromised(spare)).cure(format!(
                 "raise Config::recv_blocks to {} at least",
-                blocks - spare + refill + window_min
+                blocks - spare / overcommit.max(1) + refill + window_min
             ))
         })
+    }
+
+    fn unpromised(&self, spare: u32) -> String {
+        let blocks = self.blocks();
+        match self.inner.overcommit {
+            1 => format!("of {blocks} blocks {spare} are not promised to others"),
+            often => format!("of {blocks} blocks, promised {often} times each, {spare} are left"),
+        }
     }
 
     /// Takes some of the spare blocks; there must be so many.

@@ -34,6 +34,7 @@ const CONFIG: Config = Config {
     refill: 8,
     window: 0,
     window_min: 2,
+    overcommit: 1,
     sends: 1024,
     hold_turns: 0,
     work: 4,
