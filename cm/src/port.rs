@@ -12,10 +12,12 @@ use crate::extended::QpAttrEx;
 use crate::fabric::{CmId, Fabric};
 
 /// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has
-/// the queue pair; groups are joined and left here, on any thread. It leaves them with this value.
+/// the queue pair; groups are joined and left here, on any thread. With this value it leaves them,
+/// and the worker, if it turns, gives its queue pair up.
 pub struct Port<F: Fabric> {
     id: F::Id,
     fabric: F,
+    intake: Intake<F>,
     qp_num: u32,
 }
 
@@ -51,7 +53,7 @@ impl<F: Fabric> Port<F> {
         let qp_num = qp.num();
         let handed = intake.open_datagrams(qp);
         handed.map_err(|_| refused("its mailbox is full: the worker does not turn"))?;
-        Ok(Port { id, fabric: fabric.clone(), qp_num })
+        Ok(Port { id, fabric: fabric.clone(), intake: intake.clone(), qp_num })
     }
 
     /// The address, with the port that was taken.
@@ -89,5 +91,12 @@ impl<F: Fabric> Port<F> {
     /// `AddrNotAvailable`: it is not in that group.
     pub fn leave(&mut self, group: IpAddr) -> Result<(), CmError> {
         self.id.leave_multicast(group)
+    }
+}
+
+impl<F: Fabric> Drop for Port<F> {
+    fn drop(&mut self) {
+        // A worker whose mailbox is full does not turn, and gives everything up when it goes.
+        let _ = self.intake.close_datagrams(self.qp_num);
     }
 }

@@ -16,6 +16,7 @@ cases! {
     a_group_reaches_every_member_and_answers_find_the_sender
     more_datagrams_than_receives_are_dropped_and_the_rest_goes_on
     ways_are_bounded_and_a_closed_one_is_used_again
+    a_port_that_is_gone_may_be_followed_by_another
     a_worker_without_receives_for_datagrams_has_no_port
 }
 
@@ -174,6 +175,35 @@ fn ways_are_bounded_and_a_closed_one_is_used_again<F: Fabric>(nic: &F) {
     }
     pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 60);
     assert_eq!(pair.one.worker.blocks_home().1, 16);
+}
+
+fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
+    let mut pair = Logs::new(nic, &WITH, (Log::default(), answers()), 0);
+    let there = open(nic, &mut pair.two);
+    let to = way(&mut pair.one, &there.here().expect("where it is"));
+    for round in 1..=5 {
+        assert_eq!(pair.one.worker.outbox().send_to(to, &[], None), Err(SendError::NotConnected));
+        let here = open(nic, &mut pair.one);
+        // More than there are receives, and the last of them with sends and answers on their way.
+        for number in 0..20 {
+            pair.one.worker.outbox().send_to(to, &[number; 100], None).expect("sent");
+            pair.until("an answer", |pair| {
+                pair.one.worker.handler().got.len() == round * 20 - 19 + usize::from(number)
+            });
+        }
+        for _ in 0..6 {
+            pair.one.worker.outbox().send_to(to, &[round as u8; 300], None).expect("sent");
+        }
+        drop(here);
+        pair.one.worker.turn();
+        assert_eq!((pair.one.worker.in_flight(), pair.one.worker.datagrams_home()), (0, 0));
+        assert_eq!(pair.one.worker.blocks_home().1, 16, "blocks of sends that were on their way");
+        // What was under way is answered to nobody.
+        pair.until("it has come", |pair| pair.two.worker.handler().got.len() >= round * 26 - 6);
+        for (_, way) in std::mem::take(&mut pair.two.worker.handler().ways) {
+            assert!(pair.two.worker.outbox().close_way(way));
+        }
+    }
 }
 
 fn a_worker_without_receives_for_datagrams_has_no_port<F: Fabric>(nic: &F) {

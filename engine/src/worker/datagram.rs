@@ -167,7 +167,15 @@ impl<P: Provider> Core<P> {
         self.post_receives(1);
     }
 
-    /// The queue pair for datagrams has failed: it goes, and everything comes home. Another may
+    /// The control plane wants that queue pair for datagrams to go.
+    #[cold]
+    pub(super) fn close_datagrams(&mut self, num: u32) {
+        if self.datagrams.num == num {
+            self.end_datagrams();
+        }
+    }
+
+    /// The queue pair for datagrams is over: it goes, and everything comes home. Another may
     /// take its place.
     #[cold]
     pub(super) fn end_datagrams(&mut self) {

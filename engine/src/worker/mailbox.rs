@@ -20,6 +20,8 @@ pub(super) enum Mail<P: Provider> {
     Admit(P::Qp, Seat<P>, Heard),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
+    /// The queue pair for datagrams, if it is that one, is to go.
+    NoDatagrams(u32),
     /// It is connected.
     Up(u32, Heard),
     /// Its connection has ended, or never came up.
@@ -168,6 +170,13 @@ impl<P: Provider> Intake<P> {
             Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),
         }
+    }
+
+    /// The worker gives up its queue pair for datagrams, if it is the one with that number, and may
+    /// be given another. False: the mailbox is full; say it again.
+    #[must_use]
+    pub fn close_datagrams(&self, qp_num: u32) -> bool {
+        self.mailbox.put(Mail::NoDatagrams(qp_num)).is_ok()
     }
 
     /// The queue pair with that number is connected; the private data of the peer, which counts

@@ -454,6 +454,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                     }
                 }
                 Mail::Datagrams(qp) => self.core.open_datagrams(qp),
+                Mail::NoDatagrams(num) => self.core.close_datagrams(num),
                 Mail::Up(num, heard) => {
                     if let Some(slot) = self.core.peers.find(num) {
                         self.core.hear(slot, heard);
