@@ -100,7 +100,7 @@ groupcast() {
 }
 
 # Messages of a stream with batches of 32, and the write() calls of both sides together: on rxe a
-# doorbell is one of those, so there may be one for twelve messages at most.
+# doorbell is one of those, so there may be one for sixteen messages at most.
 doorbells() {
     local json=$scratch/rate.json calls messages
     timeout -k 5 120 strace -f -c -e trace=write -o "$scratch/strace" "$DOORBELL_BENCH" rate --device rxe0 --addr $address \
@@ -108,7 +108,7 @@ doorbells() {
     calls=$(awk '$NF == "write" { print $4 }' "$scratch/strace")
     messages=$(grep -o '"messages": *[0-9]*' "$json" | grep -o '[0-9]*$')
     echo "$messages messages, $calls write() calls"
-    ((messages > 1000 && calls > 0 && calls * 10 <= messages))
+    ((messages > 1000 && calls > 0 && calls * 16 <= messages))
 }
 
 # With 64 KiB of lockable memory: one line, which names the cure, and an exit code that is not 0.
@@ -146,7 +146,7 @@ if [ -n "${ECHO:-}" ]; then
 fi
 
 if [ -n "${DOORBELL_BENCH:-}" ]; then
-    check "one doorbell for ten messages, words of credit among them" 120 doorbells
+    check "one doorbell for sixteen messages, words of credit among them" 120 doorbells
     check "too little lockable memory" 70 little_memlock
 fi
 
