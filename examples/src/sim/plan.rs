@@ -181,6 +181,10 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         requests: prng.range(1, 8) as u32,
         timers: 0,
         work: 0,
+        // Datagrams have a world of their own, without workers.
+        datagrams: 0,
+        datagram_bytes: 1,
+        ways: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
     };
     SidePlan { workers, queues: prng.range(1, workers.min(2) as u64) as usize, config }
