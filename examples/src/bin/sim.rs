@@ -155,8 +155,8 @@ fn main() -> ExitCode {
     println!(
         "{count} seeds held: {} messages on {} connections; {} ends told of a failure, \
          {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
-         {} replies waited; without workers {} requests went well, {} of them additions, and {} \
-         datagrams arrived",
+         {} replies waited, {} additions; without workers {} requests went well, and {} datagrams \
+         arrived",
         sum.messages,
         sum.conns,
         sum.downs,
@@ -165,8 +165,8 @@ fn main() -> ExitCode {
         sum.refused,
         sum.partial,
         sum.deferred,
-        sum.requests,
         sum.atomics,
+        sum.requests,
         sum.datagrams
     );
     ExitCode::SUCCESS

@@ -6,7 +6,10 @@ use std::hash::Hash;
 use doorbell_engine::provider::soft::sim::{Prng, mix};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{DownReason, PeerId, RegionId};
+use doorbell_engine::wr::Remote;
 
+use super::bare::adds::Adds;
+use super::bare::field::pattern;
 use super::plan::Plan;
 use super::text::{Stream, Text};
 use super::trace::{Trace, now};
@@ -24,6 +27,7 @@ pub enum Happening {
     Reply { conn: usize, from: usize, number: u32, length: usize },
     Back { conn: usize, from: usize },
     Got { conn: usize, from: usize, stream: Stream, number: u32 },
+    Ask { conn: usize, from: usize, errand: Errand },
     Close { conn: usize, side: usize },
     Gone { conn: usize, side: usize },
     Fail { conn: usize, side: usize, lost: bool },
@@ -92,21 +96,47 @@ pub struct Counts {
     pub deferred: u64,
     /// Requests of queue pairs without workers that went well.
     pub requests: u64,
-    /// Additions among them.
+    /// Additions to a word at the far side, with workers or without.
     pub atomics: u64,
     /// Datagrams that arrived.
     pub datagrams: u64,
 }
 
-/// Memory of a worker that messages are sent from without a copy, cut into places of a block.
+/// What a request with a token does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Errand {
+    /// It sends a message.
+    Message,
+    /// It adds one to the word of that desk.
+    Add(usize),
+    /// It reads so many bytes of that desk's shelf.
+    Read(usize, usize),
+}
+
+/// Bytes of a desk that others read, behind the word that they count in.
+pub const SHELF: usize = 5000;
+
+/// Memory of a worker that messages are sent from without a copy, and that its peers read and
+/// count in: places of a block, then a word, then a shelf.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The memory.
     pub region: Option<RegionId>,
+    /// Where the word is in it.
+    pub word: usize,
+    /// The word as peers know it.
+    pub remote: Option<Remote>,
     /// Places nobody uses.
     pub free: Vec<u64>,
-    /// By place: the connection whose message is on its way from there.
-    pub busy: BTreeMap<u64, usize>,
+    /// By place: the connection whose request has its bytes there.
+    pub busy: BTreeMap<u64, (usize, Errand)>,
+    /// What peers have added to the word.
+    pub adds: Adds,
+}
+
+/// What a desk has on its shelf, from its beginning on.
+pub fn shelf(desk: usize, length: usize) -> Vec<u8> {
+    pattern(mix(desk as u64 + 77), length)
 }
 
 /// See the module.
@@ -206,7 +236,7 @@ impl Book {
             return self.fail(format!("desk {desk} is told that {peer:?} is down; it was not up"));
         };
         self.conns[conn].ends[side].state = State::Down;
-        if self.places[desk].busy.values().any(|busy| *busy == conn) {
+        if self.places[desk].busy.values().any(|(busy, _)| *busy == conn) {
             self.fail(format!("desk {desk}: {peer:?} is down, and a request is not answered"));
         }
         self.counts.downs += u64::from(!self.still);
@@ -222,14 +252,35 @@ impl Book {
     }
 
     /// A request is answered: one that is on its way, and without an error unless there is cause.
-    pub fn answered(&mut self, desk: usize, token: u64, result: Result<(), Status>) {
-        let Some(conn) = self.places[desk].busy.remove(&token) else {
+    /// `bytes` gives the first of its place: what it brought is what it must be.
+    pub fn answered(
+        &mut self,
+        desk: usize,
+        token: u64,
+        result: Result<(), Status>,
+        bytes: impl FnOnce(usize) -> Vec<u8>,
+    ) {
+        let Some((conn, errand)) = self.places[desk].busy.remove(&token) else {
             return self
                 .fail(format!("desk {desk}: request {token} is answered twice, or was none"));
         };
         self.places[desk].free.push(token);
         if result.is_err() && !self.conns[conn].excused {
             self.fail(format!("connection {conn}: a request fails without cause: {result:?}"));
+        }
+        match (errand, result) {
+            (Errand::Add(to), Ok(())) => {
+                self.counts.atomics += 1;
+                let word = bytes(8).iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                if let Err(what) = self.places[to].adds.returned(word) {
+                    self.fail(format!("desk {to}: {what}"));
+                }
+            }
+            (Errand::Add(to), Err(_)) => self.places[to].adds.uncertain += 1,
+            (Errand::Read(of, length), Ok(())) if bytes(length) != shelf(of, length) => {
+                self.fail(format!("connection {conn}: a READ does not bring what is there"));
+            }
+            (Errand::Read(..) | Errand::Message, _) => {}
         }
     }
 

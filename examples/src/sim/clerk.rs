@@ -10,7 +10,7 @@ use doorbell_engine::worker::{
 };
 use doorbell_engine::wr::SendOp;
 
-use super::book::{Book, End, Happening, State};
+use super::book::{Book, End, Errand, Happening, SHELF, State};
 use super::text::Stream;
 
 /// See the module.
@@ -94,10 +94,36 @@ fn request<P: Provider>(
     let result = out.request(peer, &Request { op, pieces, fence: whole, token });
     let places = &mut book.places[desk];
     match result {
-        Ok(()) => drop(places.busy.insert(token, conn)),
+        Ok(()) => drop(places.busy.insert(token, (conn, Errand::Message))),
         Err(_) => places.free.push(token),
     }
     result
+}
+
+/// Adds to the far desk's word, or reads from its shelf, if a place for what comes is free.
+fn ask<P: Provider>(book: &mut Book, out: &mut Outbox<'_, P>, (conn, side): (usize, usize)) {
+    let ends = &book.conns[conn].ends;
+    let (far, End { desk, peer, .. }) = (ends[1 - side].desk, &ends[side]);
+    let (desk, Some(peer), Some(remote)) = (*desk, *peer, book.places[far].remote) else {
+        return;
+    };
+    let block = book.plan.sides[side].config.block_bytes as usize;
+    let length = book.prng.below(block.min(SHELF) as u64 + 1) as usize;
+    let (op, errand, length) = match book.prng.chance(512) {
+        true => (SendOp::FetchAdd { at: remote, add: 1 }, Errand::Add(far), 8),
+        false => (SendOp::Read(remote.offset(8)), Errand::Read(far, length), length),
+    };
+    let places = &mut book.places[desk];
+    let Some(region) = places.region else { return };
+    let Some(token) = places.free.pop() else { return };
+    let offset = token as usize * block;
+    let pieces = [Piece { region, offset, length: length as u32 }];
+    let fence = token % 2 == 0;
+    if out.request(peer, &Request { op, pieces: &pieces, fence, token }).is_err() {
+        return places.free.push(token);
+    }
+    places.busy.insert(token, (conn, errand));
+    book.note(Happening::Ask { conn, from: side, errand });
 }
 
 impl Clerk {
@@ -142,6 +168,9 @@ impl Clerk {
             return;
         }
         let conn = book.prng.pick(&up);
+        while book.prng.chance(book.plan.habits.ask) {
+            ask(book, out, (conn, self.side));
+        }
         for _ in 0..book.prng.range(1, book.plan.habits.burst) {
             if send(book, out, (conn, self.side)).is_none() {
                 break;
@@ -204,9 +233,17 @@ impl<P: Provider> Handler<P> for Clerk {
         _: PeerId,
         token: u64,
         result: Result<(), Status>,
-        _: &mut Outbox<'_, P>,
+        out: &mut Outbox<'_, P>,
     ) {
-        self.book.borrow_mut().answered(self.desk, token, result);
+        let mut book = self.book.borrow_mut();
+        let block = book.plan.sides[self.side].config.block_bytes as usize;
+        let region = book.places[self.desk].region;
+        book.answered(self.desk, token, result, |length| {
+            let mut bytes = vec![0; length];
+            let copied = region.map(|from| out.copy_out(from, token as usize * block, &mut bytes));
+            // Of what cannot be read nothing is as it must be.
+            if let Some(Ok(())) = copied { bytes } else { Vec::new() }
+        });
     }
 
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {

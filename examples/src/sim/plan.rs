@@ -22,6 +22,8 @@ pub struct Habits {
     pub send: u32,
     /// Messages in one go at most.
     pub burst: u64,
+    /// Before that it reads from the other side or counts there, and once more.
+    pub ask: u32,
     /// A message is replied to.
     pub reply: u32,
     /// A message is kept, to be replied to or given back later.
@@ -89,6 +91,7 @@ impl Plan {
         let habits = Habits {
             send: prng.pick(&[40, 200, 600]),
             burst: prng.pick(&[1, 4, 24]),
+            ask: prng.pick(&[0, 200, 700]),
             reply: prng.pick(&[0, 300, 900]),
             keep: prng.pick(&[0, 50, 400]),
             reply_again: prng.pick(&[0, 100, 600]),

@@ -49,6 +49,7 @@ pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupE
     world.phase("close");
     world.close_all();
     world.account();
+    world.account_words();
     let mut book = world.book.borrow_mut();
     for desk in &world.desks {
         book.counts.partial += desk.worker.stats().post_full;
@@ -287,6 +288,23 @@ impl World {
         }
         for _ in 0..ROUNDS_LAST {
             self.round();
+        }
+    }
+
+    /// Every addition that went well is in the word it was for, and no other.
+    fn account_words(&mut self) {
+        for number in 0..self.desks.len() {
+            let mut bytes = [0; 8];
+            let out = self.desks[number].worker.outbox();
+            let places = self.book.borrow().places[number].clone();
+            let copied = places.region.map(|region| out.copy_out(region, places.word, &mut bytes));
+            let account = match copied {
+                Some(Ok(())) => places.adds.account(u64::from_le_bytes(bytes)),
+                _ => Err(String::from("its word cannot be read")),
+            };
+            if let Err(what) = account {
+                self.fail(format!("desk {number}: {what}"));
+            }
         }
     }
 

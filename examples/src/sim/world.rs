@@ -8,11 +8,11 @@ use doorbell_engine::error::SetupError;
 use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
 use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
 use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
-use doorbell_engine::provider::{Access, Provider, QpType};
+use doorbell_engine::provider::{Access, Provider, QpType, Region};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
 
-use super::book::{Book, Conn, End, Happening, Places, State};
+use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
 use super::memory;
 use super::plan::Plan;
@@ -101,9 +101,19 @@ impl World {
                     Worker::new(nic, &queues[queue], sends, clerk, &plan.config)?;
                 let places = u64::from(plan.config.requests);
                 let bytes = places as usize * plan.config.block_bytes as usize;
-                let region = nic.register(memory(bytes)?, Access::LOCAL_WRITE)?;
-                book.borrow_mut().places[desks.len()] = Places {
-                    region: Some(worker.adopt(region)),
+                let word = bytes.next_multiple_of(8);
+                let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+                let region = nic.register(memory(word + 8 + SHELF)?, rights)?;
+                let remote = Some(region.remote(word));
+                let region = worker.adopt(region);
+                let desk = desks.len();
+                if worker.outbox().copy_in(region, word + 8, &shelf(desk, SHELF)).is_err() {
+                    book.borrow_mut().fail(format!("desk {desk} has no shelf"));
+                }
+                book.borrow_mut().places[desk] = Places {
+                    region: Some(region),
+                    word,
+                    remote,
                     free: (0..places).collect(),
                     ..Places::default()
                 };
