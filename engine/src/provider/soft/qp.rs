@@ -238,6 +238,8 @@ pub(super) struct QpContext {
     /// Request that could not be carried out here, with its status: the queue pair fails when
     /// all before it are done.
     pub(super) poison: Option<(u32, Status)>,
+    /// The peer was asked how far it has come with those.
+    pub(super) urged: bool,
     /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
     pub(super) good_until: u64,
     pub(super) cause: Option<Status>,
@@ -336,6 +338,7 @@ impl QpContext {
             coming: Coming::Nothing,
             mute: false,
             poison: None,
+            urged: false,
             good_until: 0,
             cause: None,
             in_todo: false,

@@ -9,7 +9,9 @@ use super::copy;
 use super::cq::{CompletionQueue, Retire, Sink};
 use super::direct;
 use super::domain::{Inside, qp_in};
-use super::layout::{BELL_FIRST, BELL_MAX, FRAGMENT, Header, RECORD_MAX, RecordFlags};
+use super::layout::{
+    BELL_FIRST, BELL_MAX, FRAGMENT, Header, KIND_WRITE, RECORD_MAX, RecordFlags, WRITE_OPERANDS,
+};
 use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::nic::QPS;
@@ -293,7 +295,7 @@ impl Inside {
         self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         qp.good_until = good_until;
         qp.cause = cause;
-        qp.poison = None;
+        (qp.poison, qp.urged) = (None, false);
         self.worry(qp);
     }
 
@@ -358,26 +360,47 @@ impl Inside {
         }
     }
 
-    /// A request that could not run fails its queue pair once all before it are done: those that
-    /// were to complete have to be taken first, of the others nobody would hear.
+    /// A request that could not run fails its queue pair once all before it are done: one of those
+    /// may be refused, and that error comes first (SQ-3).
     fn fail_poisoned(&mut self, qp: &mut QpContext) {
         let Some((index, status)) = qp.poison else { return };
         if qp.asking() > 0 || qp.parked.is_some() {
             return;
         }
-        let (mut good_until, mut awaited) = (0, 0);
+        let mut good_until = 0;
         let mut before = qp.completed;
         while before != index {
-            let entry = *qp.entry(before);
-            good_until = entry.end;
-            if entry.sent.contains(Sent::SIGNALED) {
-                awaited = entry.end;
-            }
+            good_until = qp.entry(before).end;
             before = before.wrapping_add(1);
         }
-        if self.safe_position(qp) >= awaited {
+        // The rest of a message that had begun never comes, and nothing else may come behind it.
+        if qp.sent_bytes > 0 || self.safe_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
+        } else if !qp.urged {
+            qp.urged = self.urge(qp);
         }
+    }
+
+    /// Makes the peer say how far it has read: of what completes in silence it may not by itself.
+    /// False if there is no space.
+    fn urge(&mut self, qp: &QpContext) -> bool {
+        let Some(Some(link)) = self.links.get_mut(qp.link) else { return true };
+        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+        let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
+        if link.is_broken() || !link.has_space(header.record()) {
+            return link.is_broken();
+        }
+        let to = link.tx.begin(header, 0).cast::<u64>();
+        // SAFETY: `begin` gives space for the record, 8-byte aligned. A WRITE of nothing has no
+        // address and no key.
+        unsafe {
+            to.write(0);
+            to.add(1).write(0);
+        }
+        link.tx.end(header);
+        let ack = link.ack();
+        link.tx.publish(ack);
+        true
     }
 
     /// True when every send has its completion.

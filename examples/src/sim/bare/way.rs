@@ -261,11 +261,6 @@ impl Way {
             if self.wrong.is_some_and(|(wrong, _)| wrong == first.number) {
                 return Err(format!("request {number} completes, {} was wrong", first.number));
             }
-            if wc.status == Status::LocalProtection {
-                // The device has not heard of those that are to be silent before it gives up.
-                adds.uncertain += u64::from(first.what == What::Add);
-                continue;
-            }
             // Without a word, so it went well.
             self.confirm(&first, at, adds)?;
         }

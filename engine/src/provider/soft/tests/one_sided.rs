@@ -432,3 +432,24 @@ fn crossing_reads_and_writes_make_progress() {
         }
     }
 }
+
+/// SQ-3: an error of a request that is silent when it succeeds is heard of, also if the one behind
+/// it cannot run; and that one waits for nothing where all before it went well.
+#[test]
+fn sq_3_a_silent_request_fails_before_one_that_cannot_run() {
+    for key in [0, 0x1_0000] {
+        let (mut one, mut two) = pair(CAPS, true);
+        let at = two.region.remote(0);
+        let at = Remote { rkey: at.rkey ^ key, ..at };
+        one.post(1, SendOp::Write(at), one.sge(0, 8), NONE).unwrap();
+        let sge = Sge { lkey: 0xdead_0000, ..one.sge(0, 8) };
+        one.post(2, SendOp::Send, sge, NONE).unwrap();
+        let (sent, _) = settle(&mut one, &mut two);
+        let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        let want = match key {
+            0 => std::vec![(2, Status::LocalProtection)],
+            _ => std::vec![(1, Status::RemoteAccess), (2, Status::Flushed)],
+        };
+        assert_eq!(ends, want);
+    }
+}
