@@ -178,17 +178,12 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         refill,
         window,
         window_min: 2,
-        sends: prng.pick(&[64, 100, 4000]),
+        sends: prng.pick(&[128, 200, 4000]),
         hold_turns: prng.range(0, 3) as u32,
         keeps: prng.range(1, 8) as u32,
         requests: prng.range(1, 8) as u32,
-        timers: 0,
-        work: 0,
-        // Datagrams have a world of their own, without workers.
-        datagrams: 0,
-        datagram_bytes: 1,
-        ways: 0,
         drain_turns: if prng.chance(100) { prng.range(1, 8) } else { 50_000 },
+        ..Config::DEFAULT
     };
     SidePlan { workers, queues: prng.range(1, workers.min(2) as u64) as usize, config }
 }
