@@ -5,6 +5,8 @@
 //! that no device may make; a simulation that does not find each of them is no good.
 #![expect(unsafe_code, reason = "passes posts on")]
 
+use core::slice;
+
 use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::collections::VecDeque;
@@ -14,8 +16,8 @@ use std_alloc::vec::Vec;
 use super::soft::sim::Prng;
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Poller, PortAttr, Provider, Qp, QpCaps,
-    Rereg, Reregistered, Sharing, Srq, WindowKind,
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Polled, Poller, PortAttr, Provider, Qp,
+    QpCaps, Rereg, Reregistered, Sharing, Srq, WindowKind,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
@@ -269,6 +271,21 @@ pub struct FaultPoller<P: Provider> {
 }
 
 impl<P: Provider> Poller for FaultPoller<P> {
+    /// A short poll may be one for a single completion, whichever it is.
+    fn poll_one(&mut self) -> Polled {
+        let single = {
+            let mut dice = self.dice.lock();
+            let odds = dice.odds.short_poll;
+            dice.prng.chance(odds)
+        };
+        let mut one = Wc::default();
+        match single {
+            false => Polled::More,
+            true if self.poll(slice::from_mut(&mut one)) == 0 => Polled::Nothing,
+            true => Polled::One(one),
+        }
+    }
+
     fn poll(&mut self, out: &mut [Wc]) -> usize {
         let (empty, short, part) = {
             let mut dice = self.dice.lock();

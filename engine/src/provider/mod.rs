@@ -366,9 +366,9 @@ pub trait Poller {
     /// empty queue.
     fn poll(&mut self, out: &mut [Wc]) -> usize;
 
-    /// Takes the next completion by itself, where a device can give it with less work than a list:
-    /// a message that came alone. [`Polled::More`]: nothing was taken, and only [`Poller::poll`]
-    /// knows whether there is something.
+    /// Takes the next completion by itself, where a device can give it with less work than a list,
+    /// as that of a message that came alone. [`Polled::More`]: nothing was taken, and only
+    /// [`Poller::poll`] knows whether there is something.
     #[inline(always)]
     fn poll_one(&mut self) -> Polled {
         Polled::More
