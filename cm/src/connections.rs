@@ -9,10 +9,10 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::worker::Intake;
 
-use crate::attr::{ConnParam, QpAttr};
+use crate::attr::ConnParam;
 use crate::error::CmError;
-use crate::extended::QpAttrEx;
 use crate::fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey};
+use crate::worker_qp;
 
 /// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1). What the
 /// connection manager leaves there would be 655 ms (QP-20).
@@ -41,8 +41,6 @@ pub(crate) enum Outcome {
 
 pub(crate) struct Connections<F: Fabric> {
     pub(crate) channel: F::Channel,
-    /// To whose protection domain queue pairs belong: the one that workers are made on, too.
-    nic: F,
     live: HashMap<IdKey, Connection<F>>,
     unsaid: Vec<(Intake<F>, u32, Word)>,
     ended: u64,
@@ -52,7 +50,6 @@ impl<F: Fabric> Connections<F> {
     pub(crate) fn new(fabric: &F) -> Result<Self, CmError> {
         Ok(Connections {
             channel: fabric.open_channel()?,
-            nic: fabric.clone(),
             live: HashMap::new(),
             unsaid: Vec::new(),
             ended: 0,
@@ -83,16 +80,7 @@ impl<F: Fabric> Connections<F> {
             Err(error) => return Err((id, error.into())),
         };
         let hello = seat.hello();
-        let attr = QpAttr {
-            kind: QpType::Rc,
-            send_cq: intake.cq(),
-            recv_cq: intake.cq(),
-            srq: Some(intake.srq()),
-            caps: intake.qp_caps(),
-            signal_all: false,
-            ex: QpAttrEx::default(),
-        };
-        let qp = match id.create_qp(&self.nic, &attr) {
+        let qp = match worker_qp::create(&mut id, intake, QpType::Rc) {
             Ok(qp) => qp,
             Err(error) => return Err((id, error)),
         };

@@ -33,6 +33,7 @@ mod spread;
 mod state;
 mod wait;
 mod window;
+mod worker_qp;
 mod xrc;
 
 pub mod soft;

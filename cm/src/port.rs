@@ -6,10 +6,10 @@ use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::worker::Intake;
 
-use crate::attr::{Join, PortSpace, QpAttr, UDP_QKEY, UdParam};
+use crate::attr::{Join, PortSpace, UDP_QKEY, UdParam};
 use crate::error::CmError;
-use crate::extended::QpAttrEx;
 use crate::fabric::{CmId, Fabric};
+use crate::worker_qp;
 
 /// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has
 /// the queue pair; groups are joined and left here, on any thread. With this value it leaves them,
@@ -29,27 +29,15 @@ impl<F: Fabric> Port<F> {
     /// An address that is not the device's; a worker that was made without
     /// [`Config::datagrams`](doorbell_engine::worker::Config::datagrams), or does not turn.
     pub fn open(fabric: &F, addr: SocketAddr, intake: &Intake<F>) -> Result<Port<F>, CmError> {
-        let caps = intake.datagram_caps();
         let refused =
             |answer| CmError::new(Code::Invalid, "a port for a worker's datagrams", answer);
-        if caps.recv_wr == 0 {
+        if intake.datagram_caps().recv_wr == 0 {
             let cure = "make the worker with Config::datagrams of 1 or more";
             return Err(refused("the worker has no receives for them").cure(cure));
         }
         let mut id = fabric.create_id(None, PortSpace::Udp)?;
         id.bind(addr)?;
-        let qp = id.create_qp(
-            fabric,
-            &QpAttr {
-                kind: QpType::Ud,
-                send_cq: intake.cq(),
-                recv_cq: intake.cq(),
-                srq: None,
-                caps,
-                signal_all: false,
-                ex: QpAttrEx::default(),
-            },
-        )?;
+        let qp = worker_qp::create(&mut id, intake, QpType::Ud)?;
         let qp_num = qp.num();
         let handed = intake.open_datagrams(qp);
         handed.map_err(|_| refused("its mailbox is full: the worker does not turn"))?;

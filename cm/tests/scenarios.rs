@@ -9,3 +9,5 @@ mod bed;
 mod connected;
 #[path = "scenarios/datagrams.rs"]
 mod datagrams;
+#[path = "scenarios/placed.rs"]
+mod placed;

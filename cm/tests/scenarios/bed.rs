@@ -132,6 +132,11 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
         Pair { dialer, listener, one, two }
     }
 
+    /// The connections' ids go, and the workers are left with their queue pairs.
+    pub(crate) fn part(self) -> (Side<F, A>, Side<F, B>) {
+        (self.one, self.two)
+    }
+
     /// A turn of each.
     pub(crate) fn turn(&mut self) {
         self.one.worker.turn();

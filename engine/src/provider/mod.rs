@@ -149,8 +149,11 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
     /// `NotSupported`: the device has none ([`Caps::thread_domains`]).
     ///
     /// # Safety
-    /// Whatever is made on parent domains that name it, all of that together, is used by one thread
-    /// at a time: posted to, polled, changed and dropped.
+    /// What is made on parent domains that name it, all of that together, is posted to and polled
+    /// by one thread at a time, and not while it is moved to RESET or destroyed. Otherwise any
+    /// thread may make, change and destroy it: those calls are the system's, which locks by itself.
+    /// Some drivers keep posts out by the queue's lock while they move it to ERR: without it, a
+    /// request that is posted at just that moment may be flushed no sooner than the next one is.
     #[expect(unsafe_code, reason = "devices rely on the promise")]
     unsafe fn alloc_td(&self) -> Result<Self::Td, SetupError>;
 

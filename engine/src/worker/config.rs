@@ -73,6 +73,11 @@ pub struct Config {
     pub datagram_bytes: u32,
     /// Ways that may be open for datagrams, at a time; at most 65 536.
     pub ways: u32,
+    /// Where the device offers thread domains ([`crate::provider::Caps::thread_domains`]), the
+    /// worker has one of its own and its queue pairs are on it, without locks; the shared receive
+    /// queue and all memory stay on the protection domain. False, or a device without: all is on
+    /// the protection domain.
+    pub thread_domain: bool,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,
 }
@@ -100,6 +105,7 @@ impl Config {
         datagrams: 0,
         datagram_bytes: 1024,
         ways: 64,
+        thread_domain: true,
         drain_turns: 1 << 24,
     };
 

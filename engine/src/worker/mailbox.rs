@@ -6,6 +6,7 @@ use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
 use super::credit::{HELLO_BYTES, Seat, Words};
+use super::domain::Domain;
 use super::handle::Desk;
 use super::shared::SharedRecv;
 use crate::error::SetupError;
@@ -96,6 +97,7 @@ pub struct Intake<P: Provider> {
     pub(super) words: Arc<Words<P>>,
     /// Of queue pairs for peers, and of the one for datagrams.
     pub(super) caps: [QpCaps; 2],
+    pub(super) domain: Domain<P>,
 }
 
 impl<P: Provider> Clone for Intake<P> {
@@ -106,6 +108,7 @@ impl<P: Provider> Clone for Intake<P> {
             shared: self.shared.clone(),
             words: self.words.clone(),
             caps: self.caps,
+            domain: self.domain.clone(),
         }
     }
 }
@@ -114,6 +117,23 @@ impl<P: Provider> Intake<P> {
     /// True if both belong to the same worker.
     pub fn is_same(&self, other: &Intake<P>) -> bool {
         Arc::ptr_eq(&self.mailbox, &other.mailbox)
+    }
+
+    /// On what its queue pairs are made: a parent domain with the worker's own thread domain, if it
+    /// [has one](Intake::has_thread_domain), else what the worker was made on.
+    ///
+    /// # Safety
+    /// Only queue pairs are made on it, and only for this worker: they are handed over, by
+    /// [`Intake::admit`] or [`Intake::open_datagrams`], or dropped. Nobody else posts to them.
+    #[expect(unsafe_code, reason = "what is made on it is one thread's")]
+    pub unsafe fn nic(&self) -> &P {
+        &self.domain.nic
+    }
+
+    /// True if the worker's queue pairs are on a thread domain of its own: the device offers that,
+    /// and [`Config::thread_domain`](super::Config::thread_domain) is on.
+    pub fn has_thread_domain(&self) -> bool {
+        self.domain.own
     }
 
     /// The worker's completion queue, for sends and receives.

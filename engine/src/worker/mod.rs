@@ -9,6 +9,7 @@ mod config;
 mod core;
 mod credit;
 mod datagram;
+mod domain;
 mod finish;
 mod handle;
 mod handler;
@@ -48,6 +49,7 @@ pub use self::timers::TimerId;
 use self::core::{Core, Ends};
 use self::credit::Words;
 use self::datagram::{Datagrams, RECEIVES, SLOT};
+use self::domain::Domain;
 use self::mailbox::{Mail, Mailbox};
 use self::number::Number;
 use self::peers::PeerState;
@@ -147,13 +149,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         shared.set_aside(config.refill)?;
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
+        let domain = Domain::new(nic, config)?;
         let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
         let datagrams = Datagrams::new(nic, config);
         let memory = (region, pool);
         let mut core = Core::new(mailbox.clone(), shared.clone(), memory, datagrams, config);
         core.message_max = nic.caps().message_max;
         let caps = [config.qp_caps(), config.datagram_caps()];
-        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps };
+        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps, domain };
         let wcs = [Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
         let worker =

@@ -1,0 +1,29 @@
+//! Queue pairs for workers.
+#![expect(unsafe_code, reason = "a worker's thread domain is a promise")]
+
+use doorbell_engine::provider::QpType;
+use doorbell_engine::worker::Intake;
+
+use crate::attr::QpAttr;
+use crate::error::CmError;
+use crate::extended::QpAttrEx;
+use crate::fabric::{CmId, Fabric};
+
+/// Makes the queue pair of an id for a worker: for a peer, or of UD for its datagrams. It is for
+/// the worker alone; the id goes on to connect and to disconnect it.
+pub(crate) fn create<F: Fabric>(
+    id: &mut F::Id,
+    intake: &Intake<F>,
+    kind: QpType,
+) -> Result<F::Qp, CmError> {
+    let (srq, caps) = match kind {
+        QpType::Ud => (None, intake.datagram_caps()),
+        _ => (Some(intake.srq()), intake.qp_caps()),
+    };
+    let (send_cq, recv_cq, ex) = (intake.cq(), intake.cq(), QpAttrEx::default());
+    let attr = QpAttr { kind, send_cq, recv_cq, srq, caps, signal_all: false, ex };
+    // SAFETY: both callers hand the queue pair to this worker's mailbox, or drop it. What the id
+    // does to it later, it does through the connection manager, which posts nothing.
+    let nic = unsafe { intake.nic() };
+    id.create_qp(nic, &attr)
+}

@@ -1,0 +1,41 @@
+//! Where a worker's queue pairs are made: on a thread domain of its own, where there are any.
+#![expect(unsafe_code, reason = "a thread domain is a promise")]
+
+use super::config::Config;
+use crate::error::SetupError;
+use crate::provider::Provider;
+
+/// What stands for the protection domain of `nic` when a worker's queue pairs are made.
+pub(super) struct Domain<P: Provider> {
+    pub(super) nic: P,
+    /// It is a parent domain with a thread domain that no other worker has.
+    pub(super) own: bool,
+}
+
+impl<P: Provider> Clone for Domain<P> {
+    fn clone(&self) -> Self {
+        Domain { nic: self.nic.clone(), own: self.own }
+    }
+}
+
+impl<P: Provider> Domain<P> {
+    /// Completion queue, shared receive queue and memory stay on `nic`: other threads use those.
+    pub(super) fn new(nic: &P, config: &Config) -> Result<Self, SetupError> {
+        let caps = nic.caps();
+        if !(config.thread_domain && caps.thread_domains && caps.parent_domains) {
+            return Ok(Domain { nic: nic.clone(), own: false });
+        }
+        const CURE: &str = "make fewer workers, or this one with Config::thread_domain off";
+        let cured = |error: SetupError| error.cure(CURE);
+        // SAFETY: only queue pairs are made on it, by whoever has promised `Intake::nic` to give
+        // them to this worker or to nobody; and the worker posts to them from the thread it is on.
+        // It polls a completion queue that is not on the thread domain, and keeps its locks. The
+        // control plane makes, connects and disconnects, from another thread, and posts nothing;
+        // it moves none to RESET, and destroys only what the worker never had. A request that is
+        // not flushed at once because the control plane has moved the queue pair to ERR is flushed
+        // with the marker that the worker posts at the end of each peer.
+        let td = unsafe { nic.alloc_td() }.map_err(cured)?;
+        let nic = nic.alloc_parent_domain(Some(&td)).map_err(cured)?;
+        Ok(Domain { nic, own: true })
+    }
+}
