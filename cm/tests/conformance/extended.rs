@@ -184,10 +184,13 @@ fn qx_06_flags_that_do_not_exist_or_fit_are_refused<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn qx_10_what_was_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
-    let init = bed.small().send_ops_flags(SendOps::SEND);
-    if made(bed, &init).is_none() {
+    let (init, offered) = (bed.small().send_ops_flags(SendOps::SEND), bed.fabric.caps().send_ops);
+    let there = made(bed, &init).is_some();
+    assert_eq!(there, offered.contains(SendOps::SEND), "as the table says: {offered:?}");
+    if !there {
         return;
     }
+    assert!(made(bed, &bed.small().send_ops_flags(offered)).is_some(), "{offered:?}");
     let (mut one, mut two) = bed.pair(&init);
     let flags = SendFlags::SIGNALED;
     let inline = one.post_inline(&[1], SendOp::SendWithImm(7), flags);

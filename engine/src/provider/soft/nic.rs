@@ -17,7 +17,9 @@ use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
-use crate::provider::{Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, ReregFlags, WcFields};
+use crate::provider::{
+    Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, QpType, ReregFlags, SendOps, WcFields,
+};
 use crate::room::Room;
 
 /// Queue pairs of one device at most; the low bits of a number are its slot.
@@ -75,6 +77,7 @@ impl Nic {
         caps.xrc = true;
         caps.rereg = ReregFlags::all();
         (caps.parent_domains, caps.thread_domains) = (true, true);
+        caps.send_ops = SendOps::of(QpType::Rc);
         caps.comp_vectors = 1;
         caps.wc_fields = WcFields::all();
         caps.cq_flags = CqFlags::all();

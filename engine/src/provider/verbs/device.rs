@@ -2,9 +2,9 @@
 #![expect(unsafe_code, reason = "the device is opened and asked through libibverbs and librdmacm")]
 
 use core::ffi::{CStr, c_int};
-use core::mem::{MaybeUninit, zeroed};
+use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv6Addr};
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::slice;
 
 use rdma_sys::*;
@@ -20,13 +20,11 @@ use super::parent::{self, VerbsTd};
 use super::port;
 use super::region;
 use super::shim::{errno, errno_text, from_c, refused};
+use super::trial::Trial;
 use super::wake::never_block;
 use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
 use crate::provider::{Atomics, Caps};
-
-/// Inline limits tried when the device is opened, in bytes, largest first.
-const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
 
 /// Entries of a port's GID table that are read: addresses of an interface come first.
 const GIDS_READ: c_int = 16;
@@ -246,7 +244,9 @@ impl Device {
         // SAFETY: the context is open.
         let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
-        caps.inline_max = inline_max(context, pd);
+        if let Some(trial) = Trial::new(context, pd) {
+            (caps.inline_max, caps.send_ops) = (trial.inline_max(), trial.send_ops());
+        }
         caps.rereg = region::rereg_offered(pd);
         // SAFETY: the context is open; the descriptor never changes.
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
@@ -412,37 +412,6 @@ fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
     // 255 means "the maximum" where the figure is used.
     caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();
     Ok((caps, attr.phys_port_cnt))
-}
-
-/// The largest of [`INLINE_TRIED`] that the device accepts for a small queue pair: no call
-/// tells, so it is tried. 0 if none is.
-fn inline_max(context: NonNull<ibv_context>, pd: NonNull<ibv_pd>) -> u32 {
-    // SAFETY: the context is open; no event channel is given.
-    let cq = unsafe { ibv_create_cq(context.as_ptr(), 1, ptr::null_mut(), ptr::null_mut(), 0) };
-    if cq.is_null() {
-        return 0;
-    }
-    let accepted = |bytes: &u32| {
-        // SAFETY: zero is a valid value of each field.
-        let mut init: ibv_qp_init_attr = unsafe { zeroed() };
-        init.send_cq = cq;
-        init.recv_cq = cq;
-        init.qp_type = ibv_qp_type::IBV_QPT_RC;
-        init.cap.max_send_wr = 1;
-        init.cap.max_recv_wr = 1;
-        init.cap.max_send_sge = 1;
-        init.cap.max_recv_sge = 1;
-        init.cap.max_inline_data = *bytes;
-        // SAFETY: domain and queue are alive; the queue pair was not used and goes at once.
-        unsafe {
-            let qp = ibv_create_qp(pd.as_ptr(), &raw mut init);
-            !qp.is_null() && ibv_destroy_qp(qp) == 0
-        }
-    };
-    let found = INLINE_TRIED.into_iter().find(accepted);
-    // SAFETY: the queue was made above and no queue pair uses it any more.
-    unsafe { ibv_destroy_cq(cq) };
-    found.unwrap_or(0)
 }
 
 impl core::fmt::Debug for Verbs {

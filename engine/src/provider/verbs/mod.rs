@@ -21,6 +21,7 @@ mod send;
 mod shim;
 mod spread;
 mod srq;
+mod trial;
 mod wake;
 mod window;
 mod xrc;

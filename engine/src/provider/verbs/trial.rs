@@ -1,0 +1,98 @@
+//! What no call tells of a device: queue pairs of RC are made to see whether it takes them, and go
+//! at once.
+#![expect(unsafe_code, reason = "queue pairs are made through libibverbs")]
+
+use core::mem::zeroed;
+use core::ptr::{self, NonNull};
+
+use rdma_sys::{
+    ibv_context, ibv_cq, ibv_create_cq, ibv_create_qp, ibv_destroy_cq, ibv_destroy_qp, ibv_pd,
+    ibv_qp_init_attr_ex, ibv_qp_type,
+};
+
+use super::extended;
+use super::front::CreateQpEx;
+use crate::provider::{AttrMask, QpType, SendOps};
+
+/// Inline limits tried, in bytes, largest first.
+const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
+
+/// A completion queue for queue pairs that are tried.
+pub(super) struct Trial {
+    context: NonNull<ibv_context>,
+    pd: NonNull<ibv_pd>,
+    cq: NonNull<ibv_cq>,
+}
+
+impl Trial {
+    /// One on a domain of an open device; `None` if there is not even a completion queue. It goes
+    /// before the domain.
+    pub(super) fn new(context: NonNull<ibv_context>, pd: NonNull<ibv_pd>) -> Option<Trial> {
+        let none = ptr::null_mut();
+        // SAFETY: the context is open; no event channel is given.
+        let cq = unsafe { ibv_create_cq(context.as_ptr(), 1, ptr::null_mut(), none, 0) };
+        Some(Trial { context, pd, cq: NonNull::new(cq)? })
+    }
+
+    /// The largest of [`INLINE_TRIED`] that the device accepts; 0 if none is.
+    pub(super) fn inline_max(&self) -> u32 {
+        let accepted = |bytes: &u32| {
+            let mut init = self.small();
+            init.cap.max_inline_data = *bytes;
+            // SAFETY: domain and queue are alive; the queue pair was not used and goes at once. The
+            // extended attributes begin with the plain ones.
+            unsafe {
+                let qp = ibv_create_qp(self.pd.as_ptr(), (&raw mut init).cast());
+                !qp.is_null() && ibv_destroy_qp(qp) == 0
+            }
+        };
+        INLINE_TRIED.into_iter().find(accepted).unwrap_or(0)
+    }
+
+    /// The operations that a queue pair can be made for by name.
+    pub(super) fn send_ops(&self) -> SendOps {
+        // SAFETY: the context is open.
+        let Some(create) = (unsafe { extended::create_qp_ex(self.context) }) else {
+            return SendOps::empty();
+        };
+        let all = SendOps::of(QpType::Rc);
+        if self.takes(create, all) {
+            return all;
+        }
+        all.iter().filter(|op| self.takes(create, *op)).collect()
+    }
+
+    fn takes(&self, create: CreateQpEx, ops: SendOps) -> bool {
+        let mut init = self.small();
+        init.comp_mask = (AttrMask::PD | AttrMask::SEND_OPS_FLAGS).bits();
+        init.pd = self.pd.as_ptr();
+        init.send_ops_flags = ops.bits();
+        // SAFETY: context, domain and queue are alive; the queue pair was not used and goes at
+        // once.
+        unsafe {
+            let qp = create(self.context.as_ptr(), &raw mut init);
+            !qp.is_null() && ibv_destroy_qp(qp) == 0
+        }
+    }
+
+    /// The least there is.
+    fn small(&self) -> ibv_qp_init_attr_ex {
+        // SAFETY: zero is a valid value of each field.
+        let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
+        init.send_cq = self.cq.as_ptr();
+        init.recv_cq = self.cq.as_ptr();
+        init.qp_type = ibv_qp_type::IBV_QPT_RC;
+        init.cap.max_send_wr = 1;
+        init.cap.max_recv_wr = 1;
+        init.cap.max_send_sge = 1;
+        init.cap.max_recv_sge = 1;
+        init
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // SAFETY: the queue was made in `new`, and no queue pair uses it any more.
+        unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
