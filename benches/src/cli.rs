@@ -176,6 +176,10 @@ pub(crate) struct SweepArgs {
         default_value = "1,2,4,8,16,32,64,128,256,512",
         value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) depth: Vec<u32>,
+    /// Fail if a rate is less than 0.9 times the best one with fewer in flight, or if batching
+    /// costs one alone more than 3 %; exit with 3 if no mode of the cores lasted long enough
+    #[arg(long)]
+    pub(crate) check: bool,
 }
 
 /// Options of `bandwidth`.

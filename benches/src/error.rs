@@ -11,13 +11,25 @@ use thiserror::Error;
 
 /// Why there are no figures, in one line.
 #[derive(Debug, Error)]
-#[error("{0}")]
-pub(crate) struct Failure(Box<str>);
+#[error("{text}")]
+pub(crate) struct Failure {
+    text: Box<str>,
+    /// What the program exits with.
+    pub(crate) code: u8,
+}
+
+/// Exit code of a run that came to no result: it is neither good nor bad.
+const UNDECIDED: u8 = 3;
 
 impl Failure {
     pub(crate) fn new(text: impl Into<String>) -> Failure {
         let text: String = text.into();
-        Failure(text.replace('\n', " ").into())
+        Failure { text: text.replace('\n', " ").trim_end().into(), code: 1 }
+    }
+
+    /// Nothing is wrong, but what was to be found out was not.
+    pub(crate) fn undecided(text: impl Into<String>) -> Failure {
+        Failure { code: UNDECIDED, ..Failure::new(text) }
     }
 
     /// `asked`: what was wanted; the answer of the system; `cure`: what to do about it.

@@ -12,6 +12,10 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
+    /// Both times near, and both times far.
+    pub(crate) const NEAR: &str = "NEAR";
+    pub(crate) const FAR: &str = "FAR";
+
     /// The median of both.
     pub(crate) fn ns(&self) -> f64 {
         (self.before_ns + self.after_ns) / 2.0
@@ -20,8 +24,8 @@ impl Floor {
     /// NEAR, FAR, or MIX if it changed in between.
     pub(crate) fn mode(&self) -> &'static str {
         match (self.before_ns < NEAR_NS, self.after_ns < NEAR_NS) {
-            (true, true) => "NEAR",
-            (false, false) => "FAR",
+            (true, true) => Floor::NEAR,
+            (false, false) => Floor::FAR,
             _ => "MIX",
         }
     }

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error::complain(&failure);
-            ExitCode::FAILURE
+            ExitCode::from(failure.code)
         }
     }
 }
@@ -289,6 +289,7 @@ impl Main<'_> {
             }
         }
         match document.results.iter().map(|record| record.lost).sum::<u64>() {
+            0 if self.plan.check => sweep::check(&document.results),
             0 => Ok(()),
             lost => Err(Failure::new(format!("{lost} messages were lost or wrong: a bug"))),
         }

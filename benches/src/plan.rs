@@ -25,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) workers: u32,
     /// The commands that ask for the same figures, one a test.
     pub(crate) commands: Vec<String>,
+    /// The figures are to be held against their limits.
+    pub(crate) check: bool,
 }
 
 /// `latency`.
@@ -41,7 +43,7 @@ fn latencies(common: &Common) -> Plan {
     let sizes = common.sizes(LATENCY_SIZES);
     let steps = sizes.iter().map(|&size| step(common, Test::Latency, size, 1)).collect();
     let commands = vec![format!("doorbell-bench latency --size {}{}", list(&sizes), rest(common))];
-    Plan { steps, workers: 1, commands }
+    Plan { steps, workers: 1, commands, check: false }
 }
 
 /// Idle connections are compared with none, in turn.
@@ -77,7 +79,7 @@ pub(crate) fn load(args: &LoadArgs) -> Plan {
     let rates = args.rate.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
     let (list, rest) = (list(&sizes), rest(common));
     let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
-    Plan { steps, workers: 1, commands }
+    Plan { steps, workers: 1, commands, check: false }
 }
 
 /// `sweep`.
@@ -90,15 +92,16 @@ pub(crate) fn sweep(args: &SweepArgs) -> Plan {
     let each = |&size| {
         let mut step = step(common, Test::Sweep, size, 1);
         step.depths.clone_from(&depths);
-        step.rounds = ROUNDS;
-        step.request.pieces = ROUNDS * (depths.len() as u32 + sweep::LONE);
+        step.rounds = sweep::ROUNDS;
+        // A round is a run of its own: it may have to be repeated.
+        step.request.pieces = depths.len() as u32 + sweep::LONE;
         step
     };
     let steps = sizes.iter().map(each).collect();
     let (list, depths) = (list(&sizes), list(&depths));
     let rest = rest(common);
     let commands = vec![format!("doorbell-bench sweep --size {list} --depth {depths}{rest}")];
-    Plan { steps, workers: 1, commands }
+    Plan { steps, workers: 1, commands, check: args.check }
 }
 
 /// `bandwidth`.
@@ -116,7 +119,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
     };
     let steps = sizes.iter().flat_map(each).collect();
     let command = format!("doorbell-bench bandwidth --size {}{}", list(&sizes), rest(common));
-    Plan { steps, workers: 1, commands: vec![command] }
+    Plan { steps, workers: 1, commands: vec![command], check: false }
 }
 
 /// `report`: both.
@@ -135,7 +138,7 @@ fn rates(common: &Common, batches: &[u32]) -> Plan {
     let (list, batches) = (list(&sizes), list(batches));
     let commands =
         vec![format!("doorbell-bench rate --size {list} --batch {batches}{}", rest(common))];
-    Plan { steps, workers: 1, commands }
+    Plan { steps, workers: 1, commands, check: false }
 }
 
 fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {

@@ -76,6 +76,11 @@ pub(crate) struct Figures {
     pub(crate) depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) times_best_below: Option<f64>,
+    /// Rounds of a sweep that count, all in one mode, and those that do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounds_left_out: Option<u32>,
     /// Whether a lone message went out as a batch does; its time, times that if it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) batching: Option<bool>,

@@ -17,6 +17,7 @@ use crate::measure::{self, Outcome};
 use crate::other::Other;
 use crate::record::{Figures, HalfRtt, Placement, Record, SCHEMA, round};
 use crate::side;
+use crate::sweep::Rounds;
 use crate::wire::{Answer, Request, Tally, Test};
 
 /// Figures to be had.
@@ -40,6 +41,13 @@ impl Step {
     pub(crate) fn piece_time(&self) -> Duration {
         self.time / self.rounds
     }
+}
+
+/// What came of a run: the outcomes, what the other side did for each, and where the cores were.
+pub(crate) struct Round {
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) theirs: Vec<Tally>,
+    pub(crate) floor: Option<Floor>,
 }
 
 /// This side, and where it runs.
@@ -85,6 +93,26 @@ impl<F: Fabric> Bench<'_, F> {
     }
 
     fn step(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
+        let round = match step.request.test {
+            Test::Sweep => {
+                let mut rounds = Rounds::default();
+                while rounds.are_wanted() {
+                    rounds.add(self.round(step)?);
+                }
+                rounds.merge(&step.depths)
+            }
+            _ => self.round(step)?,
+        };
+        let all = Tally::sum(round.theirs.iter());
+        let records = round.outcomes.iter().zip(&round.theirs).map(|(outcome, theirs)| {
+            self.note(&outcome.memory, &all);
+            self.record(step, outcome, theirs, round.floor)
+        });
+        Ok(records.collect())
+    }
+
+    /// A run of both sides, and the floor before and after it.
+    fn round(&mut self, step: &Step) -> Result<Round, Failure> {
         let before = self.floor()?;
         self.other.line.say(&step.request);
         let Answer::Ready(addrs) = self.other.line.answer()? else {
@@ -105,17 +133,12 @@ impl<F: Fabric> Bench<'_, F> {
         let after = self.floor()?;
         let floor = before.zip(after);
         let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
-        let all = Tally::sum(theirs.iter());
         // They took turns there as well.
         let turns = outcomes.len();
         let theirs = |n| Tally::sum(theirs.iter().skip(n).step_by(turns));
         let theirs: Vec<Tally> = (0..turns).map(theirs).collect();
         measure::compare(step, self.other.sides == "threads", &mut outcomes, &theirs);
-        let records = outcomes.iter().zip(&theirs).map(|(outcome, theirs)| {
-            self.note(&outcome.memory, &all);
-            self.record(step, outcome, theirs, floor)
-        });
-        Ok(records.collect())
+        Ok(Round { outcomes, theirs, floor })
     }
 
     /// The floor between the two sides, if both are on this machine.

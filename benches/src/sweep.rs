@@ -1,6 +1,10 @@
 //! `sweep`: round trips a second with 1 to 512 messages in flight, and half a round trip of one
 //! alone with batching and without. A worker that batches must not pay for it: the rate never
 //! falls as load rises, and a lone message waits for nothing.
+//!
+//! A hypervisor moves the cores to and fro under it, so a round is short and has everything in it;
+//! a round in which the floor changed does not count, and rounds are repeated until enough of them
+//! were in one mode. What is compared is compared within a round; the median over rounds counts.
 
 use std::time::{Duration, Instant};
 
@@ -8,62 +12,209 @@ use doorbell_cm::Fabric;
 
 use crate::clock::Clock;
 use crate::error::Failure;
+use crate::floor::Floor;
 use crate::latency;
 use crate::measure::Outcome;
-use crate::piece::{Piece, Pieces};
-use crate::record::{Figures, round};
-use crate::run::Step;
+use crate::piece::{Piece, Pieces, median};
+use crate::record::{Figures, Record, round};
+use crate::run::{Round, Step};
 use crate::side::{Ping, Session};
-use crate::wire;
+use crate::wire::{self, Tally, Test};
 
 /// Turns between two looks at the clock.
 const LOOK_EVERY: u32 = 64;
 
-/// Figures besides those of the depths: one in flight, with batching and without.
-pub(crate) const LONE: u32 = 2;
+/// Rounds in one mode that are wanted, and rounds at most.
+pub(crate) const ROUNDS: u32 = 15;
+const ROUNDS_MAX: usize = 4 * ROUNDS as usize;
 
-/// Every depth in turn, then both ways of sending one alone, for as many rounds as are wanted.
+/// Pieces of a round besides those of the depths: one in flight without batching, with, and again.
+pub(crate) const LONE: u32 = 4;
+
+/// Of the best rate with fewer in flight, what there is at least.
+const LEAST: f64 = 0.9;
+
+/// Of the time of one alone without batching, what it takes with batching at most.
+const BATCHING_MOST: f64 = 1.03;
+
+/// A round: every depth in turn, then both ways of sending one alone, twice. An outcome a piece.
 pub(crate) fn measure<F: Fabric>(
     session: &mut Session<F>,
     step: &Step,
     clock: &Clock,
 ) -> Result<Vec<Outcome>, Failure> {
     let (size, time) = (step.request.size as usize, step.piece_time());
-    let count = step.depths.len() + LONE as usize;
-    let mut pieces: Vec<Pieces> = (0..count).map(|_| Pieces(Vec::new())).collect();
-    for _ in 0..step.rounds {
-        for (n, pieces) in pieces.iter_mut().enumerate() {
-            pieces.0.push(match step.depths.get(n) {
-                Some(&depth) => piece(session, size, depth, time)?,
-                None => {
-                    let batching = n > step.depths.len();
-                    let mut ping = Ping { session, batching };
-                    let piece = latency::measure(&mut ping, size, clock, time)?;
-                    // Counted as those of the depths are: by round trips.
-                    Piece { messages: piece.messages / 2, ..piece }
-                }
-            });
+    let mut pieces = Vec::new();
+    for &depth in &step.depths {
+        pieces.push(piece(session, size, depth, time)?);
+    }
+    for n in 0..LONE {
+        let mut ping = Ping { session, batching: n % 2 == 1 };
+        let piece = latency::measure(&mut ping, size, clock, time)?;
+        // Counted as those of the depths are: by round trips.
+        pieces.push(Piece { messages: piece.messages / 2, ..piece });
+    }
+    let memory = &session.tally;
+    let outcome = |piece| Outcome { memory: memory.clone(), ..Outcome::of(Pieces(vec![piece])) };
+    Ok(pieces.into_iter().map(outcome).collect())
+}
+
+/// The rounds of one step.
+#[derive(Default)]
+pub(crate) struct Rounds(Vec<Round>);
+
+impl Rounds {
+    pub(crate) fn add(&mut self, round: Round) {
+        self.0.push(round);
+    }
+
+    /// True until enough of them were in one mode, or there is no hope.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.0.len() < ROUNDS_MAX && self.most().1 < ROUNDS as usize
+    }
+
+    /// The mode of most rounds that were in one throughout, and how many there are. Where the floor
+    /// is not known, all are taken for one mode.
+    fn most(&self) -> (Option<&'static str>, usize) {
+        let count = |mode| self.0.iter().filter(|round| mode_of(round) == mode).count();
+        let modes = [None, Some(Floor::NEAR), Some(Floor::FAR)];
+        let counts = modes.map(|mode| (mode, count(mode)));
+        counts.into_iter().max_by_key(|(_, count)| *count).unwrap_or_default()
+    }
+
+    /// All that were in the mode of most, as one: each depth, and both ways of sending one alone.
+    pub(crate) fn merge(self, depths: &[u32]) -> Round {
+        let ((mode, count), all) = (self.most(), self.0.len());
+        // If there is none, what there is shows at least what happened.
+        let counts = |round: &Round| count == 0 || mode_of(round) == mode;
+        let rounds: Vec<Round> = self.0.into_iter().filter(counts).collect();
+        let floors: Vec<Floor> = rounds.iter().filter_map(|round| round.floor).collect();
+        let of = |pick: fn(&Floor) -> f64| median(floors.iter().map(pick));
+        let floor = of(|floor| floor.before_ns).zip(of(|floor| floor.after_ns));
+        let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
+        // The lone ones took turns.
+        let contestants = depths.len() + 2;
+        let place = |n: usize| if n < contestants { n } else { n - 2 };
+        let mut pieces: Vec<Pieces> = (0..contestants).map(|_| Pieces(Vec::new())).collect();
+        let mut theirs = vec![Tally::default(); contestants];
+        let mut memory = Tally::default();
+        for round in rounds {
+            for (n, (outcome, tally)) in round.outcomes.into_iter().zip(round.theirs).enumerate() {
+                memory = outcome.memory;
+                pieces[place(n)].0.extend(outcome.pieces.0);
+                theirs[place(n)].add(tally);
+            }
+        }
+        let figures = figures(depths, &pieces);
+        let outcome = |(pieces, figures): (Pieces, Figures)| {
+            let rounds = (Some(count as u32), Some((all - count) as u32));
+            let figures = Figures { rounds: rounds.0, rounds_left_out: rounds.1, ..figures };
+            Outcome { memory: memory.clone(), figures, ..Outcome::of(pieces) }
+        };
+        Round { outcomes: pieces.into_iter().zip(figures).map(outcome).collect(), theirs, floor }
+    }
+}
+
+fn mode_of(round: &Round) -> Option<&'static str> {
+    round.floor.map(|floor| floor.mode())
+}
+
+/// What the pieces of the depths, and of one alone without and with batching, say together.
+fn figures(depths: &[u32], pieces: &[Pieces]) -> Vec<Figures> {
+    let rates: Vec<f64> = pieces.iter().map(|pieces| pieces.rate().unwrap_or_default()).collect();
+    let of = |n: usize| match depths.get(n) {
+        Some(&depth) => {
+            let best = (0..n).max_by(|one, two| rates[*one].total_cmp(&rates[*two]));
+            // Times are compared, so the rate here is below the line.
+            let times = best.and_then(|best| pieces[best].cost_over(&pieces[n]));
+            let times_best_below = times.map(|times| round(times, 3));
+            Figures { depth: Some(depth), times_best_below, ..Figures::default() }
+        }
+        None => {
+            let batching = n > depths.len();
+            let times = batching.then(|| pieces[n].cost_over(&pieces[n - 1])).flatten();
+            let times_without_batching = times.map(|times| round(times, 3));
+            let (depth, batching) = (Some(1), Some(batching));
+            Figures { depth, batching, times_without_batching, ..Figures::default() }
+        }
+    };
+    (0..pieces.len()).map(of).collect()
+}
+
+/// What the records of one size come to.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Verdict {
+    size: u32,
+    mode: &'static str,
+    rounds: u32,
+    left_out: u32,
+    /// The least rate, times the best one with fewer in flight.
+    least: Option<f64>,
+    /// Time of one alone with batching, times that without.
+    batching: Option<f64>,
+}
+
+impl Verdict {
+    /// One for each size.
+    pub(crate) fn all<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Verdict> {
+        let records: Vec<&Record> = records.filter(|record| record.test == Test::Sweep).collect();
+        records.chunk_by(|one, two| one.size == two.size).map(Verdict::of).collect()
+    }
+
+    fn of(records: &[&Record]) -> Verdict {
+        let first = records.first();
+        let figures = || records.iter().map(|record| &record.figures);
+        let least = figures().filter_map(|of| of.times_best_below).min_by(f64::total_cmp);
+        Verdict {
+            size: first.map_or(0, |record| record.size),
+            mode: first.and_then(|record| record.placement.mode).unwrap_or("not known"),
+            rounds: first.and_then(|record| record.figures.rounds).unwrap_or(0),
+            left_out: first.and_then(|record| record.figures.rounds_left_out).unwrap_or(0),
+            least,
+            batching: figures().find_map(|figures| figures.times_without_batching),
         }
     }
-    let mut best = 0.0_f64;
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for (n, pieces) in pieces.into_iter().enumerate() {
-        let mut figures = Figures { depth: Some(1), ..Figures::default() };
-        if let (Some(depth), Some(rate)) = (step.depths.get(n), pieces.rate()) {
-            figures.depth = Some(*depth);
-            figures.times_best_below = (best > 0.0).then(|| round(rate / best, 3));
-            best = best.max(rate);
-        } else if let Some(without) = outcomes.get(step.depths.len()) {
-            figures.batching = Some(true);
-            figures.times_without_batching =
-                pieces.cost_over(&without.pieces).map(|times| round(times, 3));
-        } else {
-            figures.batching = Some(false);
-        }
-        let memory = session.tally.clone();
-        outcomes.push(Outcome { memory, figures, ..Outcome::of(pieces) });
+
+    /// A line below the table.
+    pub(crate) fn line(&self) -> String {
+        let number = |figure: Option<f64>| figure.map_or("-".into(), |of| format!("{of:.3}"));
+        format!(
+            "  {} bytes, {} rounds in mode {}, {} left out: least {} times the best below \
+             (>= {LEAST}); one alone with batching {} times without (<= {BATCHING_MOST})\n",
+            self.size,
+            self.rounds,
+            self.mode,
+            self.left_out,
+            number(self.least),
+            number(self.batching)
+        )
     }
-    Ok(outcomes)
+
+    fn is_stable(&self) -> bool {
+        self.rounds >= ROUNDS
+    }
+
+    fn holds(&self) -> bool {
+        self.least.is_none_or(|least| least >= LEAST)
+            && self.batching.is_some_and(|batching| batching <= BATCHING_MOST)
+    }
+}
+
+/// Fails unless the rate never falls by more than a tenth as load rises, and batching costs a lone
+/// message no more than 3 %; undecided if the cores were not long enough in one mode.
+pub(crate) fn check(records: &[Record]) -> Result<(), Failure> {
+    let verdicts = Verdict::all(records.iter());
+    if let Some(verdict) = verdicts.iter().find(|verdict| verdict.is_stable() && !verdict.holds()) {
+        return Err(Failure::new(format!("--check:{}", verdict.line())));
+    }
+    match verdicts.iter().find(|verdict| !verdict.is_stable()) {
+        Some(verdict) => Err(Failure::undecided(format!(
+            "--check: no mode of the cores was there for {ROUNDS} rounds of {ROUNDS_MAX}, the one \
+             that was there most for {}; run it again when the machine rests",
+            verdict.rounds
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Round trips with so many messages in flight.
@@ -117,4 +268,97 @@ fn circulate<F: Fabric>(
         session.turn()?;
     }
     Ok(sent - before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round with these rates and times, with two depths, in that mode.
+    fn a_round(rates: [u64; 2], lone: [f64; 4], floors: (f64, f64)) -> Round {
+        let rate = |messages| Piece {
+            half_rtt_ns: None,
+            passed: Some(Duration::from_secs(1)),
+            messages,
+            lost: 0,
+            tally: Tally::default(),
+        };
+        let time = |mean| {
+            let half = crate::record::HalfRtt {
+                p50: mean,
+                p90: mean,
+                p99: mean,
+                p99_9: mean,
+                p99_99: mean,
+                max: mean,
+                mean,
+            };
+            Piece { half_rtt_ns: Some(half), passed: None, ..rate(1) }
+        };
+        let pieces = rates.map(rate).into_iter().chain(lone.map(time));
+        let outcomes: Vec<Outcome> = pieces.map(|piece| Outcome::of(Pieces(vec![piece]))).collect();
+        let theirs = vec![Tally::default(); outcomes.len()];
+        let (before_ns, after_ns) = floors;
+        Round { outcomes, theirs, floor: Some(Floor { before_ns, after_ns }) }
+    }
+
+    const NEAR: (f64, f64) = (50.0, 52.0);
+    const FAR: (f64, f64) = (240.0, 245.0);
+    const MIX: (f64, f64) = (50.0, 240.0);
+
+    #[test]
+    fn rounds_of_another_mode_and_of_none_do_not_count() {
+        let mut rounds = Rounds::default();
+        for n in 0..ROUNDS {
+            assert!(rounds.are_wanted(), "{n}");
+            // A far round is slower in everything; a mixed one makes no sense.
+            rounds.add(a_round([10, 11], [200.0, 220.0, 200.0, 220.0], FAR));
+            rounds.add(a_round([100, 1], [200.0, 50.0, 50.0, 200.0], MIX));
+            if n > 0 {
+                rounds.add(a_round([100, 95], [50.0, 51.0, 52.0, 53.0], NEAR));
+            }
+        }
+        assert!(!rounds.are_wanted());
+        let merged = rounds.merge(&[1, 2]);
+        assert_eq!(mode_of(&merged), Some("FAR"));
+        let figures: Vec<&Figures> = merged.outcomes.iter().map(|of| &of.figures).collect();
+        assert_eq!((figures[0].rounds, figures[0].rounds_left_out), (Some(15), Some(29)));
+        assert_eq!((figures[0].times_best_below, figures[1].times_best_below), (None, Some(1.1)));
+        assert_eq!((figures[2].batching, figures[3].batching), (Some(false), Some(true)));
+        assert_eq!(figures[3].times_without_batching, Some(1.1));
+        assert_eq!(merged.outcomes[3].pieces.0.len(), 2 * ROUNDS as usize);
+    }
+
+    #[test]
+    fn cores_that_never_rest_are_told_after_so_many_rounds() {
+        let mut rounds = Rounds::default();
+        let mut count = 0;
+        while rounds.are_wanted() {
+            rounds.add(a_round([100, 100], [50.0; 4], MIX));
+            count += 1;
+        }
+        assert_eq!(count, ROUNDS_MAX);
+        let merged = rounds.merge(&[1, 2]);
+        assert_eq!((mode_of(&merged), merged.outcomes.len()), (Some("MIX"), 4));
+        assert_eq!(merged.outcomes[0].figures.rounds, Some(0));
+    }
+
+    #[test]
+    fn each_limit_is_kept_and_a_few_rounds_decide_nothing() {
+        let good = Verdict {
+            size: 64,
+            mode: "NEAR",
+            rounds: ROUNDS,
+            left_out: 3,
+            least: Some(0.9),
+            batching: Some(1.03),
+        };
+        assert!(good.holds() && good.is_stable(), "{good:?}");
+        assert!(!Verdict { least: Some(0.899), ..good }.holds());
+        let good = Verdict { least: None, ..good };
+        assert!(good.holds(), "one depth falls below nothing");
+        assert!(!Verdict { batching: Some(1.031), ..good }.holds());
+        assert!(!Verdict { batching: None, ..good }.holds());
+        assert!(!Verdict { rounds: ROUNDS - 1, ..good }.is_stable());
+    }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::counted::Path;
 use crate::overhead::{self, Sides};
 use crate::record::{Document, HalfRtt, Record};
+use crate::sweep::Verdict;
 use crate::wire::Test;
 
 /// In the order of the tables.
@@ -33,6 +34,8 @@ pub(crate) fn text(document: &Document) -> String {
             let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
             text.extend(records.iter().filter_map(|record| idle(record)));
+            let verdicts = Verdict::all(records.into_iter());
+            text.extend(verdicts.iter().map(Verdict::line));
             text.push('\n');
         }
     }

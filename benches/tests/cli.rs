@@ -364,6 +364,34 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
     }
 }
 
+/// Whatever the machine does meanwhile, the exit code is what the figures say.
+#[test]
+fn a_sweep_that_is_held_against_its_limits_says_what_its_figures_say() {
+    if two_cores() {
+        let mut command = bench("sweep --check --depth 1,16 --duration 0.02 --size 64");
+        let output = command.args(["--device", "soft0", "--json", "-"]).output().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [one, many, off, on] = &document["results"].as_array().unwrap()[..] else {
+            panic!("{document:#}")
+        };
+        let number = |record: &Value, name: &str| record[name].as_f64().unwrap();
+        let rounds = number(one, "rounds");
+        assert!(rounds + number(one, "rounds_left_out") <= 60.0, "{document:#}");
+        for record in [many, off, on] {
+            assert_eq!(number(record, "rounds"), rounds);
+        }
+        let holds =
+            number(many, "times_best_below") >= 0.9 && number(on, "times_without_batching") <= 1.03;
+        let code = match (rounds >= 15.0, holds) {
+            (false, _) => 3,
+            (true, true) => 0,
+            (true, false) => 1,
+        };
+        assert_eq!(output.status.code(), Some(code), "{document:#}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("--check"), code != 0);
+    }
+}
+
 #[test]
 fn bandwidth_of_each_operation_beside_memcpy() {
     if two_cores() {
