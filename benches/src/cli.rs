@@ -32,6 +32,8 @@ pub(crate) enum Cmd {
     Load(LoadArgs),
     /// Round trips a second with 1 to 512 messages in flight; one alone, batched and not
     Sweep(SweepArgs),
+    /// Round trips of a few connections that talk at once, among thousands on one receive queue
+    Crowd(CrowdArgs),
     /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
     Bandwidth(BandwidthArgs),
     /// Instructions of a message that worker and handler add to the bare device, by callgrind
@@ -59,6 +61,7 @@ impl Cmd {
             Cmd::Rate(args) => Some(&mut args.common),
             Cmd::Load(args) => Some(&mut args.common),
             Cmd::Sweep(args) => Some(&mut args.common),
+            Cmd::Crowd(args) => Some(&mut args.common),
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
             Cmd::Overhead(_) | Cmd::Count(_) | Cmd::Serve(_) => None,
@@ -180,6 +183,29 @@ pub(crate) struct SweepArgs {
     /// costs one alone more than 3 %; exit with 3 if no mode of the cores lasted long enough
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+/// Options of `crowd`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CrowdArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Connections that talk
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) qps: u32,
+    /// Connections more, which rest; in turn with those of --qps alone
+    #[arg(long, value_name = "N", default_value_t = 9992,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_qps: u32,
+    /// Receives of the queue that all of them share
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    pub(crate) receives: u32,
+    /// Messages in flight of each that talks
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) depth: u32,
 }
 
 /// Options of `bandwidth`.

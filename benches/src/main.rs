@@ -5,7 +5,7 @@
 //! for ([`plan`]), the other side ([`other`], [`serve`]) and this one ([`run`], [`measure`]), what
 //! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
 //! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`load`], [`sweep`],
-//! [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), what is counted
+//! [`crowd`], [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), what is counted
 //! ([`overhead`], [`counted`]), and what comes out ([`piece`], [`record`], [`table`], [`report`]).
 
 mod bandwidth;
@@ -16,6 +16,7 @@ mod clock;
 mod connect;
 mod count;
 mod counted;
+mod crowd;
 mod echo;
 mod error;
 mod floor;
@@ -85,7 +86,7 @@ fn main() -> ExitCode {
 /// What the command line lacks, without the usage around it.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let what = "latency, rate, load, sweep, bandwidth or overhead";
+        let what = "latency, rate, load, sweep, crowd, bandwidth or overhead";
         return format!("what is to be measured? say {what}; see --help");
     }
     // The first paragraph; required arguments stand indented below it.
@@ -109,6 +110,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
         Cmd::Load(args) => bench(&args.common, plan::load(&args), None),
         Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None),
+        Cmd::Crowd(args) => bench(&args.common, plan::crowd(&args), None),
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),

@@ -11,7 +11,7 @@ use crate::record::{Figures, round};
 use crate::run::Step;
 use crate::side::{Ping, Session};
 use crate::wire::{Tally, Test};
-use crate::{bandwidth, echo, latency, load, rate, sweep};
+use crate::{bandwidth, crowd, echo, latency, load, rate, sweep};
 
 /// One figure of a step, as far as this side knows it. Those of a step were measured in turn.
 pub(crate) struct Outcome {
@@ -75,6 +75,7 @@ pub(crate) fn all<F: Fabric>(
             let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
             return sweep::measure(&mut session, step, clock);
         }
+        Test::Crowd => return crowd::measure(fabric, step, addrs, clock),
         // `overhead` counts, and measures nothing.
         Test::Latency | Test::Rate | Test::Overhead => {}
     }

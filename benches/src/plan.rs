@@ -1,6 +1,8 @@
 //! Which figures a command asks for.
 
-use crate::cli::{BandwidthArgs, Common, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs};
+use crate::cli::{
+    BandwidthArgs, Common, CrowdArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs,
+};
 use crate::run::Step;
 use crate::sweep;
 use crate::wire::{Request, Test};
@@ -102,6 +104,24 @@ pub(crate) fn sweep(args: &SweepArgs) -> Plan {
     let rest = rest(common);
     let commands = vec![format!("doorbell-bench sweep --size {list} --depth {depths}{rest}")];
     Plan { steps, workers: 1, commands, check: args.check }
+}
+
+/// `crowd`.
+pub(crate) fn crowd(args: &CrowdArgs) -> Plan {
+    let CrowdArgs { common, qps, idle_qps, receives, depth } = args;
+    let sizes = common.sizes(LOAD_SIZES);
+    let each = |&size| {
+        let mut step = step(common, Test::Crowd, size, 1);
+        (step.request.qps, step.request.receives) = (*qps, *receives);
+        step.depths = vec![*depth];
+        with_idle(&mut step, *idle_qps);
+        step
+    };
+    let steps = sizes.iter().map(each).collect();
+    let (list, rest) = (list(&sizes), rest(common));
+    let of = format!("--qps {qps} --idle-qps {idle_qps} --receives {receives} --depth {depth}");
+    let commands = vec![format!("doorbell-bench crowd --size {list} {of}{rest}")];
+    Plan { steps, workers: 1, commands, check: false }
 }
 
 /// `bandwidth`.

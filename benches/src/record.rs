@@ -71,6 +71,26 @@ pub(crate) struct Figures {
     pub(crate) offered_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unsent: Option<u64>,
+    /// Of `crowd`: messages of the connection that had fewest and of the one that had most, of
+    /// those that talk; receives of the shared queue, and those that were out at a time on the
+    /// serving side; messages that found no credit and completions with an error, on both sides;
+    /// memory of the processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) least_messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) most_messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receives: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receives_out_most: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) credit_stalls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) errors: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_bytes_serving: Option<u64>,
     /// Messages in flight; the rate, times the best one with fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) depth: Option<u32>,

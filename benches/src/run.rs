@@ -172,6 +172,8 @@ impl<F: Fabric> Bench<'_, F> {
         };
         let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
         let rate = ours.pieces.rate();
+        // Of `crowd` alone.
+        let of_crowd = |count: u64| (test == Test::Crowd).then_some(count);
         Record {
             schema: SCHEMA,
             test,
@@ -198,6 +200,11 @@ impl<F: Fabric> Bench<'_, F> {
                 doorbells_per_message: per_message(doorbells),
                 completions_per_poll: (test != Test::Bandwidth).then_some(round(polls, 3)),
                 allocations_per_message: per_message(tally.allocations + theirs.allocations),
+                receives: (test == Test::Crowd).then_some(step.request.receives),
+                receives_out_most: of_crowd(theirs.receives_out_most),
+                credit_stalls: of_crowd(tally.credit_stalls + theirs.credit_stalls),
+                errors: of_crowd(tally.errors + theirs.errors),
+                resident_bytes_serving: of_crowd(theirs.process),
                 ..ours.figures.clone()
             },
             messages,

@@ -319,6 +319,7 @@ impl<F: Fabric> Run<'_, F> {
                     let mut tally = since.tally(lot.worker.stats(), excluded);
                     // The words that ended it, and their answers, are no measured messages.
                     let words = u64::from(lot.worker.handler().active);
+                    tally.process = limits::resident();
                     tally.completions = tally.completions.saturating_sub(words);
                     tally.doorbells = tally.doorbells.saturating_sub(words);
                     return Ok(tally);

@@ -73,7 +73,10 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         _ => (Config::DEFAULT.send_queue, Config::DEFAULT.window, 2),
     };
     let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
-    let recv_blocks = streams.min(most).min(caps.srq_wr_max).max(16);
+    let recv_blocks = match request.receives {
+        0 => streams.min(most).min(caps.srq_wr_max).max(16),
+        asked => asked,
+    };
     Ok(Config {
         peers,
         send_queue,
@@ -120,14 +123,35 @@ impl Since {
             busy_turns: busy(stats) - busy(&self.stats),
             doorbells: stats.doorbells - self.stats.doorbells,
             allocations: (count::allocations() - self.allocations).saturating_sub(excluded),
+            credit_stalls: stats.credit_stalls - self.stats.credit_stalls,
+            errors: stats.errors - self.stats.errors,
+            receives_out_most: stats.receives_out_most,
             ..Tally::default()
         }
     }
 }
 
+/// Which echo is the next one.
+pub(crate) trait Order {
+    /// True if an echo of a message of `size` bytes is the one that must come now; `echoes` have
+    /// come before it, of all peers.
+    fn is_next(&mut self, peer: PeerId, bytes: &[u8], size: usize, echoes: u64) -> bool;
+}
+
+/// One stream of messages.
+pub(crate) struct Stream;
+
+impl Order for Stream {
+    #[inline(always)]
+    fn is_next(&mut self, _peer: PeerId, bytes: &[u8], size: usize, echoes: u64) -> bool {
+        wire::is_stamped(bytes, size, echoes)
+    }
+}
+
 /// The handler of the connecting side: takes echoes and acknowledgements.
-pub(crate) struct Caller {
+pub(crate) struct Caller<O = Stream> {
     size: usize,
+    pub(crate) order: O,
     pub(crate) peers: Vec<PeerId>,
     /// How many of them carry messages: the first ones.
     active: usize,
@@ -142,11 +166,12 @@ pub(crate) struct Caller {
     received_wrong: u64,
 }
 
-impl<F: Fabric> Handler<F> for Caller {
+impl<F: Fabric, O: Order> Handler<F> for Caller<O> {
     #[inline(always)]
     fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, F>) -> Verdict {
         if message.imm().is_none() {
-            if !wire::is_stamped(message.bytes(), self.size, self.echoes) {
+            let (peer, bytes) = (message.peer(), message.bytes());
+            if !self.order.is_next(peer, bytes, self.size, self.echoes) {
                 self.wrong += 1;
             }
             self.echoes += 1;
@@ -169,8 +194,8 @@ impl<F: Fabric> Handler<F> for Caller {
 }
 
 /// The connecting side of a run: one worker with its connections.
-pub(crate) struct Session<F: Fabric> {
-    pub(crate) worker: Worker<F, Caller>,
+pub(crate) struct Session<F: Fabric, O: Order = Stream> {
+    pub(crate) worker: Worker<F, Caller<O>>,
     dialer: Dialer<F>,
     /// What is known of this side's memory.
     pub(crate) tally: Tally,
@@ -183,20 +208,34 @@ pub(crate) struct Session<F: Fabric> {
 }
 
 impl<F: Fabric> Session<F> {
-    /// Makes a worker on the calling thread and gives it that many connections: first those that
-    /// carry messages, then the idle ones.
+    /// [`Session::join`] for one stream.
     pub(crate) fn connect(
         fabric: &F,
         request: &Request,
         peers: u32,
         addr: SocketAddr,
     ) -> Result<Session<F>, Failure> {
+        Session::join(fabric, request, peers, addr, Stream)
+    }
+}
+
+impl<F: Fabric, O: Order> Session<F, O> {
+    /// Makes a worker on the calling thread and gives it that many connections: first those that
+    /// carry messages, then the idle ones.
+    pub(crate) fn join(
+        fabric: &F,
+        request: &Request,
+        peers: u32,
+        addr: SocketAddr,
+        order: O,
+    ) -> Result<Session<F, O>, Failure> {
         let config = config(request, peers, fabric.caps())?;
         let before = limits::resident();
         let mut tally = Tally::default();
         let shared = SharedRecv::new(fabric, memory(config.recv_bytes(), &mut tally)?, &config)?;
         let caller = Caller {
             size: request.size as usize,
+            order,
             peers: Vec::with_capacity(config.peers as usize),
             active: request.qps as usize,
             down: None,
@@ -276,7 +315,18 @@ impl<F: Fabric> Session<F> {
     /// Sends to the first peer, at once or with the next flush; false if there is no room now.
     #[inline(always)]
     pub(crate) fn try_send(&mut self, bytes: &[u8], now: bool) -> Result<bool, Failure> {
-        let peer = self.worker.handler().peers[0];
+        let first = self.worker.handler().peers[0];
+        self.try_send_to(first, bytes, now)
+    }
+
+    /// The same to that peer.
+    #[inline(always)]
+    pub(crate) fn try_send_to(
+        &mut self,
+        peer: PeerId,
+        bytes: &[u8],
+        now: bool,
+    ) -> Result<bool, Failure> {
         let mut out = self.worker.outbox();
         match if now { out.send_now(peer, bytes) } else { out.send(peer, bytes) } {
             Ok(()) => Ok(true),

@@ -9,8 +9,15 @@ use crate::sweep::Verdict;
 use crate::wire::Test;
 
 /// In the order of the tables.
-const TESTS: [Test; 6] =
-    [Test::Latency, Test::Rate, Test::Load, Test::Sweep, Test::Bandwidth, Test::Overhead];
+const TESTS: [Test; 7] = [
+    Test::Latency,
+    Test::Rate,
+    Test::Load,
+    Test::Sweep,
+    Test::Crowd,
+    Test::Bandwidth,
+    Test::Overhead,
+];
 
 /// The whole text.
 pub(crate) fn text(document: &Document) -> String {
@@ -24,6 +31,7 @@ pub(crate) fn text(document: &Document) -> String {
                 Test::Rate => ("one way", RATE, rate),
                 Test::Load => ("half round trip from when each was due, ns", LOAD, load),
                 Test::Sweep => ("round trips", SWEEP, sweep),
+                Test::Crowd => ("round trips of those that talk, ns", CROWD, crowd),
                 Test::Overhead => ("instructions per message", OVERHEAD, overhead),
                 Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
             };
@@ -34,6 +42,7 @@ pub(crate) fn text(document: &Document) -> String {
             let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
             text.extend(records.iter().filter_map(|record| idle(record)));
+            text.extend(records.last().and_then(|record| resident(record)));
             let verdicts = Verdict::all(records.into_iter());
             text.extend(verdicts.iter().map(Verdict::line));
             text.push('\n');
@@ -161,6 +170,51 @@ fn ending(record: &Record) -> [String; 3] {
     [floor, placement.mode.unwrap_or("-").to_owned(), record.lost.to_string()]
 }
 
+const CROWD: &[&str] = &[
+    "bytes",
+    "talk",
+    "rest",
+    "in flight",
+    "M/s",
+    "least",
+    "most",
+    "p50",
+    "p99",
+    "p99.9",
+    "max",
+    "receives",
+    "out",
+    "stalls",
+    "errors",
+    "floor",
+    "mode",
+    "lost",
+];
+
+fn crowd(record: &Record) -> Vec<String> {
+    let figures = &record.figures;
+    let count = |count: Option<u64>| count.map_or("-".into(), |count| count.to_string());
+    let half = figures.half_rtt_ns;
+    let of = |pick: fn(&HalfRtt) -> f64| number(half.as_ref().map(|half| 2.0 * pick(half)), 0);
+    let mut row = vec![record.size.to_string(), record.qps.to_string()];
+    row.extend([record.idle_qps.to_string(), count(figures.depth.map(u64::from))]);
+    row.push(figures.messages_per_second.map_or("-".into(), |rate| figure(rate / 1e6)));
+    row.extend([figures.least_messages, figures.most_messages].map(count));
+    row.extend([of(|half| half.p50), of(|half| half.p99), of(|half| half.p99_9)]);
+    row.extend([of(|half| half.max), count(figures.receives.map(u64::from))]);
+    row.extend([figures.receives_out_most, figures.credit_stalls, figures.errors].map(count));
+    row.extend(ending(record));
+    row
+}
+
+/// The memory of the processes, as a line.
+fn resident(record: &Record) -> Option<String> {
+    let mega = |bytes: u64| bytes as f64 / 1e6;
+    let here = mega(record.figures.resident_bytes?);
+    let there = mega(record.figures.resident_bytes_serving?);
+    Some(format!("  resident memory: {here:.0} MB here, {there:.0} MB on the serving side\n"))
+}
+
 const BANDWIDTH: &[&str] = &[
     "bytes",
     "op",
@@ -224,8 +278,8 @@ fn idle(record: &Record) -> Option<String> {
     let figures = &record.figures;
     let (size, idle) = (record.size, record.idle_qps);
     let mut line = format!(
-        "  {size} bytes beside {idle} idle connections: {} times the time of one connection alone; \
-         {} bytes each",
+        "  {size} bytes beside {idle} idle connections: {} times the time without them; {} bytes \
+         each",
         number(Some(figures.times_without_idle?), 3),
         number(figures.bytes_per_idle_connection, 0),
     );
@@ -257,6 +311,7 @@ fn name(test: Test) -> &'static str {
         Test::Rate => "rate",
         Test::Load => "load",
         Test::Sweep => "sweep",
+        Test::Crowd => "crowd",
         Test::Bandwidth => "bandwidth",
         Test::Overhead => "overhead",
     }

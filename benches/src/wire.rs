@@ -18,7 +18,7 @@ use crate::error::Failure;
 const LINE_MAX: u64 = 64 * 1024;
 
 /// Version of the lines.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Immediate data: measuring begins. Answered by [`ACK`] once all before it has arrived.
 pub(crate) const MARK: u32 = 1;
@@ -46,6 +46,8 @@ pub(crate) enum Test {
     Load,
     /// Round trips with few and many messages in flight.
     Sweep,
+    /// Round trips of a few among many that rest.
+    Crowd,
     /// Bytes one way, between queue pairs without workers.
     Bandwidth,
     /// Instructions that a worker adds.
@@ -74,6 +76,8 @@ pub(crate) struct Request {
     /// Connections that carry messages, and those that carry none.
     pub(crate) qps: u32,
     pub(crate) idle_qps: u32,
+    /// Receives of the shared queue; 0: as many as those that carry messages can use.
+    pub(crate) receives: u32,
     /// Workers of the serving side, on one shared receive queue.
     pub(crate) workers: u32,
     /// Every how many sends one asks for a completion.
@@ -98,6 +102,7 @@ impl Request {
             size,
             qps: 1,
             idle_qps: 0,
+            receives: 0,
             workers: 1,
             signal_every: Config::DEFAULT.signal_every,
             soft: true,
@@ -126,7 +131,7 @@ impl Request {
     /// True if what is sent comes back.
     pub(crate) fn is_echo(&self) -> bool {
         match self.test {
-            Test::Latency | Test::Load | Test::Sweep => true,
+            Test::Latency | Test::Load | Test::Sweep | Test::Crowd => true,
             Test::Rate | Test::Bandwidth | Test::Overhead => false,
         }
     }
@@ -154,6 +159,13 @@ pub(crate) struct Tally {
     pub(crate) allocations: u64,
     /// Memory that connections took as they came, in bytes: in the first tally of each lot.
     pub(crate) resident: u64,
+    /// Of the whole process, at the end of the piece.
+    pub(crate) process: u64,
+    /// Messages that found no credit, and completions with an error.
+    pub(crate) credit_stalls: u64,
+    pub(crate) errors: u64,
+    /// A mark: receives that were with the worker at a time.
+    pub(crate) receives_out_most: u64,
     /// Pages of the memory, and what would mend them.
     pub(crate) pages: String,
     pub(crate) notes: Vec<String>,
@@ -174,6 +186,10 @@ impl Tally {
         self.doorbells += other.doorbells;
         self.allocations += other.allocations;
         self.resident += other.resident;
+        self.process = self.process.max(other.process);
+        self.credit_stalls += other.credit_stalls;
+        self.errors += other.errors;
+        self.receives_out_most = self.receives_out_most.max(other.receives_out_most);
         if !other.pages.is_empty() {
             self.pages = other.pages;
         }

@@ -130,7 +130,7 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 #[test]
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
-        ("", "latency, rate, load, sweep, bandwidth or overhead"),
+        ("", "latency, rate, load, sweep, crowd, bandwidth or overhead"),
         ("load", "--rate"),
         ("load --rate 0", "1 to 100000000"),
         ("load --rate NaN", "messages a second"),
@@ -145,6 +145,8 @@ fn a_command_line_that_says_nothing_is_refused() {
         ("rate --idle-qps 16001", "0..=16000"),
         ("latency --idle-qps x", "--idle-qps"),
         ("latency --bare --idle-qps 3", "cannot be used with"),
+        ("crowd --depth 0", "1..=512"),
+        ("crowd --idle-qps 16001", "0..=16000"),
         ("bandwidth --op fetch", "write, read, send"),
         ("bandwidth --batch 0", "1..=128"),
         ("latency --listen nonsense:x", "--listen"),
@@ -281,6 +283,33 @@ fn idle_connections_are_compared_with_none_in_turn() {
                 let threads = with["placement"]["sides"] == "threads";
                 assert_eq!(with.get("bytes_per_idle_connection_serving").is_none(), threads);
             }
+        }
+    }
+}
+
+#[test]
+fn a_few_talk_in_a_crowd_and_each_has_its_share() {
+    if two_cores() {
+        let line =
+            "crowd --duration 0.05 --size 8,300 --qps 3 --idle-qps 300 --receives 64 --depth 40";
+        let document = figures(&mut bench(line));
+        let results = document["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4, "each size without and with those that rest");
+        for (n, record) in results.iter().enumerate() {
+            assert_eq!((&record["lost"], &record["errors"]), (&0.into(), &0.into()), "{record:#}");
+            assert_eq!(record["allocations_per_message"], 0.0, "{record:#}");
+            assert_eq!(record.get("idle_qps").is_some(), n % 2 == 1);
+            positive(record, "/half_rtt_ns/p99_9");
+            positive(record, "/resident_bytes");
+            positive(record, "/resident_bytes_serving");
+            let number = |name: &str| record[name].as_u64().unwrap();
+            assert_eq!(number("receives"), 64);
+            assert!((1..=64).contains(&number("receives_out_most")), "{record:#}");
+            // More are wanted in flight than there are receives promised.
+            positive(record, "/credit_stalls");
+            let (least, most) = (number("least_messages"), number("most_messages"));
+            // Of so few receives the first is promised twice what the last is.
+            assert!(least >= most / 4 && most <= number("messages"), "{record:#}");
         }
     }
 }

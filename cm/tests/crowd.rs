@@ -1,0 +1,200 @@
+//! Ten thousand peers on one shared receive queue, of which a few talk: none of these starves,
+//! nothing is lost, and every block comes home.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(unsafe_code, reason = "each connection is a socket, and a process may have few")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::soft::SoftDevice;
+use doorbell_cm::{Dialer, Listener};
+use doorbell_engine::provider::Provider;
+use doorbell_engine::worker::{
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Stats, Verdict,
+    Worker,
+};
+
+/// What would hang fails instead; an emulated or a loaded machine takes long to connect so many.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const PEERS: u32 = 10_000;
+const TALKERS: usize = 8;
+/// Echoes of all talkers together.
+const ECHOES: u64 = 40_000;
+
+const CONFIG: Config = Config {
+    peers: PEERS,
+    send_queue: 64,
+    block_bytes: 256,
+    recv_blocks: 4096,
+    send_blocks: 64,
+    signal_every: 16,
+    window: 24,
+    // So often that the last peer finds a whole window, as the first does.
+    overcommit: 64,
+    ..Config::DEFAULT
+};
+
+/// Answers in place, or takes the answers; either way what comes must be the next of its peer.
+#[derive(Default)]
+struct Side {
+    answers: bool,
+    up: Vec<PeerId>,
+    down: usize,
+    /// By the peer's index: how many have come.
+    came: Vec<u64>,
+    wrong: u64,
+}
+
+impl<P: Provider> Handler<P> for Side {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        let next = &mut self.came[message.peer().index()];
+        let number = message.bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        self.wrong += u64::from(number != Some(*next));
+        *next += 1;
+        if self.answers { Verdict::Reply { len: message.len() } } else { Verdict::Done }
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up.push(peer);
+    }
+    fn on_peer_down(&mut self, _: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
+        self.down += 1;
+    }
+}
+
+type OneWorker = Worker<SoftDevice, Side>;
+
+fn worker(nic: &SoftDevice, config: &Config, answers: bool) -> (OneWorker, Intake<SoftDevice>) {
+    let memory = |bytes| Mapping::plain(bytes).unwrap();
+    let shared = SharedRecv::new(nic, memory(config.recv_bytes()), config).unwrap();
+    let side = Side { answers, came: vec![0; config.peers as usize], ..Side::default() };
+    Worker::new(nic, &shared, memory(config.send_bytes()), side, config).unwrap()
+}
+
+/// As many of the peers as this process may have sockets for, two for each.
+fn peers_that_may_be() -> u32 {
+    const OTHERS: u64 = 64;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes one rlimit, which is on this stack (getrlimit(2)).
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let most = limit.rlim_max;
+    for max in [most.max(u64::from(2 * PEERS) + OTHERS), most] {
+        let raised = libc::rlimit { rlim_cur: max, rlim_max: max };
+        // SAFETY: the call reads one rlimit, which is on this stack (setrlimit(2)).
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+            limit.rlim_cur = max;
+            break;
+        }
+    }
+    u32::try_from((limit.rlim_cur - OTHERS) / 2).unwrap_or(PEERS).min(PEERS)
+}
+
+/// Two workers with that many connections between them, and who made them.
+struct Crowd {
+    dialer: Dialer<SoftDevice>,
+    listener: Listener<SoftDevice>,
+    one: OneWorker,
+    two: OneWorker,
+}
+
+impl Crowd {
+    fn connect(config: &Config) -> Crowd {
+        // A device has not numbers for the queue pairs of both sides.
+        let (here, there) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
+        let (one, intake) = worker(&here, config, false);
+        let (two, serving) = worker(&there, config, true);
+        let mut listener = Listener::bind(&there, "127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.feed(serving);
+        let mut dialer = Dialer::new(&here).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| listener.run(&stop).unwrap());
+            let dialed = (0..config.peers).try_for_each(|_| dialer.dial(addr, &intake, LIMIT));
+            // First, since the listener's thread is waited for.
+            stop.store(true, Ordering::Relaxed);
+            dialed.unwrap();
+        });
+        let mut crowd = Crowd { dialer, listener, one, two };
+        crowd.until("all are up", |crowd| {
+            crowd.listener.step(Duration::ZERO).unwrap();
+            let count = config.peers as usize;
+            crowd.one.handler().up.len() == count && crowd.two.handler().up.len() == count
+        });
+        crowd
+    }
+
+    fn until(&mut self, what: &str, mut so: impl FnMut(&mut Crowd) -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !so(self) {
+            assert!(Instant::now() < end, "not in {LIMIT:?}: {what}");
+            self.one.turn();
+            self.two.turn();
+        }
+    }
+
+    /// Each sends all it may before each turn, the first of them first, until all of them together
+    /// have so many echoes: how many each has then. Then all that is away comes back.
+    fn talk(&mut self, talkers: &[PeerId]) -> Vec<u64> {
+        let mut sent = vec![0_u64; talkers.len()];
+        let each = |crowd: &mut Crowd| -> Vec<u64> {
+            talkers.iter().map(|peer| crowd.one.handler().came[peer.index()]).collect()
+        };
+        self.until("so many echoes", |crowd| {
+            for (peer, sent) in talkers.iter().zip(&mut sent) {
+                // Inline, and in blocks.
+                let mut bytes = [7; 200];
+                let len = if sent.is_multiple_of(3) { 200 } else { 24 };
+                bytes[..8].copy_from_slice(&sent.to_le_bytes());
+                while crowd.one.outbox().send(*peer, &bytes[..len]).is_ok() {
+                    *sent += 1;
+                    bytes[..8].copy_from_slice(&sent.to_le_bytes());
+                }
+            }
+            each(crowd).iter().sum::<u64>() >= ECHOES
+        });
+        let echoes = each(self);
+        self.until("all have come back", |crowd| each(crowd) == sent);
+        echoes
+    }
+}
+
+/// What is not with the device is at hand.
+fn assert_home(worker: &mut OneWorker, config: &Config) {
+    let Stats { received, refilled, .. } = *worker.stats();
+    let (receives, sends) = worker.blocks_home();
+    assert_eq!(received - refilled, receives as u64);
+    assert_eq!((sends, worker.in_flight()), (config.send_blocks as usize, 0));
+    assert_eq!((worker.peers(), worker.kept(), worker.handler().wrong), (0, 0, 0));
+}
+
+#[test]
+fn of_ten_thousand_peers_the_few_that_talk_share_evenly() {
+    let config = Config { peers: peers_that_may_be(), ..CONFIG };
+    let mut crowd = Crowd::connect(&config);
+    let peers = crowd.one.handler().up.clone();
+    // The first one, the last one, and some between.
+    let step = (peers.len() - 1) / (TALKERS - 1);
+    let talkers: Vec<PeerId> = peers.iter().copied().step_by(step).take(TALKERS).collect();
+    let echoes = crowd.talk(&talkers);
+    let fair = ECHOES / TALKERS as u64;
+    assert!(echoes.iter().all(|echoes| *echoes >= fair * 3 / 4), "{echoes:?}");
+    // Each waited for its own window, and all windows together are a part of the queue.
+    let (here, there) = (*crowd.one.stats(), *crowd.two.stats());
+    assert!(here.credit_stalls > 0, "{here:?}");
+    assert_eq!((here.errors, there.errors), (0, 0));
+    let windows = u64::from(config.window) * TALKERS as u64;
+    assert!(there.receives_out_most <= windows + u64::from(config.refill), "{there:?}");
+    for peer in &peers {
+        crowd.one.outbox().close(*peer);
+    }
+    crowd.until("all have gone", |crowd| {
+        crowd.dialer.step(Duration::ZERO).unwrap();
+        crowd.listener.step(Duration::ZERO).unwrap();
+        crowd.one.handler().down == peers.len() && crowd.two.handler().down == peers.len()
+    });
+    assert_home(&mut crowd.one, &config);
+    assert_home(&mut crowd.two, &config);
+}
