@@ -90,7 +90,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) singles: u32,
     /// Turns since the bells were rung.
     pub(super) held: u32,
-    /// The message being handled is the only one of its poll: its reply rings at once.
+    /// The last message was the only one of its poll, and nothing was sent for it yet: what answers
+    /// it rings at once.
     pub(super) lone: bool,
     /// With so many requests in flight each asks for a completion: half of what may be.
     pub(super) crowd: u32,

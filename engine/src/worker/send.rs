@@ -110,10 +110,23 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.hold_copy::<false>(id, op, bytes) {
-            return Ok(());
+        if P::Qp::HOLDS {
+            if self.lone && self.send_lone(id, op, bytes) {
+                return Ok(());
+            }
+            if self.hold_copy::<false>(id, op, bytes) {
+                return Ok(());
+            }
         }
         self.send_staged(id, op, bytes)
+    }
+
+    /// The first send after a message that came alone is likely to be its answer: it rings at once.
+    /// More of them gather behind it. False: nothing was done.
+    #[inline(never)]
+    fn send_lone(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> bool {
+        self.lone = false;
+        self.hold_copy::<true>(id, op, bytes)
     }
 
     #[inline(never)]

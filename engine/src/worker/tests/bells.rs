@@ -140,3 +140,28 @@ fn the_completion_queue_does_not_count_every_send_of_every_peer() {
     assert_eq!(few.cq_depth(u32::MAX), 512 + 2 * 257 + 2);
     assert_eq!(many.cq_depth(1000), 1000);
 }
+
+/// What answers a message that came alone rings at once, also between turns; more of it gathers.
+#[test]
+fn the_first_send_after_a_lone_message_rings_at_once() {
+    let config = Config { send_queue: 128, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let (here, there) = (one.only_peer(), two.only_peer());
+    for round in 1..20 {
+        two.worker.outbox().send(there, &payload(round, 16)).unwrap();
+        two.worker.turn();
+        while one.worker.turn() == 0 {}
+        let before = two.worker.handler().got.len();
+        for n in 0..3 {
+            one.worker.outbox().send(here, &payload(n, 16)).unwrap();
+        }
+        two.worker.turn();
+        // The very first goes the way of batches, which opens the short one.
+        let at_once = usize::from(round > 1);
+        assert_eq!(two.worker.handler().got.len() - before, at_once, "round {round}");
+        one.worker.turn();
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(two.worker.handler().got.len() - before, 3);
+    }
+}
