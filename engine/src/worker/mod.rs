@@ -505,12 +505,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     #[inline(always)]
     fn dispatch(&mut self, wc: &Wc) {
+        if !wc.status.is_ok() {
+            return self.failed(wc);
+        }
         match number::parse(wc.wr_id) {
-            Number::Recv { block } if wc.status.is_ok() => self.receive(wc, block),
-            Number::Send { slot, generation, index } if wc.status.is_ok() => {
+            Number::Recv { block } => self.receive(wc, block),
+            Number::Send { slot, generation, index } => {
                 self.core.retire((slot, generation, index), Ends::WELL);
             }
-            number => self.failed(wc, number),
         }
     }
 
@@ -559,13 +561,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// An error completion: the block comes home, and the peer is drained.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, wc: &Wc, number: Number) {
+    fn failed(&mut self, wc: &Wc) {
         self.core.stats.errors += 1;
         let status = wc.status as usize;
         if let Some(count) = self.core.stats.errors_by_status.get_mut(status) {
             *count += 1;
         }
-        match number {
+        match number::parse(wc.wr_id) {
             Number::Recv { block } => {
                 if block < self.core.shared.blocks() {
                     self.core.returned_otherwise += 1;

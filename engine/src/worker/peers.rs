@@ -283,10 +283,11 @@ impl<P: Provider> Peers<P> {
     /// The slot of a queue pair number, and the peer there.
     #[inline(always)]
     pub(super) fn of(&mut self, num: u32) -> Option<(u32, &mut Peer<P>)> {
-        let recent = self.slots.get(self.recent as usize);
-        if recent.is_none_or(|peer| peer.num != num) {
-            self.recent = self.map.find(num)?;
+        let slot = self.recent;
+        if self.slots.get(slot as usize).is_some_and(|peer| peer.num == num) {
+            return self.slots.get_mut(slot as usize).map(|peer| (slot, peer));
         }
+        self.recent = self.map.find(num)?;
         Some((self.recent, self.slots.get_mut(self.recent as usize)?))
     }
 
