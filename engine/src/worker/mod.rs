@@ -512,6 +512,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             Number::Recv { block } => self.receive(wc, block),
             Number::Send { slot, generation, index } => {
                 self.core.retire((slot, generation, index), Ends::WELL);
+                // Not a message: nothing answers it.
+                self.core.lone = false;
             }
         }
     }
