@@ -98,6 +98,16 @@ fn expect_message<F: Fabric>(
     Err(CmError::new(Code::Invalid, asked, format!("the peer sent {}", completion.len)))
 }
 
+/// Waits until a message has arrived. A server that ends once it has the message may be gone before
+/// the acknowledgement is out; then its end says the same, and its exit code the rest.
+fn arrived<F: Fabric>(id: &mut Id<F>, plan: &Plan) -> Result<(), CmError> {
+    match id.next_send(plan.rest()) {
+        Ok(done) => done.ok().map(drop),
+        Err(error) if error.code() == Code::Reset => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Carries out one signalled request; the buffer comes back.
 fn carry_out<F: Fabric>(
     id: &mut Id<F>,

@@ -6,7 +6,7 @@
 use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
-use super::{Plan, expect_message};
+use super::{Plan, arrived, expect_message};
 
 /// Bytes of a message.
 const LENGTH: usize = 16;
@@ -59,7 +59,7 @@ impl Program for RdmaClient {
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.connect(&ConnParam::default())?;
         send(&fabric, &mut id)?;
-        id.next_send(self.plan.rest())?.ok()?;
+        arrived(&mut id, &self.plan)?;
         expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
         id.disconnect()
     }

@@ -5,7 +5,7 @@
 use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Program, QpInit};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
-use super::{Plan, differs, expect_message};
+use super::{Plan, arrived, differs, expect_message};
 
 /// Bytes of the message.
 const LENGTH: usize = 16;
@@ -57,7 +57,7 @@ impl Program for RdmaXclient {
             return Err(differs("the server's private data", "a number of 0", said));
         }
         id.post_inline(&[0; LENGTH], SendOp::Send, SendFlags::SIGNALED)?;
-        id.next_send(self.plan.rest())?.ok()?;
+        arrived(&mut id, &self.plan)?;
         id.disconnect()
     }
 }
