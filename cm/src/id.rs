@@ -23,7 +23,7 @@ use crate::xrc::SrqInit;
 
 /// How long completions are still waited for once the peer has left: its last messages and
 /// acknowledgements come another way than the news that it has gone.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Empty polls before a wait begins to sleep.
 const SPINS: u32 = 2000;
