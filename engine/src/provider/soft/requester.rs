@@ -580,7 +580,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         let mut writer = link.tx.writer();
         let to = writer.begin(header, 0);
         // SAFETY: as above; `begin` gives space for the record.
-        unsafe { copy::exact(to, payload, header.length() as usize) };
+        unsafe { copy::fresh(to, payload, header.length() as usize) };
         writer.end(plain.record);
         link.tx.end_writer(&writer);
         // Into further lines of the bell only when the peer had read everything: in a stream it is
@@ -636,7 +636,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
         let to = writer.begin(header, imm);
         // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
         // was checked unless it is inline.
-        unsafe { copy::exact(to, wr.sge.addr as *const u8, header.length() as usize) };
+        unsafe { copy::fresh(to, wr.sge.addr as *const u8, header.length() as usize) };
         writer.end(record);
         enter(link, qp, wr, header, writer.at);
         done += 1;
@@ -717,7 +717,7 @@ fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
     let mut writer = link.tx.writer();
     let to = writer.begin(plain.header, plain.imm);
     // SAFETY: as in `post_batch`.
-    unsafe { copy::exact(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
+    unsafe { copy::fresh(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
     writer.end(plain.record);
     link.tx.end_writer(&writer);
     enter(link, qp, wr, plain.header, writer.at);
