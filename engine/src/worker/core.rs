@@ -90,9 +90,10 @@ pub(super) struct Core<P: Provider> {
     pub(super) singles: u32,
     /// Turns since the bells were rung.
     pub(super) held: u32,
-    /// The last message was the only one of its poll, and nothing was sent for it yet: what answers
-    /// it rings at once.
-    pub(super) lone: bool,
+    /// Nothing was sent since the last poll that found something: what goes next rings at once, so
+    /// that the peer begins with it while the rest gathers. Where a doorbell is dear, only if the
+    /// poll found one message.
+    pub(super) eager: bool,
     /// With so many requests in flight each asks for a completion: half of what may be.
     pub(super) crowd: u32,
     pub(super) inline_max: u32,
@@ -139,7 +140,7 @@ impl<P: Provider> Core<P> {
             flying: 0,
             singles: 0,
             held: 0,
-            lone: false,
+            eager: false,
             crowd: config.sends / 2,
             inline_max: config.inline_bytes,
             message_max: 0,

@@ -214,7 +214,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if self.core.mailbox.has_mail() {
             self.admit();
         }
-        self.core.lone = true;
+        self.core.eager = true;
         self.dispatch(wc);
         self.alone += 1;
         if self.alone == WHOLE_BUSY_TURNS || self.core.is_refill_due() || !self.core.is_settled() {
@@ -232,7 +232,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if self.core.mailbox.has_mail() {
             self.admit();
         }
-        self.core.lone = taken == 1;
+        // A device that rings for the price of a store rings for the first of several, too.
+        self.core.eager = taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
         for n in 0..taken.min(POLL_BATCH) {
             let wc = self.wcs[n];
             self.dispatch(&wc);
@@ -513,7 +514,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             Number::Send { slot, generation, index } => {
                 self.core.retire((slot, generation, index), Ends::WELL);
                 // Not a message: nothing answers it.
-                self.core.lone = false;
+                self.core.eager = false;
             }
         }
     }

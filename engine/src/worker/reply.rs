@@ -34,13 +34,16 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Replies the short way, alone with a doorbell at once. False: nothing was done.
+    /// Replies the short way, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
     fn hold_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
         let sge = self.shared.sge(block, length);
         let goes = length <= self.inline_max
-            && match self.lone {
-                true => self.hold::<false, true>(slot, SendOp::Send, sge),
+            && match self.eager {
+                true => {
+                    self.eager = false;
+                    self.hold::<false, true>(slot, SendOp::Send, sge)
+                }
                 false => self.hold::<false, false>(slot, SendOp::Send, sge),
             };
         if goes {
@@ -58,7 +61,8 @@ impl<P: Provider> Core<P> {
         let inline = length <= self.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let sge = self.shared.sge(block, length);
-        if self.lone && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
+        let eager = core::mem::take(&mut self.eager);
+        if eager && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
             return true;
         }
         match self.lane::<false>(slot) {

@@ -111,7 +111,7 @@ impl<P: Provider> Core<P> {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         if P::Qp::HOLDS {
-            if self.lone && self.send_lone(id, op, bytes) {
+            if self.eager && self.send_eager(id, op, bytes) {
                 return Ok(());
             }
             if self.hold_copy::<false>(id, op, bytes) {
@@ -121,11 +121,11 @@ impl<P: Provider> Core<P> {
         self.send_staged(id, op, bytes)
     }
 
-    /// The first send after a message that came alone is likely to be its answer: it rings at once.
-    /// More of them gather behind it. False: nothing was done.
+    /// The first send after messages is likely to be an answer: it rings at once. More of them
+    /// gather behind it. False: nothing was done.
     #[inline(never)]
-    fn send_lone(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> bool {
-        self.lone = false;
+    fn send_eager(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> bool {
+        self.eager = false;
         self.hold_copy::<true>(id, op, bytes)
     }
 

@@ -65,6 +65,15 @@ fn batches_grow_under_load() {
     assert_eq!((messages_to_a_bell(0, 8), messages_to_a_bell(3, 8)), (1.0, 1.0));
 }
 
+/// The first of what answers a short poll rings at once, and the peer begins with it; one bell
+/// serves the rest.
+#[test]
+fn the_first_of_several_rings_at_once() {
+    // Not the very first: whether there is room is looked up then.
+    assert!((1.0..1.1).contains(&messages_to_a_bell(3, 16)), "two");
+    assert!((1.5..1.6).contains(&messages_to_a_bell(3, 24)), "three");
+}
+
 /// A reply waits no longer than it may even if every poll is full.
 #[test]
 fn the_bound_holds_while_polls_are_full() {
