@@ -32,6 +32,8 @@ use ::core::sync::atomic::{AtomicBool, Ordering};
 use doorbell_alloc::{BlockPool, Mapping};
 use std_alloc::format;
 use std_alloc::sync::Arc;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
 pub use self::credit::{HELLO_BYTES, Seat};
@@ -89,7 +91,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     // The core first: its queue pairs are gone before the completion queue they report to.
     core: Core<P>,
     poller: P::Poller,
-    wcs: [Wc; POLL_BATCH],
+    /// Places for the completions of a poll, `POLL_BATCH` of them.
+    wcs: Vec<Wc>,
     /// Turns in a row that found nothing; and those of them that are not counted yet.
     idle: u64,
     uncounted: u64,
@@ -157,7 +160,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         core.message_max = nic.caps().message_max;
         let caps = [config.qp_caps(), config.datagram_caps()];
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps, domain };
-        let wcs = [Wc::default(); POLL_BATCH];
+        let wcs = vec![Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
         let worker =
             Worker { core, poller, wcs, idle, uncounted, alone, settled, show_at, handler };
@@ -234,10 +237,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         // A device that rings for the price of a store rings for the first of several, too.
         self.core.eager = taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
-        for n in 0..taken.min(POLL_BATCH) {
-            let wc = self.wcs[n];
-            self.dispatch(&wc);
+        // Read in place: a copy of what was just written, by wider loads, would wait for it.
+        let wcs = ::core::mem::take(&mut self.wcs);
+        for wc in wcs.iter().take(taken) {
+            self.dispatch(wc);
         }
+        self.wcs = wcs;
         self.finish(taken);
         taken
     }
