@@ -15,7 +15,7 @@ use super::shim::{errno, from_c, refused, to_c};
 use super::wake::{self, Channel};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::{Bell, WakeFds};
-use crate::provider::{CqInit, Poller};
+use crate::provider::{CqInit, Polled, Poller};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
 /// Completions taken from the driver in one call.
@@ -110,42 +110,102 @@ impl Drop for Queue {
 /// The reader of a [`VerbsCq`].
 pub struct VerbsPoller {
     cq: VerbsCq,
-    poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    poll_cq: PollCq,
     broken: bool,
+    ahead: Ahead,
+}
+
+type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+
+/// What a poll for one completion brought when there were more: the next polls give these first.
+struct Ahead {
+    raw: [MaybeUninit<ibv_wc>; CHUNK],
+    /// The first `got` are filled, `given` of those have been given.
+    given: usize,
+    got: usize,
 }
 
 impl VerbsPoller {
     pub(super) fn new(cq: VerbsCq) -> VerbsPoller {
         let poll_cq = cq.0.device.ops().poll_cq;
-        VerbsPoller { cq, poll_cq, broken: false }
+        VerbsPoller { cq, poll_cq, broken: false, ahead: Ahead::new() }
     }
 
     #[inline]
     fn take(&mut self, out: &mut [MaybeUninit<ibv_wc>]) -> usize {
-        // SAFETY: the queue lives while its handle does, and the driver writes at most `len`
-        // entries, which is at most CHUNK.
-        let got = unsafe {
-            (self.poll_cq)(self.cq.as_ptr(), out.len() as c_int, out.as_mut_ptr().cast())
-        };
-        match usize::try_from(got) {
-            Ok(got) => got.min(out.len()),
-            Err(_) => {
-                self.broken = true;
-                0
+        // SAFETY: the queue lives while its handle does.
+        let got = unsafe { take(self.poll_cq, self.cq.as_ptr(), out) };
+        self.broken |= got.is_none();
+        got.unwrap_or(0)
+    }
+}
+
+/// Asks the driver for as many completions as there is room for; how many came, or nothing if the
+/// queue is broken.
+///
+/// # Safety
+/// The queue is alive, and of the driver whose function that is.
+#[inline]
+unsafe fn take(poll_cq: PollCq, cq: *mut ibv_cq, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
+    // SAFETY: the caller vouches for the queue, and the driver writes at most `len` entries, which
+    // is at most CHUNK.
+    let got = unsafe { poll_cq(cq, out.len() as c_int, out.as_mut_ptr().cast()) };
+    usize::try_from(got).ok().map(|got| got.min(out.len()))
+}
+
+impl Ahead {
+    fn new() -> Ahead {
+        Ahead { raw: [const { MaybeUninit::uninit() }; CHUNK], given: 0, got: 0 }
+    }
+
+    /// What a poll for one completion says, after `got` were taken into `raw`.
+    #[inline]
+    fn one_of(&mut self, got: usize) -> Polled {
+        match got {
+            0 => Polled::Nothing,
+            // SAFETY: the driver has written the first entry.
+            1 => Polled::One(convert(unsafe { self.raw[0].assume_init_ref() })),
+            _ => {
+                (self.given, self.got) = (0, got);
+                Polled::More
             }
         }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.got == 0
+    }
+
+    /// Gives what there is; how many, and whether the queue may have more now.
+    #[cold]
+    fn give(&mut self, out: &mut [Wc]) -> (usize, bool) {
+        let count = out.len().min(self.got - self.given);
+        for (to, from) in out.iter_mut().zip(&self.raw[self.given..self.given + count]) {
+            // SAFETY: the driver has written the first `got` entries.
+            *to = convert(unsafe { from.assume_init_ref() });
+        }
+        self.given += count;
+        let may_more = self.given == CHUNK;
+        if self.given == self.got {
+            (self.given, self.got) = (0, 0);
+        }
+        (count, may_more)
     }
 }
 
 impl Poller for VerbsPoller {
     #[inline]
     fn poll(&mut self, out: &mut [Wc]) -> usize {
-        if self.broken {
-            return 0;
+        let (mut filled, mut may_more) = (0, !self.broken);
+        if !self.ahead.is_empty() {
+            (filled, may_more) = self.ahead.give(out);
+        }
+        if !may_more {
+            return filled;
         }
         let mut raw = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
-        let mut filled = 0;
-        for chunk in out.chunks_mut(CHUNK) {
+        for chunk in out[filled..].chunks_mut(CHUNK) {
             let got = self.take(&mut raw[..chunk.len()]);
             for (to, from) in chunk.iter_mut().zip(&raw[..got]) {
                 // SAFETY: the driver has written the first `got` entries.
@@ -157,6 +217,23 @@ impl Poller for VerbsPoller {
             }
         }
         filled
+    }
+
+    /// Asks for as many as a list does: the driver is called as often either way, and a completion
+    /// that is alone is known to be.
+    #[inline]
+    fn poll_one(&mut self) -> Polled {
+        if self.broken || !self.ahead.is_empty() {
+            return Polled::More;
+        }
+        // SAFETY: the queue lives while its handle does.
+        match unsafe { take(self.poll_cq, self.cq.as_ptr(), &mut self.ahead.raw) } {
+            Some(got) => self.ahead.one_of(got),
+            None => {
+                self.broken = true;
+                Polled::Nothing
+            }
+        }
     }
 
     fn is_broken(&self) -> bool {
@@ -223,6 +300,8 @@ mod tests {
     use super::*;
     use core::mem::zeroed;
     use rdma_sys::imm_data_invalidated_rkey_union_t as Imm;
+    use std_alloc::vec;
+    use std_alloc::vec::Vec;
 
     fn raw(status: u32) -> ibv_wc {
         // SAFETY: zero is a valid value of each field.
@@ -235,6 +314,66 @@ mod tests {
         raw.wc_flags = WcFlags::WITH_IMM.bits().into();
         raw.imm_data_invalidated_rkey_union = Imm { imm_data: 0x0102_0304_u32.to_be() };
         raw
+    }
+
+    /// The queue of the tests: how many completions it has, numbered from 0, and how many were
+    /// given; one that has fewer than were given is broken.
+    struct Line {
+        has: u64,
+        given: u64,
+        calls: usize,
+    }
+
+    unsafe extern "C" fn line(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
+        // SAFETY: the tests hand their line over as the queue.
+        let line = unsafe { &mut *cq.cast::<Line>() };
+        line.calls += 1;
+        if line.has < line.given {
+            return -1;
+        }
+        let count = (line.has - line.given).min(most as u64);
+        for n in 0..count {
+            // SAFETY: room for `most` of them.
+            unsafe { out.add(n as usize).write(ibv_wc { wr_id: line.given + n, ..raw(0) }) };
+        }
+        line.given += count;
+        count as c_int
+    }
+
+    #[test]
+    fn what_was_taken_with_one_comes_first_in_order_and_costs_no_call() {
+        for has in [0, 1, 2, 3, CHUNK as u64 - 1, CHUNK as u64] {
+            for room in [1, 2, 5, CHUNK, 2 * CHUNK] {
+                let mut queue = Line { has, given: 0, calls: 0 };
+                let mut ahead = Ahead::new();
+                // SAFETY: the line is alive, and the function is its own.
+                let got = unsafe { take(line, (&raw mut queue).cast(), &mut ahead.raw) };
+                match (has, ahead.one_of(got.expect("it works"))) {
+                    (0, Polled::Nothing) => continue,
+                    (1, Polled::One(wc)) if wc.wr_id == 0 => continue,
+                    (2.., Polled::More) => {}
+                    (_, other) => panic!("{other:?} of {has}"),
+                }
+                let (mut seen, mut may_more) = (Vec::new(), false);
+                while !ahead.is_empty() {
+                    assert!(!may_more, "there is no more before all of this was given");
+                    let mut wcs = vec![Wc::default(); room];
+                    let given;
+                    (given, may_more) = ahead.give(&mut wcs);
+                    seen.extend(wcs[..given].iter().map(|wc| wc.wr_id));
+                }
+                assert!(seen.iter().copied().eq(0..has), "{seen:?} of {has}");
+                assert_eq!((may_more, queue.calls), (has == CHUNK as u64, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_answers_an_error_is_broken() {
+        let mut queue = Line { has: 0, given: 1, calls: 0 };
+        let mut out = [const { MaybeUninit::uninit() }; 2];
+        // SAFETY: as above.
+        assert_eq!(unsafe { take(line, (&raw mut queue).cast(), &mut out) }, None);
     }
 
     #[test]
