@@ -23,8 +23,9 @@ pub(super) struct Sender {
     caps: QpCaps,
     /// What its requests must fit.
     kind: QpType,
-    /// The requests of one post, linked; as many as the send queue has slots.
-    scratch: Box<[MaybeUninit<ibv_send_wr>]>,
+    /// The requests of one post, linked; as many as the send queue has slots. What a request does
+    /// not use is left of one before it.
+    scratch: Box<[ibv_send_wr]>,
     /// Pieces of requests that have several, side by side.
     pieces: Box<[MaybeUninit<ibv_sge>]>,
 }
@@ -45,7 +46,7 @@ impl Sender {
             post_send,
             caps,
             kind,
-            scratch: Box::new_uninit_slice(slots),
+            scratch: (0..slots).map(|_| EMPTY).collect(),
             pieces: Box::new_uninit_slice(pieces),
         }
     }
@@ -83,7 +84,7 @@ impl Sender {
     /// Links requests from the front of the list: how many, and why not the next, if so.
     #[inline]
     fn link(&mut self, list: &[SendWr<'_>]) -> (usize, Option<PostCause>) {
-        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
+        let first = self.scratch.as_mut_ptr();
         let mut pieces_used = 0;
         let mut count = 0;
         for wr in list {
@@ -91,18 +92,16 @@ impl Sender {
             if refusal.is_some() {
                 return (count, refusal);
             }
-            if count == self.scratch.len() {
+            let Some(raw) = self.scratch.get_mut(count) else {
                 return (count, Some(PostCause::Full));
-            }
+            };
             let (sg_list, num_sge) = gather(wr, &mut self.pieces, &mut pieces_used);
-            let mut raw = EMPTY;
             raw.wr_id = wr.wr_id;
             raw.next = first.wrapping_add(count + 1);
             raw.sg_list = sg_list;
             raw.num_sge = num_sge;
             raw.send_flags = wr.flags.bits().into();
-            name(wr.op, &mut raw);
-            self.scratch[count].write(raw);
+            name(wr.op, raw);
             count += 1;
         }
         (count, None)
@@ -114,7 +113,7 @@ impl Sender {
     /// `count` is not 0, and `link` has just returned it; the rest as for [`Sender::post`].
     #[inline]
     unsafe fn ring(&mut self, count: usize) -> Result<(), PostError> {
-        let first: *mut ibv_send_wr = self.scratch.as_mut_ptr().cast();
+        let first = self.scratch.as_mut_ptr();
         let mut bad = ptr::null_mut();
         // SAFETY: `link` has written `count` requests, each pointing to the next; the last now
         // ends the list. Pieces lie in the caller's slice or in `pieces`; the caller vouches
@@ -139,7 +138,7 @@ const EMPTY: ibv_send_wr = {
     empty
 };
 
-/// Fills in the operation and its operands.
+/// Fills in the operation and its operands; what the operation does not use stays as it was.
 #[inline]
 fn name(op: SendOp, raw: &mut ibv_send_wr) {
     let rdma = |at: Remote| wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } };
@@ -151,8 +150,11 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
         wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
     };
     match op {
-        SendOp::Send => {}
-        SendOp::SendTo(to) => raw.wr = datagram(to),
+        SendOp::Send => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
+        SendOp::SendTo(to) => {
+            raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
+            raw.wr = datagram(to);
+        }
         SendOp::SendToWithImm(to, imm) => {
             raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
             raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
