@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_cm::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 use doorbell_engine::error::Code;
+use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{SendFlags, SendOp};
 
 pub use cmtime::CmtimeServer;
@@ -98,14 +99,22 @@ fn expect_message<F: Fabric>(
     Err(CmError::new(Code::Invalid, asked, format!("the peer sent {}", completion.len)))
 }
 
-/// Waits until a message has arrived. A server that ends once it has the message may be gone before
+/// Waits until a message has arrived. A peer that ends once it has the message may be gone before
 /// the acknowledgement is out; then its end says the same, and its exit code the rest.
 fn arrived<F: Fabric>(id: &mut Id<F>, plan: &Plan) -> Result<(), CmError> {
-    match id.next_send(plan.rest()) {
-        Ok(done) => done.ok().map(drop),
-        Err(error) if error.code() == Code::Reset => Ok(()),
-        Err(error) => Err(error),
+    let done = match id.next_send(plan.rest()) {
+        Err(error) if error.code() == Code::Reset => return Ok(()),
+        done => done?,
+    };
+    match is_unanswered(done.status) {
+        true => plan.until_left(id),
+        false => done.ok().map(drop),
     }
+}
+
+/// How a message ends whose acknowledgement never came: with its retries, or with the connection.
+fn is_unanswered(status: Status) -> bool {
+    matches!(status, Status::RetryExceeded | Status::Flushed)
 }
 
 /// Carries out one signalled request; the buffer comes back.

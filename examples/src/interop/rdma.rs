@@ -39,7 +39,7 @@ impl Program for RdmaServer {
         id.accept(&ConnParam::default())?;
         expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
         send(&fabric, &mut id)?;
-        id.next_send(self.plan.rest())?.ok()?;
+        arrived(&mut id, &self.plan)?;
         id.disconnect()
     }
 }

@@ -7,9 +7,9 @@
 use doorbell_cm::{Buffer, CmError, ConnParam, Exposed, Fabric, Id, Program, QpInit};
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::Access;
-use doorbell_engine::wr::{Remote, SendOp};
+use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
-use super::{Plan, carry_out, differs, expect_message};
+use super::{Plan, arrived, carry_out, differs, expect_message};
 
 /// Bytes of a message.
 const LENGTH: usize = 16;
@@ -75,7 +75,8 @@ impl<F: Fabric> Side<'_, F> {
     fn say(&mut self, bytes: &[u8; LENGTH]) -> Result<(), CmError> {
         let mut buffer = Buffer::new(self.fabric, LENGTH)?;
         buffer.copy_from_slice(bytes);
-        carry_out(self.id, &self.plan, buffer, SendOp::Send).map(drop)
+        self.id.post_send(buffer, LENGTH, SendOp::Send, SendFlags::SIGNALED)?;
+        arrived(self.id, &self.plan)
     }
 
     /// The client's next word, of which no more than `most` bytes are believed; none if it has

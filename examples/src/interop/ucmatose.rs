@@ -6,7 +6,7 @@
 use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit, SendRequest};
 use doorbell_engine::wr::{SendFlags, SendOp};
 
-use super::{Plan, expect_message};
+use super::{Plan, arrived, expect_message};
 
 /// What both sides' queue pairs are made with: as the C program does.
 fn queue_pair<F: Fabric>(count: u32) -> QpInit<F> {
@@ -38,7 +38,7 @@ fn send_all<F: Fabric>(
     let buffers = Buffer::many(fabric, count as usize, size)?;
     id.post_sends(&mut buffers.into_iter().map(request).collect())?;
     for _ in 0..count {
-        id.next_send(plan.rest())?.ok()?;
+        arrived(id, plan)?;
     }
     Ok(())
 }
