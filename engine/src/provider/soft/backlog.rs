@@ -331,7 +331,10 @@ fn write_fragments(
         flags.set(RecordFlags::INV, last && closes);
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
-        if !link.has_space(header.record() + if last { behind } else { 0 }) {
+        let bytes = header.record() + if last { behind } else { 0 };
+        // A message of many records is worth a longer ring.
+        let long = pending.length > FRAGMENT;
+        if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;
         }
         let mut place = link.tx.begin(header, named.or(imm).unwrap_or(0));

@@ -2,19 +2,21 @@
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use super::copy;
-use super::layout::{Direction, Header, RECORD_MAX};
+use super::layout::{Data, Header, RECORD_MAX};
 
 /// Reads whole records from the ring, one after the other.
 pub(super) struct Burst {
-    way: Direction,
+    data: Data,
     at: u64,
     tail: u64,
 }
 
 impl Burst {
+    /// Of the records from `at` to `tail`, which lie in the data of one lap.
     #[inline(always)]
-    pub(super) fn new(way: Direction, at: u64, tail: u64) -> Burst {
-        Burst { way, at, tail }
+    pub(super) fn new(data: Data, at: u64, tail: u64) -> Burst {
+        debug_assert!(at <= tail);
+        Burst { data, at, tail }
     }
 
     /// How far it has read.
@@ -31,8 +33,8 @@ impl Burst {
         if published == 0 {
             return None;
         }
-        // SAFETY: `data` is valid for a whole record and aligned.
-        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
+        // SAFETY: what was published lies in the data, in whole words.
+        let header = Header(unsafe { self.data.at(self.at).cast::<u64>().read_volatile() });
         let record = header.record();
         if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
     }
@@ -51,7 +53,7 @@ impl Burst {
             return None;
         }
         // SAFETY: as in `next`.
-        let header = Header(unsafe { self.way.data(self.at).cast::<u64>().read_volatile() });
+        let header = Header(unsafe { self.data.at(self.at).cast::<u64>().read_volatile() });
         let record = header.plain_record();
         let fits = header.length() <= RECORD_MAX - 8 && record <= published;
         if fits && header.is_like(like) { Some((header, record)) } else { None }
@@ -65,7 +67,7 @@ impl Burst {
     #[inline(always)]
     pub(super) unsafe fn fetch_plain(&self, length: u32, to: *mut u8) {
         // SAFETY: as in `fetch`.
-        unsafe { copy::exact(to, self.way.data(self.at).add(8), length as usize) };
+        unsafe { copy::exact(to, self.data.at(self.at).add(8), length as usize) };
     }
 
     /// Copies the payload of the record just looked at.
@@ -79,7 +81,7 @@ impl Burst {
         // published; an honest sender does not write there before it is given back, and what a
         // hostile one writes is only ever copied, never interpreted in place.
         unsafe {
-            let from = self.way.data(self.at).add(8 + header.immediate_bytes() as usize);
+            let from = self.data.at(self.at).add(8 + header.immediate_bytes() as usize);
             copy::exact(to, from, header.length() as usize);
         }
     }
@@ -91,7 +93,7 @@ impl Burst {
             return 0;
         }
         // SAFETY: `next` checked that a record with an immediate word has room for it.
-        unsafe { self.way.data(self.at).cast::<u64>().add(1).read_volatile() as u32 }
+        unsafe { self.data.at(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
 
     /// Moves past a record of that size.

@@ -4,13 +4,13 @@
 //! link:       [ header, 2 lines: users; who sleeps ][ direction 0 ][ direction 1 ]
 //! direction:  bell   4 lines  sender writes   word 0 = tail | acknowledgement of the other way
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
-//!             data   128 lines + slack         sender writes; records, 8-byte aligned
+//!             data   1024 lines                sender writes; records, 8-byte aligned
 //! ```
 //! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
 //! payload of what is one-sided begins with operand words: address and key, then what it needs.
-//! It never wraps: one that starts near the end runs on into the slack. A record posted alone
-//! is also copied into the bell itself, so that it costs one cache line transfer, the line the
-//! receiver already reads.
+//! It never wraps: a jump, a header alone, says that the next is at the start of the data (see
+//! [`super::lap`]). A record posted alone is also copied into the bell itself, so that it costs one
+//! cache line transfer, the line the receiver already reads.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
@@ -22,10 +22,12 @@ use crate::wr::SendFlags;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
-/// Bytes of ring data; 8 KiB stays in L1 of both cores, 64 KiB would not.
-pub(super) const RING: u32 = 128 * LINE as u32;
-/// Longest record: a quarter of the ring, so that publication never waits on itself.
-pub(super) const RECORD_MAX: u32 = RING / 4;
+/// Bytes of ring data. Lines behind what was ever needed are never touched.
+pub(super) const AREA: u32 = 8 * SEGMENT;
+/// Bytes of it that are used while they are enough: 8 KiB stays in L1 of both cores.
+pub(super) const SEGMENT: u32 = 128 * LINE as u32;
+/// Longest record: a quarter of a segment, so that publication never waits on itself.
+pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
 /// Bytes a lone record may have in the first line of the bell: header and 40 bytes.
@@ -39,12 +41,12 @@ const HEADER: usize = 2 * LINE;
 const BELL: usize = 0;
 const TAKEN: usize = 4 * LINE;
 const DATA: usize = 6 * LINE;
-const DIRECTION: usize = DATA + RING as usize + RECORD_MAX as usize;
+const DIRECTION: usize = DATA + AREA as usize;
 
 /// Bytes of memory a link needs.
 pub const LINK_BYTES: usize = HEADER + 2 * DIRECTION;
 
-const _: () = assert!(RING.is_power_of_two() && DIRECTION.is_multiple_of(2 * LINE));
+const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
@@ -114,6 +116,12 @@ pub(super) const KIND_TO_SRQ: u8 = 8;
 /// how many bytes the WRITE had (high half).
 pub(super) const KIND_SRQ_NOTICE: u8 = 9;
 
+/// The next record is at the start of the data.
+pub(super) const KIND_JUMP: u8 = 10;
+
+/// Bytes of a jump.
+pub(super) const JUMP_BYTES: u32 = 8;
+
 /// Operand words of each kind, in bytes.
 pub(super) const WRITE_OPERANDS: u32 = 16;
 pub(super) const ANSWER_OPERANDS: u32 = 8;
@@ -126,6 +134,9 @@ pub(super) struct Header(pub(super) u64);
 impl Header {
     /// That of no message.
     pub(super) const NONE: Header = Header(0);
+
+    /// A jump: nothing but the kind.
+    pub(super) const JUMP: Header = Header((KIND_JUMP as u64) << 16);
 
     #[inline]
     pub(super) fn new(kind: u8, flags: RecordFlags, length: u32, qp: u32) -> Header {
@@ -283,10 +294,29 @@ impl Direction {
         self.word(TAKEN + n * 8)
     }
 
-    /// The bytes of ring position `at`; valid for `RECORD_MAX` bytes.
-    #[inline]
-    pub(super) fn data(&self, at: u64) -> *mut u8 {
-        // SAFETY: the masked offset plus RECORD_MAX stays inside data and slack.
-        unsafe { self.base.add(DATA + (at & u64::from(RING - 1)) as usize).as_ptr() }
+    /// The data of a lap that begins at that position.
+    #[inline(always)]
+    pub(super) fn lap(&self, base: u64) -> Data {
+        // SAFETY: the data lies in the direction.
+        let start = unsafe { self.base.add(DATA) };
+        Data { origin: start.as_ptr().wrapping_sub(base as usize) }
+    }
+}
+
+/// The data of one lap, by position.
+#[derive(Clone, Copy)]
+pub(super) struct Data {
+    /// Where position 0 would be.
+    origin: *mut u8,
+}
+
+// SAFETY: as for `Direction`.
+unsafe impl Send for Data {}
+
+impl Data {
+    /// The bytes of a position; valid for what of the lap's [`AREA`] bytes is left there.
+    #[inline(always)]
+    pub(super) fn at(self, at: u64) -> *mut u8 {
+        self.origin.wrapping_add(at as usize)
     }
 }

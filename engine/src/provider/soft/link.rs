@@ -313,7 +313,7 @@ impl Link {
     }
 
     /// The peer has taken every record up to here, by the bell as last read. Asked for only where
-    /// it matters, and at least once in every ring length ([`Link::has_space`]), so that the low
+    /// it matters, and at least once in every segment ([`Link::has_space`]), so that the low
     /// half the peer sends is enough.
     #[inline(always)]
     pub(super) fn safe(&mut self) -> u64 {
@@ -467,23 +467,29 @@ impl Link {
             || !self.refusals.is_empty();
     }
 
-    /// Space for `bytes`, looking at shared memory only if needed.
+    /// Space for `bytes`, looking at shared memory only if needed. A jump may be written for it.
     #[inline(always)]
     pub(super) fn has_space(&mut self, bytes: u32) -> bool {
-        self.tx.fits(bytes) || self.find_space(bytes)
+        self.tx.fits(bytes) || self.find_space(bytes, false)
+    }
+
+    /// The same for what is published with many others: the ring may grow for it.
+    #[inline(always)]
+    pub(super) fn makes_space(&mut self, bytes: u32) -> bool {
+        self.tx.fits(bytes) || self.find_space(bytes, true)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_space(&mut self, bytes: u32) -> bool {
+    fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
         self.safe();
-        if self.tx.fits(bytes) {
+        if self.tx.widen(bytes) {
             return true;
         }
         self.tx.read_taken();
         let acked = self.rx.peer_ack();
         self.tx.note_freed(acked);
-        self.tx.fits(bytes)
+        self.tx.find(bytes, grow)
     }
 
     /// Notes that the record in front is refused; a queue pair is refused once. False: as many wait
@@ -543,6 +549,16 @@ impl Link {
         if header.flags().contains(RecordFlags::ASK) {
             self.rx.ask();
         }
+    }
+
+    /// Follows the jump whose header was read. False: no honest peer writes it.
+    #[must_use]
+    pub(super) fn jump(&mut self) -> bool {
+        let follows = self.rx.jump();
+        if self.rx.owes() {
+            self.tell_now();
+        }
+        follows
     }
 
     /// Tells the peer now how far this side has read.

@@ -22,6 +22,7 @@ mod datagram;
 mod direct;
 mod domain;
 mod inbox;
+mod lap;
 mod layout;
 mod link;
 mod lives;

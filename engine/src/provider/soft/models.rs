@@ -12,7 +12,10 @@ use loom::thread;
 
 use super::alarm::Alarm;
 use super::copy;
-use super::layout::{Header, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, Side, split};
+use super::layout::{
+    FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
+    split,
+};
 use super::ring::{Rx, Tx};
 use super::sync::{AtomicU32, Ordering, fence, forget_words};
 
@@ -108,6 +111,10 @@ fn poll(rx: &mut Rx, seen: &mut u64) {
     assert!(rx.advance(), "a tail that no sender writes");
     while !rx.caught_up() {
         let header = rx.header().expect("a header that a sender wrote");
+        if header == Header::JUMP {
+            assert!(rx.jump(), "where no sender jumps");
+            continue;
+        }
         unsafe { rx.fetch(header, to.as_mut_ptr().cast()) };
         rx.consume(header);
         assert_eq!(to, payload(*seen), "the ring gave another record");
@@ -115,12 +122,40 @@ fn poll(rx: &mut Rx, seen: &mut u64) {
     }
 }
 
-fn exchange(in_bell: [bool; 2]) {
+/// Fills the first segment, all of which the reader takes, up to where one record more fits.
+fn fill_segment(tx: &mut Tx, rx: &mut Rx) {
+    let large = header(FRAGMENT);
+    while tx.fits(large.record() + 2 * header(16).record()) {
+        tx.begin(large, 0);
+        tx.end(large);
+    }
+    let rest = SEGMENT - JUMP_BYTES - tx.at as u32 - header(16).record();
+    let rest = header(rest - header(0).record());
+    tx.begin(rest, 0);
+    tx.end(rest);
+    tx.publish(0);
+    assert!(rx.look() && rx.advance());
+    while !rx.caught_up() {
+        let header = rx.header().expect("a header that a sender wrote");
+        rx.consume(header);
+    }
+    rx.tell(rx.at);
+}
+
+fn exchange(in_bell: [bool; 2], jumps: bool) {
     model(move || {
         let shared = Shared::new();
         let (mut tx, mut rx) = (shared.tx(), shared.rx());
+        if jumps {
+            fill_segment(&mut tx, &mut rx);
+        }
         let writer = thread::spawn(move || {
             for (n, in_bell) in in_bell.into_iter().enumerate() {
+                let record = header(16).record();
+                if !tx.fits(record) {
+                    tx.read_taken();
+                    assert!(tx.find(record, true));
+                }
                 publish(&mut tx, n as u64, in_bell);
             }
         });
@@ -138,14 +173,22 @@ fn exchange(in_bell: [bool; 2]) {
 /// Two records alone, one after the other: a reader in the middle never mixes them.
 #[test]
 fn models_two_records_in_the_bell() {
-    exchange([true, true]);
+    exchange([true, true], false);
+}
+
+/// The same where the second begins the ring's next lap.
+#[test]
+fn models_a_jump_before_the_second() {
+    exchange([true, true], true);
+    exchange([false, true], true);
+    exchange([true, false], true);
 }
 
 /// One in the bell, then one in the ring alone, and the other way round.
 #[test]
 fn models_bell_and_ring_in_turn() {
-    exchange([true, false]);
-    exchange([false, true]);
+    exchange([true, false], false);
+    exchange([false, true], false);
 }
 
 /// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.

@@ -25,7 +25,7 @@ use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
 impl Inside {
     /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
-    /// rings once at the end (and on the way for every quarter ring of a long list).
+    /// rings once at the end (and on the way for every quarter segment of a long list).
     #[inline(never)]
     pub(super) fn post(
         &mut self,
@@ -50,8 +50,8 @@ impl Inside {
             }
     }
 
-    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter ring is
-    /// held at most: then what there is is published.
+    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter segment
+    /// is held at most: then what there is is published.
     #[inline(always)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
@@ -527,16 +527,18 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
-/// Publishes what is held, and looks for space. True if the record may be held now.
+/// Looks for space, or publishes what is held. True if the record may be held now.
 #[cold]
 #[inline(never)]
 fn make_room(link: &mut Link, record: u32) -> bool {
-    if link.tx.unpublished() > 0 {
-        publish_held(link);
-    }
-    link.has_space(record);
+    let mut space = link.makes_space(record);
     link.tx.begin_hold();
-    link.tx.may_hold(record)
+    if !link.tx.may_hold(record) && link.tx.unpublished() > 0 {
+        publish_held(link);
+        space = link.makes_space(record);
+        link.tx.begin_hold();
+    }
+    space && link.tx.may_hold(record)
 }
 
 /// Publishes what was written: if it is a message alone, with the bell where it helps.
@@ -544,9 +546,13 @@ fn make_room(link: &mut Link, record: u32) -> bool {
 fn publish_held(link: &mut Link) {
     let held = link.tx.unpublished();
     let lone = held <= BELL_MAX && (held <= BELL_FIRST || !link.waits());
-    let (header, payload) = link.tx.first_unpublished();
+    let first = link.tx.first_unpublished();
     let ack = link.ack();
-    if lone && header.record() == held && header.is_plain_send() {
+    if lone
+        && let Some((header, payload)) = first
+        && header.record() == held
+        && header.is_plain_send()
+    {
         // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
         // is not published, and short enough.
         unsafe { link.tx.publish_lines(header, payload, ack) };
@@ -625,7 +631,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
         let Some(Plain { header, imm, record }) = plain(memory, qp, wr) else { break };
         if !writer.fits(record) {
             link.tx.end_writer(&writer);
-            if !link.has_space(record) {
+            if !link.makes_space(record) {
                 break;
             }
             writer = link.tx.writer();

@@ -12,8 +12,8 @@ use super::burst::Burst;
 use super::cq::{Direct, Retire, Sink};
 use super::domain::{Inside, qp_in};
 use super::layout::{
-    Header, KIND_ADD, KIND_ANSWER, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
-    KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
+    Header, KIND_ADD, KIND_ANSWER, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE,
+    KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
 use super::link::Link;
 use super::memory::Recent;
@@ -302,6 +302,7 @@ impl Inside {
             KIND_ANSWER => return self.take_answer(link, header),
             KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
             KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
+            KIND_JUMP if header == Header::JUMP && link.jump() => return true,
             _ => {
                 self.cut_off(link);
                 return false;

@@ -8,21 +8,29 @@
 use super::alarm::Alarm;
 use super::burst::Burst;
 use super::copy;
-use super::layout::{BELL_FIRST, BELL_MAX, Direction, Header, RECORD_MAX, RING};
+use super::lap::Lap;
+use super::layout::{
+    AREA, BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, RECORD_MAX, SEGMENT,
+};
 use super::sync::{AtomicU64, Ordering, fence};
 use crate::wc::Status;
 
 /// The sending end.
 pub(super) struct Tx {
     way: Direction,
+    /// The lap's.
+    data: Data,
     /// Where the next record goes.
     pub(super) at: u64,
+    /// Up to where there is space, as last looked.
+    limit: u64,
     /// What the receiver can see.
     published: u64,
     /// Ring space the receiver has given back, as last seen.
     freed: u64,
     /// Up to where records may be held back: there is space, and it is not too much.
     hold_until: u64,
+    lap: Lap,
     /// Number of the last refusal read.
     refusal_seen: u32,
     alarm: Alarm,
@@ -41,13 +49,58 @@ pub(super) struct Refusal {
 
 impl Tx {
     pub(super) fn new(way: Direction, alarm: Alarm) -> Tx {
-        Tx { way, at: 0, published: 0, freed: 0, hold_until: 0, refusal_seen: 0, alarm }
+        let lap = Lap::new(0);
+        Tx {
+            way,
+            data: way.lap(0),
+            at: 0,
+            limit: lap.limit(0),
+            published: 0,
+            freed: 0,
+            hold_until: 0,
+            lap,
+            refusal_seen: 0,
+            alarm,
+        }
     }
 
-    /// True if `bytes` more fit without looking at shared memory.
+    /// True if `bytes` more fit without another look.
     #[inline(always)]
     pub(super) fn fits(&self, bytes: u32) -> bool {
         self.writer().fits(bytes)
+    }
+
+    /// True if `bytes` more fit by what is known to be given back.
+    pub(super) fn widen(&mut self, bytes: u32) -> bool {
+        self.limit = self.lap.limit(self.freed);
+        self.fits(bytes)
+    }
+
+    /// Finds a place for `bytes` that do not fit, when all that is given back is known: in the next
+    /// lap, or if it may `grow` in the next segment.
+    pub(super) fn find(&mut self, bytes: u32, grow: bool) -> bool {
+        if self.lap.is_over(self.at + u64::from(bytes)) {
+            if self.lap.may_jump(self.freed, grow) {
+                self.jump();
+            } else if grow {
+                self.lap.go_on();
+            }
+        }
+        let fits = self.widen(bytes);
+        if grow && !fits {
+            self.lap.was_full();
+        }
+        fits
+    }
+
+    /// Begins the next lap. Like a record, the jump is not visible before it is published.
+    fn jump(&mut self) {
+        // SAFETY: a lap's limit leaves space for it in the area, which nobody has read: the lap
+        // only grows. Positions are multiples of 8.
+        unsafe { self.data.at(self.at).cast::<u64>().write(Header::JUMP.0) };
+        self.at += u64::from(JUMP_BYTES);
+        self.lap.jump(self.at);
+        self.data = self.way.lap(self.at);
     }
 
     /// True if a record of that size may be held back.
@@ -56,18 +109,17 @@ impl Tx {
         self.at + u64::from(record) <= self.hold_until
     }
 
-    /// What is written from here on may be held back, a quarter ring of it, as far as there is
-    /// space. For when nothing is.
+    /// A quarter segment behind what is published may be held back, as far as there is space.
     #[inline(always)]
     pub(super) fn begin_hold(&mut self) {
-        let most = self.published + u64::from(RING / 4);
-        self.hold_until = most.min(self.freed + u64::from(RING));
+        let most = self.published + u64::from(SEGMENT / 4);
+        self.hold_until = most.min(self.limit);
     }
 
     /// A cursor for writing several records with few looks at `self`.
     #[inline(always)]
     pub(super) fn writer(&self) -> Writer {
-        Writer { way: self.way, at: self.at, limit: self.freed + u64::from(RING) }
+        Writer { data: self.data, at: self.at, limit: self.limit }
     }
 
     /// Takes over how far a cursor has written.
@@ -150,9 +202,9 @@ impl Tx {
         {
             let mut ahead = 0;
             while ahead < bytes.min(CLAIM_MAX) {
-                let at = self.way.data(self.at + u64::from(ahead));
+                let at = self.data.at(self.at + u64::from(ahead));
                 // SAFETY: a prefetch has no effect on memory, and one that the processor does
-                // not know is a no-operation; the address is inside the ring.
+                // not know is a no-operation, as is one of an address that is none.
                 unsafe {
                     core::arch::asm!(
                         "prefetchw [{}]",
@@ -194,8 +246,8 @@ impl Tx {
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
-    /// immediate word; `record` is the size of such a record; nothing is unpublished, and there is
-    /// space.
+    /// immediate word; `record` is the size of such a record; nothing but a jump is unpublished,
+    /// and there is space. (With a jump, what is new is longer than the record: the ring is read.)
     #[inline(always)]
     pub(super) unsafe fn publish_line(
         &mut self,
@@ -204,9 +256,10 @@ impl Tx {
         payload: *const u8,
         ack: u64,
     ) {
-        debug_assert!(record == header.record() && record <= BELL_FIRST && self.unpublished() == 0);
+        debug_assert!(record == header.record() && record <= BELL_FIRST);
+        debug_assert!(self.unpublished() <= JUMP_BYTES);
         let way = self.way;
-        let ring = way.data(self.at).cast::<u64>();
+        let ring = self.data.at(self.at).cast::<u64>();
         let end = self.at + u64::from(record);
         let length = header.length() as usize;
         // The ring first: of the stores to the line that is being looked at none waits for another
@@ -228,13 +281,17 @@ impl Tx {
         self.alarm.check();
     }
 
-    /// The first record that is written and not published, of which there is one: its header, and
-    /// where its payload is if it has no immediate word.
+    /// The first record that is written and not published, if there is one, and no jump before it:
+    /// its header, and where its payload is if it has no immediate word.
     #[inline(always)]
-    pub(super) fn first_unpublished(&self) -> (Header, *const u8) {
-        let at = self.way.data(self.published);
-        // SAFETY: `data` is valid for a whole record and aligned; this side has written it.
-        unsafe { (Header(at.cast::<u64>().read()), at.add(8)) }
+    pub(super) fn first_unpublished(&self) -> Option<(Header, *const u8)> {
+        if !self.lap.has(self.published) {
+            return None;
+        }
+        let at = self.data.at(self.published);
+        // SAFETY: a position of this lap is inside the data and aligned; this side has written it,
+        // or it is the next one's.
+        unsafe { Some((Header(at.cast::<u64>().read()), at.add(8))) }
     }
 
     /// Publishes one record that is already in the ring, with a copy of it in the lines of the
@@ -242,10 +299,11 @@ impl Tx {
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
-    /// record is the only unpublished one and at most `BELL_MAX` bytes.
+    /// record is the only unpublished one but for a jump, and at most `BELL_MAX` bytes.
     #[inline(always)]
     pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
-        debug_assert!(header.record() <= BELL_MAX && self.unpublished() == header.record());
+        debug_assert!(header.record() <= BELL_MAX);
+        debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
         let way = self.way;
         let length = header.length() as usize;
         let end = self.at;
@@ -296,7 +354,7 @@ fn bell_word(tail: u64, ack: u64) -> u64 {
 
 /// Writes records to the ring, one after the other.
 pub(super) struct Writer {
-    way: Direction,
+    data: Data,
     /// Where the next record goes.
     pub(super) at: u64,
     /// Up to where there is space.
@@ -313,10 +371,10 @@ impl Writer {
     /// See [`Tx::begin`].
     #[inline(always)]
     pub(super) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
-        let at = self.way.data(self.at);
-        // SAFETY: `data` is valid for RECORD_MAX bytes and 8-byte aligned (positions are
-        // multiples of 8); the receiver does not read here before publication, and the caller
-        // has checked that the space was given back.
+        let at = self.data.at(self.at);
+        // SAFETY: the caller has checked that the record lies below the limit: inside the data, and
+        // given back. It is 8-byte aligned (positions are multiples of 8); the receiver does not
+        // read here before publication.
         unsafe {
             at.cast::<u64>().write(header.0);
             if header.immediate_bytes() == 0 {
@@ -342,7 +400,7 @@ const CLAIM_MAX: u32 = 32 * 64;
 pub(super) const CLAIM_MIN: u32 = 128;
 
 /// Bytes read after which the sender is told at the latest.
-const TELL_EVERY: u64 = RING as u64 / 4;
+const TELL_EVERY: u64 = SEGMENT as u64 / 4;
 
 /// Payload bytes in the first line of the bell, and words.
 const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
@@ -367,10 +425,14 @@ pub(super) struct Lone {
 /// The receiving end.
 pub(super) struct Rx {
     way: Direction,
+    /// The lap's.
+    data: Data,
     /// The next record to read.
     pub(super) at: u64,
     /// The tail, as last taken over.
     tail: u64,
+    /// The end of the data in this lap.
+    end: u64,
     /// The bell's first word, as last read.
     word: u64,
     /// From this position on the sender is to be told how far this side has read.
@@ -382,7 +444,8 @@ pub(super) struct Rx {
 
 impl Rx {
     pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
-        Rx { way, at: 0, tail: 0, word: 0, due: TELL_EVERY, lines: 0, alarm }
+        let (data, end) = (way.lap(0), u64::from(AREA));
+        Rx { way, data, at: 0, tail: 0, end, word: 0, due: TELL_EVERY, lines: 0, alarm }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
@@ -548,7 +611,7 @@ impl Rx {
     #[inline(always)]
     pub(super) fn advance(&mut self) -> bool {
         let news = self.news();
-        if news > RING || !news.is_multiple_of(8) {
+        if news > AREA || !news.is_multiple_of(8) {
             return false;
         }
         self.tail = self.at + u64::from(news);
@@ -556,10 +619,25 @@ impl Rx {
         true
     }
 
-    /// A cursor over the records in the ring, for reading several with few looks at `self`.
+    /// A cursor over the records of this lap, for reading several with few looks at `self`.
     #[inline(always)]
     pub(super) fn burst(&self) -> Burst {
-        Burst::new(self.way, self.at, self.tail)
+        // A sender that goes on where it must jump has nothing that can be read.
+        let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
+        Burst::new(self.data, self.at, last)
+    }
+
+    /// Follows the jump whose header was read. False: no honest sender jumps there.
+    pub(super) fn jump(&mut self) -> bool {
+        let behind = self.at + u64::from(JUMP_BYTES);
+        // Who writes records fills at least half of a segment.
+        if (self.end - behind) as u32 % SEGMENT > SEGMENT / 2 {
+            return false;
+        }
+        self.at = behind;
+        (self.data, self.end) = (self.way.lap(self.at), self.at + u64::from(AREA));
+        self.prefetch((self.tail - self.at) as u32);
+        true
     }
 
     /// Takes over how far a burst has read.
@@ -619,7 +697,7 @@ impl Rx {
     /// [`Rx::header`] has just given this header.
     unsafe fn payload(&self, header: Header) -> *mut u8 {
         // SAFETY: header and immediate word lie inside the record.
-        unsafe { self.way.data(self.at).add(8 + header.immediate_bytes() as usize) }
+        unsafe { self.data.at(self.at).add(8 + header.immediate_bytes() as usize) }
     }
 
     /// Moves past the record whose header was read.
@@ -688,9 +766,9 @@ impl Rx {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let mut ahead = 64;
             while ahead < published && ahead <= 2048 {
-                // SAFETY: a prefetch has no effect on memory; the address is inside the ring.
+                // SAFETY: a prefetch has no effect on memory, whatever the address.
                 unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(self.way.data(self.at + u64::from(ahead)).cast())
+                    _mm_prefetch::<_MM_HINT_T0>(self.data.at(self.at + u64::from(ahead)).cast())
                 };
                 ahead += 64;
             }

@@ -8,7 +8,10 @@ use std::thread;
 use std::vec;
 use std::vec::Vec;
 
-use super::super::layout::{KIND_SEND, LINK_BYTES, RecordFlags, Side, split};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use super::super::layout::{FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split};
 use super::*;
 
 #[repr(align(128))]
@@ -46,6 +49,14 @@ fn payload(n: u64) -> Vec<u8> {
     (0..length).map(|i| (n as usize * 13 + i) as u8).collect()
 }
 
+/// Space for so many bytes, as the device finds it.
+fn find(tx: &mut Tx, bytes: u32) -> bool {
+    tx.fits(bytes) || {
+        tx.read_taken();
+        tx.find(bytes, true)
+    }
+}
+
 /// Publishes one record the way a lone post does.
 fn put_lone(tx: &mut Tx, payload: &[u8]) {
     let header = header(payload.len());
@@ -73,6 +84,10 @@ fn get(rx: &mut Rx, into: &mut [u8; 4096]) -> Option<usize> {
             continue;
         }
         let header = rx.header().expect("an honest sender looks broken");
+        if header == Header::JUMP {
+            assert!(rx.jump(), "an honest sender looks broken");
+            continue;
+        }
         unsafe { rx.fetch(header, into.as_mut_ptr()) };
         rx.consume(header);
         return Some(header.length() as usize);
@@ -109,14 +124,15 @@ fn records_cross_two_threads_once_in_order_and_whole() {
             let batch = if n % 5 == 0 { 1 + n % 11 } else { 1 };
             for left in (0..batch.min(rounds - n)).rev() {
                 let bytes = payload(n);
-                while !tx.fits(header(bytes.len()).record()) {
+                let mut alone = tx.unpublished() == 0;
+                while !find(&mut tx, header(bytes.len()).record()) {
                     if tx.unpublished() > 0 {
                         tx.publish(0);
                     }
-                    tx.read_taken();
+                    alone = true;
                     thread::yield_now();
                 }
-                if left == 0 && tx.unpublished() == 0 {
+                if left == 0 && alone {
                     put_lone(&mut tx, &bytes);
                 } else {
                     put(&mut tx, &bytes);
@@ -178,7 +194,10 @@ fn a_bell_from_4_gib_ago_is_not_taken() {
         let before = tx.at - u64::from(header(length).record());
         let later = before + (1 << 32);
         (tx.at, tx.published, tx.freed) = (later, later, later);
+        (tx.lap, tx.data, tx.limit) = (Lap::new(later), tx.way.lap(later), later);
         (rx.at, rx.tail, rx.due) = (later, later, later);
+        (rx.data, rx.end) = (rx.way.lap(later), later + u64::from(AREA));
+        assert!(tx.find(RECORD_MAX, true));
         rx.word = 0;
         put(&mut tx, &vec![2; length]);
         tx.publish(0);
@@ -194,12 +213,290 @@ fn acknowledgements_are_checked() {
     let (mut tx, _) = ends(&mut memory);
     put(&mut tx, &[0; 100]);
     tx.publish(0);
-    let before = tx.at;
-    let before = before as u32;
+    let before = tx.at as u32;
     tx.note_freed(before + 8);
-    assert!(!tx.fits(RING - before + 8));
+    assert_eq!(tx.freed, 0);
     tx.note_freed(before);
-    assert!(tx.fits(RING));
+    assert_eq!(tx.freed, tx.at);
     tx.note_freed(0);
-    assert!(tx.fits(RING), "nor one that goes back");
+    assert_eq!(tx.freed, tx.at, "nor one that goes back");
+}
+
+/// Where in the data a position of the sender lies.
+fn place(tx: &Tx, at: u64) -> u64 {
+    tx.data.at(at).addr() as u64 - tx.way.lap(0).at(0).addr() as u64
+}
+
+/// Writes one record of that size, if there is space, and publishes it. Where it lies.
+fn send(tx: &mut Tx, n: u64, bytes: usize) -> Option<u64> {
+    let record = header(bytes).record();
+    if !find(tx, record) {
+        return None;
+    }
+    let at = place(tx, tx.at);
+    assert!(at + u64::from(record) <= u64::from(AREA - JUMP_BYTES), "no space for a jump");
+    put(tx, &vec![n as u8; bytes]);
+    tx.publish(0);
+    Some(at)
+}
+
+/// Reads all there is, in order from record `n` on, and gives it back; how many.
+fn read_all(rx: &mut Rx, mut n: u64) -> u64 {
+    let mut into = [0; 4096];
+    let first = n;
+    while let Some(length) = get(rx, &mut into) {
+        assert!(into[..length].iter().all(|byte| *byte == n as u8), "record {n}");
+        n += 1;
+    }
+    let at = rx.at;
+    rx.tell(at);
+    n - first
+}
+
+/// The ring keeps to its first segment while the receiver keeps up, is used whole while it rests,
+/// and is small again when it has caught up.
+#[test]
+fn the_ring_is_as_long_as_it_has_to_be() {
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    let (mut sent, mut read) = (0, 0);
+    for round in 0..3 {
+        for _ in 0..1000 {
+            let at = send(&mut tx, sent, 64).expect("all was given back");
+            assert!(at < u64::from(SEGMENT), "round {round}: {at}");
+            sent += 1;
+            // As many are on their way as leave the front free.
+            if sent - read == 64 {
+                read += read_all(&mut rx, read);
+            }
+        }
+        // Full, it is a segment longer each time.
+        let mut most = 0;
+        for times in 0..10 {
+            let mut full = 0;
+            while let Some(at) = send(&mut tx, sent, 64) {
+                most = most.max(at);
+                full += 72;
+                sent += 1;
+            }
+            assert!(full > u64::from(SEGMENT) * times.min(6), "round {round}, {times}: {full}");
+            read += read_all(&mut rx, read);
+            assert_eq!(sent, read);
+        }
+        assert!(most > u64::from(AREA - 100), "round {round}: {most}");
+        // And shorter again, bit by bit.
+        for _ in 0..64 * 1000 {
+            send(&mut tx, sent, 64).expect("all was given back");
+            sent += 1;
+            read += read_all(&mut rx, read);
+        }
+    }
+}
+
+/// What goes out one by one keeps to the first segment: also where laps were long before, and it
+/// goes on whenever all is given back.
+#[test]
+fn messages_one_by_one_do_not_grow_the_ring() {
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    let (mut sent, mut read) = (0, 0);
+    for longer in [false, true] {
+        while longer && tx.at < 10 * u64::from(AREA) {
+            while send(&mut tx, sent, 64).is_some() {
+                sent += 1;
+            }
+            read += read_all(&mut rx, read);
+        }
+        let (mut places, mut full) = (0, 0);
+        while full < 50 {
+            let record = header(64).record();
+            tx.read_taken();
+            if tx.fits(record) || tx.find(record, false) {
+                places = place(&tx, tx.at).max(places);
+                put(&mut tx, &[sent as u8; 64]);
+                tx.publish(0);
+                sent += 1;
+            } else {
+                let before = read;
+                read += read_all(&mut rx, read);
+                assert!(read > before && read == sent, "stuck at {}", tx.at);
+                full += 1;
+                // What was long before is over with its lap.
+                places = if full < 3 { 0 } else { places };
+            }
+        }
+        assert!(places > 0 && places < u64::from(SEGMENT), "{longer}: {places}");
+    }
+}
+
+/// A steady number on its way, of any size: none waits, and the ring is no longer than it has to
+/// be.
+#[test]
+fn a_steady_stream_never_waits() {
+    for on_its_way in [1, 16, 64, 85, 128, 256, 512, 800] {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        let mut into = [0; 4096];
+        let mut most = 0;
+        for n in 0..20 * on_its_way {
+            most = send(&mut tx, n, 64).expect("there is space").max(most);
+            if n >= on_its_way {
+                assert_eq!(get(&mut rx, &mut into), Some(64));
+                assert_eq!(into[0], (n - on_its_way) as u8);
+                if rx.owes() {
+                    let at = rx.at;
+                    rx.tell(at);
+                }
+            }
+        }
+        // Acknowledgements are up to a quarter segment late, as much is left free in front, and the
+        // end is that of a segment.
+        let need = on_its_way * 72 + 2 * u64::from(RECORD_MAX) + 72;
+        let segments = need.div_ceil(SEGMENT.into()).max(1);
+        assert!(most < segments * u64::from(SEGMENT), "{on_its_way}: up to {most}");
+    }
+}
+
+/// Whatever the sizes, and however far the receiver is behind: each record arrives once, in order
+/// and whole, and none lies outside the data.
+#[test]
+fn laps_of_any_length_lose_nothing() {
+    let rounds = if cfg!(miri) { 400 } else { 200_000u64 };
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    let mut below = |bound: u32| random.next_u32() % bound;
+    let (mut sent, mut read, mut laps, mut longest) = (0, 0, 0, 0);
+    while read < rounds {
+        // Now and then the receiver rests for long.
+        let batch = if below(8) == 0 { 2000 } else { below(60) };
+        let large = [24, 200, FRAGMENT + 1][below(3) as usize];
+        for _ in 0..batch {
+            let Some(at) = send(&mut tx, sent, below(large) as usize) else { break };
+            laps += u64::from(at == 0);
+            longest = longest.max(at);
+            sent += 1;
+        }
+        read += read_all(&mut rx, read);
+        assert_eq!(read, sent);
+    }
+    assert!(laps > 10 && longest > u64::from(AREA - SEGMENT), "{laps} laps, up to {longest}");
+}
+
+/// Both ends in the first lap, where everything before is read.
+fn start_at(tx: &mut Tx, rx: &mut Rx, offset: u32) {
+    (tx.at, tx.published) = (offset.into(), offset.into());
+    (rx.at, rx.tail) = (offset.into(), offset.into());
+}
+
+/// A sender that jumps where nobody has to is not followed.
+#[test]
+fn a_jump_is_near_the_end_of_a_segment() {
+    for (offset, follows) in [
+        (0, false),
+        (SEGMENT / 4, false),
+        (SEGMENT - RECORD_MAX - 8, true),
+        (SEGMENT - 8, true),
+        (SEGMENT, false),
+        (AREA - SEGMENT, false),
+        (AREA - 8, true),
+    ] {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        start_at(&mut tx, &mut rx, offset);
+        tx.jump();
+        tx.publish(0);
+        assert!(rx.look() && rx.advance());
+        assert!(rx.header() == Some(Header::JUMP));
+        assert_eq!(rx.jump(), follows, "at {offset}");
+        assert!(!follows || (rx.caught_up() && place(&tx, tx.at) == 0));
+    }
+}
+
+/// A sender that runs on where it has to jump has nothing that is read behind the end: neither a
+/// record that begins there nor one that crosses it, nor after messages alone in the bell.
+#[test]
+fn nothing_behind_the_end_is_read() {
+    for (before, length) in [(16, 8), (8, 1), (8, 2000), (RECORD_MAX, FRAGMENT)] {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        start_at(&mut tx, &mut rx, AREA - before);
+        let end = rx.way.lap(0).at(AREA.into());
+        put(&mut tx, &vec![1; length as usize]);
+        put(&mut tx, &[2; 8]);
+        tx.publish(0);
+        assert!(rx.look() && rx.advance());
+        while let Some(header) = rx.header() {
+            rx.consume(header);
+            assert!(rx.data.at(rx.at) <= end, "{before} {length}");
+        }
+        assert!(!rx.caught_up(), "{before} {length}");
+    }
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    let mut into = [0; 4096];
+    start_at(&mut tx, &mut rx, AREA - 16);
+    for n in 0..3 {
+        put_lone(&mut tx, &[n; 32]);
+        assert_eq!(get(&mut rx, &mut into), Some(32));
+    }
+    put(&mut tx, &[0; 8]);
+    put(&mut tx, &[0; 8]);
+    tx.publish(0);
+    assert!(rx.look() && rx.advance() && rx.header().is_none());
+}
+
+/// Whatever words a peer writes, what is read lies in the data.
+#[test]
+fn what_is_read_lies_in_the_data() {
+    let mut memory = memory();
+    let (tx, mut rx) = ends(&mut memory);
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let (start, end) = (rx.way.lap(0).at(0), rx.way.lap(0).at(AREA.into()));
+    let (mut records, mut jumps, mut laps) = (0, 0, 0);
+    for _ in 0..if cfg!(miri) { 20 } else { 3000 } {
+        let words = rx.way.lap(0).at(0).cast::<u64>();
+        for n in 0..AREA as usize / 8 {
+            let kind = if random.next_u32() % 4 == 0 { Header::JUMP.0 } else { 0x1_0000 };
+            let length = u64::from(random.next_u32() % (RECORD_MAX + 16));
+            let more = u64::from(random.next_u32() % 2) << 24;
+            unsafe {
+                words.add(n).write(if kind == Header::JUMP.0 { kind } else { kind | length | more })
+            };
+        }
+        for _ in 0..20 {
+            let news = u64::from(random.next_u32() % (AREA / 8 + 1)) * 8;
+            tx.way.bell(0).store(bell_word(rx.at + news, 0), Ordering::Release);
+            if !rx.look() || !rx.advance() {
+                continue;
+            }
+            let mut left = 10_000;
+            while let Some(header) = rx.header()
+                && left > 0
+            {
+                left -= 1;
+                let at = rx.data.at(rx.at);
+                assert!(at >= start && at.wrapping_add(header.record() as usize) <= end);
+                records += 1;
+                if header == Header::JUMP {
+                    if !rx.jump() {
+                        break;
+                    }
+                    jumps += 1;
+                    continue;
+                }
+                rx.consume(header);
+            }
+            // Messages alone move on without the ring.
+            if random.next_u32() % 16 == 0 {
+                rx.at = rx.end + 64 - u64::from(random.next_u32() % 32) * 8;
+                rx.tail = rx.at;
+                laps += u64::from(rx.at > rx.end);
+            }
+        }
+        let at = rx.at;
+        (rx.tail, rx.data, rx.end) = (at, rx.way.lap(at), at + u64::from(AREA));
+    }
+    assert!(records > 1000 || cfg!(miri));
+    assert!((jumps > 100 && laps > 10) || cfg!(miri), "{records} {jumps} {laps}");
 }

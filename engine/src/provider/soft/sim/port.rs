@@ -118,6 +118,12 @@ impl Port {
             self.broken = Some("a header that no sender writes");
             return None;
         };
+        if header == Header::JUMP {
+            if !self.link.rx.jump() {
+                self.broken = Some("a jump where no sender jumps");
+            }
+            return self.next_record();
+        }
         let mut payload = vec![0u8; header.length() as usize];
         // SAFETY: the vector has the length asked for.
         unsafe { self.link.rx.fetch(header, payload.as_mut_ptr()) };
@@ -209,6 +215,10 @@ impl Port {
         {
             self.safe = read.end;
             self.read.pop_front();
+        }
+        if self.read.is_empty() {
+            // Behind the last there may be a jump.
+            self.safe = self.link.rx.at;
         }
         self.link.rx.tell(self.safe);
     }

@@ -41,7 +41,7 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
                 assert!(hold(&mut one, &bytes, n as u64), "size {size}");
                 bytes.fill(0xee);
             }
-            // A quarter ring may be held, from the last doorbell on or a little less.
+            // A quarter segment may be held, from the last doorbell on or a little less.
             let much = (size + 16) * count > 1900;
             assert!(much || came(&mut two, &sizes).is_empty(), "size {size}");
             ring(&mut one);
@@ -103,12 +103,12 @@ fn sq_1_what_is_in_the_way_is_left_to_a_post() {
 /// More than the ring has: what does not fit is refused, and goes when there is space.
 #[test]
 fn sq_1_a_full_ring_holds_no_more() {
-    let caps = QpCaps { send_wr: 128, recv_wr: 128, inline: 200, ..CAPS };
+    let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 200, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let bytes = pattern(0, 200);
-    let held = (0..128).take_while(|n| hold(&mut one, &bytes, *n)).count();
-    assert!((30..60).contains(&held), "{held} of 208 bytes in a ring of 8192");
-    for n in 0..128 {
+    let held = (0..512).take_while(|n| hold(&mut one, &bytes, *n)).count();
+    assert!((300..316).contains(&held), "{held} of 208 bytes in a ring of 65536");
+    for n in 0..512 {
         two.recv(n, n as usize * 256, 256);
     }
     ring(&mut one);

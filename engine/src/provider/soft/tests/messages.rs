@@ -523,7 +523,15 @@ fn connections_come_and_go() {
 /// and nothing else.
 #[test]
 fn a_peer_that_breaks_the_rules_is_cut_off() {
-    for (offset, value) in [(0, 24u64 << 32 | 40_000), (0, 7), (384, 0xffff), (384, 0x0009_0000)] {
+    let acknowledges = 24u64 << 32;
+    for (offset, value) in [
+        (0, acknowledges | 65_544),
+        (0, 7),
+        (384, 0xffff),
+        (384, 0x000b_0000),
+        // A jump, where nobody jumps.
+        (384, 0x000a_0000),
+    ] {
         let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
         let (maker, _) = join(&mut one.qp, &mut two.qp, 7);
         two.recv(1, 0, 8);
