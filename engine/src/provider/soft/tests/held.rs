@@ -116,3 +116,44 @@ fn sq_1_a_full_ring_holds_no_more() {
     assert_eq!(got.len(), held);
     assert!(hold(&mut one, &bytes, 200));
 }
+
+/// Posts with a bell each wait behind 8 KiB that nobody has read; lists and what is held do not,
+/// nor do messages of many records.
+#[test]
+fn only_many_at_once_make_the_ring_longer() {
+    let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 64, ..CAPS };
+    let written = |end: &End| unsafe {
+        end.qp.domain.enter(|inside| inside.links[0].as_ref().map_or(0, |link| link.tx.at))
+    };
+    let bytes = pattern(0, 64);
+    let all: Vec<_> = (0..400).map(|n| inline(&bytes, n)).collect();
+    let ways: [(&str, bool, fn(&mut End, &[SendWr<'_>])); 4] = [
+        ("alone", false, |end, all| {
+            all.iter().for_each(|wr| unsafe { end.qp.post(core::slice::from_ref(wr)) }.unwrap());
+        }),
+        ("lists", true, |end, all| {
+            all.chunks(16).for_each(|list| unsafe { end.qp.post(list) }.unwrap());
+        }),
+        ("held", true, |end, all| {
+            all.iter().for_each(|wr| assert!(unsafe { end.qp.hold(wr) }));
+            ring(end);
+        }),
+        ("long", true, |end, all| {
+            all[..4].iter().for_each(|wr| end.send(wr.wr_id, 0, 7000, SendFlags::empty()).unwrap());
+        }),
+    ];
+    for (how, longer, post) in ways {
+        let (mut one, mut two) = pair(caps, true);
+        // What comes first is read: the front is free.
+        two.recv(0, 0, 64);
+        one.send(0, 0, 64, SendFlags::empty()).unwrap();
+        settle(&mut one, &mut two);
+        post(&mut one, &all);
+        assert_eq!(written(&one) > 8192, longer, "{how}: {}", written(&one));
+        for n in 0..400 {
+            two.recv(n, n as usize * 8192, 8192);
+        }
+        let (_, got) = settle(&mut one, &mut two);
+        assert_eq!(got.len(), if how == "long" { 4 } else { 400 }, "{how}");
+    }
+}
