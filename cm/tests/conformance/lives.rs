@@ -103,25 +103,26 @@ fn section_2_1_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) 
     drained(bed, &mut left, wanted);
     assert!(right.next_recv(A_WHILE).is_err(), "the second does not begin");
     // Of four long ones, the second has begun: there was room for some of it.
-    let long = |byte| bed.filled(6000, byte);
+    const LONG: usize = 48_000;
+    let long = |byte| bed.filled(LONG, byte);
     left.modify(&QpFields::to(QpState::Rts)).expect("RTS");
     assert_eq!(right.next_recv(SOON).expect("the one that waited").bytes(), [2; 8]);
     left.next_send(SOON).expect("sent").ok().expect("well");
     for byte in 3..7 {
-        left.post_send(long(byte), 6000, SendOp::Send, SIGNALED).expect("a send");
+        left.post_send(long(byte), LONG, SendOp::Send, SIGNALED).expect("a send");
     }
     pause(&mut left);
     right.post_recvs(&mut (0..4).map(|_| long(0)).collect()).expect("receives");
     for byte in 3..5 {
-        assert_eq!(right.next_recv(SOON).expect("it has begun").bytes(), [byte; 6000]);
+        assert_eq!(right.next_recv(SOON).expect("it has begun").bytes(), [byte; LONG]);
         left.next_send(SOON).expect("sent").ok().expect("well");
     }
     drained(bed, &mut left, wanted);
     assert!(right.next_recv(A_WHILE).is_err(), "the others have not");
     left.modify(&QpFields::to(QpState::Rts)).expect("RTS");
-    assert_eq!(right.next_recv(SOON).expect("now it does").bytes(), [5; 6000]);
+    assert_eq!(right.next_recv(SOON).expect("now it does").bytes(), [5; LONG]);
     left.next_send(SOON).expect("sent").ok().expect("well");
-    assert_eq!(right.next_recv(SOON).expect("and the last").bytes(), [6; 6000]);
+    assert_eq!(right.next_recv(SOON).expect("and the last").bytes(), [6; LONG]);
     left.next_send(SOON).expect("sent").ok().expect("well");
     // What is left is flushed as ever.
     pause(&mut left);
