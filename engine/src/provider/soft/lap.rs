@@ -6,7 +6,9 @@
 //! first segment, which stay in the nearest cache of both cores; one whose reader is behind grows
 //! until everything on its way has its place, and shrinks when the reader has caught up. Messages
 //! that are published one by one do not make it grow: a reader so far behind is served better by
-//! what is kept meanwhile and then published at once.
+//! what is kept meanwhile and then published at once. Nor does one jump in a conversation while
+//! there is a segment left: its messages are read from the bell, and a jump would make the reader
+//! look into the ring.
 //!
 //! The receiver follows: it knows the area, and meets the jumps among the records.
 
@@ -55,10 +57,12 @@ impl Lap {
     }
 
     /// Goes on into the next segment, if there is one.
-    pub(super) fn go_on(&mut self) {
-        if self.soft + u64::from(SEGMENT) < self.base + u64::from(AREA) {
+    pub(super) fn go_on(&mut self) -> bool {
+        let goes = self.soft + u64::from(SEGMENT) < self.base + u64::from(AREA);
+        if goes {
             self.soft += u64::from(SEGMENT);
         }
+        goes
     }
 
     /// Begins the next lap, behind a jump that ends at that position.

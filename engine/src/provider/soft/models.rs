@@ -16,7 +16,8 @@ use super::layout::{
     FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
     split,
 };
-use super::ring::{Rx, Tx};
+use super::reader::Rx;
+use super::ring::Tx;
 use super::sync::{AtomicU32, Ordering, fence, forget_words};
 
 #[repr(align(128))]

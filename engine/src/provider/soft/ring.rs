@@ -1,18 +1,18 @@
-//! The two ends of a direction: `Tx` writes records and rings the bell, `Rx` reads them.
+//! The sending end of a direction: `Tx` writes records and rings the bell. The other end is
+//! [`super::reader`]'s `Rx`.
 //!
 //! Positions are byte counts of 64 bits, which never wrap; their low halves travel, and are widened
 //! against what this side knows. Neither end believes a position the other wrote before it has been
 //! compared with what is possible.
-#![expect(unsafe_code, reason = "reads and writes the shared ring")]
+#![expect(unsafe_code, reason = "writes the shared ring")]
 
 use super::alarm::Alarm;
-use super::burst::Burst;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    AREA, BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, RECORD_MAX, SEGMENT,
+    BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, RECORD_MAX, SEGMENT,
 };
-use super::sync::{AtomicU64, Ordering, fence};
+use super::sync::{Ordering, fence};
 use crate::wc::Status;
 
 /// The sending end.
@@ -31,6 +31,8 @@ pub(super) struct Tx {
     /// Up to where records may be held back: there is space, and it is not too much.
     hold_until: u64,
     lap: Lap,
+    /// There was no space when it was last looked for.
+    waited: bool,
     /// Number of the last refusal read.
     refusal_seen: u32,
     alarm: Alarm,
@@ -59,6 +61,7 @@ impl Tx {
             freed: 0,
             hold_until: 0,
             lap,
+            waited: false,
             refusal_seen: 0,
             alarm,
         }
@@ -80,13 +83,18 @@ impl Tx {
     /// lap, or if it may `grow` in the next segment.
     pub(super) fn find(&mut self, bytes: u32, grow: bool) -> bool {
         if self.lap.is_over(self.at + u64::from(bytes)) {
-            if self.lap.may_jump(self.freed, grow) {
-                self.jump();
-            } else if grow {
-                self.lap.go_on();
+            // What waited for space is no conversation.
+            let converses = !grow && !self.waited && self.freed == self.at;
+            if !(converses && self.lap.go_on()) {
+                if self.lap.may_jump(self.freed, grow) {
+                    self.jump();
+                } else if grow {
+                    self.lap.go_on();
+                }
             }
         }
         let fits = self.widen(bytes);
+        self.waited = !fits;
         if grow && !fits {
             self.lap.was_full();
         }
@@ -399,397 +407,12 @@ const CLAIM_MAX: u32 = 32 * 64;
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
 
-/// Bytes read after which the sender is told at the latest.
-const TELL_EVERY: u64 = SEGMENT as u64 / 4;
-
 /// Payload bytes in the first line of the bell, and words.
-const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
-const BELL_WORDS: usize = BELL_PAYLOAD / 8;
+pub(super) const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
+pub(super) const BELL_WORDS: usize = BELL_PAYLOAD / 8;
 
 /// Payload bytes in each further line, behind its stamp.
-const LINE_PAYLOAD: usize = 56;
-
-/// How often a reader looks for the stamp of a further bell line before it turns to the ring.
-const STAMP_LOOKS: u32 = 64;
-
-/// A record read from the bell.
-#[derive(Clone, Copy)]
-pub(super) struct Lone {
-    pub(super) header: Header,
-    /// Ring position behind it, which is the sequence of the bell.
-    end: u64,
-    /// The bell's first word.
-    word: u64,
-}
-
-/// The receiving end.
-pub(super) struct Rx {
-    way: Direction,
-    /// The lap's.
-    data: Data,
-    /// The next record to read.
-    pub(super) at: u64,
-    /// The tail, as last taken over.
-    tail: u64,
-    /// The end of the data in this lap.
-    end: u64,
-    /// The bell's first word, as last read.
-    word: u64,
-    /// From this position on the sender is to be told how far this side has read.
-    due: u64,
-    /// Index of the first word of the last line that a record in the bell lately filled.
-    lines: usize,
-    alarm: Alarm,
-}
-
-impl Rx {
-    pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
-        let (data, end) = (way.lap(0), u64::from(AREA));
-        Rx { way, data, at: 0, tail: 0, end, word: 0, due: TELL_EVERY, lines: 0, alarm }
-    }
-
-    /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
-    /// polled.
-    pub(super) fn peer_ack(&self) -> u32 {
-        (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
-    }
-
-    /// The acknowledgement that came with the bell, as last read.
-    #[inline(always)]
-    pub(super) fn heard(&self) -> u32 {
-        (self.word >> 32) as u32
-    }
-
-    /// True if every record seen so far has been read.
-    #[inline(always)]
-    pub(super) fn caught_up(&self) -> bool {
-        self.at == self.tail
-    }
-
-    /// Reads the bell: true if its first word, tail and acknowledgement, has changed. Acquire
-    /// pairs with `publish`: the records below the tail are complete.
-    #[inline(always)]
-    pub(super) fn look(&mut self) -> bool {
-        let word = self.peek();
-        if self.has_seen(word) {
-            return false;
-        }
-        self.word = word;
-        true
-    }
-
-    /// The first word of the bell, now. See [`Rx::look`].
-    #[inline(always)]
-    pub(super) fn peek(&self) -> u64 {
-        self.way.bell(0).load(Ordering::Acquire)
-    }
-
-    /// True if that is what was last seen; then what may come next is asked for.
-    #[inline(always)]
-    pub(super) fn has_seen(&self, word: u64) -> bool {
-        let seen = word == self.word;
-        if seen {
-            self.expect_lines();
-        }
-        seen
-    }
-
-    /// If the last record filled further lines of the bell, the next may too: they are asked for
-    /// along with the first, so that the misses overlap.
-    #[inline(always)]
-    fn expect_lines(&self) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let mut line = 8;
-            while line <= self.lines {
-                // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *self.way.bell(line)).cast()) };
-                line += 8;
-            }
-        }
-    }
-
-    /// The bytes between what was read and the tail in the bell.
-    #[inline(always)]
-    fn news(&self) -> u32 {
-        (self.word as u32).wrapping_sub(self.at as u32)
-    }
-
-    /// The record in the bell, if all that is new is this one, and it is a plain message; the ring
-    /// holds it as well. Its header is loaded once: what is checked is what is used.
-    #[inline(always)]
-    pub(super) fn lone(&self) -> Option<Lone> {
-        self.lone_in(self.word)
-    }
-
-    /// As `lone`, with that first word, which need not have been taken over.
-    #[inline(always)]
-    pub(super) fn lone_in(&self, word: u64) -> Option<Lone> {
-        self.lone_where(word, Header::is_plain_send)
-    }
-
-    /// As `lone_in`, if it is one of those messages without immediate data.
-    #[inline(always)]
-    pub(super) fn lone_where(
-        &self,
-        word: u64,
-        is_one: impl FnOnce(Header) -> bool,
-    ) -> Option<Lone> {
-        let news = (word as u32).wrapping_sub(self.at as u32);
-        let end = self.at + u64::from(news);
-        if self.way.bell(1).load(Ordering::Relaxed) != end {
-            return None;
-        }
-        let header = Header(self.way.bell(2).load(Ordering::Relaxed));
-        let fits = is_one(header) && header.plain_record() == news && news <= BELL_MAX;
-        if fits { Some(Lone { header, end, word }) } else { None }
-    }
-
-    /// Copies the payload of the record in the bell to `to`, and moves past it. False: the bell
-    /// changed meanwhile, and nothing was consumed; the record is in the ring.
-    ///
-    /// # Safety
-    /// `lone` is what [`Rx::lone`] gave just now; `to` is writable for the length in its header,
-    /// and nobody else uses those bytes.
-    #[inline(always)]
-    pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
-        let way = self.way;
-        let length = lone.header.length() as usize;
-        if length <= BELL_PAYLOAD {
-            // SAFETY: the caller vouches for `to`.
-            unsafe { copy::from_words::<BELL_WORDS>(to, length, |i| way.bell(3 + i)) };
-        // SAFETY: as above; `lone` checked that the bell holds the length.
-        } else if !unsafe { self.fetch_lines(lone, to) } {
-            return false;
-        }
-        // See `publish_line`: with this the contents read above belong to the tail.
-        fence(Ordering::Acquire);
-        if way.bell(1).load(Ordering::Relaxed) != lone.end {
-            return false;
-        }
-        (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
-        true
-    }
-
-    /// Copies a payload of more than one line of the bell. False: a line is of another record.
-    ///
-    /// # Safety
-    /// As for `take_lone`; the length is more than the first line holds.
-    #[inline(never)]
-    unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
-        let way = self.way;
-        let length = lone.header.length() as usize;
-        // SAFETY: as the caller vouches, here and below: always less than `length`.
-        unsafe { copy::from_words::<BELL_WORDS>(to, BELL_PAYLOAD, |i| way.bell(3 + i)) };
-        let mut at = BELL_PAYLOAD;
-        let mut line = 8;
-        while length >= at + LINE_PAYLOAD {
-            if !stamped(way.bell(line), lone.end) {
-                return false;
-            }
-            // SAFETY: bytes at .. at + LINE_PAYLOAD lie below `length`. A whole line has no
-            // branches.
-            unsafe { copy::from_words::<7>(to.add(at), LINE_PAYLOAD, |i| way.bell(line + 1 + i)) };
-            at += LINE_PAYLOAD;
-            line += 8;
-        }
-        if at < length {
-            if !stamped(way.bell(line), lone.end) {
-                return false;
-            }
-            // SAFETY: bytes at .. length.
-            unsafe { copy::from_words::<7>(to.add(at), length - at, |i| way.bell(line + 1 + i)) };
-            line += 8;
-        }
-        self.lines = line - 8;
-        true
-    }
-
-    /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes
-    /// it.
-    #[inline(always)]
-    pub(super) fn advance(&mut self) -> bool {
-        let news = self.news();
-        if news > AREA || !news.is_multiple_of(8) {
-            return false;
-        }
-        self.tail = self.at + u64::from(news);
-        self.prefetch(news);
-        true
-    }
-
-    /// A cursor over the records of this lap, for reading several with few looks at `self`.
-    #[inline(always)]
-    pub(super) fn burst(&self) -> Burst {
-        // A sender that goes on where it must jump has nothing that can be read.
-        let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
-        Burst::new(self.data, self.at, last)
-    }
-
-    /// Follows the jump whose header was read. False: no honest sender jumps there.
-    pub(super) fn jump(&mut self) -> bool {
-        let behind = self.at + u64::from(JUMP_BYTES);
-        // Who writes records fills at least half of a segment.
-        if (self.end - behind) as u32 % SEGMENT > SEGMENT / 2 {
-            return false;
-        }
-        self.at = behind;
-        (self.data, self.end) = (self.way.lap(self.at), self.at + u64::from(AREA));
-        self.prefetch((self.tail - self.at) as u32);
-        true
-    }
-
-    /// Takes over how far a burst has read.
-    #[inline(always)]
-    pub(super) fn end_burst(&mut self, burst: &Burst) {
-        self.at = burst.at();
-    }
-
-    /// The header of the next record in the ring, of which there is one; `None` if no honest sender
-    /// writes it.
-    #[inline(always)]
-    pub(super) fn header(&self) -> Option<Header> {
-        self.burst().next().map(|(header, _)| header)
-    }
-
-    /// Copies the payload of the record whose header was read to `to`.
-    ///
-    /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
-    /// [`Rx::header`] gave.
-    pub(super) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: as the caller vouches.
-        unsafe { self.burst().fetch(header, to) };
-    }
-
-    /// The immediate data of the record whose header was read, 0 if it has none.
-    #[inline]
-    pub(super) fn immediate(&self, header: Header) -> u32 {
-        self.burst().immediate(header)
-    }
-
-    /// The first words of the payload of the record whose header was read, from the ring; `None` if
-    /// it is not that long. Each is loaded once.
-    pub(super) fn operands<const N: usize>(&self, header: Header) -> Option<[u64; N]> {
-        if (header.length() as usize) < N * 8 {
-            return None;
-        }
-        // SAFETY: `header` checked that the record lies inside what was published; its payload is
-        // 8-byte aligned and holds N words.
-        let words = unsafe { self.payload(header).cast::<u64>() };
-        // SAFETY: as above.
-        Some(core::array::from_fn(|n| unsafe { words.add(n).read_volatile() }))
-    }
-
-    /// Copies `length` bytes of the payload to `to`, those from `skip` on, from the ring.
-    ///
-    /// # Safety
-    /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
-    /// nobody else uses those, or they are memory that the peer may write to.
-    pub(super) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
-        debug_assert!(skip + length <= header.length());
-        // SAFETY: as in `fetch`; the caller vouches for `to`.
-        unsafe { copy::exact(to, self.payload(header).add(skip as usize), length as usize) };
-    }
-
-    /// # Safety
-    /// [`Rx::header`] has just given this header.
-    unsafe fn payload(&self, header: Header) -> *mut u8 {
-        // SAFETY: header and immediate word lie inside the record.
-        unsafe { self.data.at(self.at).add(8 + header.immediate_bytes() as usize) }
-    }
-
-    /// Moves past the record whose header was read.
-    #[inline(always)]
-    pub(super) fn consume(&mut self, header: Header) {
-        self.at += u64::from(header.record());
-    }
-
-    /// The sender wants to hear soon how far this side has read.
-    #[inline(always)]
-    pub(super) fn ask(&mut self) {
-        self.due = 0;
-    }
-
-    /// True if the sender asked, or so much was read since it was told that it should be told now.
-    #[inline(always)]
-    pub(super) fn owes(&self) -> bool {
-        self.at >= self.due
-    }
-
-    /// The sender is told of everything read.
-    #[inline(always)]
-    pub(super) fn note_told(&mut self) {
-        // Where nothing comes, nothing is stored.
-        if !self.has_told() {
-            self.due = self.at + TELL_EVERY;
-        }
-    }
-
-    /// True if the sender knows all there is to tell.
-    #[inline(always)]
-    pub(super) fn has_told(&self) -> bool {
-        self.due == self.at + TELL_EVERY
-    }
-
-    /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
-    /// who sees the number sees the rest.
-    pub(super) fn write_refusal(&self, number: u32, refusal: Refusal) {
-        let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
-        self.way.taken(2).store(rest, Ordering::Relaxed);
-        let word = u64::from(number) | refusal.at << 32;
-        self.way.taken(1).store(word, Ordering::Release);
-        self.alarm.check();
-    }
-
-    /// Tells the peer that its refusal with that number was dealt with.
-    pub(super) fn settle_refusal(&self, number: u32) {
-        self.way.taken(3).store(u64::from(number), Ordering::Release);
-        self.alarm.check();
-    }
-
-    /// Tells the sender, in this side's own line: everything read, and `safe`, up to where every
-    /// record was taken. Release: our reads come before the space is given back.
-    #[inline(always)]
-    pub(super) fn tell(&mut self, safe: u64) {
-        self.note_told();
-        let word = u64::from(self.at as u32) | safe << 32;
-        self.way.taken(0).store(word, Ordering::Release);
-        self.alarm.check();
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, published: u32) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let mut ahead = 64;
-            while ahead < published && ahead <= 2048 {
-                // SAFETY: a prefetch has no effect on memory, whatever the address.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(self.data.at(self.at + u64::from(ahead)).cast())
-                };
-                ahead += 64;
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = published;
-    }
-}
-
-/// Waits a little for a further line of the bell to carry the stamp of the record in the first. A
-/// dead sender never writes it; the ring holds the record then.
-#[inline(always)]
-fn stamped(stamp: &AtomicU64, sequence: u64) -> bool {
-    for _ in 0..STAMP_LOOKS {
-        if stamp.load(Ordering::Acquire) == sequence {
-            return true;
-        }
-        core::hint::spin_loop();
-    }
-    false
-}
+pub(super) const LINE_PAYLOAD: usize = 56;
 
 #[cfg(test)]
 #[path = "ring_tests.rs"]

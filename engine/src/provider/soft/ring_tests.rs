@@ -11,7 +11,8 @@ use std::vec::Vec;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use super::super::layout::{FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split};
+use super::super::layout::{AREA, FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split};
+use super::super::reader::Rx;
 use super::*;
 
 #[repr(align(128))]
@@ -327,6 +328,23 @@ fn messages_one_by_one_do_not_grow_the_ring() {
         }
         assert!(places > 0 && places < u64::from(SEGMENT), "{longer}: {places}");
     }
+}
+
+/// In a conversation the ring is used from end to end, so that there are few jumps.
+#[test]
+fn a_conversation_seldom_jumps() {
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    let record = header(64).record();
+    for n in 0..10_000 {
+        tx.read_taken();
+        assert!(tx.fits(record) || tx.find(record, false), "all was given back");
+        put(&mut tx, &[n as u8; 64]);
+        tx.publish(0);
+        assert_eq!(read_all(&mut rx, n), 1);
+    }
+    let jumps = (tx.at - 10_000 * u64::from(record)) / u64::from(JUMP_BYTES);
+    assert_eq!(jumps, 10_000 / u64::from((AREA - JUMP_BYTES) / record));
 }
 
 /// A steady number on its way, of any size: none waits, and the ring is no longer than it has to

@@ -127,7 +127,8 @@ fn only_many_at_once_make_the_ring_longer() {
     };
     let bytes = pattern(0, 64);
     let all: Vec<_> = (0..400).map(|n| inline(&bytes, n)).collect();
-    let ways: [(&str, bool, fn(&mut End, &[SendWr<'_>])); 4] = [
+    type Way = fn(&mut End, &[SendWr<'_>]);
+    let ways: [(&str, bool, Way); 4] = [
         ("alone", false, |end, all| {
             all.iter().for_each(|wr| unsafe { end.qp.post(core::slice::from_ref(wr)) }.unwrap());
         }),
