@@ -85,12 +85,28 @@ bench() {
     touch "$scratch/json"
 }
 
+# same NUMBER NUMBER: they are a twentieth apart at most.
+same() {
+    awk -v one="$1" -v two="$2" 'BEGIN { exit !(one > 0 && one < 1.05 * two && two < 1.05 * one) }'
+}
+
+# Where the cores are a virtual machine's, its host moves them between near and far ones, unseen, and
+# everybody's message takes a fifth longer in one place than in the other. So theirs counts between two of
+# ours that agree; where they do not, both have another turn.
 latency() {
+    local before after typical try
     bench latency --size $size
-    figure latency doorbell "$(json p50)"
-    # Microseconds; the typical one is the median.
-    local typical
-    typical=$(perftest ib_send_lat 5 -n $((TIME * 1000)) -I $size)
+    after=$(json p50)
+    for try in 1 2 3 4 5 6; do
+        before=$after
+        # Microseconds; the typical one is the median.
+        typical=$(perftest ib_send_lat 5 -n $((TIME * 1000)) -I $size)
+        bench latency --size $size
+        after=$(json p50)
+        ! same "$before" "$after" || break
+    done
+    figure latency doorbell "$before"
+    figure latency doorbell "$after"
     figure latency ib_send_lat "$(awk -v us="$typical" 'BEGIN { print us * 1000 }')"
 }
 
