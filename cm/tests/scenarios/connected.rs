@@ -116,6 +116,11 @@ fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
 
 fn trap_3_two_sides_that_reply_to_each_other_never_stop<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &CONFIG, (replies(), replies()), 1);
+    // The side that was dialed has its peer before it hears that it is up.
+    pair.until("both are told", |pair| {
+        pair.tend();
+        !pair.two.worker.handler().up.is_empty()
+    });
     let (here, there) = (pair.one.worker.handler().up[0], pair.two.worker.handler().up[0]);
     // Each side fills the other's window with messages that go to and fro for ever.
     for number in 0..64u32 {
