@@ -377,6 +377,13 @@ pub trait Poller {
         Polled::More
     }
 
+    /// [`Poller::poll`] for who has just heard [`Polled::More`]: what `poll_one` has looked at need
+    /// not be looked at again.
+    #[inline(always)]
+    fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        self.poll(out)
+    }
+
     /// True if the queue was overrun or failed, and gives nothing more for good (CP-4, CP-5).
     fn is_broken(&self) -> bool {
         false

@@ -185,7 +185,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// A turn with a poll for a list.
     #[inline(never)]
     fn turn_whole(&mut self) -> usize {
-        let taken = self.poller.poll(&mut self.wcs);
+        let taken = self.poller.poll_more(&mut self.wcs);
         if taken == 0 && self.waits() {
             return 0;
         }

@@ -65,6 +65,16 @@ impl Poller for SoftPoller {
         unsafe { domain.alone().poll_one() }
     }
 
+    #[inline(always)]
+    fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return self.poll_shared(out);
+        }
+        // SAFETY: as in `poll`.
+        unsafe { domain.alone().poll_more(out) }
+    }
+
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
         let domain = &self.cq.domain;
         if domain.sleeper.bell.is_none() {

@@ -43,7 +43,7 @@ impl Inside {
         let Some(first) = out.first_mut() else { return 0 };
         match self.poll_one() {
             Polled::Nothing => 0,
-            Polled::More => self.poll_all(out),
+            Polled::More => self.poll_more(out),
             Polled::One(wc) => {
                 *first = wc;
                 1
@@ -51,8 +51,9 @@ impl Inside {
         }
     }
 
+    /// The rest of a poll, when `poll_one` has said that there may be more.
     #[inline(never)]
-    fn poll_all(&mut self, out: &mut [Wc]) -> usize {
+    pub(super) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
         let places = out.len();
         let mut sink = Direct { free: out.iter_mut() };
         self.progress(&mut sink);
