@@ -20,6 +20,9 @@ use doorbell_engine::worker::{
     Config, DownReason, Handler, Message, Outbox, PeerId, SendError, SharedRecv, Verdict, Worker,
 };
 
+/// How long a connection may take: a kernel repeats a request that was lost after four seconds.
+const DIAL: Duration = Duration::from_secs(20);
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Echo server and client over Doorbell.
@@ -220,7 +223,7 @@ impl Program for Client {
         let memory = Mapping::huge(config.send_bytes())?;
         let (mut worker, intake) = Worker::new(&fabric, &shared, memory, check, &config)?;
         let mut dialer = Dialer::new(&fabric)?;
-        dialer.dial(addr, &intake, Duration::from_secs(5))?;
+        dialer.dial(addr, &intake, DIAL)?;
         worker.turn();
         let peer = worker.handler().peer.ok_or("the peer did not come up")?;
         let began = Instant::now();
