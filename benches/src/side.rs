@@ -69,7 +69,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     let (send_queue, window, times) = match request.test {
         Test::Load | Test::Sweep => (SEND_QUEUE_DEEP, SEND_QUEUE_DEEP, 4),
         // Words of credit are doorbells too: one for half a window.
-        Test::Rate => (Config::DEFAULT.send_queue, 2 * Config::DEFAULT.window, 8),
+        Test::Rate => (Config::DEFAULT.send_queue, 4 * Config::DEFAULT.window, 8),
         _ => (Config::DEFAULT.send_queue, Config::DEFAULT.window, 2),
     };
     let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
