@@ -313,7 +313,7 @@ impl<P: Provider> Core<P> {
     /// flight; where one with sends in flight takes none, those have `Config::drain_turns` to come.
     fn mark_end(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        let wr_id = number::send(slot, peer.generation, peer.posted);
+        let wr_id = number::send(slot, peer.generation, peer.pushed);
         let Some(qp) = &mut peer.qp else { return };
         qp.fail();
         let sge = Sge::default();
@@ -321,10 +321,9 @@ impl<P: Provider> Core<P> {
         let marker = SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] };
         // SAFETY: the marker has no payload; the worker's thread is the one that polls.
         if unsafe { qp.post(&[marker]) }.is_ok() {
-            peer.hold(peer.posted, NO_BLOCK);
+            peer.hold(peer.pushed, NO_BLOCK);
             self.flying += 1;
-            peer.posted = peer.posted.wrapping_add(1);
-            peer.pushed = peer.posted;
+            peer.pushed = peer.pushed.wrapping_add(1);
         }
     }
 
@@ -332,8 +331,8 @@ impl<P: Provider> Core<P> {
     /// completed may have been done or not.
     pub(super) fn retire_all(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        if peer.posted != peer.retired {
-            let (generation, last) = (peer.generation, peer.posted.wrapping_sub(1));
+        if peer.posted() != peer.retired {
+            let (generation, last) = (peer.generation, peer.posted().wrapping_sub(1));
             self.retire((slot, generation, last), Ends::UNKNOWN);
         }
     }

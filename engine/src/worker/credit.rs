@@ -324,7 +324,7 @@ impl<P: Provider> Core<P> {
         let bytes = peer.credit.granted.to_ne_bytes();
         let what = (SendOp::Write(word), SendFlags::INLINE);
         let batch = peer.batch;
-        let waiting = peer.pushed != peer.posted;
+        let waiting = peer.waiting > 0;
         if waiting {
             // It goes with them, with one doorbell.
             let Some(batch) = self.batches.get_mut(batch as usize) else { return false };

@@ -52,10 +52,10 @@ impl<P: Provider> Core<P> {
         let Some(peer) = self.peers.get(id).filter(|peer| peer.state == PeerState::Up) else {
             return true;
         };
-        if peer.deferred > 0 || peer.pushed != peer.posted {
+        if peer.deferred > 0 || peer.waiting > 0 {
             return false;
         }
-        if peer.posted == peer.retired {
+        if peer.pushed == peer.retired {
             return true;
         }
         if !peer.last_signals(signal_every) {

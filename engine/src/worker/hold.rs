@@ -51,7 +51,6 @@ impl<P: Provider> Core<P> {
             return false;
         }
         peer.pushed = peer.pushed.wrapping_add(1);
-        peer.posted = peer.pushed;
         if signals {
             peer.has_signaled(self.config.signal_every);
         }
@@ -91,7 +90,7 @@ impl<P: Provider> Core<P> {
         let Some(peer) = self.peers.at(slot) else { return false };
         let clear = peer.state == PeerState::Up
             && peer.deferred == 0
-            && peer.pushed == peer.posted
+            && peer.waiting == 0
             && !peer.finishing;
         if !clear {
             return false;

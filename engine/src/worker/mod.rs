@@ -639,7 +639,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 self.core.closing.take_at(at);
                 continue;
             };
-            let drained = peer.retired == peer.posted;
+            let drained = peer.retired == peer.posted();
             if !drained && self.core.turn - since < limit {
                 at += 1;
                 continue;

@@ -45,10 +45,11 @@ pub(super) struct Peer<P: Provider> {
     pub(super) num: u32,
     pub(super) generation: u16,
     pub(super) state: PeerState,
-    /// Sends given to the batch, handed to the device, and known to be over; they wrap.
+    /// Sends taken, to the device or to the batch, and those known to be over; they wrap.
     pub(super) pushed: u32,
-    pub(super) posted: u32,
     pub(super) retired: u32,
+    /// The last of them, which are in the batch still.
+    pub(super) waiting: u32,
     /// Sends that no receive of the peer is used for; it wraps.
     others: u32,
     /// Up to that many sends there is room in the send queue and credit, as far as is known.
@@ -82,6 +83,12 @@ impl<P: Provider> Peer<P> {
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
         PeerId { slot, generation: self.generation }
+    }
+
+    /// Sends handed to the device; it wraps.
+    #[inline(always)]
+    pub(super) fn posted(&self) -> u32 {
+        self.pushed.wrapping_sub(self.waiting)
     }
 
     /// True if one more message may go. A fresh one leaves a credit for replies.
@@ -195,7 +202,8 @@ impl<P: Provider> Peer<P> {
     #[inline(always)]
     pub(super) fn in_flight(&self, low: u32) -> Option<u32> {
         let index = self.retired.wrapping_add(low.wrapping_sub(self.retired) & INDEX_MASK);
-        (index.wrapping_sub(self.retired) < self.posted.wrapping_sub(self.retired)).then_some(index)
+        let posted = self.posted();
+        (index.wrapping_sub(self.retired) < posted.wrapping_sub(self.retired)).then_some(index)
     }
 }
 
@@ -222,8 +230,8 @@ impl<P: Provider> Peers<P> {
                 generation: 0,
                 state: PeerState::Free,
                 pushed: 0,
-                posted: 0,
                 retired: 0,
+                waiting: 0,
                 others: 0,
                 limit: 0,
                 credit: Credit::new(0),
@@ -254,7 +262,7 @@ impl<P: Provider> Peers<P> {
         peer.seat = Some(seat);
         peer.num = num;
         peer.state = PeerState::Admitted;
-        (peer.pushed, peer.posted, peer.retired) = (0, 0, 0);
+        (peer.pushed, peer.retired, peer.waiting) = (0, 0, 0);
         peer.signal_at = self.signal_every - 1;
         (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
         (peer.finishing, peer.unrung, peer.listed) = (false, 0, false);

@@ -88,6 +88,7 @@ pub(super) fn add<P: Provider>(
     let signals = peer.signals();
     let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
     peer.pushed = peer.pushed.wrapping_add(1);
+    peer.waiting += 1;
     if signals {
         peer.has_signaled(batch.signal_every);
         flags |= SendFlags::SIGNALED;
@@ -213,7 +214,7 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, block: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        if peer.pushed != peer.posted || self.flying >= self.config.sends {
+        if peer.waiting > 0 || self.flying >= self.config.sends {
             return false;
         }
         let inline = wr.flags.contains(SendFlags::INLINE);
@@ -243,9 +244,8 @@ impl<P: Provider> Core<P> {
                 }
             }
         } else {
-            peer.hold(peer.posted, block);
+            peer.hold(peer.pushed.wrapping_sub(1), block);
         }
-        peer.posted = peer.pushed;
         self.flying += 1;
         self.stats.count_batch(1);
         self.stats.sent += 1;
@@ -396,12 +396,12 @@ impl<P: Provider> Core<P> {
                         self.owing.put(batch.slot);
                     }
                 } else {
-                    peer.hold(peer.posted, *block);
+                    peer.hold(peer.posted(), *block);
                 }
-                peer.posted = peer.posted.wrapping_add(1);
+                peer.waiting -= 1;
             }
         } else {
-            peer.posted = peer.posted.wrapping_add(accepted as u32);
+            peer.waiting -= accepted as u32;
         }
         match cause {
             None => {
@@ -497,7 +497,8 @@ impl<P: Provider> Core<P> {
         let slot = batch.slot;
         if let Some(peer) = self.peers.at(slot) {
             peer.batch = NO_BATCH;
-            peer.pushed = peer.posted;
+            peer.pushed = peer.posted();
+            peer.waiting = 0;
         }
         for block in blocks {
             self.release(block);
