@@ -33,7 +33,7 @@ use self::wake::{Bell, WakeFds};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::wc::Wc;
-use crate::wr::{Binding, PostError, RecvWr, Remote, SendFlags, SendWr};
+use crate::wr::{Binding, PostError, RecvWr, Remote, SendFlags, SendWr, Sge};
 
 bitflags! {
     /// What a region may be used for (`enum ibv_access_flags`, MR-1). Local read is always on.
@@ -512,6 +512,20 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
     unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
         let _ = wr;
+        false
+    }
+
+    /// Posts one more inline SEND without a doorbell, which asks for nothing, right behind one that
+    /// [`Qp::hold`] has taken: what was looked at then is not looked at again. False: nothing was
+    /// done, and [`Qp::hold`] may take it.
+    ///
+    /// # Safety
+    /// As for [`Qp::post`]; [`Qp::hold`] of this queue pair has returned true before, and the
+    /// piece is no longer than the inline limit.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
+    unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
+        let _ = (wr_id, sge);
         false
     }
 

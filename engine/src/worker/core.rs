@@ -84,7 +84,7 @@ pub(super) struct Core<P: Provider> {
     pub(super) turn: u64,
     /// Receives that came back without a message to a handler.
     pub(super) returned_otherwise: u64,
-    /// Requests posted and not over.
+    /// Requests posted and not over, with those that bursts may add ([`super::hold`]).
     pub(super) flying: u32,
     /// Messages that went alone, with a doorbell each, and are not in the counters yet.
     pub(super) singles: u32,
@@ -162,6 +162,14 @@ impl<P: Provider> Core<P> {
         let sent = !self.has_sends() && self.deferred.is_empty() && self.owing.is_empty();
         let ended = self.closing.is_empty() && self.finishing.is_empty();
         sent && ended && !self.requests.has_answers()
+    }
+
+    /// Counts the messages that went alone.
+    #[inline(always)]
+    pub(super) fn count_singles(&mut self) {
+        if self.singles > 0 {
+            self.stats.count_singles(core::mem::take(&mut self.singles));
+        }
     }
 
     /// Takes a block home, to whichever memory it belongs.
@@ -284,8 +292,10 @@ impl<P: Provider> Core<P> {
         };
         peer.state = PeerState::Closing { why, known, since };
         let (batch, num) = (peer.batch, peer.num);
-        peer.close_gate();
         self.ring_held(slot);
+        if let Some(peer) = self.peers.at(slot) {
+            peer.close_gate();
+        }
         self.unrung.retain(|unrung| *unrung != slot);
         if batch != NO_BATCH {
             self.abandon_batch(batch);

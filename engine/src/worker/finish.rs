@@ -19,6 +19,7 @@ impl<P: Provider> Core<P> {
     /// Takes nothing new for a peer, and closes it when the rest is acknowledged.
     #[cold]
     pub(super) fn finish(&mut self, id: PeerId) {
+        self.end_burst(id.slot);
         let Some(peer) = self.peers.get(id) else { return };
         if peer.state == PeerState::Up && !peer.finishing {
             peer.finishing = true;

@@ -197,7 +197,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(always)]
     fn waits(&mut self) -> bool {
         let called = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
-        if !self.settled || called || (self.idle + 1).is_multiple_of(WHOLE_IDLE_TURNS) {
+        if !(self.settled || self.settles())
+            || called
+            || (self.idle + 1).is_multiple_of(WHOLE_IDLE_TURNS)
+        {
             return false;
         }
         self.idle += 1;
@@ -208,6 +211,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.settled = false;
         }
         true
+    }
+
+    /// True if nothing is left to do after all: what was sent between turns has had its bell.
+    #[inline(never)]
+    fn settles(&mut self) -> bool {
+        self.core.count_singles();
+        self.settled = self.core.is_settled() && !self.core.is_refill_due();
+        self.settled
     }
 
     /// The turn of a conversation: one completion, and where it leaves nothing to do, no more than
@@ -287,9 +298,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.stats.turns += turns;
         self.core.stats.idle_turns += idle;
         self.core.stats.count_polls(1, alone);
-        if self.core.singles > 0 {
-            self.core.stats.count_singles(::core::mem::take(&mut self.core.singles));
-        }
+        self.core.count_singles();
         if self.core.turn >= self.show_at {
             self.show();
         }
@@ -420,7 +429,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// Requests that are posted and not over.
     pub fn in_flight(&self) -> usize {
-        self.core.flying as usize
+        self.core.in_flight() as usize
     }
 
     /// Messages the handler keeps now.

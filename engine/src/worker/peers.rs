@@ -7,7 +7,7 @@ use std_alloc::vec::Vec;
 use super::config::Config;
 use super::credit::{Credit, Seat};
 use super::handler::{DownReason, PeerId};
-use super::number::INDEX_MASK;
+use super::number::{self, INDEX_MASK};
 use crate::provider::Provider;
 use crate::room::{Room, never};
 
@@ -57,13 +57,17 @@ pub(super) struct Peer<P: Provider> {
     pub(super) credit: Credit,
     /// The next send that asks for a completion.
     signal_at: u32,
-    /// Sends the device has and was not rung for; and whether the peer is in the list of those
-    /// that have some.
+    /// Sends the device has and was not rung for, with those a burst may add; and whether the peer
+    /// is in the list of those that have some.
     pub(super) unrung: u32,
     pub(super) listed: bool,
     /// Up to that many sends go the short way: it is up, nothing waits that they would overtake,
     /// and there is room.
     gate: u32,
+    /// So many more go the shortest way, see [`Peer::begin_burst`]. Meanwhile the gate is closed.
+    pub(super) burst: u32,
+    /// Its number of sends, but for their index.
+    name: u64,
     /// Behind the last send that reads from a block, or has a token.
     holds_until: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
@@ -126,9 +130,10 @@ impl<P: Provider> Peer<P> {
         self.signal_at == self.pushed.wrapping_add(every - 1)
     }
 
-    /// Messages have to look at everything again, from now on.
+    /// Messages have to look at everything again, from now on. A burst has been ended before.
     #[inline(always)]
     pub(super) fn close_gate(&mut self) {
+        debug_assert_eq!(self.burst, 0);
         self.gate = self.pushed;
     }
 
@@ -136,6 +141,35 @@ impl<P: Provider> Peer<P> {
     pub(super) fn open_gate(&mut self) {
         let room = self.limit.wrapping_sub(self.pushed).min(i32::MAX as u32);
         self.gate = self.pushed.wrapping_add(room);
+    }
+
+    /// The number of the send pushed next.
+    #[inline(always)]
+    pub(super) fn next_number(&self) -> u64 {
+        self.name | u64::from(self.pushed & INDEX_MASK)
+    }
+
+    /// Begins a burst behind a message for which the gate was open: how many may follow it, at most
+    /// `most`, without another look. That is until one is due to ask for a completion, or there is
+    /// no room or credit.
+    pub(super) fn begin_burst(&mut self, most: u32) -> u32 {
+        let spare = 1;
+        let room = (self.gate.wrapping_sub(self.pushed) as i32).saturating_sub(spare).max(0);
+        let silent = self.signal_at.wrapping_sub(self.pushed);
+        self.burst = most.min(room as u32).min(silent);
+        if self.burst > 0 {
+            self.unrung += self.burst;
+            self.gate = self.pushed;
+        }
+        self.burst
+    }
+
+    /// Ends a burst there is, or was: how many of it did not come. The gate is open as before.
+    pub(super) fn end_burst(&mut self) -> u32 {
+        let left = core::mem::take(&mut self.burst);
+        self.unrung -= left;
+        self.open_gate();
+        left
     }
 
     /// True if a send that is not over reads from a block, or has a token.
@@ -239,6 +273,8 @@ impl<P: Provider> Peers<P> {
                 unrung: 0,
                 listed: false,
                 gate: 0,
+                burst: 0,
+                name: 0,
                 holds_until: 0,
                 batch: u32::MAX,
                 finishing: false,
@@ -266,7 +302,8 @@ impl<P: Provider> Peers<P> {
         peer.signal_at = self.signal_every - 1;
         (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
         (peer.finishing, peer.unrung, peer.listed) = (false, 0, false);
-        (peer.gate, peer.holds_until) = (0, 0);
+        (peer.gate, peer.burst, peer.holds_until) = (0, 0, 0);
+        peer.name = number::send(slot, peer.generation, 0);
         Ok(slot)
     }
 
@@ -303,6 +340,11 @@ impl<P: Provider> Peers<P> {
     #[inline(always)]
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut Peer<P>> {
         self.slots.get_mut(slot as usize)
+    }
+
+    /// The same, to look at.
+    pub(super) fn get_ref(&self, slot: u32) -> Option<&Peer<P>> {
+        self.slots.get(slot as usize)
     }
 
     /// The peer a `PeerId` means, if it still is that one.

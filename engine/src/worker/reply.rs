@@ -44,7 +44,9 @@ impl<P: Provider> Core<P> {
                     self.eager = false;
                     self.hold::<false, true>(slot, SendOp::Send, sge)
                 }
-                false => self.hold::<false, false>(slot, SendOp::Send, sge),
+                false => {
+                    self.burst(slot, sge) || self.hold::<false, false>(slot, SendOp::Send, sge)
+                }
             };
         if goes {
             // The payload is out of the block already.

@@ -111,8 +111,23 @@ impl<P: Provider> Core<P> {
         op: SendOp,
         bytes: &[u8],
     ) -> Result<(), SendError> {
+        if P::Qp::HOLDS && op == SendOp::Send && self.burst_copy(id, bytes) {
+            return Ok(());
+        }
+        self.send_first(id, op, bytes)
+    }
+
+    /// Sends what is not of a burst. The first send after messages is likely to be an answer: it
+    /// rings at once. More of them gather behind it.
+    #[inline(never)]
+    fn send_first(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
         if P::Qp::HOLDS {
-            if self.eager && self.send_eager(id, op, bytes) {
+            if self.flying >= self.crowd && !self.unrung.is_empty() {
+                // Bursts may be what is in the way.
+                self.ring_all_held();
+            }
+            self.end_burst(id.slot);
+            if core::mem::take(&mut self.eager) && self.hold_copy::<true>(id, op, bytes) {
                 return Ok(());
             }
             if self.hold_copy::<false>(id, op, bytes) {
@@ -120,14 +135,6 @@ impl<P: Provider> Core<P> {
             }
         }
         self.send_staged(id, op, bytes)
-    }
-
-    /// The first send after messages is likely to be an answer: it rings at once. More of them
-    /// gather behind it. False: nothing was done.
-    #[inline(never)]
-    fn send_eager(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> bool {
-        self.eager = false;
-        self.hold_copy::<true>(id, op, bytes)
     }
 
     #[inline(never)]
@@ -213,6 +220,7 @@ impl<P: Provider> Core<P> {
     /// posted.
     #[inline(always)]
     pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, block: u32) -> bool {
+        self.end_burst(slot);
         let Some(peer) = self.peers.at(slot) else { return false };
         if peer.waiting > 0 || self.flying >= self.config.sends {
             return false;
@@ -305,6 +313,7 @@ impl<P: Provider> Core<P> {
     /// The peer in a slot and its batch, for a request that may go.
     #[inline(always)]
     pub(super) fn open(&mut self, slot: u32, batch: u32) -> Lane<'_, P> {
+        self.end_burst(slot);
         let full = Lane::Full(SendError::Full);
         if batch == NO_BATCH && !self.start_batch(slot) {
             return full;

@@ -18,7 +18,7 @@ use std_alloc::vec::Vec;
 use super::Host;
 use super::cq::{CompletionQueue, Retire};
 use super::layout::{Header, KIND_SEND, RecordFlags};
-use super::link::{Link, LinkShared};
+use super::link::{Link, LinkPlace, LinkShared};
 use super::lives::NewLife;
 use super::lone::Expected;
 use super::memory::qp_word;
@@ -141,7 +141,7 @@ pub(super) struct Inside {
     /// Queue pairs by slot (the low bits of their number).
     pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
     /// By slot. Not to be looked into while one is served ([`Inside::serve`]).
-    pub(super) links: Vec<Option<Box<Link>>>,
+    pub(super) links: Vec<Option<LinkPlace>>,
     pub(super) rqs: Vec<RqUse>,
     /// Those of XRC domains; only the shared domain has any.
     pub(super) xrc: XrcQueues,
@@ -438,7 +438,7 @@ impl Inside {
                 link.index = free.unwrap_or(self.links.len());
                 // A link for which there is no memory is not there: who is to be connected over it
                 // is not.
-                let _ = self.links.place(link.index, Some(link));
+                let _ = self.links.place(link.index, Some(link.into()));
             }
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {

@@ -2,6 +2,7 @@
 //! share it; the number of the one meant is in each record.
 #![expect(unsafe_code, reason = "owns the memory its two ends read and write")]
 
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -193,6 +194,53 @@ impl SignaledQueue {
     #[inline(always)]
     pub(super) fn pop(&mut self) {
         self.head = self.head.wrapping_add(1);
+    }
+}
+
+/// A link where its domain keeps it. It stays where it is, so that queue pairs may point to it.
+pub(super) struct LinkPlace(NonNull<Link>);
+
+// SAFETY: it owns the link, which may move to another thread.
+unsafe impl Send for LinkPlace {}
+
+impl LinkPlace {
+    /// For a queue pair of the link, which counts among its users as long as it uses this: until
+    /// the last of them is gone the link stays.
+    #[inline(always)]
+    pub(super) fn pointer(&self) -> NonNull<Link> {
+        self.0
+    }
+}
+
+impl From<Box<Link>> for LinkPlace {
+    fn from(link: Box<Link>) -> LinkPlace {
+        LinkPlace(NonNull::from(Box::leak(link)))
+    }
+}
+
+impl Deref for LinkPlace {
+    type Target = Link;
+
+    #[inline(always)]
+    fn deref(&self) -> &Link {
+        // SAFETY: this value owns the link; whoever points to it besides is inside the domain,
+        // where one thread does one thing at a time.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for LinkPlace {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Link {
+        // SAFETY: as in `deref`.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for LinkPlace {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the link, which was a box.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 

@@ -8,7 +8,7 @@ use std_alloc::sync::Arc;
 use super::SoftQp;
 use super::domain::{Command, Inside, Owned};
 use super::nic::QPS;
-use super::qp::{QpContext, QpParts, Sent, State};
+use super::qp::{Lane, QpContext, QpParts, Sent, State};
 use super::recvq::{RecvQueue, Used};
 use super::xrc::NO_CQ;
 use crate::event::{AsyncKind, Object};
@@ -61,6 +61,7 @@ impl Inside {
             return;
         }
         (qp.paused, qp.draining) = (true, notify);
+        qp.lane = Lane::CLOSED;
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.pause(true);
         }

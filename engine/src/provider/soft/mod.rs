@@ -2,9 +2,10 @@
 //!
 //! The receiver's poll does the NIC's work. A post writes records to a ring in shared memory and
 //! rings once; the peer's poll moves each into the next posted receive and makes the completion.
-//! In data order: [`requester`] → [`ring`] → [`reader`] → [`responder`] → [`recvq`] → [`cq`], with
-//! [`domain`] as what one thread drives, and [`link`] as what connects two of them. One-sided
-//! requests go the same way to [`target`], and what they ask for comes back through [`answers`].
+//! In data order: [`requester`], [`held`] → [`ring`] → [`reader`] → [`responder`] → [`recvq`] →
+//! [`cq`], with [`domain`] as what one thread drives, and [`link`] as what connects two of them.
+//! One-sided requests go the same way to [`target`], and what they ask for comes back through
+//! [`answers`].
 //!
 //! What one process shares is a [`Soft`]; connections between processes are the business of the
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.
@@ -21,6 +22,7 @@ mod cq_ex;
 mod datagram;
 mod direct;
 mod domain;
+mod held;
 mod inbox;
 mod lap;
 mod layout;
@@ -652,6 +654,13 @@ impl Qp for SoftQp {
         }
         // SAFETY: as in `post`.
         unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
+    }
+
+    #[inline(always)]
+    unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
+        // left meanwhile waits for the next poll or bell.
+        unsafe { held::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "send queue slots are written before they are read")]
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -9,6 +10,7 @@ use std_alloc::boxed::Box;
 
 use super::inbox::Inbox;
 use super::layout::{Header, KIND_WRITE, RecordFlags};
+use super::link::Link;
 use super::memory::{PdMark, Who};
 use super::path::Member;
 use super::raw::Raw;
@@ -186,6 +188,8 @@ pub(super) struct QpContext {
     /// Our wait between them, in nanoseconds.
     pub(super) rnr_timer_ns: u64,
 
+    /// Where plain messages go without another look.
+    pub(super) lane: Lane,
     /// Requests posted.
     pub(super) posted: u32,
     /// Requests that are wholly on the wire, counted from the front.
@@ -258,6 +262,30 @@ pub(super) struct QpContext {
     pub(super) xrc: XrcPart,
 }
 
+/// What is known to be free for plain messages that are held: they need no more than one look at
+/// it. It is opened by the general way ([`super::domain::Inside::hold`]) and is good for as long as
+/// nothing else happens to its queue pair. So it is closed by
+///
+/// - every post but that of a message alone, which takes a slot and its bytes: what is one-sided,
+///   long, or finds no space takes slots without bytes in the ring, or leaves something that must
+///   not be overtaken;
+/// - whatever takes the queue pair out of RTS: an error, a pause, a new life.
+///
+/// What other queue pairs do to the link in between takes none of the space, or moves the position
+/// on; and a request written to one that has become unusual is one that had come a little earlier.
+#[derive(Clone, Copy)]
+pub(super) struct Lane {
+    /// The link, in which the queue pair counts as a user.
+    pub(super) link: Option<NonNull<Link>>,
+    /// Up to that position of its ring there is space, and a slot for each record that fits.
+    pub(super) until: u64,
+}
+
+impl Lane {
+    /// Nothing is known.
+    pub(super) const CLOSED: Lane = Lane { link: None, until: 0 };
+}
+
 /// The memory of a send queue: its slots, what is kept of requests that wait, their payloads.
 struct QpMemory {
     sq: Box<[MaybeUninit<SqEntry>]>,
@@ -310,6 +338,7 @@ impl QpContext {
             peer: 0,
             rnr_retry: 7,
             rnr_timer_ns: 0,
+            lane: Lane::CLOSED,
             posted: 0,
             sent: 0,
             sent_bytes: 0,

@@ -15,7 +15,7 @@ use super::layout::{
 use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::nic::QPS;
-use super::qp::{CLOSED, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
+use super::qp::{CLOSED, Lane, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
@@ -50,37 +50,9 @@ impl Inside {
             }
     }
 
-    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter segment
-    /// is held at most: then what there is is published.
-    #[inline(always)]
-    pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-        let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
-        if qp.state != State::Rts || !calm(link, qp) {
-            return false;
-        }
-        let Some(plain) = plain(&self.nic.memory, qp, wr) else { return false };
-        if !link.tx.may_hold(plain.record) && !make_room(link, plain.record) {
-            return false;
-        }
-        let goes = has_slot(link, qp, &plain);
-        if goes {
-            write(link, qp, wr, &plain);
-        }
-        goes
-    }
-
-    /// Publishes what was held: everything of its link.
-    #[inline(always)]
-    pub(super) fn ring(&mut self, qp: &mut QpContext) {
-        if let Some(Some(link)) = self.links.get_mut(qp.link)
-            && link.tx.unpublished() > 0
-        {
-            publish_held(link);
-        }
-    }
-
     #[inline(never)]
     fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        qp.lane = Lane::CLOSED;
         if qp.state != State::Rts {
             return self.post_idle(qp, list);
         }
@@ -290,7 +262,7 @@ impl Inside {
         qp.in_backlog = false;
         qp.held = false;
         qp.parked = None;
-        qp.open_on = CLOSED;
+        (qp.open_on, qp.lane) = (CLOSED, Lane::CLOSED);
         qp.state = State::Err;
         self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         qp.good_until = good_until;
@@ -527,45 +499,6 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
-/// Looks for space, or publishes what is held. True if the record may be held now.
-#[cold]
-#[inline(never)]
-fn make_room(link: &mut Link, record: u32) -> bool {
-    let mut space = link.makes_space(record);
-    link.tx.begin_hold();
-    if !link.tx.may_hold(record) && link.tx.unpublished() > 0 {
-        publish_held(link);
-        space = link.makes_space(record);
-        link.tx.begin_hold();
-    }
-    space && link.tx.may_hold(record)
-}
-
-/// Publishes what was written: if it is a message alone, with the bell where it helps.
-#[inline(never)]
-fn publish_held(link: &mut Link) {
-    let held = link.tx.unpublished();
-    let lone = held <= BELL_MAX && (held <= BELL_FIRST || !link.waits());
-    let first = link.tx.first_unpublished();
-    let ack = link.ack();
-    if lone
-        && let Some((header, payload)) = first
-        && header.record() == held
-        && header.is_plain_send()
-    {
-        // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
-        // is not published, and short enough.
-        unsafe { link.tx.publish_lines(header, payload, ack) };
-    } else {
-        link.tx.publish(ack);
-        if held >= CLAIM_MIN {
-            // The next are likely to be as many.
-            link.tx.claim(held);
-        }
-    }
-    link.tx.begin_hold();
-}
-
 /// See [`Inside::post_lone`].
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
@@ -664,21 +597,21 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
 
 /// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
 #[inline(always)]
-fn calm(link: &Link, qp: &QpContext) -> bool {
+pub(super) fn calm(link: &Link, qp: &QpContext) -> bool {
     qp.sent == qp.posted && !link.unusual
 }
 
 /// A request that is one record of one piece, and needs no more than a slot and space.
-struct Plain {
+pub(super) struct Plain {
     header: Header,
     imm: u32,
     /// Bytes of the record.
-    record: u32,
+    pub(super) record: u32,
 }
 
 /// The record of a request, if it is that plain. Everything else is slow.
 #[inline(always)]
-fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
+pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
     let limit = if inline { qp.inline_max() } else { FRAGMENT };
@@ -701,7 +634,7 @@ fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
 
 /// True if there is a slot for it.
 #[inline(always)]
-fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
+pub(super) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
     let asks = plain.header.flags().contains(RecordFlags::ASK);
     qp.room() > 0 && (!asks || link.signaled.has_room())
 }
@@ -719,7 +652,7 @@ fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr
 
 /// Writes a plain request for which there is a slot and space.
 #[inline(always)]
-fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
+pub(super) fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
     let mut writer = link.tx.writer();
     let to = writer.begin(plain.header, plain.imm);
     // SAFETY: as in `post_batch`.

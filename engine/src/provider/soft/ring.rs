@@ -124,6 +124,18 @@ impl Tx {
         self.hold_until = most.min(self.limit);
     }
 
+    /// Up to where records may be held back.
+    #[inline(always)]
+    pub(super) fn hold_until(&self) -> u64 {
+        self.hold_until
+    }
+
+    /// Where the bytes of a position of this lap are.
+    #[inline(always)]
+    pub(super) fn place(&self, at: u64) -> *mut u8 {
+        self.data.at(at)
+    }
+
     /// A cursor for writing several records with few looks at `self`.
     #[inline(always)]
     pub(super) fn writer(&self) -> Writer {

@@ -174,3 +174,117 @@ fn the_first_send_after_a_lone_message_rings_at_once() {
         assert_eq!(two.worker.handler().got.len() - before, 3);
     }
 }
+
+/// What bursts may still add is in nobody's way, and counts for nothing: more peers than half of
+/// what may be in flight has bursts for get messages between two bells, each its own number.
+#[test]
+fn bursts_reserve_nothing_for_long() {
+    let config = Config {
+        peers: 64,
+        recv_blocks: 1024,
+        send_queue: 64,
+        signal_every: 32,
+        sends: 256,
+        ..CONFIG
+    };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    for _ in 0..64 {
+        connect(&mut one, &mut two);
+    }
+    let (peers, mut sent) = (one.worker.handler().up.clone(), 0);
+    for round in 0..50 {
+        for (n, peer) in peers.iter().enumerate() {
+            for _ in 0..(n + round) % 3 {
+                let batches = one.worker.in_flight() >= 128 || !one.worker.core.dirty.is_empty();
+                one.worker.outbox().send(*peer, &payload(sent, 16)).unwrap();
+                sent += 1;
+                assert!(one.worker.in_flight() <= 128, "{}", one.worker.in_flight());
+                assert!(batches || one.worker.core.dirty.is_empty(), "it was in nobody's way");
+            }
+        }
+        one.worker.outbox().flush();
+        assert_eq!(one.worker.core.flying as usize, one.worker.in_flight(), "all bursts are over");
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(two.worker.handler().got.len(), sent);
+        assert_eq!(one.worker.stats().sent as usize, sent);
+    }
+    for peer in &peers {
+        one.worker.outbox().send(*peer, b"the last").unwrap();
+        one.worker.outbox().close(*peer);
+    }
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.in_flight(), 0);
+}
+
+/// Everything that may come between two messages of a burst, in every order of a few: all arrive
+/// once and in order, none beyond what the peer has promised to take, and nothing is left behind.
+#[test]
+fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
+    let config = Config { send_queue: 64, signal_every: 16, window: 40, refill: 4, ..CONFIG };
+    let config = Config { recv_blocks: 512, ..config };
+    let mut seed = 1u64;
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let mut sent = 0;
+    for _ in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bytes = |length| payload(sent, length);
+        let free = one.worker.blocks_home().1;
+        let mut out = one.worker.outbox();
+        let room = out.room(peer);
+        let went = match seed >> 59 {
+            0 => out.send_now(peer, &bytes(20)),
+            1 => out.send_imm(peer, &bytes(20), 1),
+            2 => out.send(peer, &bytes(65)),
+            3 => {
+                one.worker.turn();
+                continue;
+            }
+            4 => {
+                two.worker.turn();
+                continue;
+            }
+            5 => {
+                out.flush();
+                continue;
+            }
+            _ => out.send(peer, &bytes(24)),
+        };
+        sent += usize::from(went.is_ok());
+        let inline = one.worker.blocks_home().1 == free;
+        assert!(inline == (went.is_err() || seed >> 59 != 2), "message {sent} of 65 bytes");
+        assert!(went.is_err() || room > 0, "message {sent} had no credit");
+    }
+    settle(&mut [&mut one, &mut two]);
+    assert!(sent > 5_000, "{sent}");
+    let got = &two.worker.handler().got;
+    assert_eq!(got.len(), sent);
+    for (n, (_, bytes, _)) in got.iter().enumerate() {
+        assert_eq!(*bytes, payload(n, bytes.len()), "message {n}");
+    }
+    assert!(two.worker.handler().down.is_empty());
+    one.worker.outbox().close(peer);
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.in_flight(), 0);
+}
+
+/// The name of a peer that is gone means nobody, also while the next one in its place has a burst.
+#[test]
+fn a_burst_is_for_the_peer_it_was_begun_for() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    connect(&mut one, &mut two);
+    let gone = one.only_peer();
+    one.worker.outbox().close(gone);
+    settle(&mut [&mut one, &mut two]);
+    connect(&mut one, &mut two);
+    let here = one.only_peer();
+    assert_eq!((here.slot, one.worker.handler().down.len()), (gone.slot, 1));
+    for n in 0..4 {
+        one.worker.outbox().send(here, &payload(n, 8)).unwrap();
+        let lost = one.worker.outbox().send(gone, b"whose?");
+        assert_eq!(lost, Err(SendError::NotConnected));
+    }
+    settle(&mut [&mut one, &mut two]);
+    assert_in_order(two.worker.handler(), 4, 8);
+}

@@ -161,3 +161,22 @@ fn timers_fire_once_and_in_order() {
     assert_eq!((two.worker.advance(41), two.worker.advance(41)), (1, 1));
     assert_eq!(two.worker.handler().fired[3..], [100, 101]);
 }
+
+/// A whole post of blocks that are given back between two turns goes out with the next one, though
+/// that finds nothing.
+#[test]
+fn what_is_given_back_between_turns_goes_out_with_the_next() {
+    let config = Config { keeps: 8, refill: 8, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side_of(&config, Keeper::default()));
+    connect(&mut one, &mut two);
+    for round in 0..5 {
+        send(&mut one, &mut two, 0..8);
+        let tokens = std::mem::take(&mut two.worker.handler().tokens);
+        (0..round).for_each(|_| assert_eq!(two.worker.turn(), 0));
+        for token in tokens {
+            assert!(two.worker.outbox().give_back(token));
+        }
+        assert_eq!((two.worker.blocks_home().0, two.worker.turn()), (8, 0));
+        assert_eq!(two.worker.blocks_home().0, 0, "round {round}");
+    }
+}

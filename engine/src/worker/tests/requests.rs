@@ -136,6 +136,39 @@ fn sends_from_registered_memory_keep_their_order() {
     }
 }
 
+/// What goes past the batches amidst a burst has a credit of its own: a request of several pieces,
+/// and a message with a bell behind one of another queue pair of the link.
+#[test]
+fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
+    for requests in [true, false] {
+        let mut pair = Pair::new(&Config { window: 8, ..CONFIG });
+        let peer = pair.sides[0].worker.handler().up[0];
+        let pieces = [pair.piece(0, 2), pair.piece(8, 2)];
+        let mut went = 0;
+        for n in 0..20 {
+            went += usize::from(pair.sides[0].worker.outbox().send(peer, b"message").is_ok());
+            if requests {
+                went += usize::from(n < 2 && pair.ask(SendOp::Send, &pieces, n).is_ok());
+            } else if n < 3 {
+                ring(&mut pair.sides[0].worker.core, peer);
+                let now = pair.sides[0].worker.outbox().send_now(peer, b"now");
+                went += usize::from(now.is_ok());
+            }
+        }
+        assert_eq!(went, 7, "one of eight is for replies");
+        let got = pair.told(1).iter().filter(|told| matches!(told, Told::Got(..))).count();
+        assert_eq!(got, 7);
+    }
+}
+
+/// Rings the device's bell past the worker.
+#[expect(unsafe_code, reason = "rings a bell")]
+fn ring(core: &mut Core<Soft>, peer: PeerId) {
+    let qp = core.peers.get(peer).unwrap().qp.as_mut().unwrap();
+    // SAFETY: the tests are one thread.
+    unsafe { qp.ring() };
+}
+
 /// READ, WRITE, WRITE with immediate data, atomics.
 #[test]
 fn one_sided_requests_do_what_they_say() {

@@ -12,6 +12,11 @@ fn hold(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.hold(&inline(bytes, wr_id)) }
 }
 
+/// Right behind one that was held.
+fn more(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
+    unsafe { end.qp.hold_more(wr_id, Sge::inline(bytes)) }
+}
+
 fn ring(end: &mut End) {
     unsafe { end.qp.ring() };
 }
@@ -30,15 +35,18 @@ fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
 /// after, and bytes may change as soon as they are handed over (SQ-4).
 #[test]
 fn sq_4_what_is_held_is_seen_with_the_bell() {
-    let caps = QpCaps { send_wr: 32, recv_wr: 32, inline: 220, ..CAPS };
+    let caps = QpCaps { send_wr: 256, recv_wr: 32, inline: 220, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
+    let mut followed = [0; 2];
     for size in (0..=220).chain([8, 40, 41, 208, 209]) {
         for count in [1, 2, 3, 16] {
             let sizes = std::vec![size; count];
             for n in 0..count {
                 two.recv(n as u64, n * 256, 256);
                 let mut bytes = pattern(n + size, size);
-                assert!(hold(&mut one, &bytes, n as u64), "size {size}");
+                let follows = n > 0 && more(&mut one, &bytes, n as u64);
+                followed[usize::from(follows)] += usize::from(n > 0);
+                assert!(follows || hold(&mut one, &bytes, n as u64), "size {size}");
                 bytes.fill(0xee);
             }
             // A quarter segment may be held, from the last doorbell on or a little less.
@@ -61,6 +69,7 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
             assert_eq!((sent.len(), got.len()), (1, 1));
         }
     }
+    assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
 }
 
 /// A post behind what is held shows both, in order; so does the bell of another queue pair of the
@@ -156,5 +165,58 @@ fn only_many_at_once_make_the_ring_longer() {
         }
         let (_, got) = settle(&mut one, &mut two);
         assert_eq!(got.len(), if how == "long" { 4 } else { 400 }, "{how}");
+    }
+}
+
+/// Of what follows a message that is held only the room is looked at, so everything else must have
+/// ended that: a full queue (SQ-1), a message that waits, one that takes a slot and no space, a
+/// pause (SM-1), an error (SM-2), a new life.
+#[test]
+fn sq_1_what_follows_passes_nothing() {
+    let caps = QpCaps { send_wr: 8, recv_wr: 64, inline: 64, ..CAPS };
+    for size in [0, 8, 64] {
+        let (mut one, mut two) = pair(caps, true);
+        let bytes = pattern(0, size);
+        assert!(!more(&mut one, &bytes, 0), "none was held");
+        let mut held = 0;
+        while more(&mut one, &bytes, held) || hold(&mut one, &bytes, held) {
+            held += 1;
+        }
+        assert_eq!(held, 8, "size {size}");
+        (0..8).for_each(|n| two.recv(n, n as usize * 64, 64));
+        ring(&mut one);
+        assert_eq!(came(&mut two, &[size; 8]).len(), 8);
+    }
+    type Event = fn(&mut End);
+    let events: [(&str, Event); 6] = [
+        ("a message that waits", |end| end.send(1, 0, 90_000, SendFlags::empty()).unwrap()),
+        ("one without bytes in the ring", |end| {
+            let to = Remote { addr: 0, rkey: 1 };
+            let sge = end.sge(0, 8);
+            end.post(1, SendOp::Write(to), sge, SendFlags::empty()).unwrap();
+        }),
+        ("a pause", |end| {
+            end.qp.pause(false);
+            end.poll();
+        }),
+        ("its end", |end| {
+            end.qp.pause(false);
+            end.qp.resume();
+            end.poll();
+        }),
+        ("an error", |end| {
+            end.qp.fail();
+            end.poll();
+        }),
+        ("a new life", |end| {
+            end.qp.begin_again();
+            end.poll();
+        }),
+    ];
+    for (what, happens) in events {
+        let (mut one, _two) = pair(QpCaps { send_wr: 64, ..caps }, true);
+        assert!(hold(&mut one, b"first", 0) && more(&mut one, b"second", 1));
+        happens(&mut one);
+        assert!(!more(&mut one, b"third", 2), "behind {what}");
     }
 }

@@ -24,7 +24,7 @@ use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
 use crate::provider::{Poller, Region, Srq};
-use crate::wr::{SendFlags, SendOp, Sge};
+use crate::wr::{Remote, SendFlags, SendOp, Sge};
 
 std::thread_local! {
     /// Each test's own time: tests run side by side, a thread each.

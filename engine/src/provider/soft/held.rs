@@ -1,0 +1,133 @@
+//! Requests without a doorbell of their own: written one by one, published by a bell behind them.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
+
+use super::copy;
+use super::domain::Inside;
+use super::layout::{BELL_FIRST, BELL_MAX};
+use super::link::{Link, LinkPlace};
+use super::qp::{Lane, QpContext, Sent, SqEntry, State};
+use super::requester::{calm, has_slot, plain, write};
+use super::ring::CLAIM_MIN;
+use crate::wr::{SendWr, Sge};
+
+/// Bytes of a record without a payload.
+const LEAST_RECORD: u64 = 8;
+
+impl Inside {
+    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter segment
+    /// is held at most: then what there is is published. What follows may go by [`hold_more`].
+    #[inline(never)]
+    pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
+        if qp.state != State::Rts || !calm(link, qp) {
+            return false;
+        }
+        let Some(plain) = plain(&self.nic.memory, qp, wr) else { return false };
+        if !link.tx.may_hold(plain.record) && !make_room(link, plain.record) {
+            return false;
+        }
+        let goes = has_slot(link, qp, &plain);
+        if goes {
+            write(link, qp, wr, &plain);
+            open_lane(link, qp);
+        }
+        goes
+    }
+
+    /// Publishes what was held: everything of its link.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, qp: &mut QpContext) {
+        if let Some(Some(link)) = self.links.get_mut(qp.link)
+            && link.tx.unpublished() > 0
+        {
+            publish_held(link);
+        }
+    }
+}
+
+/// What is free for messages behind the one just held. Each takes a word of the ring at least, and
+/// with that the room in the send queue is one in the ring.
+#[inline(always)]
+fn open_lane(link: &LinkPlace, qp: &mut QpContext) {
+    if !qp.signal_all {
+        let slots = link.tx.at + u64::from(qp.room()) * LEAST_RECORD;
+        qp.lane = Lane { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
+    }
+}
+
+/// Writes one more message, unpublished, behind one that [`Inside::hold`] has written. False:
+/// nothing was done, because more would have to be looked at.
+///
+/// # Safety
+/// The caller is inside the queue pair's domain, the only one there, and vouches for the piece.
+#[inline(always)]
+pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
+    let Lane { link: Some(mut link), until } = qp.lane else { return false };
+    // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
+    // function's contract nobody else refers to it.
+    let link = unsafe { link.as_mut() };
+    let record = LEAST_RECORD + u64::from(sge.length).next_multiple_of(8);
+    let (at, end) = (link.tx.at, link.tx.at + record);
+    if end > until {
+        return false;
+    }
+    // What fits there is far shorter than any record may be.
+    let (length, at) = (sge.length, link.tx.place(at));
+    // SAFETY: there is space up to `until` for header and payload, padded to words; the receiver
+    // does not read there before it is published.
+    unsafe {
+        at.cast::<u64>().write(qp.common | u64::from(length));
+        copy::fresh(at.add(8), sge.addr as *const u8, length as usize);
+    }
+    link.tx.at = end;
+    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
+    qp.sent = qp.posted;
+    true
+}
+
+/// Looks for space, or publishes what is held. True if the record may be held now.
+#[cold]
+#[inline(never)]
+fn make_room(link: &mut Link, record: u32) -> bool {
+    let mut space = link.makes_space(record);
+    link.tx.begin_hold();
+    if !link.tx.may_hold(record) && link.tx.unpublished() > 0 {
+        publish_held(link);
+        space = link.makes_space(record);
+        link.tx.begin_hold();
+    }
+    space && link.tx.may_hold(record)
+}
+
+/// Publishes what was written: if it is a message alone, with the bell where it helps.
+#[inline(never)]
+fn publish_held(link: &mut Link) {
+    let held = link.tx.unpublished();
+    if held > BELL_MAX || !publish_alone(link, held) {
+        let ack = link.ack();
+        link.tx.publish(ack);
+        if held >= CLAIM_MIN {
+            // The next are likely to be as many.
+            link.tx.claim(held);
+        }
+    }
+    link.tx.begin_hold();
+}
+
+/// Publishes what was written, no more than the bell has room for, if it is a message alone and the
+/// bell helps.
+#[inline(never)]
+fn publish_alone(link: &mut Link, held: u32) -> bool {
+    if held > BELL_FIRST && link.waits() {
+        return false;
+    }
+    let Some((header, payload)) = link.tx.first_unpublished() else { return false };
+    let alone = header.record() == held && header.is_plain_send();
+    if alone {
+        let ack = link.ack();
+        // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
+        // is not published, and short enough.
+        unsafe { link.tx.publish_lines(header, payload, ack) };
+    }
+    alone
+}
