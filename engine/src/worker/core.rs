@@ -220,7 +220,7 @@ impl<P: Provider> Core<P> {
                 self.requests.end(block & !PENDING, if last { ends.last } else { ends.earlier });
             } else {
                 self.refill.put(self.shared.request(block));
-                if peer.is_done() {
+                if peer.is_done(1) {
                     self.owing.put(slot);
                 }
             }
@@ -347,22 +347,28 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// The message in a block just received, lent out for one call.
+    /// The message in a block just received, lent out for one call: nothing but its bytes.
     #[inline(always)]
-    pub(super) fn message<'a>(&self, peer: PeerId, block: u32, wc: &Wc) -> Message<'a> {
+    pub(super) fn plain_message<'a>(&self, peer: PeerId, block: u32, length: u32) -> Message<'a> {
         let bytes = self.shared.block_bytes() as usize;
         // SAFETY: the block's receive has completed, so the device is done with it, and it is
         // in nobody else's hands until the caller posts or releases it, after the call.
         let block = unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) };
-        let (mut length, mut imm, mut written) = ((wc.byte_len as usize).min(bytes), None, None);
+        Message { peer, block, length: (length as usize).min(bytes), imm: None, written: None }
+    }
+
+    /// As [`Core::plain_message`], with what else the completion says.
+    #[inline(always)]
+    pub(super) fn message<'a>(&self, peer: PeerId, block: u32, wc: &Wc) -> Message<'a> {
+        let mut message = self.plain_message(peer, block, wc.byte_len);
         if wc.flags.contains(WcFlags::WITH_IMM) {
-            imm = Some(wc.imm);
+            message.imm = Some(wc.imm);
             if wc.opcode == WcOpcode::RecvWriteWithImm {
                 // The bytes are elsewhere, and the block is as it was.
-                (length, written) = (0, Some(wc.byte_len));
+                (message.length, message.written) = (0, Some(wc.byte_len));
             }
         }
-        Message { peer, block, length, imm, written }
+        message
     }
 
     /// A token for the message in the handler's hands.
@@ -419,18 +425,36 @@ impl<P: Provider> Core<P> {
         }
     }
 
+    /// A receive has come back without a message for the handler. False: it has no block of this
+    /// worker.
+    #[cold]
+    pub(super) fn lose(&mut self, block: u32) -> bool {
+        let ours = block < self.shared.blocks();
+        if ours {
+            self.returned_otherwise += 1;
+            self.free(block);
+        }
+        ours
+    }
+
+    /// A block of the shared memory is free.
+    #[inline(always)]
+    pub(super) fn free(&mut self, block: u32) {
+        self.refill.put(self.shared.request(block));
+    }
+
     /// The handler is done with a message of that peer.
     #[inline(always)]
     pub(super) fn done_with(&mut self, slot: u32, block: u32) {
-        self.refill.put(self.shared.request(block));
-        self.count_done(slot);
+        self.free(block);
+        self.count_done(slot, 1);
     }
 
-    /// A message of that peer has left its block.
+    /// So many messages of that peer have left their blocks.
     #[inline(always)]
-    pub(super) fn count_done(&mut self, slot: u32) {
+    pub(super) fn count_done(&mut self, slot: u32, count: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        if peer.is_done() {
+        if peer.is_done(count) {
             self.owing.put(slot);
         }
     }

@@ -225,7 +225,8 @@ impl Credit {
     /// A step is done: the peer may send so many more. `eager`: it is told of the next at once.
     /// True if it is to be told from now on.
     pub(super) fn step(&mut self, eager: bool) -> bool {
-        let done = self.step - self.until_return;
+        // More than a step, where several were done with at once.
+        let done = self.step.wrapping_sub(self.until_return);
         self.step = if eager { self.return_every.min(1) } else { self.return_every };
         self.until_return = self.step;
         // Nothing is promised to it, or it is no worker.

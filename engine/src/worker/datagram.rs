@@ -212,7 +212,7 @@ impl<P: Provider> Core<P> {
     /// The datagram in a receive that has completed. Its bytes are nobody else's until
     /// [`Core::datagram_done`].
     pub(super) fn datagram<'a>(&self, wc: &'a Wc, number: u32) -> Option<Datagram<'a>> {
-        if number >= self.config.datagrams || !self.is_datagrams(wc) {
+        if number >= self.config.datagrams || !self.is_datagrams(wc.qp_num) {
             return None;
         }
         let most = GRH_BYTES + self.config.datagram_bytes as usize;
@@ -225,8 +225,8 @@ impl<P: Provider> Core<P> {
     }
 
     /// True if that is of the queue pair for datagrams there is now.
-    pub(super) fn is_datagrams(&self, wc: &Wc) -> bool {
-        self.datagrams.qp.is_some() && self.datagrams.num == wc.qp_num
+    pub(super) fn is_datagrams(&self, num: u32) -> bool {
+        self.datagrams.qp.is_some() && self.datagrams.num == num
     }
 
     /// The receive of a datagram is free. A part of them goes back with one post.

@@ -9,6 +9,7 @@ mod config;
 mod core;
 mod credit;
 mod datagram;
+mod dispatch;
 mod domain;
 mod finish;
 mod handle;
@@ -48,12 +49,11 @@ pub use self::shared::SharedRecv;
 pub use self::stats::Stats;
 pub use self::timers::TimerId;
 
-use self::core::{Core, Ends};
+use self::core::Core;
 use self::credit::Words;
-use self::datagram::{Datagrams, RECEIVES, SLOT};
+use self::datagram::Datagrams;
 use self::domain::Domain;
 use self::mailbox::{Mail, Mailbox};
-use self::number::Number;
 use self::peers::PeerState;
 use self::request::Answer;
 use crate::error::{Code, SetupError};
@@ -93,6 +93,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     poller: P::Poller,
     /// Places for the completions of a poll, `POLL_BATCH` of them.
     wcs: Vec<Wc>,
+    /// Those of them, the first ones, that a handler's panic has left to be dispatched.
+    left: usize,
     /// Turns in a row that found nothing; and those of them that are not counted yet.
     idle: u64,
     uncounted: u64,
@@ -162,12 +164,23 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps, domain };
         let wcs = vec![Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
-        let worker =
-            Worker { core, poller, wcs, idle, uncounted, alone, settled, show_at, handler };
+        let worker = Worker {
+            core,
+            poller,
+            wcs,
+            left: 0,
+            idle,
+            uncounted,
+            alone,
+            settled,
+            show_at,
+            handler,
+        };
         Ok((worker, intake))
     }
 
-    /// One bounded step; the number of completions it handled.
+    /// One bounded step; the number of completions it handled, or 1 where a handler's panic in the
+    /// turn before had left some for it.
     ///
     /// Poll comes before admit: a peer is put in the mailbox before it may send, so after a poll
     /// every queue pair it named is known. Flush comes before refill: no reply waits for
@@ -185,6 +198,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// A turn with a poll for a list.
     #[inline(never)]
     fn turn_whole(&mut self) -> usize {
+        if self.left > 0 {
+            return self.work(0);
+        }
         let taken = self.poller.poll_more(&mut self.wcs);
         if taken == 0 && self.waits() {
             return 0;
@@ -226,6 +242,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(always)]
     fn converse(&mut self, wc: &Wc) -> usize {
         if self.core.mailbox.has_mail() {
+            if self.left > 0 {
+                // Behind what is left of the turn before. Here and not in a function of its own:
+                // that would want the completion in memory, in every turn.
+                if let Some(place) = self.wcs.get_mut(self.left) {
+                    *place = *wc;
+                    self.left += 1;
+                    self.work(0);
+                    return 1;
+                }
+                self.work(0);
+            }
             self.admit();
         }
         self.core.eager = true;
@@ -238,24 +265,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         (self.idle, self.settled) = (0, true);
         1
-    }
-
-    /// The turn after a poll for a list.
-    #[inline(never)]
-    fn work(&mut self, taken: usize) -> usize {
-        if self.core.mailbox.has_mail() {
-            self.admit();
-        }
-        // A device that rings for the price of a store rings for the first of several, too.
-        self.core.eager = taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
-        // Read in place: a copy of what was just written, by wider loads, would wait for it.
-        let wcs = ::core::mem::take(&mut self.wcs);
-        for wc in wcs.iter().take(taken) {
-            self.dispatch(wc);
-        }
-        self.wcs = wcs;
-        self.finish(taken);
-        taken
     }
 
     /// What a turn does after its completions.
@@ -488,23 +497,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// The peer with that queue pair, if the handler knows it, which may be from now on. One that
-    /// failed before it was up is never heard of.
-    #[cold]
-    #[inline(never)]
-    fn comes_to_know(&mut self, num: u32) -> Option<PeerId> {
-        let (slot, peer) = self.core.peers.of(num)?;
-        let id = peer.id(slot);
-        match peer.state {
-            PeerState::Up | PeerState::Closing { known: true, .. } => Some(id),
-            PeerState::Admitted => {
-                self.bring_up(slot);
-                Some(id)
-            }
-            PeerState::Closing { .. } | PeerState::Free => None,
-        }
-    }
-
     /// Tells the handler of a peer, once: at its first message, if that comes before the word of
     /// the control plane.
     #[cold]
@@ -515,97 +507,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if peer.state == PeerState::Admitted {
             peer.state = PeerState::Up;
             self.handler.on_peer_up(id, &mut Outbox { core: &mut self.core });
-        }
-    }
-
-    #[inline(always)]
-    fn dispatch(&mut self, wc: &Wc) {
-        if !wc.status.is_ok() {
-            return self.failed(wc);
-        }
-        match number::parse(wc.wr_id) {
-            Number::Recv { block } => self.receive(wc, block),
-            Number::Send { slot, generation, index } => {
-                self.core.retire((slot, generation, index), Ends::WELL);
-                // Not a message: nothing answers it.
-                self.core.eager = false;
-            }
-        }
-    }
-
-    /// A message: to the handler, and on as it says.
-    #[inline(always)]
-    fn receive(&mut self, wc: &Wc, block: u32) {
-        let id = match self.core.peers.of(wc.qp_num) {
-            Some((slot, peer)) if peer.state == PeerState::Up => peer.id(slot),
-            _ => match self.comes_to_know(wc.qp_num) {
-                Some(id) => id,
-                None => return self.beside(wc, block),
-            },
-        };
-        if block >= self.core.shared.blocks() {
-            self.core.stats.strays += 1;
-            return;
-        }
-        self.core.stats.received += 1;
-        let message = self.core.message(id, block, wc);
-        match self.handler.on_message(message, &mut Outbox { core: &mut self.core }) {
-            Verdict::Done => self.core.done_with(id.slot, block),
-            Verdict::Reply { len } => self.core.reply(id.slot, block, len),
-            Verdict::Keep => self.core.keep(id.slot, block),
-        }
-    }
-
-    /// A datagram; or a message whose peer went while it was on its way.
-    #[cold]
-    #[inline(never)]
-    fn beside(&mut self, wc: &Wc, block: u32) {
-        if let Some(number) = block.checked_sub(RECEIVES)
-            && let Some(datagram) = self.core.datagram(wc, number)
-        {
-            self.core.stats.datagrams_received += 1;
-            self.handler.on_datagram(datagram, &mut Outbox { core: &mut self.core });
-            self.core.datagram_done(number);
-            return;
-        }
-        self.core.stats.strays += 1;
-        if block < self.core.shared.blocks() {
-            self.core.returned_otherwise += 1;
-            self.core.release(block);
-        }
-    }
-
-    /// An error completion: the block comes home, and the peer is drained.
-    #[cold]
-    #[inline(never)]
-    fn failed(&mut self, wc: &Wc) {
-        self.core.stats.errors += 1;
-        let status = wc.status as usize;
-        if let Some(count) = self.core.stats.errors_by_status.get_mut(status) {
-            *count += 1;
-        }
-        match number::parse(wc.wr_id) {
-            Number::Recv { block } => {
-                if block < self.core.shared.blocks() {
-                    self.core.returned_otherwise += 1;
-                    self.core.release(block);
-                } else if self.core.is_datagrams(wc) {
-                    self.core.end_datagrams();
-                }
-                if let Some(slot) = self.core.peers.find(wc.qp_num) {
-                    self.core.fail(slot, DownReason::Failed(wc.status));
-                }
-            }
-            Number::Send { slot, generation, index } => {
-                self.core.retire((slot, generation, index), Ends::with(wc.status));
-                if slot == SLOT {
-                    self.core.recover_datagrams();
-                }
-                let known = self.core.peers.at(slot).is_some_and(|p| p.generation == generation);
-                if known {
-                    self.core.fail(slot, DownReason::Failed(wc.status));
-                }
-            }
         }
     }
 

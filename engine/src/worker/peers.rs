@@ -190,12 +190,14 @@ impl<P: Provider> Peer<P> {
         (slots, credits)
     }
 
-    /// One of its messages has left its block. True if the peer is to be told of credit from now
-    /// on.
+    /// So many of its messages have left their blocks. True if the peer is to be told of credit
+    /// from now on.
     #[inline(always)]
-    pub(super) fn is_done(&mut self) -> bool {
-        self.credit.until_return -= 1;
-        self.credit.until_return == 0 && self.owes_credit()
+    pub(super) fn is_done(&mut self, count: u32) -> bool {
+        let due = self.credit.until_return <= count;
+        // Below zero until the step that follows, if it is due.
+        self.credit.until_return = self.credit.until_return.wrapping_sub(count);
+        due && self.owes_credit()
     }
 
     /// So many are done with that the peer is to be told. True if it was not to be already.

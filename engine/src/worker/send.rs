@@ -247,7 +247,7 @@ impl<P: Provider> Core<P> {
             if block != NO_BLOCK {
                 // The payload is out of the block already.
                 self.refill.put(self.shared.request(block));
-                if peer.is_done() {
+                if peer.is_done(1) {
                     self.owing.put(slot);
                 }
             }
@@ -401,7 +401,7 @@ impl<P: Provider> Core<P> {
                 if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
                     // The payload is out of the block already.
                     self.refill.put(self.shared.request(*block));
-                    if peer.is_done() {
+                    if peer.is_done(1) {
                         self.owing.put(batch.slot);
                     }
                 } else {

@@ -7,6 +7,7 @@ mod finish;
 mod handle;
 mod kept;
 mod large;
+mod panics;
 mod requests;
 mod rpc;
 
@@ -19,6 +20,7 @@ use crate::provider::soft::{
     Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring,
 };
 use crate::wc::Status;
+use crate::worker::core::Ends;
 
 fn clock() -> u64 {
     0

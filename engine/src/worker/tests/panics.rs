@@ -1,0 +1,95 @@
+//! Handlers that panic, where the caller of the turn catches that.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+
+/// Notes what it is given, and panics at one message in three, and at some that are up.
+#[derive(Default)]
+struct Shaky {
+    up: Vec<PeerId>,
+    got: Vec<Vec<u8>>,
+    echo: bool,
+    fails_up: bool,
+}
+
+impl Handler<Soft> for Shaky {
+    fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, Soft>) -> Verdict {
+        self.got.push(message.bytes().to_vec());
+        assert!(!self.got.len().is_multiple_of(3), "planned");
+        if self.echo { Verdict::Reply { len: message.len() } } else { Verdict::Done }
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, Soft>) {
+        self.up.push(peer);
+        assert!(!self.fails_up, "planned");
+    }
+}
+
+/// A turn, and whether its handler panicked.
+fn turn(side: &mut Side<Shaky>) -> bool {
+    catch_unwind(AssertUnwindSafe(|| side.worker.turn())).is_err()
+}
+
+/// What came behind a message at which the handler panics comes with the next turn, once and in
+/// order, before anything newer; no block is lost, and no credit.
+#[test]
+fn a_panic_costs_no_message_and_no_block() {
+    let plain = Config { send_queue: 64, ..CONFIG };
+    let counted = Config { window: 20, refill: 4, ..plain };
+    for (config, echo) in [(plain, false), (counted, false), (plain, true), (counted, true)] {
+        let mut one = side(&config, false);
+        let mut two = side_of(&config, Shaky { echo, ..Shaky::default() });
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        let (mut sent, mut panics) = (0, 0);
+        for burst in 1..400 {
+            // Some alone, some of many to a poll.
+            let burst = [1, 1, 7, 2, 16, 1, 1, 1][burst % 8];
+            for _ in 0..burst {
+                if one.worker.outbox().send(peer, &payload(sent, 24)).is_ok() {
+                    sent += 1;
+                }
+            }
+            one.worker.turn();
+            panics += usize::from(turn(&mut two));
+            panics += usize::from(turn(&mut two));
+            one.worker.turn();
+        }
+        for _ in 0..2000 {
+            panics += usize::from(turn(&mut two));
+            one.worker.turn();
+        }
+        let got = &two.worker.handler.got;
+        assert!(sent > 1000, "{sent}");
+        assert_eq!((got.len(), panics), (sent, sent / 3));
+        assert!(got.iter().enumerate().all(|(n, bytes)| *bytes == payload(n, 24)));
+        assert_eq!(two.worker.stats().received, sent as u64);
+        let echoes = if echo { sent - panics } else { 0 };
+        assert_eq!(one.worker.handler().got.len(), echoes);
+        assert_eq!(two.worker.core.refill.len() as u64 + two.worker.stats().refilled, sent as u64);
+    }
+}
+
+/// Nor is a block lost where the handler panics when it hears of a peer, by its first message.
+#[test]
+fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
+    let config = Config { send_queue: 64, ..CONFIG };
+    let mut one = side(&config, false);
+    let mut two = side_of(&config, Shaky { fails_up: true, ..Shaky::default() });
+    let nums = admit(&mut one, &mut two);
+    assert!(one.intake.up(nums.one, &nums.hello));
+    one.worker.turn();
+    let peer = one.only_peer();
+    for n in 0..5 {
+        one.worker.outbox().send(peer, &payload(n, 24)).unwrap();
+    }
+    one.worker.turn();
+    assert!(turn(&mut two), "it hears of the peer");
+    for _ in 0..50 {
+        turn(&mut two);
+    }
+    let (worker, want) = (&two.worker, (1..5).map(|n| payload(n, 24)).collect::<Vec<_>>());
+    assert_eq!(worker.handler.got, want, "the first went with the panic");
+    assert_eq!(worker.core.refill.len() as u64 + worker.stats().refilled, 5);
+}
