@@ -39,35 +39,25 @@ impl Burst {
         if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
     }
 
-    /// True if everything published was taken.
+    /// True if there is more behind the record just looked at, which has that size.
     #[inline(always)]
-    pub(super) fn is_over(&self) -> bool {
-        self.at == self.tail
+    pub(super) fn has_more(&self, record: u32) -> bool {
+        self.tail - self.at > u64::from(record)
     }
 
-    /// As [`Burst::next`], if the record is a message like that one, without immediate data.
+    /// A cursor over the messages that come next, for reading those like that one, of at most
+    /// `room` bytes, with few looks at anything else.
     #[inline(always)]
-    pub(super) fn next_plain(&self, like: Header) -> Option<(Header, u32)> {
-        let published = (self.tail - self.at) as u32;
-        if published == 0 {
-            return None;
-        }
-        // SAFETY: as in `next`.
-        let header = Header(unsafe { self.data.at(self.at).cast::<u64>().read_volatile() });
-        let record = header.plain_record();
-        let fits = header.length() <= RECORD_MAX - 8 && record <= published;
-        if fits && header.is_like(like) { Some((header, record)) } else { None }
+    pub(super) fn plain(&self, like: Header, room: u32) -> Plain {
+        let most = u64::from(room.min(RECORD_MAX - 8));
+        let next = self.data.at(self.at).cast_const();
+        Plain { next, left: self.tail - self.at, like, most }
     }
 
-    /// Copies the payload of the record just looked at, which has no immediate data.
-    ///
-    /// # Safety
-    /// `to` is writable for `length` bytes, and nobody else uses them; the header that
-    /// [`Burst::next_plain`] gave has that length.
+    /// Takes over how far such a cursor has read.
     #[inline(always)]
-    pub(super) unsafe fn fetch_plain(&self, length: u32, to: *mut u8) {
-        // SAFETY: as in `fetch`.
-        unsafe { copy::exact(to, self.data.at(self.at).add(8), length as usize) };
+    pub(super) fn end_plain(&mut self, plain: &Plain) {
+        self.at = self.tail - plain.left;
     }
 
     /// Copies the payload of the record just looked at.
@@ -100,5 +90,111 @@ impl Burst {
     #[inline(always)]
     pub(super) fn consume(&mut self, record: u32) {
         self.at += u64::from(record);
+    }
+}
+
+/// Reads messages that are like each other but for their length.
+pub(super) struct Plain {
+    next: *const u8,
+    /// Bytes that were published, from there on.
+    left: u64,
+    like: Header,
+    most: u64,
+}
+
+impl Plain {
+    /// The length of the next message, and the size of its record, if the next record is one and
+    /// lies inside what was published. The header is loaded once.
+    #[inline(always)]
+    pub(super) fn next(&self) -> Option<(u32, u64)> {
+        if self.left == 0 {
+            return None;
+        }
+        // SAFETY: as in `Burst::next`.
+        let header = unsafe { self.next.cast::<u64>().read_volatile() };
+        // If anything but the length, the lowest bits, were different this would be larger.
+        let length = header ^ self.like.0;
+        if length > self.most {
+            return None;
+        }
+        let record = (length + 15) & !7;
+        (record <= self.left).then_some((length as u32, record))
+    }
+
+    /// Copies the payload of the message just looked at.
+    ///
+    /// # Safety
+    /// `to` is writable for `length` bytes, and nobody else uses them; [`Plain::next`] gave that
+    /// length.
+    #[inline(always)]
+    pub(super) unsafe fn fetch(&self, length: u32, to: *mut u8) {
+        // SAFETY: as in `Burst::fetch`.
+        unsafe { copy::exact(to, self.next.add(8), length as usize) };
+    }
+
+    /// Moves past it; its record has that size.
+    #[inline(always)]
+    pub(super) fn consume(&mut self, record: u64) {
+        self.next = self.next.wrapping_add(record as usize);
+        self.left -= record;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::super::layout::{KIND_SEND, RecordFlags};
+    use super::*;
+
+    /// Only messages like the one asked for are read, only those that have room and lie whole
+    /// inside what was published; and one that is none of that stays for another look.
+    #[test]
+    fn what_is_not_like_the_others_stays() {
+        let plain = RecordFlags::FIRST | RecordFlags::LAST;
+        let record = |kind, flags, length, qp| Header::new(kind, flags, length, qp).0;
+        let good = |length| record(KIND_SEND, plain, length, 7);
+        // Each with so many words of payload published.
+        let odd = [
+            (record(KIND_SEND, plain, 8, 6), 9000),
+            (record(KIND_SEND, plain | RecordFlags::ASK, 8, 7), 9000),
+            (record(KIND_SEND, plain | RecordFlags::IMM, 8, 7), 9000),
+            (record(KIND_SEND, RecordFlags::FIRST, 8, 7), 9000),
+            (record(KIND_SEND + 1, plain, 8, 7), 9000),
+            (good(41), 9000),
+            (good(0xffff), 9000),
+            (good(9), 1),
+            (good(40), 4),
+            (0, 9000),
+            (u64::MAX, 9000),
+        ];
+        for (odd, behind) in odd {
+            let mut words: Vec<u64> =
+                [good(8), 1, good(0), good(40), 2, 3, 4, 5, 6, good(3), 7, odd].to_vec();
+            let before = words.len() as u64 * 8 - 8;
+            words.resize(words.len() + behind, good(8));
+            let published = words.len() as u64 * 8;
+            let want = [(8, 16), (0, 8), (40, 48), (3, 16)];
+            let data = Data::over(words.as_mut_ptr().cast());
+            let mut burst = Burst::new(data, 0, published);
+            let mut cursor = burst.plain(Header::plain_for(7), 40);
+            for (length, record) in want {
+                assert_eq!(cursor.next(), Some((length, record)));
+                let mut to = [0xee; 41];
+                // SAFETY: longer than the longest that is allowed.
+                unsafe { cursor.fetch(length, to.as_mut_ptr()) };
+                assert!(to[length as usize..].iter().all(|byte| *byte == 0xee));
+                cursor.consume(record);
+            }
+            assert_eq!(cursor.next(), None, "{odd:x}");
+            burst.end_plain(&cursor);
+            assert_eq!(burst.at(), before);
+        }
+        let words = [good(8), 1];
+        let data = Data::over(words.as_ptr().cast_mut().cast());
+        let mut cursor = Burst::new(data, 0, 16).plain(Header::plain_for(7), 40);
+        assert_eq!(cursor.next(), Some((8, 16)));
+        cursor.consume(16);
+        assert_eq!(cursor.next(), None, "nothing more was published");
     }
 }

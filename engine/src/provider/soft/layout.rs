@@ -314,6 +314,12 @@ pub(super) struct Data {
 unsafe impl Send for Data {}
 
 impl Data {
+    /// Data that begins there, with position 0.
+    #[cfg(test)]
+    pub(super) fn over(origin: *mut u8) -> Data {
+        Data { origin }
+    }
+
     /// The bytes of a position; valid for what of the lap's [`AREA`] bytes is left there.
     #[inline(always)]
     pub(super) fn at(self, at: u64) -> *mut u8 {

@@ -474,10 +474,12 @@ impl Recent {
         (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
     }
 
-    /// As `writable`, of no other region than the one lately used.
+    /// Where others like that one may begin, all of which is to be writable, in no other region
+    /// than the one lately used.
     #[inline(always)]
-    pub(super) fn holds(&self, sge: Sge, length: u32) -> bool {
-        self.key == sge.lkey && self.bounds.hold(sge.addr, length)
+    pub(super) fn starts(&self, like: Sge) -> Option<Starts> {
+        let last = self.bounds.length.checked_sub(u64::from(like.length))?;
+        (self.key == like.lkey).then_some(Starts { first: self.bounds.start, last })
     }
 
     #[cold]
@@ -488,6 +490,22 @@ impl Recent {
         let Some(bounds) = memory.region(key, Access::LOCAL_WRITE, self.pd) else { return false };
         *self = Recent { key, pd: self.pd, removals, bounds };
         true
+    }
+}
+
+/// Where buffers of one length may begin: see [`Recent::starts`].
+#[derive(Clone, Copy)]
+pub(super) struct Starts {
+    first: u64,
+    /// Of the last one, from the first.
+    last: u64,
+}
+
+impl Starts {
+    /// True if one may begin there.
+    #[inline(always)]
+    pub(super) fn allow(self, start: u64) -> bool {
+        start.wrapping_sub(self.first) <= self.last
     }
 }
 
@@ -592,6 +610,29 @@ mod tests {
         assert!(window.writable(&memory, piece(keep, 0x1000), 1));
         window.renew(&memory);
         assert!(window.writable(&memory, piece(keep, 0x10ff), 1));
+    }
+
+    /// MR-2: buffers of one length begin where all of one lies in the region lately used.
+    #[test]
+    fn mr_2_buffers_of_one_length_lie_in_the_region() {
+        let memory = memory();
+        let key = insert(&memory, Access::LOCAL_WRITE);
+        let piece = |lkey, length| Sge { addr: 0x1000, length, lkey };
+        let mut window = Recent::default();
+        assert!(window.starts(piece(key, 1)).is_none(), "it was not looked up");
+        assert!(window.writable(&memory, piece(key, 1), 1));
+        let starts = window.starts(piece(key, 0x40)).unwrap();
+        for (start, allowed) in
+            [(0xfff, false), (0x1000, true), (0x10c0, true), (0x10c1, false), (u64::MAX, false)]
+        {
+            assert_eq!(starts.allow(start), allowed, "{start:x}");
+        }
+        assert!(window.starts(piece(key, 0x100)).unwrap().allow(0x1000));
+        assert!(window.starts(piece(key, 0x101)).is_none());
+        assert!(window.starts(piece(key ^ 1, 0x40)).is_none());
+        memory.remove(key);
+        window.renew(&memory);
+        assert!(window.starts(piece(key, 0x40)).is_none());
     }
 
     /// MR-3: a key that was deregistered fails, also when its slot has a new owner.

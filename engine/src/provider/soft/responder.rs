@@ -185,10 +185,12 @@ impl Inside {
     }
 
     /// Takes records from the ring up to the tail. True if that gave completions.
-    #[inline(never)]
+    #[inline(always)]
     fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         let room = sink.room();
-        self.receive_burst(link, sink);
+        if self.rqs.get(link.rq).is_none_or(|rq| rq.stash.len() > 0) {
+            self.receive_burst(link, sink);
+        }
         if !link.rx.caught_up() {
             self.receive_rest(link, sink);
         }
@@ -249,7 +251,7 @@ impl Inside {
 
     /// The fast path for records in the ring: whole messages for queue pairs that have receives.
     /// Stops before the first record that is anything else.
-    #[inline(always)]
+    #[inline(never)]
     fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         let Some(rq) = self.rqs.get_mut(link.rq) else { return };
         let memory = &self.nic.memory;
@@ -262,13 +264,21 @@ impl Inside {
             && let Some((header, record)) = burst.next()
         {
             let (num, length) = (header.qp(), header.length());
+            let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
+            if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
+                let rest = wrs.get(used..).unwrap_or_default();
+                let run = sink.fill(|places| receive_run(&mut burst, num, rest, recent, places));
+                used += run;
+                if run > 0 {
+                    continue;
+                }
+            }
             if !header.is_whole_send()
                 || length > wr.sge.length
                 || !recent.writable(memory, wr.sge, length)
             {
                 break;
             }
-            let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
             // SAFETY: as in `receive_lone`.
             unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
             let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
@@ -276,10 +286,6 @@ impl Inside {
             seen |= header.flags().bits();
             used += 1;
             sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
-            if !burst.is_over() {
-                let rest = wrs.get(used..).unwrap_or_default();
-                used += sink.fill(|places| receive_run(&mut burst, num, rest, recent, places));
-            }
         }
         rq.stash.advance(used as u32);
         link.rx.end_burst(&burst);
@@ -575,8 +581,8 @@ pub(super) fn open_on(
 }
 
 /// Takes plain messages for one queue pair, which is open and has these receives: as many as are
-/// next to each other, lie in the region lately used and have places; how many. By itself, so that
-/// all it looks at stays in registers.
+/// next to each other and have places, while the receives are of one length and lie in the region
+/// lately used; how many. By itself, so that all it looks at stays in registers.
 #[inline(never)]
 fn receive_run(
     burst: &mut Burst,
@@ -585,21 +591,24 @@ fn receive_run(
     recent: &Recent,
     places: &mut [Wc],
 ) -> usize {
-    let like = Header::plain_for(qp);
-    let plain = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
+    let Some(first) = wrs.first().map(|wr| wr.sge) else { return 0 };
+    let Some(starts) = recent.starts(first) else { return 0 };
+    let mut plain = burst.plain(Header::plain_for(qp), first.length);
+    let blank = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
     let mut count = 0;
     for (wr, place) in wrs.iter().zip(places) {
-        let Some((header, record)) = burst.next_plain(like) else { break };
-        let length = header.length();
-        if length > wr.sge.length || !recent.holds(wr.sge, length) {
+        if !wr.sge.is_like(first) || !starts.allow(wr.sge.addr) {
             break;
         }
-        // SAFETY: as in `receive_lone`.
-        unsafe { burst.fetch_plain(length, wr.sge.addr as *mut u8) };
-        burst.consume(record);
-        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..plain };
+        let Some((length, record)) = plain.next() else { break };
+        // SAFETY: as in `receive_lone`: the length is not more than the first one's, which this one
+        // has as well, and so has room in the region.
+        unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
+        plain.consume(record);
+        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         count += 1;
     }
+    burst.end_plain(&plain);
     count
 }
 
