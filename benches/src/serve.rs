@@ -448,6 +448,8 @@ impl Served {
         }
         // A peer that cannot be answered is going down, and `check` says so.
         let _ = out.send_imm(peer, &wire::words(stream.received, stream.wrong), wire::ACK);
+        // A turn may leave the bell to the next one, and another lot's turns may come first.
+        out.flush();
         Verdict::Done
     }
 }

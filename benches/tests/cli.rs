@@ -198,9 +198,12 @@ fn check_latency(document: &Value, sizes: &[u64]) {
         for name in ["p50", "p90", "p99", "p99_9", "p99_99", "max", "mean"] {
             positive(record, &format!("/half_rtt_ns/{name}"));
         }
-        // One for each message, and some for words of credit.
+        // One for each message, and some for words of credit. Where the cores are given to others
+        // in between, a word goes in each pause, and there is one behind every message at most.
         let doorbells = record["doorbells_per_message"].as_f64().unwrap();
-        assert!((1.0..1.1).contains(&doorbells), "{record:#}");
+        let mean = record.pointer("/half_rtt_ns/mean").and_then(Value::as_f64).unwrap();
+        let most = if mean < 20_000.0 { 1.1 } else { 2.1 };
+        assert!((1.0..most).contains(&doorbells), "{record:#}");
     }
 }
 

@@ -184,7 +184,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     ///
     /// Poll comes before admit: a peer is put in the mailbox before it may send, so after a poll
     /// every queue pair it named is known. Flush comes before refill: no reply waits for
-    /// housekeeping.
+    /// housekeeping. Only behind a full poll may bells wait, for [`Config::hold_turns`] turns: who
+    /// stops turning calls [`Outbox::flush`], or turns until a turn finds nothing.
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
         match self.poller.poll_one() {
