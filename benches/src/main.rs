@@ -312,7 +312,7 @@ mod tests {
     fn a_wrong_command_line_is_told_in_one_line() {
         for words in [
             &["doorbell-bench", "latency", "--size", "x"][..],
-            &["doorbell-bench", "rate", "--batch", "33"],
+            &["doorbell-bench", "rate", "--batch", "65"],
             &["doorbell-bench", "latency", "--threads", "--connect", "127.0.0.1"],
             &["doorbell-bench"],
         ] {

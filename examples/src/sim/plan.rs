@@ -178,7 +178,7 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
         refill,
         window,
         window_min: 2,
-        sends: prng.pick(&[128, 200, 4000]),
+        sends: prng.pick(&[256, 400, 4000]),
         hold_turns: prng.range(0, 3) as u32,
         keeps: prng.range(1, 8) as u32,
         requests: prng.range(1, 8) as u32,

@@ -112,7 +112,7 @@ fn peers_that_rest_strand_nothing() {
         refill: 32,
         send_queue: 64,
         signal_every: 32,
-        sends: 128,
+        sends: 256,
         ..CONFIG
     };
     let (mut one, mut two) = (side(&config, false), side(&config, false));
@@ -130,7 +130,7 @@ fn peers_that_rest_strand_nothing() {
             }
         }
         settle(&mut [&mut one, &mut two]);
-        assert!(one.worker.in_flight() <= 64);
+        assert!(one.worker.in_flight() <= 128);
         assert_eq!(two.worker.handler().got.len(), 10 * (n + 1), "peer {n}");
     }
     for peer in &peers {
