@@ -10,7 +10,7 @@ use super::alarm::Alarm;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, RECORD_MAX, SEGMENT,
+    BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT,
 };
 use super::sync::{Ordering, fence};
 use crate::wc::Status;
@@ -215,13 +215,15 @@ impl Tx {
     }
 
     /// Asks for the lines that the next `bytes` will be written to, as its own: the receiver has
-    /// them, and without this each first store to a line waits for it.
+    /// them, and without this each first store to a line waits for it. One line more, since a batch
+    /// ends anywhere in a line: the one behind it is written to first, and the next claim comes too
+    /// late for that.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u32) {
         #[cfg(target_arch = "x86_64")]
         {
             let mut ahead = 0;
-            while ahead < bytes.min(CLAIM_MAX) {
+            while ahead < bytes.min(CLAIM_MAX) + LINE as u32 {
                 let at = self.data.at(self.at + u64::from(ahead));
                 // SAFETY: a prefetch has no effect on memory, and one that the processor does
                 // not know is a no-operation, as is one of an address that is none.
