@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::Fabric;
+use doorbell_cm::{Fabric, run_sleeping};
 use doorbell_engine::large::{Heard, Large};
 use doorbell_engine::provider::{Access, Provider};
 use doorbell_engine::wc::Status;
@@ -25,6 +25,7 @@ cases! {
     trap_5_a_full_send_queue_is_back_pressure
     trap_7_blocks_come_home_when_a_peer_goes
     trap_8_a_submission_wakes_a_worker_that_rests
+    a_worker_sleeps_until_something_comes
     trap_9_the_first_message_brings_its_peer_up
     a_long_message_arrives_whole
     what_was_accepted_arrives_before_the_end
@@ -272,7 +273,7 @@ fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
             let me = thread::current();
             worker.set_waker(Box::new(move || me.unpark()));
             let mut late = 0;
-            worker.run_resting(&stop, 2, || {
+            worker.run_resting(&stop, 2, |_| {
                 let since = Instant::now();
                 thread::park_timeout(REST);
                 late += u32::from(since.elapsed() >= REST);
@@ -293,6 +294,53 @@ fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
     worker.turn();
     let work = &worker.handler().work;
     assert!(work.len() >= 200 && work.is_sorted());
+}
+
+/// CP-6: what comes wakes a worker that sleeps, also if it comes while it is about to; while
+/// nothing comes it does not turn; work and the end wake it as well.
+fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
+    /// Far more than an answer takes; a wake-up that is lost takes twice as long.
+    const LATE: Duration = Duration::from_secs(10);
+    let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
+    let peer = pair.one.worker.handler().up[0];
+    let handle = pair.two.worker.handle();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let Pair { one, two, .. } = &mut pair;
+    let mut late = 0;
+    let turns = thread::scope(|scope| {
+        let sleeping = scope.spawn(|| run_sleeping(&mut two.worker, &stop, 2, 2 * LATE));
+        for number in 0..2000u32 {
+            // Now and then long enough that it sleeps, else any time before.
+            match number % 100 {
+                0 => thread::sleep(Duration::from_millis(2)),
+                n => (0..n * 20).for_each(|_| std::hint::spin_loop()),
+            }
+            let since = Instant::now();
+            while one.worker.outbox().send(peer, &number.to_le_bytes()).is_err() {
+                one.worker.turn();
+            }
+            while one.worker.handler().got.len() <= number as usize && since.elapsed() < LATE {
+                one.worker.turn();
+            }
+            late += u32::from(since.elapsed() >= LATE);
+            if late > 0 {
+                break;
+            }
+        }
+        thread::sleep(Duration::from_millis(50));
+        let before = handle.stats().turns;
+        thread::sleep(Duration::from_millis(100));
+        let turns = handle.stats().turns - before;
+        let since = Instant::now();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(handle.submit(0));
+        sleeping.join().expect("it ends");
+        late += u32::from(since.elapsed() >= LATE);
+        turns
+    });
+    assert_eq!(late, 0, "a wake-up was lost");
+    assert!(turns < 100, "it turned {turns} times while nothing came");
+    assert_eq!(numbers(one.worker.handler()), (0..2000).collect::<Vec<_>>());
 }
 
 fn trap_9_the_first_message_brings_its_peer_up<F: Fabric>(nic: &F) {

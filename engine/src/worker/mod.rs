@@ -57,6 +57,7 @@ use self::mailbox::{Mail, Mailbox};
 use self::peers::PeerState;
 use self::request::Answer;
 use crate::error::{Code, SetupError};
+use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{Access, Caps, Polled, Poller, Provider, Qp, Sharing};
 use crate::room::Take;
 use crate::wc::{Status, Wc};
@@ -341,27 +342,61 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     }
 
     /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: `rest`
-    /// is called in a loop until there is something, and should return when the waker of
-    /// [`Worker::set_waker`] is called, or after a time it chooses, which bounds how late a
-    /// completion is seen. With threads, that is `park_timeout` and `unpark`.
-    pub fn run_resting(&mut self, stop: &AtomicBool, spin: u64, mut rest: impl FnMut()) {
+    /// is called in a loop until there is something. It should return when one of the descriptors
+    /// it is given is readable, for which the device is armed then (CP-6), when the waker of
+    /// [`Worker::set_waker`] is called, or after a time it chooses. That time bounds how late
+    /// `stop` is seen, and a completion where nobody can be woken on the device: there are no
+    /// descriptors then. `doorbell_cm::run_sleeping` does this for threads.
+    pub fn run_resting(
+        &mut self,
+        stop: &AtomicBool,
+        spin: u64,
+        mut rest: impl FnMut(Option<WakeFds>),
+    ) {
         while !stop.load(Ordering::Relaxed) {
-            if self.turn() > 0 || self.idle < spin {
-                continue;
+            if self.turn() == 0 && self.idle >= spin {
+                self.rest_armed(|fds| {
+                    if !stop.load(Ordering::Relaxed) {
+                        rest(fds);
+                    }
+                });
             }
-            // Announce, look again, rest: what is left for the worker from here on wakes it.
-            self.core.mailbox.desk.begin_rest();
-            let left = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
-            if !left && !stop.load(Ordering::Relaxed) {
-                rest();
-            }
-            self.core.mailbox.desk.end_rest();
         }
+    }
+
+    /// One such rest, for who turns by a loop of its own: no longer than to [`Worker::next_timer`],
+    /// if there are timers. `rest` is not called if something is there by now.
+    #[inline(never)]
+    pub fn rest_armed(&mut self, rest: impl FnOnce(Option<WakeFds>)) {
+        // Announce, arm, look again, rest: what comes or is left from here on wakes the worker.
+        self.core.refill(true);
+        self.show();
+        if self.poller.is_broken() {
+            self.core.fail_all(DownReason::Failed(Status::Fatal));
+        }
+        self.core.mailbox.desk.begin_rest();
+        let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
+        // What came before it was armed wakes nobody.
+        let taken = self.turn_whole();
+        let left = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
+        if taken == 0 && !left {
+            rest(fds);
+        }
+        if fds.is_some() {
+            self.poller.woken();
+        }
+        self.core.mailbox.desk.end_rest();
     }
 
     /// What wakes the thread this worker rests on; the first one stays.
     pub fn set_waker(&self, waker: Waker) {
         self.core.mailbox.desk.set_waker(waker);
+    }
+
+    /// What makes the descriptors readable that this worker rests on, for its waker; `None` where
+    /// nobody can be woken on the device.
+    pub fn bell(&self) -> Option<Bell> {
+        self.poller.bell()
     }
 
     /// A handle for other threads.

@@ -60,7 +60,7 @@ fn no_wake_up_is_lost() {
         let resting = scope.spawn(move || {
             let me = thread::current();
             worker.set_waker(Box::new(move || me.unpark()));
-            worker.run_resting(&stopped, 3, thread::park);
+            worker.run_resting(&stopped, 3, |_| thread::park());
             worker.handler().wrong
         });
         for key in 0..ROUNDS {
@@ -92,7 +92,7 @@ fn a_worker_with_work_does_not_rest() {
     let done = one.worker.handler().done.clone();
     let mut rests = Vec::new();
     assert!(handle.submit(0));
-    one.worker.run_resting(&stop, 0, || {
+    one.worker.run_resting(&stop, 0, |_| {
         rests.push(done.load(Ordering::Relaxed));
         stop.store(true, Ordering::Relaxed);
     });
