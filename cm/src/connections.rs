@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use doorbell_engine::error::Code;
 use doorbell_engine::provider::{Qp, QpType};
-use doorbell_engine::worker::Intake;
+use doorbell_engine::worker::{Intake, Retry};
 
-use crate::attr::ConnParam;
+use crate::attr::{ConnParam, IdOption};
 use crate::error::CmError;
 use crate::fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey};
+use crate::state::QpFields;
 use crate::worker_qp;
-
-/// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1). What the
-/// connection manager leaves there would be 655 ms (QP-20).
-pub(crate) const RNR_TIMER_CODE: u8 = 12;
 
 /// A word for a worker that its mailbox had no room for yet.
 enum Word {
@@ -64,6 +61,11 @@ impl<F: Fabric> Connections<F> {
         self.live.len()
     }
 
+    /// What their queue pairs are; without those that their workers have given up already.
+    pub(crate) fn query_qps(&self) -> Vec<QpFields> {
+        self.live.values().filter_map(|connection| connection.id.query_qp().ok()).collect()
+    }
+
     pub(crate) fn ended(&self) -> u64 {
         self.ended
     }
@@ -94,10 +96,12 @@ impl<F: Fabric> Connections<F> {
                 .cure("let the worker turn, or raise Config::peers");
             return Err((id, error));
         }
-        // Every resource the device has, and retries without end while the other side has no
-        // receive posted, since its blocks come back.
-        let param = ConnParam { private_data: &hello, ..ConnParam::default() };
-        if let Err(error) = go(&mut id, &param) {
+        // Every resource the device has.
+        let Retry { rnr_retry, ack_timeout, retry_count, .. } = intake.retry();
+        let param =
+            ConnParam { private_data: &hello, rnr_retry, retry_count, ..ConnParam::default() };
+        let went = id.set_option(IdOption::AckTimeout(ack_timeout));
+        if let Err(error) = went.and_then(|()| go(&mut id, &param)) {
             self.say(intake.clone(), qp_num, Word::Gone);
             return Err((id, error));
         }
@@ -112,7 +116,7 @@ impl<F: Fabric> Connections<F> {
             EventKind::Established => {
                 let connection = self.live.get_mut(&event.key)?;
                 // It fails only where the worker has given the queue pair up already.
-                let _ = connection.id.set_rnr_timer(RNR_TIMER_CODE);
+                let _ = connection.id.set_rnr_timer(connection.intake.retry().rnr_timer);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
                 let data = connection.id.private_data().to_vec();
                 self.say(intake, qp_num, Word::Up(data));

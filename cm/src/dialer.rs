@@ -12,6 +12,7 @@ use crate::connections::{Connections, Outcome, run};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric, IdKey, Rejection};
 use crate::redial::{Backoff, Kept};
+use crate::state::QpFields;
 
 /// Connects workers to listeners, and looks after the connections.
 pub struct Dialer<F: Fabric> {
@@ -35,6 +36,12 @@ impl<F: Fabric> Dialer<F> {
     /// The device.
     pub fn nic(&self) -> &F {
         &self.fabric
+    }
+
+    /// What the queue pairs of its connections are, as the device says (`ibv_query_qp`): timers and
+    /// tries among it. In no order, and without those that have failed.
+    pub fn query_qps(&self) -> Vec<QpFields> {
+        self.connections.query_qps()
     }
 
     /// Connections there are now.

@@ -11,6 +11,7 @@ use crate::attr::PortSpace;
 use crate::connections::{Connections, run};
 use crate::error::CmError;
 use crate::fabric::{CmId, EventKind, Fabric};
+use crate::state::QpFields;
 
 /// Accepts connections and deals them out to workers in turn.
 pub struct Listener<F: Fabric> {
@@ -56,6 +57,12 @@ impl<F: Fabric> Listener<F> {
     /// Adds a worker to those that get connections.
     pub fn feed(&mut self, intake: Intake<F>) {
         self.intakes.push(intake);
+    }
+
+    /// What the queue pairs of its connections are, as the device says (`ibv_query_qp`): timers and
+    /// tries among it. In no order, and without those that have failed.
+    pub fn query_qps(&self) -> Vec<QpFields> {
+        self.connections.query_qps()
     }
 
     /// Connections there are now.

@@ -137,6 +137,8 @@ pub(super) struct Core {
     /// What this side asks for, until the listener has room.
     pub(super) knock: Option<Message>,
     pub(super) rnr_retry: u8,
+    /// The code that the queue pair's timer was set to.
+    pub(super) rnr_timer: u8,
     pub(super) depths: Depths,
     /// What wakes the domain of the peer that asks.
     pub(super) peer_bell: Option<OwnedFd>,
@@ -193,6 +195,7 @@ impl End {
             request: None,
             knock: None,
             rnr_retry: 7,
+            rnr_timer: RNR_TIMER_DEFAULT,
             depths: Depths::default(),
             peer_bell: None,
             peer: None,
@@ -504,6 +507,7 @@ impl Core {
         let up = state == QpState::Rts;
         QpFields {
             state: Some(state),
+            min_rnr_timer: up.then_some(self.rnr_timer),
             timeout: up.then_some(self.options.ack_timeout),
             max_rd_atomic: up.then_some(self.depths.initiator),
             max_dest_rd_atomic: up.then_some(self.depths.responder),

@@ -574,11 +574,12 @@ impl CmId<SoftDevice> for SoftId {
         let asked = || format!("set min_rnr_timer to code {code}");
         let time = rnr_timer_ns(code)
             .ok_or_else(|| CmError::new(Code::Invalid, asked(), "codes are 0 to 31 (RC-1)"))?;
-        let core = self.end.lock();
+        let mut core = self.end.lock();
         match (core.state, &core.qp) {
             (State::Established | State::Replied, Some(qp)) => qp.set_rnr_timer(time),
             (state, _) => return Err(wrong_state(&asked(), state, "connected")),
         }
+        core.rnr_timer = code;
         Ok(())
     }
 

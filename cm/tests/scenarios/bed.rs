@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::{Device, Dialer, Fabric, Listener, Program};
+use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields};
 use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
 
 /// Nothing here takes as long, on an emulated machine either; what would hang fails instead.
@@ -130,6 +130,11 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
             dialing.join().expect("it ends").expect("connected");
         });
         Pair { dialer, listener, one, two }
+    }
+
+    /// What the device says of the queue pairs of both control planes.
+    pub(crate) fn query_qps(&self) -> [Vec<QpFields>; 2] {
+        [self.dialer.query_qps(), self.listener.query_qps()]
     }
 
     /// The connections' ids go, and the workers are left with their queue pairs.

@@ -4,12 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::{Fabric, run_sleeping};
+use doorbell_cm::{Fabric, QpFields, run_sleeping};
 use doorbell_engine::large::{Heard, Large};
 use doorbell_engine::provider::{Access, Provider};
 use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{
-    Config, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, SendError, Token,
+    Config, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Retry, SendError, Token,
     Verdict,
 };
 
@@ -22,6 +22,7 @@ cases! {
     trap_3_a_flood_stops_at_its_window_and_starves_nobody
     trap_3_many_peers_that_rest_share_few_receives
     trap_4_a_slow_receiver_costs_no_retry_of_a_second
+    trap_4_timers_and_tries_are_those_of_the_configuration
     trap_5_a_full_send_queue_is_back_pressure
     trap_7_blocks_come_home_when_a_peer_goes
     trap_8_a_submission_wakes_a_worker_that_rests
@@ -219,6 +220,27 @@ fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
     // The connection manager's own timer is 655 ms: every few messages would wait so long, on a
     // device that waits for it (soft takes a message as soon as there is a receive).
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+}
+
+/// QP-20, QP-21, CM-16: what the connection manager would leave is 655 ms, and 2.1 s.
+fn trap_4_timers_and_tries_are_those_of_the_configuration<F: Fabric>(nic: &F) {
+    let other = Retry { rnr_timer: 9, rnr_retry: 5, ack_timeout: 15, retry_count: 3 };
+    for retry in [Retry::DEFAULT, other] {
+        let config = Config { retry, ..CONFIG };
+        let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 2);
+        let set = |qp: &QpFields| {
+            // On soft nothing is lost on the way, and who receives counts the tries.
+            let counts = nic.caps().device != "soft0";
+            let tries = (qp.rnr_retry, qp.retry_cnt);
+            (qp.min_rnr_timer, qp.timeout) == (Some(retry.rnr_timer), Some(retry.ack_timeout))
+                && (!counts || tries == (Some(retry.rnr_retry), Some(retry.retry_count)))
+        };
+        // The side that was dialed sets the timer when it hears that the connection is up.
+        pair.until("all are set", |pair| {
+            pair.tend();
+            pair.query_qps().iter().all(|side| side.len() == 2 && side.iter().all(set))
+        });
+    }
 }
 
 fn trap_5_a_full_send_queue_is_back_pressure<F: Fabric>(nic: &F) {

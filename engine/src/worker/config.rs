@@ -80,6 +80,38 @@ pub struct Config {
     pub thread_domain: bool,
     /// Turns after which a failed peer is given up although its completions did not all come.
     pub drain_turns: u64,
+    /// How its connections try again what has no answer.
+    pub retry: Retry,
+}
+
+/// How a connection tries again what has no answer: both queue pairs are told when it comes up. A
+/// lost packet costs the first wait, a peer that is gone all of them together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Wait between the peer's tries while this side has no receive posted: 0 to 31, a code of the
+    /// table in RC-1; 12 is 0.64 ms. What the connection manager leaves is 0, which is 655 ms
+    /// (QP-20, QP-21).
+    pub rnr_timer: u8,
+    /// Such tries of the peer; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
+    /// 16 is 0.27 s. What the connection manager takes is 19 and more, 2.1 s (QP-20).
+    pub ack_timeout: u8,
+    /// Tries after the first, 0 to 7; both sides take the one of the side that dials.
+    pub retry_count: u8,
+}
+
+impl Retry {
+    /// A peer that is gone is given up after two seconds; one without receives never, since they
+    /// come back.
+    pub const DEFAULT: Retry =
+        Retry { rnr_timer: 12, rnr_retry: 7, ack_timeout: 16, retry_count: 7 };
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry::DEFAULT
+    }
 }
 
 impl Config {
@@ -107,6 +139,7 @@ impl Config {
         ways: 64,
         thread_domain: true,
         drain_turns: 1 << 24,
+        retry: Retry::DEFAULT,
     };
 
     /// As many blocks as there is room for in `bytes` of memory for each worker, as a placement
@@ -176,6 +209,7 @@ impl Config {
     /// # Errors
     /// `Invalid`, naming the number and what it may be.
     pub fn check(&self) -> Result<(), SetupError> {
+        let retry = self.retry;
         let rules = [
             (self.peers >= 1 && self.peers <= 1 << 16, "peers", self.peers, "1 to 65536"),
             (
@@ -242,6 +276,10 @@ impl Config {
                 self.datagram_bytes,
                 "1 to 65536, and no more than block_bytes",
             ),
+            (retry.rnr_timer <= 31, "retry.rnr_timer", retry.rnr_timer.into(), "at most 31"),
+            (retry.rnr_retry <= 7, "retry.rnr_retry", retry.rnr_retry.into(), "at most 7"),
+            (retry.ack_timeout <= 31, "retry.ack_timeout", retry.ack_timeout.into(), "at most 31"),
+            (retry.retry_count <= 7, "retry.retry_count", retry.retry_count.into(), "at most 7"),
         ];
         for (holds, name, value, may) in rules {
             if !holds {
@@ -289,6 +327,10 @@ mod tests {
             Config { window_min: 1, ..good },
             Config { window_min: 129, ..good },
             Config { sends: 255, ..good },
+            Config { retry: Retry { rnr_timer: 32, ..Retry::DEFAULT }, ..good },
+            Config { retry: Retry { rnr_retry: 8, ..Retry::DEFAULT }, ..good },
+            Config { retry: Retry { ack_timeout: 32, ..Retry::DEFAULT }, ..good },
+            Config { retry: Retry { retry_count: 8, ..Retry::DEFAULT }, ..good },
             Config { keeps: 1 << 17, ..good },
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },

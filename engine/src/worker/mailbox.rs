@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
+use super::config::Retry;
 use super::credit::{HELLO_BYTES, Seat, Words};
 use super::domain::Domain;
 use super::handle::Desk;
@@ -102,6 +103,7 @@ pub struct Intake<P: Provider> {
     pub(super) words: Arc<Words<P>>,
     /// Of queue pairs for peers, and of the one for datagrams.
     pub(super) caps: [QpCaps; 2],
+    pub(super) retry: Retry,
     pub(super) domain: Domain<P>,
 }
 
@@ -113,6 +115,7 @@ impl<P: Provider> Clone for Intake<P> {
             shared: self.shared.clone(),
             words: self.words.clone(),
             caps: self.caps,
+            retry: self.retry,
             domain: self.domain.clone(),
         }
     }
@@ -154,6 +157,11 @@ impl<P: Provider> Intake<P> {
     /// Capacities its queue pairs are made with.
     pub fn qp_caps(&self) -> QpCaps {
         self.caps[0]
+    }
+
+    /// How its connections try again.
+    pub fn retry(&self) -> Retry {
+        self.retry
     }
 
     /// Capacities of its queue pair for datagrams, which has no shared receive queue; no receives:

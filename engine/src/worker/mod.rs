@@ -36,7 +36,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, SEND_BATCH};
+pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, Retry, SEND_BATCH};
 pub use self::credit::{HELLO_BYTES, Seat};
 pub use self::datagram::{Datagram, WayId};
 pub use self::handle::{Handle, Waker};
@@ -162,7 +162,15 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let mut core = Core::new(mailbox.clone(), shared.clone(), memory, datagrams, config);
         core.message_max = nic.caps().message_max;
         let caps = [config.qp_caps(), config.datagram_caps()];
-        let intake = Intake { mailbox, cq, shared: shared.clone(), words, caps, domain };
+        let intake = Intake {
+            mailbox,
+            cq,
+            shared: shared.clone(),
+            words,
+            caps,
+            retry: config.retry,
+            domain,
+        };
         let wcs = vec![Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
         let worker = Worker {

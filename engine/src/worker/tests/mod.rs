@@ -49,6 +49,7 @@ const CONFIG: Config = Config {
     datagram_bytes: 256,
     ways: 0,
     thread_domain: true,
+    retry: Retry::DEFAULT,
 };
 
 /// Records everything, echoes if told to.
