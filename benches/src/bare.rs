@@ -26,9 +26,6 @@ const RECV: u64 = 1 << 63;
 const HELD: u64 = 1 << 62;
 const BLOCK_SHIFT: u32 = 40;
 
-/// Wait between a peer's tries while this side has no receive posted: 0.64 ms (RC-1).
-const RNR_TIMER_CODE: u8 = 12;
-
 /// Receives go back in lists of that many at most.
 const REFILL: usize = Config::DEFAULT.refill as usize;
 
@@ -196,7 +193,7 @@ impl<F: Fabric> Parts<F> {
         patience: Option<Duration>,
     ) -> Result<Bare<F>, Failure> {
         let Parts { qp, srq, poller, blocks, out } = self;
-        id.set_rnr_timer(RNR_TIMER_CODE)?;
+        id.set_rnr_timer(Config::DEFAULT.retry.rnr_timer)?;
         if (qp.caps().inline as usize) < wire::WORD_BYTES {
             return Err(Failure::new("the device sends nothing inline; this test needs 16 bytes"));
         }

@@ -18,6 +18,7 @@ use crate::wait::readable;
 /// A sleep and its end are system calls on both sides, some microseconds of latency: `spin` is
 /// for how many turns, of some ten nanoseconds, a thread would rather burn than pay them.
 ///
+/// A worker that has a waker already keeps it; to wake this sleep, it must ring [`Worker::bell`].
 /// Nobody tells a worker the time here: one with timers has a loop of its caller's own, with
 /// [`Worker::rest_armed`] in it.
 pub fn run_sleeping<P: Provider, H: Handler<P>>(

@@ -338,7 +338,9 @@ fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
                 n => (0..n * 20).for_each(|_| std::hint::spin_loop()),
             }
             let since = Instant::now();
-            while one.worker.outbox().send(peer, &number.to_le_bytes()).is_err() {
+            while one.worker.outbox().send(peer, &number.to_le_bytes()).is_err()
+                && since.elapsed() < LATE
+            {
                 one.worker.turn();
             }
             while one.worker.handler().got.len() <= number as usize && since.elapsed() < LATE {

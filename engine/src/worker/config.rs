@@ -85,7 +85,8 @@ pub struct Config {
 }
 
 /// How a connection tries again what has no answer: both queue pairs are told when it comes up. A
-/// lost packet costs the first wait, a peer that is gone all of them together.
+/// lost packet costs the first wait, a peer that is gone all of them together. On soft nothing is
+/// lost on the way, and a peer that is gone is noticed otherwise: only the first two matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Wait between the peer's tries while this side has no receive posted: 0 to 31, a code of the

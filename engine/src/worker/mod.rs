@@ -379,9 +379,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         // Announce, arm, look again, rest: what comes or is left from here on wakes the worker.
         self.core.refill(true);
         self.show();
-        if self.poller.is_broken() {
-            self.core.fail_all(DownReason::Failed(Status::Fatal));
-        }
+        self.see_health();
         self.core.mailbox.desk.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
         // What came before it was armed wakes nobody.
@@ -490,6 +488,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.kept.len()
     }
 
+    /// A completion queue that gives nothing more ends all peers.
+    fn see_health(&mut self) {
+        if self.poller.is_broken() {
+            self.core.fail_all(DownReason::Failed(Status::Fatal));
+        }
+    }
+
     #[inline(always)]
     fn rest(&mut self) {
         self.idle += 1;
@@ -500,8 +505,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if self.idle == SETTLE_IDLE_TURNS {
             self.core.settle_credits();
         }
-        if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) && self.poller.is_broken() {
-            self.core.fail_all(DownReason::Failed(Status::Fatal));
+        if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
+            self.see_health();
         }
         self.handler.on_idle(&mut Outbox { core: &mut self.core });
     }
