@@ -378,14 +378,19 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     pub fn rest_armed(&mut self, rest: impl FnOnce(Option<WakeFds>)) {
         // Announce, arm, look again, rest: what comes or is left from here on wakes the worker.
         self.core.refill(true);
+        self.core.settle_credits();
+        self.settled = false;
         self.show();
         self.see_health();
+        let stalls = self.core.stats.credit_stalls;
         self.core.mailbox.desk.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
         // What came before it was armed wakes nobody.
         let taken = self.turn_whole();
         let left = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
-        if taken == 0 && !left {
+        // Credit comes without a completion: who waits for it, or for turns, stays awake.
+        let waits = self.core.stats.credit_stalls != stalls || !self.core.is_settled();
+        if taken == 0 && !left && !waits {
             rest(fds);
         }
         if fds.is_some() {
