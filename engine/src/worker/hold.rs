@@ -21,9 +21,10 @@ use super::config::SEND_BATCH;
 use super::core::Core;
 use super::handler::PeerId;
 use super::peers::{Peer, PeerState};
+use super::send::op_of;
 use crate::provider::{Provider, Qp};
 use crate::room::Room;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{SendFlags, SendWr, Sge};
 
 impl<P: Provider> Peer<P> {
     /// Hands an inline message of a burst to the device: how many may follow. `None`: nothing was
@@ -106,13 +107,13 @@ impl<P: Provider> Core<P> {
     pub(super) fn hold_copy<const NOW: bool>(
         &mut self,
         id: PeerId,
-        op: SendOp,
+        imm: Option<u32>,
         bytes: &[u8],
     ) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         self.peers.at(id.slot).is_some_and(|peer| current(peer))
             && bytes.len() <= self.inline_max as usize
-            && self.hold::<true, NOW>(id.slot, op, Sge::inline(bytes))
+            && self.hold::<true, NOW>(id.slot, imm, Sge::inline(bytes))
     }
 
     /// Hands an inline message to a device that rings for it now or later. False: nothing was done,
@@ -121,7 +122,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn hold<const FRESH: bool, const NOW: bool>(
         &mut self,
         slot: u32,
-        op: SendOp,
+        imm: Option<u32>,
         sge: Sge,
     ) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
@@ -133,7 +134,7 @@ impl<P: Provider> Core<P> {
         flags.set(SendFlags::SIGNALED, signals);
         let wr_id = peer.next_number();
         let Some(qp) = &mut peer.qp else { return false };
-        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
         // SAFETY: the payload is inline. The worker's thread is the one that polls.
         if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
             return false;

@@ -8,7 +8,7 @@ use super::request::{RegionId, Request};
 use super::timers::TimerId;
 use crate::error::SetupError;
 use crate::provider::{AddressVector, Provider};
-use crate::wr::{Remote, SendOp};
+use crate::wr::Remote;
 
 /// Sends of one worker. They gather per peer and go out with one doorbell: when a batch is full,
 /// and at the end of the turn.
@@ -52,7 +52,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_copy(peer, SendOp::Send, bytes)
+        self.core.send_copy(peer, None, bytes)
     }
 
     /// Sends a copy of `bytes` with immediate data.
@@ -61,7 +61,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_imm(&mut self, peer: PeerId, bytes: &[u8], imm: u32) -> Result<(), SendError> {
-        self.core.send_copy(peer, SendOp::SendWithImm(imm), bytes)
+        self.core.send_copy(peer, Some(imm), bytes)
     }
 
     /// Sends a copy of `bytes` now, with a doorbell of its own, after what waits for that peer: for
@@ -71,7 +71,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_now(peer, SendOp::Send, bytes)
+        self.core.send_now(peer, None, bytes)
     }
 
     /// Takes a request: a send from registered memory without a copy, or something one-sided.

@@ -42,11 +42,9 @@ impl<P: Provider> Core<P> {
             && match self.eager {
                 true => {
                     self.eager = false;
-                    self.hold::<false, true>(slot, SendOp::Send, sge)
+                    self.hold::<false, true>(slot, None, sge)
                 }
-                false => {
-                    self.burst(slot, sge) || self.hold::<false, false>(slot, SendOp::Send, sge)
-                }
+                false => self.burst(slot, sge) || self.hold::<false, false>(slot, None, sge),
             };
         if goes {
             // The payload is out of the block already.

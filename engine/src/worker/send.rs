@@ -66,6 +66,17 @@ impl Batch {
     }
 }
 
+/// A message with that immediate data, or none. Made where it is posted: an operation is some words
+/// that are written apart, and a copy of it by wider loads, a moment later, waits until the stores
+/// have left, behind those to lines that the peer has.
+#[inline(always)]
+pub(super) fn op_of(imm: Option<u32>) -> SendOp {
+    match imm {
+        None => SendOp::Send,
+        Some(imm) => SendOp::SendWithImm(imm),
+    }
+}
+
 /// Whether a peer takes a message more.
 pub(super) enum Lane<'a, P: Provider> {
     /// It does, into this batch.
@@ -108,38 +119,38 @@ impl<P: Provider> Core<P> {
     pub(super) fn send_copy(
         &mut self,
         id: PeerId,
-        op: SendOp,
+        imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && op == SendOp::Send && self.burst_copy(id, bytes) {
+        if P::Qp::HOLDS && imm.is_none() && self.burst_copy(id, bytes) {
             return Ok(());
         }
-        self.send_first(id, op, bytes)
+        self.send_first(id, imm, bytes)
     }
 
     /// Sends what is not of a burst. The first send after messages is likely to be an answer: it
     /// rings at once. More of them gather behind it.
     #[inline(never)]
-    fn send_first(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
+    fn send_first(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
         if P::Qp::HOLDS {
             if self.flying >= self.crowd && !self.unrung.is_empty() {
                 // Bursts may be what is in the way.
                 self.ring_all_held();
             }
             self.end_burst(id.slot);
-            if core::mem::take(&mut self.eager) && self.hold_copy::<true>(id, op, bytes) {
+            if core::mem::take(&mut self.eager) && self.hold_copy::<true>(id, imm, bytes) {
                 return Ok(());
             }
-            if self.hold_copy::<false>(id, op, bytes) {
+            if self.hold_copy::<false>(id, imm, bytes) {
                 return Ok(());
             }
         }
-        self.send_staged(id, op, bytes)
+        self.send_staged(id, imm, bytes)
     }
 
     #[inline(never)]
-    fn send_staged(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<false>(id, op, bytes) {
+    fn send_staged(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<false>(id, imm, bytes) {
             return Ok(());
         }
         match self.peers.get(id) {
@@ -157,10 +168,10 @@ impl<P: Provider> Core<P> {
             Lane::Closed => return Err(SendError::NotConnected),
         };
         if bytes.len() > batch.inline_max {
-            return self.send_block(id.slot, op, bytes);
+            return self.send_block(id.slot, op_of(imm), bytes);
         }
         let Some(sge) = batch.stage(bytes) else { return Err(SendError::TooLong) };
-        let full = add(peer, batch, (op, SendFlags::INLINE), sge, NO_BLOCK);
+        let full = add(peer, batch, (op_of(imm), SendFlags::INLINE), sge, NO_BLOCK);
         if full {
             self.ring_full(id.slot);
         }
@@ -172,29 +183,35 @@ impl<P: Provider> Core<P> {
     pub(super) fn send_now(
         &mut self,
         id: PeerId,
-        op: SendOp,
+        imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.hold_copy::<true>(id, op, bytes) {
+        if P::Qp::HOLDS && self.hold_copy::<true>(id, imm, bytes) {
             return Ok(());
         }
-        self.send_now_slow(id, op, bytes)
+        self.send_now_slow(id, imm, bytes)
     }
 
     #[inline(never)]
-    fn send_now_slow(&mut self, id: PeerId, op: SendOp, bytes: &[u8]) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<true>(id, op, bytes) {
+    fn send_now_slow(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<true>(id, imm, bytes) {
             return Ok(());
         }
         if bytes.len() <= self.inline_max as usize
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
             let sge = Sge::inline(bytes);
-            if self.post_now::<true>(id.slot, (op, SendFlags::INLINE), sge, NO_BLOCK) {
+            let what = (op_of(imm), SendFlags::INLINE);
+            if self.post_now::<true>(id.slot, what, sge, NO_BLOCK) {
                 return Ok(());
             }
         }
-        self.send_copy(id, op, bytes)?;
+        self.send_copy(id, imm, bytes)?;
         self.flush();
         Ok(())
     }
