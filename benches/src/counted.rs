@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 
+use arrayvec::ArrayVec;
 use doorbell_cm::Fabric;
 use doorbell_engine::wr::SendOp;
 use serde::{Deserialize, Serialize};
@@ -223,9 +224,9 @@ impl<F: Fabric> Pair for WorkerPair<'_, F> {
 
     #[inline(always)]
     fn send_batch(&mut self, payloads: &[u8], size: usize) -> Result<(), Failure> {
-        for payload in payloads.chunks_exact(size) {
-            self.session.try_send(payload, false)?;
-        }
+        let list: ArrayVec<_, { BATCH as usize }> = payloads.chunks_exact(size).collect();
+        let peer = self.session.worker.handler().peers[0];
+        self.session.send_list(peer, &list)?;
         self.session.worker.outbox().flush();
         Ok(())
     }

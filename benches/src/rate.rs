@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use doorbell_cm::Fabric;
-use doorbell_engine::worker::PeerId;
+use doorbell_engine::worker::{PeerId, SEND_BATCH};
 
 use crate::error::Failure;
 use crate::piece::Piece;
@@ -23,7 +24,8 @@ pub(crate) fn measure<F: Fabric>(
     time: Duration,
 ) -> Result<Piece, Failure> {
     let peers = session.worker.handler().peers[..qps].to_vec();
-    let mut streams = Streams { peers, sent: vec![0; qps], payload: wire::filled(size), batch };
+    let payloads = wire::filled(size).repeat(batch as usize);
+    let mut streams = Streams { peers, sent: vec![0; qps], size, payloads, batch };
     streams.send_for(session, time / 5)?;
     let (_, early) = session.settle(wire::MARK)?;
     streams.sent.fill(0);
@@ -44,7 +46,9 @@ struct Streams {
     peers: Vec<PeerId>,
     /// Messages sent to each.
     sent: Vec<u64>,
-    payload: Vec<u8>,
+    size: usize,
+    /// Those of a batch, one behind the other.
+    payloads: Vec<u8>,
     /// Messages to a doorbell.
     batch: u32,
 }
@@ -58,20 +62,18 @@ impl Streams {
         let start = Instant::now();
         let (mut to, mut unpolled, mut unlooked) = (0, 0, 0);
         loop {
-            let (peer, mut number) = (self.peers[to], self.sent[to]);
+            let (peer, number) = (self.peers[to], self.sent[to]);
+            self.stamp(number);
             if self.batch == 1 {
-                wire::stamp(&mut self.payload, number);
-                session.send_now(peer, &self.payload)?;
-                number += 1;
+                session.send_now(peer, &self.payloads)?;
             } else {
-                for _ in 0..self.batch {
-                    wire::stamp(&mut self.payload, number);
-                    session.send(peer, &self.payload)?;
-                    number += 1;
+                for part in self.payloads.chunks(SEND_BATCH * self.size) {
+                    let list: ArrayVec<_, SEND_BATCH> = part.chunks_exact(self.size).collect();
+                    session.send_list(peer, &list)?;
                 }
                 session.worker.outbox().flush();
             }
-            self.sent[to] = number;
+            self.sent[to] = number + u64::from(self.batch);
             to = if to + 1 == self.peers.len() { 0 } else { to + 1 };
             unpolled += self.batch;
             if unpolled >= POLL_EVERY {
@@ -85,6 +87,14 @@ impl Streams {
                     }
                 }
             }
+        }
+    }
+
+    /// The next batch carries the numbers from that one on.
+    #[inline(always)]
+    fn stamp(&mut self, first: u64) {
+        for (payload, number) in self.payloads.chunks_exact_mut(self.size).zip(first..) {
+            wire::stamp(payload, number);
         }
     }
 }

@@ -347,6 +347,19 @@ impl<F: Fabric, O: Order> Session<F, O> {
         }
     }
 
+    /// Sends a list of messages with the next flush; turns while there is no room.
+    #[inline(always)]
+    pub(crate) fn send_list(&mut self, peer: PeerId, mut list: &[&[u8]]) -> Result<(), Failure> {
+        while let Err(error) = self.worker.outbox().send_list(peer, list) {
+            if !is_pressure(error.cause) {
+                return Err(self.refused(error.cause));
+            }
+            list = &list[error.accepted..];
+            self.turn()?;
+        }
+        Ok(())
+    }
+
     #[cold]
     #[inline(never)]
     fn refused(&mut self, error: SendError) -> Failure {

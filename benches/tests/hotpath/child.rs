@@ -21,6 +21,8 @@ use crate::count::allocations;
 use crate::seal::{leave, seal};
 use crate::task::{MARK, Path, Plant, Role, SIZES, STREAM_BATCH, Side, Task};
 
+const BATCH: usize = STREAM_BATCH as usize;
+
 /// Few receives, so that they are refilled all the time.
 pub(crate) const CONFIG: Config = Config {
     peers: 1,
@@ -136,7 +138,8 @@ fn call(task: Task, addr: SocketAddr) {
     while worker.handler().peer.is_none() {
         worker.turn();
     }
-    let mut caller = Caller { peer: worker.handler().peer.unwrap(), payload: [0; SIZES[3]] };
+    let mut caller =
+        Caller { peer: worker.handler().peer.unwrap(), payloads: [[0; SIZES[3]]; BATCH] };
     let [warm, count] = task.counts();
     caller.call(&mut worker, task.path, warm);
     sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
@@ -180,7 +183,7 @@ fn sealed(
 /// What the caller sends with.
 struct Caller {
     peer: PeerId,
-    payload: [u8; SIZES[3]],
+    payloads: [[u8; SIZES[3]]; BATCH],
 }
 
 impl Caller {
@@ -213,23 +216,33 @@ impl Caller {
     }
 
     fn stream(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize, count: u64) {
-        for _ in 0..count / STREAM_BATCH {
+        for number in 0..count / STREAM_BATCH {
             while u64::from(worker.outbox().room(self.peer)) < STREAM_BATCH {
                 worker.turn();
             }
-            for _ in 0..STREAM_BATCH {
-                self.send(worker, size);
+            // One by one, or as a list.
+            if number % 2 == 0 {
+                (0..STREAM_BATCH).for_each(|_| self.send(worker, size));
+            } else {
+                (0..BATCH).for_each(|n| self.stamp(worker, n));
+                let list = self.payloads.each_ref().map(|payload| &payload[..size]);
+                worker.outbox().send_list(self.peer, &list).unwrap();
             }
             worker.outbox().flush();
         }
     }
 
     fn send(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize) {
+        self.stamp(worker, 0);
+        worker.outbox().send(self.peer, &self.payloads[0][..size]).unwrap();
+    }
+
+    /// Writes the next message.
+    fn stamp(&mut self, worker: &mut Worker<SoftDevice, Hands>, n: usize) {
         let hands = worker.handler();
-        self.payload[..8].copy_from_slice(&hands.messages.to_le_bytes());
+        self.payloads[n][..8].copy_from_slice(&hands.messages.to_le_bytes());
         hands.messages += 1;
         hands.spring();
-        worker.outbox().send(self.peer, &self.payload[..size]).unwrap();
     }
 }
 

@@ -529,6 +529,19 @@ pub trait Qp {
         false
     }
 
+    /// Posts inline SENDs without a doorbell, which ask for nothing and whose numbers follow the
+    /// first one's: how many were taken. It ends before one that is longer than goes inline, or
+    /// cannot simply go, as for [`Qp::hold`].
+    ///
+    /// # Safety
+    /// As for [`Qp::post`].
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a part of the contract of `post`")]
+    unsafe fn hold_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+        let _ = (first, list);
+        0
+    }
+
     /// Posts one inline SEND with a doorbell of its own. False: nothing was done, as for
     /// [`Qp::hold`].
     ///

@@ -86,6 +86,36 @@ impl<P: Provider> Core<P> {
         }
     }
 
+    /// Hands the first of a list of messages to a device that rings for them later: as many as need
+    /// no other look, and none of which is due to ask for a completion. How many went.
+    #[inline(never)]
+    pub(super) fn hold_list(&mut self, id: PeerId, list: &[&[u8]]) -> usize {
+        self.end_burst(id.slot);
+        let free = self.crowd.saturating_sub(self.flying);
+        let Some(peer) = self.peers.at(id.slot) else { return 0 };
+        if peer.generation != id.generation {
+            return 0;
+        }
+        let most = peer.silent_room().min(free).min(SEND_BATCH as u32 - peer.unrung);
+        let list = list.get(..most as usize).unwrap_or(list);
+        let number = peer.next_number();
+        let Some(qp) = &mut peer.qp else { return 0 };
+        // SAFETY: inline payloads. The worker's thread is the one that polls.
+        let count = unsafe { qp.hold_list(number, list) };
+        peer.pushed = peer.pushed.wrapping_add(count as u32);
+        peer.unrung += count as u32;
+        self.flying += count as u32;
+        let (full, new) = (peer.unrung >= SEND_BATCH as u32, count > 0 && !peer.listed);
+        if new {
+            peer.listed = true;
+            self.unrung.put(id.slot);
+        }
+        if full {
+            self.ring_held(id.slot);
+        }
+        count
+    }
+
     /// Ends the burst of a peer, if there is one: something else is about to be sent or to happen.
     #[inline(always)]
     pub(super) fn end_burst(&mut self, slot: u32) {

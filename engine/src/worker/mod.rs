@@ -43,7 +43,7 @@ pub use self::handle::{Handle, Waker};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
-pub use self::outbox::{Outbox, SendError};
+pub use self::outbox::{ListError, Outbox, SendError};
 pub use self::request::{PIECES_MAX, Piece, RegionId, Request};
 pub use self::shared::SharedRecv;
 pub use self::stats::Stats;

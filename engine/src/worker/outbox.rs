@@ -45,6 +45,17 @@ pub enum SendError {
     TooLong,
 }
 
+/// A list of messages that was taken in part: those before the first that was not. Nothing behind
+/// it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{accepted} messages of the list were taken, and not the next: {cause}")]
+pub struct ListError {
+    /// How many were taken; they go as if the list had been so long.
+    pub accepted: usize,
+    /// Why the next was not.
+    pub cause: SendError,
+}
+
 impl<P: Provider> Outbox<'_, P> {
     /// Sends a copy of `bytes`, at most a block long.
     ///
@@ -53,6 +64,17 @@ impl<P: Provider> Outbox<'_, P> {
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         self.core.send_copy(peer, None, bytes)
+    }
+
+    /// Sends copies of several messages, in order, as so many calls of [`Outbox::send`] do; but
+    /// what is the same for all of them is looked up once. For who has them at hand, the way with
+    /// the least work for each.
+    ///
+    /// # Errors
+    /// See [`ListError`]; what back-pressure left over may be tried again.
+    #[inline(always)]
+    pub fn send_list(&mut self, peer: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
+        self.core.send_list(peer, list)
     }
 
     /// Sends a copy of `bytes` with immediate data.

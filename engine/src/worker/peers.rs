@@ -149,14 +149,22 @@ impl<P: Provider> Peer<P> {
         self.name | u64::from(self.pushed & INDEX_MASK)
     }
 
+    /// How many fresh messages may go the short way before one that is due to ask for a completion,
+    /// with numbers that follow each other.
+    #[inline(always)]
+    pub(super) fn silent_room(&self) -> u32 {
+        let spare = 1;
+        let room = (self.gate.wrapping_sub(self.pushed) as i32).saturating_sub(spare).max(0);
+        let silent = self.signal_at.wrapping_sub(self.pushed);
+        let numbers = INDEX_MASK + 1 - (self.pushed & INDEX_MASK);
+        silent.min(room as u32).min(numbers)
+    }
+
     /// Begins a burst behind a message for which the gate was open: how many may follow it, at most
     /// `most`, without another look. That is until one is due to ask for a completion, or there is
     /// no room or credit.
     pub(super) fn begin_burst(&mut self, most: u32) -> u32 {
-        let spare = 1;
-        let room = (self.gate.wrapping_sub(self.pushed) as i32).saturating_sub(spare).max(0);
-        let silent = self.signal_at.wrapping_sub(self.pushed);
-        self.burst = most.min(room as u32).min(silent);
+        self.burst = most.min(self.silent_room());
         if self.burst > 0 {
             self.unrung += self.burst;
             self.gate = self.pushed;

@@ -10,7 +10,7 @@ use super::config::SEND_BATCH;
 use super::core::Core;
 use super::handler::{DownReason, PeerId};
 use super::number;
-use super::outbox::SendError;
+use super::outbox::{ListError, SendError};
 use super::peers::{NO_BLOCK, Peer, PeerState, SEND_BLOCK};
 use crate::provider::{Provider, Qp, Region};
 use crate::room::Room;
@@ -126,6 +126,26 @@ impl<P: Provider> Core<P> {
             return Ok(());
         }
         self.send_first(id, imm, bytes)
+    }
+
+    /// Sends copies of a list of messages: as many as can at a time straight to a device that rings
+    /// for them later, the others one by one.
+    #[inline(always)]
+    pub(super) fn send_list(&mut self, id: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
+        let mut accepted = 0;
+        while let Some((first, _)) = list.get(accepted..).and_then(<[_]>::split_first) {
+            let run = match P::Qp::HOLDS && !self.eager {
+                true => self.hold_list(id, list.get(accepted..).unwrap_or_default()),
+                false => 0,
+            };
+            accepted += run;
+            if run == 0 {
+                let one = self.send_first(id, None, first);
+                one.map_err(|cause| ListError { accepted, cause })?;
+                accepted += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Sends what is not of a burst. The first send after messages is likely to be an answer: it

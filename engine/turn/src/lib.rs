@@ -123,6 +123,7 @@ impl Everything {
             15 => out.finish(peer),
             16 => out.close(peer),
             17 => out.flush(),
+            18 => out.send_list(peer, &[bytes, bytes]).ok()?,
             _ if out.room(peer) > 0 => return Some(Verdict::Reply { len: message.len() }),
             _ => {}
         }

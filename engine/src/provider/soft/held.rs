@@ -14,8 +14,8 @@ use crate::wr::{SendWr, Sge};
 const LEAST_RECORD: u64 = 8;
 
 impl Inside {
-    /// Writes one request to the ring, unpublished, if nothing is in its way. A quarter segment
-    /// is held at most: then what there is is published. What follows may go by [`hold_more`].
+    /// Writes one request to the ring, unpublished, if nothing is in its way. Half a segment is
+    /// held at most: then what there is is published. What follows may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
@@ -32,6 +32,28 @@ impl Inside {
             open_lane(link, qp);
         }
         goes
+    }
+
+    /// The same with a list of messages, which ask for nothing and whose numbers follow the first
+    /// one's: how many were written.
+    #[inline(never)]
+    pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
+        let Some(Some(link)) = self.links.get_mut(qp.link) else { return 0 };
+        if qp.state != State::Rts || qp.signal_all || !calm(link, qp) {
+            return 0;
+        }
+        let (longest, mut done) = (qp.inline_max() as usize, 0);
+        while let Some((next, _)) = list.get(done..).and_then(<[_]>::split_first) {
+            let most = record(next.len()) as u32;
+            let goes = next.len() <= longest
+                && qp.room() > 0
+                && (link.tx.may_hold(most) || make_room(link, most));
+            if !goes {
+                break;
+            }
+            done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
+        }
+        done
     }
 
     /// Publishes what was held: everything of its link.
@@ -66,23 +88,64 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
     // function's contract nobody else refers to it.
     let link = unsafe { link.as_mut() };
-    let record = LEAST_RECORD + u64::from(sge.length).next_multiple_of(8);
-    let (at, end) = (link.tx.at, link.tx.at + record);
+    let end = link.tx.at + record(sge.length as usize);
     if end > until {
         return false;
     }
-    // What fits there is far shorter than any record may be.
-    let (length, at) = (sge.length, link.tx.place(at));
-    // SAFETY: there is space up to `until` for header and payload, padded to words; the receiver
-    // does not read there before it is published.
+    // SAFETY: there is space up to `until`; the caller vouches for the piece.
+    unsafe { put(qp, link, wr_id, (sge.addr as *const u8, sge.length), end) };
+    qp.sent = qp.posted;
+    true
+}
+
+/// Writes plain messages from the front of a list, unpublished, as far as they may be held, there
+/// are slots, and none is longer than goes inline; how many. By itself, so that all it looks at
+/// stays in registers.
+#[inline(never)]
+fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
+    let (until, longest) = (link.tx.hold_until(), qp.inline_max() as usize);
+    let mut wr_id = first;
+    for bytes in list.iter().take(qp.room() as usize) {
+        let end = link.tx.at + record(bytes.len());
+        if end > until || bytes.len() > longest {
+            break;
+        }
+        // SAFETY: there is space up to `until`, and a slot; the piece is a slice.
+        unsafe { put(qp, link, wr_id, (bytes.as_ptr(), bytes.len() as u32), end) };
+        wr_id += 1;
+    }
+    qp.sent = qp.posted;
+    (wr_id - first) as usize
+}
+
+/// Bytes of a plain record.
+#[inline(always)]
+fn record(length: usize) -> u64 {
+    LEAST_RECORD + (length as u64).next_multiple_of(8)
+}
+
+/// Writes a plain message to the ring, where its record will end at `end`, and enters it in the
+/// send queue.
+///
+/// # Safety
+/// There is space up to `end`, and a slot; the payload is readable, and short enough for a record.
+#[inline(always)]
+unsafe fn put(
+    qp: &mut QpContext,
+    link: &mut Link,
+    wr_id: u64,
+    (from, length): (*const u8, u32),
+    end: u64,
+) {
+    let at = link.tx.place(link.tx.at);
+    // SAFETY: there is space for header and payload, padded to words; the receiver does not read
+    // there before it is published.
     unsafe {
         at.cast::<u64>().write(qp.common | u64::from(length));
-        copy::fresh(at.add(8), sge.addr as *const u8, length as usize);
+        copy::fresh(at.add(8), from, length as usize);
     }
     link.tx.at = end;
     qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
-    qp.sent = qp.posted;
-    true
 }
 
 /// Looks for space, or publishes what is held. True if the record may be held now.

@@ -664,6 +664,15 @@ impl Qp for SoftQp {
     }
 
     #[inline(always)]
+    unsafe fn hold_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+        if self.domain.sharing() == Sharing::Shared {
+            return 0;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().hold_list(&mut *self.context.as_ptr(), first, list) }
+    }
+
+    #[inline(always)]
     unsafe fn ring(&mut self) {
         // SAFETY: as in `post`.
         unsafe { self.domain.enter(|inside| inside.ring(&mut *self.context.as_ptr())) }

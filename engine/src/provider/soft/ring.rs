@@ -117,10 +117,10 @@ impl Tx {
         self.at + u64::from(record) <= self.hold_until
     }
 
-    /// A quarter segment behind what is published may be held back, as far as there is space.
+    /// So much behind what is published may be held back, as far as there is space.
     #[inline(always)]
     pub(super) fn begin_hold(&mut self) {
-        let most = self.published + u64::from(SEGMENT / 4);
+        let most = self.published + u64::from(HOLD_MAX);
         self.hold_until = most.min(self.limit);
     }
 
@@ -414,6 +414,10 @@ impl Writer {
         self.at += u64::from(record);
     }
 }
+
+/// Bytes that are held back at most: half a segment, so that the receiver has the other half to
+/// read meanwhile.
+const HOLD_MAX: u32 = SEGMENT / 2;
 
 /// Bytes claimed ahead of a batch at most.
 const CLAIM_MAX: u32 = 32 * 64;

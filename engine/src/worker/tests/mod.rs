@@ -7,6 +7,7 @@ mod finish;
 mod handle;
 mod kept;
 mod large;
+mod lists;
 mod panics;
 mod requests;
 mod rpc;

@@ -1,0 +1,111 @@
+//! A list of messages is what as many sends are.
+
+use super::*;
+
+/// Lengths of every kind: inline, in a block, none.
+fn lengths(round: usize) -> Vec<usize> {
+    (0..round % 40).map(|n| [8, 64, 8, 0, 65, 8, 33, 8, 8, 200, 8][(n + round) % 11]).collect()
+}
+
+/// Sends what back-pressure left over after a turn of each.
+fn send(one: &mut Side, two: &mut Side, peer: PeerId, list: &[&[u8]], whole: bool) {
+    let mut at = 0;
+    while at < list.len() {
+        let rest = if whole { &list[at..] } else { &list[at..=at] };
+        match one.worker.outbox().send_list(peer, rest) {
+            Ok(()) => at += rest.len(),
+            Err(ListError { accepted, cause }) => {
+                assert!(accepted < rest.len());
+                let pressure = [SendError::Full, SendError::NoCredit, SendError::NoBlock];
+                assert!(pressure.contains(&cause), "{cause}");
+                at += accepted;
+                one.worker.turn();
+                two.worker.turn();
+            }
+        }
+    }
+}
+
+/// Whatever is in the way, windows, full queues, completions that are due: each message arrives
+/// once, in order; and counters are those of single sends.
+#[test]
+fn a_list_goes_as_so_many_sends() {
+    for (window, send_queue) in [(0, 16), (8, 16), (16, 64), (32, 256)] {
+        let config = Config { window, send_queue, signal_every: send_queue / 2, ..CONFIG };
+        let [whole, single] = [true, false].map(|whole| {
+            let (mut one, mut two) = (side(&config, false), side(&config, false));
+            connect(&mut one, &mut two);
+            let peer = one.only_peer();
+            let mut want = Vec::new();
+            for round in 0..200 {
+                let part = lengths(round);
+                let first = want.len();
+                want.extend(part.iter().enumerate().map(|(n, len)| payload(first + n, *len)));
+                let list: Vec<_> = want[first..].iter().map(Vec::as_slice).collect();
+                send(&mut one, &mut two, peer, &list, whole);
+                if round % 3 == 0 {
+                    one.worker.outbox().flush();
+                    two.worker.turn();
+                }
+            }
+            settle(&mut [&mut one, &mut two]);
+            let got: Vec<_> = two.worker.handler().got.drain(..).map(|got| got.1).collect();
+            assert!(got == want, "{} of {}", got.len(), want.len());
+            let stats = one.worker.stats();
+            assert_eq!((stats.sent, one.worker.in_flight()), (want.len() as u64, 0));
+            assert_eq!(one.worker.blocks_home().1, config.send_blocks as usize);
+            stats.sent
+        });
+        assert_eq!(whole, single);
+    }
+}
+
+/// A list rings as its messages would by themselves: with the flush, and for each full batch.
+#[test]
+fn a_list_rings_as_its_messages_do() {
+    let config = Config { recv_blocks: 1024, refill: 32, send_queue: 256, ..CONFIG };
+    let config = Config { signal_every: 128, ..config };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let bells = |side: &Side| side.worker.stats().doorbells;
+    let list = [&b"12345678"[..]; 100];
+    // The first of all looks whether there is room.
+    one.worker.outbox().send_list(peer, &list[..1]).unwrap();
+    one.worker.outbox().flush();
+    let before = bells(&one);
+    one.worker.outbox().send_list(peer, &list[..10]).unwrap();
+    assert_eq!(bells(&one), before, "nobody rings before the flush");
+    one.worker.outbox().flush();
+    assert_eq!(bells(&one), before + 1);
+    one.worker.outbox().send_list(peer, &list).unwrap();
+    assert_eq!(bells(&one), before + 2, "a full batch");
+    one.worker.outbox().flush();
+    assert_eq!((bells(&one), two.worker.turn()), (before + 3, POLL_BATCH));
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().got.len(), 111);
+}
+
+/// What a peer has not promised, or who is gone: how many went, and why not the next.
+#[test]
+fn a_list_says_how_much_of_it_went() {
+    let config = Config { window: 8, send_queue: 64, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let long = [0; 513];
+    let odd = [&b"good"[..], b"good", &long, b"good"];
+    let too_long = ListError { accepted: 2, cause: SendError::TooLong };
+    assert_eq!(one.worker.outbox().send_list(peer, &odd), Err(too_long));
+    // One credit is for replies.
+    let rest = ListError { accepted: 5, cause: SendError::NoCredit };
+    assert_eq!(one.worker.outbox().send_list(peer, &[&b"good"[..]; 20]), Err(rest));
+    assert_eq!(one.worker.outbox().send_list(peer, &[]), Ok(()));
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().got.len(), 7);
+    one.worker.outbox().close(peer);
+    settle(&mut [&mut one, &mut two]);
+    let gone = ListError { accepted: 0, cause: SendError::NotConnected };
+    assert_eq!(one.worker.outbox().send_list(peer, &[&b"late"[..]; 3]), Err(gone));
+    assert!(std::format!("{gone}").contains("0 messages of the list were taken"));
+}
