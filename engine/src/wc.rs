@@ -127,7 +127,7 @@ impl WcOpcode {
 bitflags! {
     /// Flags of a completion (`enum ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct WcFlags: u8 {
+    pub struct WcFlags: u16 {
         /// A global routing header is present (UD).
         const GRH = 1;
         /// `imm` holds the immediate data of the sender.
@@ -170,10 +170,12 @@ impl Wc {
     /// True for a message that came well and has nothing besides its bytes.
     #[inline(always)]
     pub(crate) fn is_plain_receive(&self) -> bool {
-        // Two of the three in one look.
-        let rest = u16::from_le_bytes([self.opcode as u8, self.flags.bits()]);
-        self.status.is_ok() && rest == WcOpcode::Recv as u16
+        // The three in one look.
+        let [low, high] = self.flags.bits().to_le_bytes();
+        let what = [self.status as u8, self.opcode as u8, low, high];
+        u32::from_le_bytes(what) == u32::from_le_bytes([0, WcOpcode::Recv as u8, 0, 0])
     }
 }
 
 const _: () = assert!(size_of::<Wc>() == 32, "two completions fill a cache line");
+const _: () = assert!(Status::Success as u8 == 0, "`is_plain_receive` says so");

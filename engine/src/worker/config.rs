@@ -8,7 +8,7 @@ use crate::error::{Code, SetupError};
 use crate::provider::{GRH_BYTES, QpCaps};
 
 /// Completions taken in one poll.
-pub const POLL_BATCH: usize = 32;
+pub const POLL_BATCH: usize = 64;
 
 /// Sends to one peer that go out with one doorbell at most.
 pub const SEND_BATCH: usize = 64;

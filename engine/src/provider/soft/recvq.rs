@@ -19,7 +19,7 @@ use crate::room::{Grow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// Receives a domain fetches ahead at most.
-pub(super) const STASH: usize = 32;
+pub(super) const STASH: usize = 64;
 
 /// The queue proper: a ring of posted receives.
 struct Ring {
