@@ -279,7 +279,7 @@ fn convert(raw: &ibv_wc) -> Wc {
     if wc.status.is_ok() {
         wc.opcode = WcOpcode::from_raw(raw.opcode);
         wc.byte_len = raw.byte_len;
-        wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u8);
+        wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u16);
         if wc.flags.contains(WcFlags::GRH) {
             // Of a datagram; otherwise the driver may not have written it.
             wc.src_qp = raw.src_qp;

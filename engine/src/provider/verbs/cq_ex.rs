@@ -142,7 +142,7 @@ impl VerbsPollerEx {
             wc.opcode =
                 queue.read_opcode.map_or(WcOpcode::Other, |read| WcOpcode::from_raw(read(cq)));
             let flags = queue.read_wc_flags.map_or(0, |read| read(cq));
-            wc.flags = WcFlags::from_bits_truncate(flags as u8);
+            wc.flags = WcFlags::from_bits_truncate(flags as u16);
             wc.byte_len =
                 queue.read_byte_len.filter(|_| has(WcFields::BYTE_LEN)).map(|read| read(cq));
             let word = queue.read_imm_data.filter(|_| has(WcFields::IMM));
