@@ -42,16 +42,15 @@ impl Inside {
         if qp.state != State::Rts || qp.signal_all || !calm(link, qp) {
             return 0;
         }
-        let (longest, mut done) = (qp.inline_max() as usize, 0);
-        while let Some((next, _)) = list.get(done..).and_then(<[_]>::split_first) {
-            let most = record(next.len()) as u32;
-            let goes = next.len() <= longest
-                && qp.room() > 0
-                && (link.tx.may_hold(most) || make_room(link, most));
-            if !goes {
+        let mut done = 0;
+        loop {
+            done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
+            // What ended it, if not the list: space may be made.
+            let Some(next) = list.get(done) else { break };
+            let fits = next.len() <= qp.inline_max() as usize && qp.room() > 0;
+            if !fits || !make_room(link, record(next.len()) as u32) {
                 break;
             }
-            done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
         }
         done
     }

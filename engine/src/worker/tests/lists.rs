@@ -7,56 +7,83 @@ fn lengths(round: usize) -> Vec<usize> {
     (0..round % 40).map(|n| [8, 64, 8, 0, 65, 8, 33, 8, 8, 200, 8][(n + round) % 11]).collect()
 }
 
-/// Sends what back-pressure left over after a turn of each.
-fn send(one: &mut Side, two: &mut Side, peer: PeerId, list: &[&[u8]], whole: bool) {
-    let mut at = 0;
-    while at < list.len() {
-        let rest = if whole { &list[at..] } else { &list[at..=at] };
-        match one.worker.outbox().send_list(peer, rest) {
-            Ok(()) => at += rest.len(),
-            Err(ListError { accepted, cause }) => {
-                assert!(accepted < rest.len());
-                let pressure = [SendError::Full, SendError::NoCredit, SendError::NoBlock];
-                assert!(pressure.contains(&cause), "{cause}");
-                at += accepted;
-                one.worker.turn();
-                two.worker.turn();
-            }
-        }
+/// Sends a list, and what back-pressure left over after a turn of each side.
+fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
+    while let Err(ListError { accepted, cause }) = one.worker.outbox().send_list(peer, list) {
+        assert!(accepted < list.len());
+        let pressure = [SendError::Full, SendError::NoCredit, SendError::NoBlock];
+        assert!(pressure.contains(&cause), "{cause}");
+        list = &list[accepted..];
+        one.worker.turn();
+        two.worker.turn();
     }
 }
 
-/// Whatever is in the way, windows, full queues, completions that are due: each message arrives
-/// once, in order; and counters are those of single sends.
+/// Whatever is in the way, windows, full queues, completions that are due, bursts of single sends:
+/// each message arrives once, in order, and is counted once.
 #[test]
 fn a_list_goes_as_so_many_sends() {
     for (window, send_queue) in [(0, 16), (8, 16), (16, 64), (32, 256)] {
         let config = Config { window, send_queue, signal_every: send_queue / 2, ..CONFIG };
-        let [whole, single] = [true, false].map(|whole| {
-            let (mut one, mut two) = (side(&config, false), side(&config, false));
-            connect(&mut one, &mut two);
-            let peer = one.only_peer();
-            let mut want = Vec::new();
-            for round in 0..200 {
-                let part = lengths(round);
-                let first = want.len();
-                want.extend(part.iter().enumerate().map(|(n, len)| payload(first + n, *len)));
-                let list: Vec<_> = want[first..].iter().map(Vec::as_slice).collect();
-                send(&mut one, &mut two, peer, &list, whole);
-                if round % 3 == 0 {
-                    one.worker.outbox().flush();
-                    two.worker.turn();
-                }
+        let (mut one, mut two) = (side(&config, false), side(&config, false));
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        let (mut want, mut singles) = (Vec::new(), 0);
+        for round in 0..200 {
+            let first = want.len();
+            want.extend(lengths(round).iter().enumerate().map(|(n, len)| payload(first + n, *len)));
+            let list: Vec<_> = want[first..].iter().map(Vec::as_slice).collect();
+            // The first of them by themselves, as far as they go.
+            let single = |bytes: &&&[u8]| one.worker.outbox().send(peer, bytes).is_ok();
+            let before = list.iter().take(round % 5).take_while(single).count();
+            singles += before;
+            send(&mut one, &mut two, peer, &list[before..]);
+            if round % 3 == 0 {
+                one.worker.outbox().flush();
+                two.worker.turn();
             }
-            settle(&mut [&mut one, &mut two]);
-            let got: Vec<_> = two.worker.handler().got.drain(..).map(|got| got.1).collect();
-            assert!(got == want, "{} of {}", got.len(), want.len());
-            let stats = one.worker.stats();
-            assert_eq!((stats.sent, one.worker.in_flight()), (want.len() as u64, 0));
-            assert_eq!(one.worker.blocks_home().1, config.send_blocks as usize);
-            stats.sent
-        });
-        assert_eq!(whole, single);
+        }
+        settle(&mut [&mut one, &mut two]);
+        let got: Vec<_> = two.worker.handler().got.drain(..).map(|got| got.1).collect();
+        assert!(got == want, "{} of {}", got.len(), want.len());
+        assert!(singles > 10, "{singles}");
+        let stats = one.worker.stats();
+        assert_eq!((stats.sent, one.worker.in_flight()), (want.len() as u64, 0));
+        assert_eq!(one.worker.blocks_home().1, config.send_blocks as usize);
+    }
+}
+
+/// Answers each message with three.
+struct Three;
+
+impl<P: Provider> Handler<P> for Three {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        let bytes = message.bytes();
+        out.send_list(message.peer(), &[bytes; 3]).unwrap();
+        Verdict::Done
+    }
+}
+
+/// Of a list that answers the first rings at once, and the peer begins with it.
+#[test]
+fn the_first_of_an_answer_rings_at_once() {
+    let config = Config { send_queue: 256, signal_every: 128, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side_of(&config, Three));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for round in 0..20 {
+        one.worker.outbox().send_now(peer, b"question").unwrap();
+        let before = two.worker.stats().doorbells;
+        for _ in 0..20 {
+            two.worker.turn();
+        }
+        // Not the very first: whether there is room is looked up then.
+        let bells = two.worker.stats().doorbells - before;
+        assert!(bells == 2 || round == 0 && bells == 1, "{bells} in round {round}");
+        for _ in 0..20 {
+            one.worker.turn();
+        }
+        assert_eq!(one.worker.handler().got.len(), 3 * (round + 1));
     }
 }
 
