@@ -100,11 +100,11 @@ unsafe fn word(to: *mut u8, from: *const u8) {
     unsafe { to.cast::<Word>().write(from.cast::<Word>().read_volatile()) };
 }
 
-/// Calls `put` with 0 .. count, at most N, which is at most 7. Written out: as a loop it costs
+/// Calls `put` with 0 .. count, at most N, which is at most 8. Written out: as a loop it costs
 /// three times the instructions.
 #[inline(always)]
 fn each<const N: usize>(count: usize, mut put: impl FnMut(usize)) {
-    const { assert!(N <= 7) };
+    const { assert!(N <= 8) };
     'all: {
         if count < 1 {
             break 'all;
@@ -134,6 +134,10 @@ fn each<const N: usize>(count: usize, mut put: impl FnMut(usize)) {
             break 'all;
         }
         put(6);
+        if N < 8 || count < 8 {
+            break 'all;
+        }
+        put(7);
     }
 }
 

@@ -1,16 +1,20 @@
-//! The shared memory of a link: two directions between two domains, one writer a line.
+//! The shared memory of a link: two directions between two domains.
 //!
 //! ```text
-//! link:       [ header, 2 lines: users; who sleeps ][ direction 0 ][ direction 1 ]
-//! direction:  bell   4 lines  sender writes   word 0 = tail | acknowledgement of the other way
-//!             taken  2 lines  receiver writes  how far it has read, and what it refused
+//! link:       header 2 lines  users; who sleeps
+//!             bell   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
+//!                             of the other way, then the last record posted alone
+//!             direction 0, direction 1
+//! direction:  taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   1024 lines                sender writes; records, 8-byte aligned
 //! ```
 //! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
 //! payload of what is one-sided begins with operand words: address and key, then what it needs.
 //! It never wraps: a jump, a header alone, says that the next is at the start of the data (see
 //! [`super::lap`]). A record posted alone is also copied into the bell itself, so that it costs one
-//! cache line transfer, the line the receiver already reads.
+//! cache line transfer, the line the receiver already reads. The answer goes into the same line,
+//! which by then is the receiver's: with a line for each direction its sender would first have to
+//! take it from the peer, who reads it all the time, and that costs as much as the message.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
@@ -30,21 +34,23 @@ pub(super) const SEGMENT: u32 = 128 * LINE as u32;
 pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
-/// Bytes a lone record may have in the first line of the bell: header and 40 bytes.
-pub(super) const BELL_FIRST: u32 = 48;
-/// Further lines of the bell, each a stamp and 56 bytes.
-pub(super) const BELL_MORE: u32 = 3;
-/// Bytes of a record that fits the whole bell.
-pub(super) const BELL_MAX: u32 = BELL_FIRST + BELL_MORE * 56;
+/// Words of the bell: those before the record's payload, those of the payload in the first line,
+/// and of the payload behind, where the first word of the second line is left out.
+const BELL_HEAD: usize = 4;
+pub(super) const BELL_WORDS: usize = 4;
+pub(super) const BELL_MORE: usize = 23;
+/// Bytes a lone record may have in the first line of the bell, and in the whole.
+pub(super) const BELL_FIRST: u32 = 8 + 8 * BELL_WORDS as u32;
+pub(super) const BELL_MAX: u32 = BELL_FIRST + 8 * BELL_MORE as u32;
 
-const HEADER: usize = 2 * LINE;
-const BELL: usize = 0;
-const TAKEN: usize = 4 * LINE;
-const DATA: usize = 6 * LINE;
+const BELL: usize = 2 * LINE;
+const DIRECTIONS: usize = 6 * LINE;
+const TAKEN: usize = 0;
+const DATA: usize = 2 * LINE;
 const DIRECTION: usize = DATA + AREA as usize;
 
 /// Bytes of memory a link needs.
-pub const LINK_BYTES: usize = HEADER + 2 * DIRECTION;
+pub const LINK_BYTES: usize = DIRECTIONS + 2 * DIRECTION;
 
 const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
@@ -222,6 +228,11 @@ impl Header {
 #[derive(Clone, Copy)]
 pub(super) struct Direction {
     base: NonNull<u8>,
+    bell: NonNull<u8>,
+    /// The first word of the bell that is this direction's sender's.
+    tail: NonNull<u8>,
+    /// Marks its positions in the bell, where the other sender's stand too: multiples of 8.
+    mark: u64,
 }
 
 // SAFETY: the words behind it are atomics, or written by one side at a time as the positions say;
@@ -235,10 +246,13 @@ unsafe impl Send for Direction {}
 /// result is used; only a link between two domains uses it.
 pub(super) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Direction, LinkHeader) {
     debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
-    // SAFETY: both offsets lie inside the LINK_BYTES the caller vouches for.
-    let (first, second) = unsafe {
-        (Direction { base: base.add(HEADER) }, Direction { base: base.add(HEADER + DIRECTION) })
+    // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
+    let direction = |n: usize| unsafe {
+        let bell = base.add(BELL);
+        let (base, tail) = (base.add(DIRECTIONS + n * DIRECTION), bell.add(n * 8));
+        Direction { base, bell, tail, mark: n as u64 }
     };
+    let (first, second) = (direction(0), direction(1));
     match side {
         Side::Maker => (first, second, LinkHeader { base }),
         Side::Taker => (second, first, LinkHeader { base }),
@@ -268,20 +282,58 @@ impl LinkHeader {
 }
 
 impl Direction {
-    #[inline]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: every caller passes an 8-byte aligned offset inside the direction, whose
-        // memory `split`'s caller vouches for; these words are only ever used as atomics.
-        unsafe { word(self.base.add(offset)) }
+    /// The sender's word of the bell: tail and acknowledgement (low halves).
+    #[inline(always)]
+    pub(super) fn tail(&self) -> &AtomicU64 {
+        // SAFETY: aligned, and in the bell, whose memory `split`'s caller vouches for; the words of
+        // the bell are only ever used as atomics.
+        unsafe { word(self.tail) }
     }
 
-    /// Word `n` of the bell lines: 0 is tail and acknowledgement (low halves), 1 the sequence of
-    /// the lone record, 2 its header, 3..8 its first 40 bytes, then a stamp word and 7 words a
-    /// line.
-    #[inline]
+    /// The seal of the lone record in the bell, which both directions share: see
+    /// [`super::ring::Tx::speak`].
+    #[inline(always)]
+    pub(super) fn seal(&self) -> &AtomicU64 {
+        self.bell(2)
+    }
+
+    /// The seal of what of it is behind the first line.
+    #[inline(always)]
+    pub(super) fn seal_behind(&self) -> &AtomicU64 {
+        self.bell(LINE / 8)
+    }
+
+    /// Its header.
+    #[inline(always)]
+    pub(super) fn spoken_header(&self) -> &AtomicU64 {
+        self.bell(3)
+    }
+
+    /// Word `n` of its payload in the first line.
+    #[inline(always)]
+    pub(super) fn spoken(&self, n: usize) -> &AtomicU64 {
+        debug_assert!(n < BELL_WORDS);
+        self.bell(BELL_HEAD + n)
+    }
+
+    /// Word `n` of its payload behind that line.
+    #[inline(always)]
+    pub(super) fn spoken_behind(&self, n: usize) -> &AtomicU64 {
+        debug_assert!(n < BELL_MORE);
+        self.bell(LINE / 8 + 1 + n)
+    }
+
+    /// Word `n` of the bell.
+    #[inline(always)]
     pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
-        debug_assert!(n < 32);
-        self.word(BELL + n * 8)
+        // SAFETY: as in `tail`.
+        unsafe { word(self.bell.add(n * 8)) }
+    }
+
+    /// What seals the lone record that ends at a position: no other one of either direction has it.
+    #[inline(always)]
+    pub(super) fn seal_of(&self, end: u64) -> u64 {
+        end | self.mark
     }
 
     /// Word `n` of the receiver's line. 0: low half, ring space given back; high half, up to
@@ -291,7 +343,9 @@ impl Direction {
     #[inline(always)]
     pub(super) fn taken(&self, n: usize) -> &AtomicU64 {
         debug_assert!(n < 8);
-        self.word(TAKEN + n * 8)
+        // SAFETY: aligned, and in the direction, whose memory `split`'s caller vouches for; these
+        // words are only ever used as atomics.
+        unsafe { word(self.base.add(TAKEN + n * 8)) }
     }
 
     /// The data of a lap that begins at that position.

@@ -259,6 +259,10 @@ pub(super) struct Link {
     pub(super) talker: u32,
     /// Polls since something last came in.
     pub(super) quiet: u32,
+    /// The last message was expected, and came alone.
+    pub(super) converses: bool,
+    /// For how long an answered peer is left alone, in steps.
+    pub(super) patience: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) unusual: bool,
@@ -310,6 +314,8 @@ impl Link {
                 tail: 0,
             },
             safe: 0,
+            converses: false,
+            patience: 0,
             unusual: false,
             never_plain: false,
             pauses: 0,

@@ -17,6 +17,13 @@ use crate::wc::Wc;
 /// own line where no completion is waited for.
 const LOOK_IDLE: u32 = 64;
 
+/// Steps of [`Link::patience`], each some cycle, at most: some 100 ns. What comes from a queue pair
+/// that has no part in a conversation may have to wait so long.
+const PATIENCE_MAX: u32 = 400;
+
+/// Steps more after a first look that was too early.
+const IMPATIENT: u32 = 3;
+
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
 #[derive(Clone, Copy, Default)]
@@ -43,6 +50,9 @@ impl Inside {
         if !self.todo.is_empty() || link.is_busy() {
             return Polled::More;
         }
+        if link.converses {
+            self.give_time(link);
+        }
         let word = link.rx.peek();
         if link.rx.has_seen(word) {
             return self.wait(link);
@@ -51,6 +61,28 @@ impl Inside {
             Some(wc) => Polled::One(wc),
             None => self.receive_unexpected(link, word),
         }
+    }
+
+    /// The expected message came, and the first poll since then begins. If it was answered the peer
+    /// has the bell now, and will write to it: a look would take the lines away from it, which
+    /// costs two transfers, and a message is one. So they are left alone for as long as answers
+    /// lately took: longer after a first look that came too early, shorter after one that did not,
+    /// until three of four find something. Meanwhile what the next message needs is looked up.
+    #[inline(never)]
+    fn give_time(&mut self, link: &mut Link) {
+        link.converses = false;
+        if !link.rx.has_told() {
+            return;
+        }
+        self.prepare(link);
+        link.quiet = 1;
+        for _ in 0..link.patience {
+            core::hint::black_box(());
+        }
+        link.patience = match link.rx.has_news() {
+            true => link.patience.saturating_sub(1),
+            false => (link.patience + IMPATIENT).min(PATIENCE_MAX),
+        };
     }
 
     /// Nothing has come: prepares for what will.
@@ -102,7 +134,8 @@ impl Inside {
     #[inline(always)]
     fn receive_expected(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
         let Expected { like, to, room, wr_id, removals } = self.expected;
-        let lone = link.rx.lone_where(word, |header| header.is_like_or_asks(like))?;
+        let lone =
+            link.rx.lone_where(word, link.tx.spoken(), |header| header.is_like_or_asks(like))?;
         let (header, length) = (lone.header, lone.header.length());
         if length > room || removals != self.nic.memory.removals() {
             return None;
@@ -116,7 +149,7 @@ impl Inside {
         }
         rq.stash.advance(1);
         self.expected.like = Header::NONE;
-        link.quiet = 0;
+        (link.quiet, link.converses) = (0, true);
         if header.flags().contains(RecordFlags::ASK) {
             link.rx.ask();
         }
@@ -126,7 +159,7 @@ impl Inside {
     /// The same with all checks.
     #[inline(always)]
     fn receive_unexpected(&mut self, link: &mut Link, word: u64) -> Polled {
-        let Some(lone) = link.rx.lone_in(word) else { return Polled::More };
+        let Some(lone) = link.rx.lone_in(word, link.tx.spoken()) else { return Polled::More };
         self.expect_nothing();
         let Some((wc, _)) = self.receive_lone(link, lone) else { return Polled::More };
         link.quiet = 0;

@@ -39,8 +39,8 @@ impl Shared {
         let shared = Shared(vec![Line { _bytes: [0; 128] }; LINK_BYTES / 128 + 1]);
         // All words are there before there are threads.
         let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
+        (0..32).for_each(|n| out.bell(n).store(0, Ordering::Relaxed));
         for way in [out, input] {
-            (0..32).for_each(|n| way.bell(n).store(0, Ordering::Relaxed));
             (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
         }
         for side in [Side::Maker, Side::Taker] {
@@ -57,15 +57,21 @@ impl Shared {
         unsafe { split(self.base(), Side::Maker).2 }
     }
 
-    fn tx(&self) -> Tx {
-        let (out, _, header) = unsafe { split(self.base(), Side::Maker) };
-        Tx::new(out, Alarm::new(&header, Side::Taker, None))
+    fn end(&self, side: Side) -> End {
+        let (out, input, header) = unsafe { split(self.base(), side) };
+        let alarm = || Alarm::new(&header, side.peer(), None);
+        let (tx, rx) = (Tx::new(out, alarm()), Rx::new(input, alarm()));
+        End { tx, rx, side, said: 0, heard: 0 }
     }
+}
 
-    fn rx(&self) -> Rx {
-        let (_, input, header) = unsafe { split(self.base(), Side::Taker) };
-        Rx::new(input, Alarm::new(&header, Side::Maker, None))
-    }
+/// One end of a link: how many records it published, and how many it took.
+struct End {
+    tx: Tx,
+    rx: Rx,
+    side: Side,
+    said: u64,
+    heard: u64,
 }
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -79,47 +85,72 @@ fn header(length: u32) -> Header {
     Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
 }
 
-/// Record `n`: its payload names it in each word.
-fn payload(n: u64) -> [u64; 2] {
-    [n * 3 + 1, n * 5 + 2]
+/// Words of a payload: as many as one line of the bell has, and one that is behind it.
+const SHORT: usize = 2;
+const LONG: usize = 5;
+
+/// Record `n` of a side: its payload names both in each word.
+fn payload(side: Side, n: u64) -> [u64; LONG] {
+    let side = u64::from(side == Side::Maker);
+    core::array::from_fn(|word| (n * 2 + side + 1) << 8 | word as u64)
 }
 
-fn publish(tx: &mut Tx, n: u64, in_bell: bool) {
-    let (header, payload) = (header(16), payload(n));
-    if in_bell {
-        unsafe { tx.publish_line(header, header.record(), payload.as_ptr().cast(), 0) };
-    } else {
-        let to = tx.begin(header, 0);
-        unsafe { copy::exact(to, payload.as_ptr().cast(), 16) };
-        tx.end(header);
-        tx.publish(0);
-    }
+/// Where a record is published: in the ring alone, or in the bell as well.
+#[derive(Clone, Copy)]
+enum Place {
+    Ring,
+    Bell,
+    LongBell,
 }
 
-/// Takes what there is, as the device's poll does; how many records.
-fn poll(rx: &mut Rx, seen: &mut u64) {
-    if !rx.look() {
-        return;
-    }
-    let mut to = [0u64; 2];
-    if let Some(lone) = rx.lone()
-        && unsafe { rx.take_lone(lone, to.as_mut_ptr().cast()) }
-    {
-        assert_eq!(to, payload(*seen), "the bell gave parts of two records");
-        *seen += 1;
-        return;
-    }
-    assert!(rx.advance(), "a tail that no sender writes");
-    while !rx.caught_up() {
-        let header = rx.header().expect("a header that a sender wrote");
-        if header == Header::JUMP {
-            assert!(rx.jump(), "where no sender jumps");
-            continue;
+impl End {
+    /// Publishes the next record.
+    fn say(&mut self, place: Place) {
+        let words = if matches!(place, Place::LongBell) { LONG } else { SHORT };
+        let (header, payload) = (header(words as u32 * 8), payload(self.side, self.said));
+        let (from, ack) = (payload.as_ptr().cast::<u8>(), self.rx.at);
+        self.said += 1;
+        if let Place::Bell = place {
+            return unsafe { self.tx.publish_line(header, header.record(), from, ack) };
         }
-        unsafe { rx.fetch(header, to.as_mut_ptr().cast()) };
-        rx.consume(header);
-        assert_eq!(to, payload(*seen), "the ring gave another record");
-        *seen += 1;
+        let to = self.tx.begin(header, 0);
+        unsafe { copy::exact(to, from, words * 8) };
+        self.tx.end(header);
+        match place {
+            Place::Ring | Place::Bell => self.tx.publish(ack),
+            Place::LongBell => unsafe { self.tx.publish_lines(header, from, ack) },
+        }
+    }
+
+    /// Takes what there is, as the device's poll does.
+    fn hear(&mut self) {
+        if !self.rx.look() {
+            return;
+        }
+        let mut to = [0u64; LONG];
+        if let Some(lone) = self.rx.lone(self.tx.spoken())
+            && unsafe { self.rx.take_lone(lone, to.as_mut_ptr().cast()) }
+        {
+            return self.check(to, lone.header, "the bell");
+        }
+        assert!(self.rx.advance(), "a tail that no sender writes");
+        while !self.rx.caught_up() {
+            let header = self.rx.header().expect("a header that a sender wrote");
+            if header == Header::JUMP {
+                assert!(self.rx.jump(), "where no sender jumps");
+                continue;
+            }
+            unsafe { self.rx.fetch(header, to.as_mut_ptr().cast()) };
+            self.rx.consume(header);
+            self.check(to, header, "the ring");
+        }
+    }
+
+    fn check(&mut self, got: [u64; LONG], header: Header, place: &str) {
+        let words = header.length() as usize / 8;
+        let want = payload(self.side.peer(), self.heard);
+        assert_eq!(got[..words], want[..words], "{place} gave parts of another record");
+        self.heard += 1;
     }
 }
 
@@ -143,30 +174,27 @@ fn fill_segment(tx: &mut Tx, rx: &mut Rx) {
     rx.tell(rx.at);
 }
 
-fn exchange(in_bell: [bool; 2], jumps: bool) {
+fn exchange(places: [Place; 2], jumps: bool) {
     model(move || {
         let shared = Shared::new();
-        let (mut tx, mut rx) = (shared.tx(), shared.rx());
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
         if jumps {
-            fill_segment(&mut tx, &mut rx);
+            fill_segment(&mut from.tx, &mut to.rx);
         }
         let writer = thread::spawn(move || {
-            for (n, in_bell) in in_bell.into_iter().enumerate() {
+            for place in places {
                 let record = header(16).record();
-                if !tx.fits(record) {
-                    tx.read_taken();
-                    assert!(tx.find(record, true));
+                if !from.tx.fits(record) {
+                    from.tx.read_taken();
+                    assert!(from.tx.find(record, true));
                 }
-                publish(&mut tx, n as u64, in_bell);
+                from.say(place);
             }
         });
-        let mut seen = 0;
-        for _ in 0..2 {
-            poll(&mut rx, &mut seen);
-        }
+        (0..2).for_each(|_| to.hear());
         writer.join().expect("the writer");
-        poll(&mut rx, &mut seen);
-        assert_eq!(seen, 2, "each record once");
+        to.hear();
+        assert_eq!(to.heard, 2, "each record once");
         drop(shared);
     });
 }
@@ -174,22 +202,76 @@ fn exchange(in_bell: [bool; 2], jumps: bool) {
 /// Two records alone, one after the other: a reader in the middle never mixes them.
 #[test]
 fn models_two_records_in_the_bell() {
-    exchange([true, true], false);
+    exchange([Place::Bell; 2], false);
+}
+
+/// The same with records of more than one line, and of one line and more in turn.
+#[test]
+fn models_two_long_records_in_the_bell() {
+    exchange([Place::LongBell; 2], false);
+    exchange([Place::LongBell, Place::Bell], false);
+    exchange([Place::Bell, Place::LongBell], false);
 }
 
 /// The same where the second begins the ring's next lap.
 #[test]
 fn models_a_jump_before_the_second() {
-    exchange([true, true], true);
-    exchange([false, true], true);
-    exchange([true, false], true);
+    exchange([Place::Bell; 2], true);
+    exchange([Place::Ring, Place::Bell], true);
+    exchange([Place::Bell, Place::Ring], true);
 }
 
 /// One in the bell, then one in the ring alone, and the other way round.
 #[test]
 fn models_bell_and_ring_in_turn() {
-    exchange([true, false], false);
-    exchange([false, true], false);
+    exchange([Place::Bell, Place::Ring], false);
+    exchange([Place::Ring, Place::Bell], false);
+}
+
+/// Both sides write to the bell when they like. What each does, in order: `None` hears.
+fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
+    fn run(end: &mut End, steps: &[Option<Place>]) {
+        for step in steps {
+            match step {
+                Some(place) => end.say(*place),
+                None => end.hear(),
+            }
+        }
+    }
+    model(move || {
+        let shared = Shared::new();
+        let (mut one, mut two) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let other = thread::spawn(move || {
+            run(&mut one, maker);
+            one
+        });
+        run(&mut two, taker);
+        let mut one = other.join().expect("the other side");
+        one.hear();
+        two.hear();
+        assert_eq!((one.heard, two.heard), (two.said, one.said), "each record once");
+        drop(shared);
+    });
+}
+
+/// Both write to the same line of the bell, at once or one behind the other: neither takes what it
+/// wrote itself for the peer's.
+#[test]
+fn models_two_writers_of_the_bell() {
+    converse(&[Some(Place::Bell), None], &[Some(Place::Bell), None]);
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::Bell)]);
+    converse(&[Some(Place::Bell), Some(Place::Bell)], &[None, Some(Place::Bell)]);
+    converse(&[Some(Place::Bell), None], &[Some(Place::Ring), None, Some(Place::Bell)]);
+    // An answer that is in the ring alone, and ends where what is in the bell does.
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::Ring)]);
+}
+
+/// The same with records of more than one line.
+#[test]
+fn models_two_writers_of_all_lines() {
+    converse(&[Some(Place::LongBell), None], &[Some(Place::LongBell), None]);
+    converse(&[Some(Place::LongBell), None], &[None, Some(Place::LongBell)]);
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::LongBell)]);
 }
 
 /// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.
@@ -197,21 +279,20 @@ fn models_bell_and_ring_in_turn() {
 fn models_no_wake_up_is_lost() {
     model(|| {
         let shared = Shared::new();
-        let (mut tx, mut rx) = (shared.tx(), shared.rx());
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
         let theirs = shared.clone();
         let publisher = thread::spawn(move || {
-            publish(&mut tx, 0, true);
-            // The alarm of `tx` has taken the word away if it found the sleeper asleep.
+            from.say(Place::Bell);
+            // Its alarm has taken the word away if it found the sleeper asleep.
             theirs.header().asleep(Side::Taker).load(Ordering::Relaxed)
         });
         let header = shared.header();
         let asleep: &AtomicU32 = header.asleep(Side::Taker);
         asleep.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let mut seen = 0;
-        poll(&mut rx, &mut seen);
+        to.hear();
         let left = publisher.join().expect("the publisher");
         let rung = asleep.load(Ordering::Relaxed) == 0;
-        assert!(seen == 1 || rung, "asleep for good; the publisher saw {left}");
+        assert!(to.heard == 1 || rung, "asleep for good; the publisher saw {left}");
     });
 }

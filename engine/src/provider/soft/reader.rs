@@ -5,23 +5,20 @@
 use super::alarm::Alarm;
 use super::burst::Burst;
 use super::copy;
-use super::layout::{AREA, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT};
-use super::ring::{BELL_PAYLOAD, BELL_WORDS, LINE_PAYLOAD, Refusal};
-use super::sync::{AtomicU64, Ordering, fence};
+use super::layout::{AREA, BELL_MAX, BELL_WORDS, Data, Direction, Header, JUMP_BYTES, SEGMENT};
+use super::ring::{BEHIND, BELL_FIRST_BYTES, Refusal};
+use super::sync::{Ordering, fence};
 
 /// Bytes read after which the sender is told at the latest.
 const TELL_EVERY: u64 = SEGMENT as u64 / 4;
-
-/// How often a reader looks for the stamp of a further bell line before it turns to the ring.
-const STAMP_LOOKS: u32 = 64;
 
 /// A record read from the bell.
 #[derive(Clone, Copy)]
 pub(super) struct Lone {
     pub(super) header: Header,
-    /// Ring position behind it, which is the sequence of the bell.
+    /// Ring position behind it.
     end: u64,
-    /// The bell's first word.
+    /// The sender's word of the bell.
     word: u64,
 }
 
@@ -36,25 +33,25 @@ pub(super) struct Rx {
     pub(super) tail: u64,
     /// The end of the data in this lap.
     pub(super) end: u64,
-    /// The bell's first word, as last read.
+    /// The sender's word of the bell, as last read.
     pub(super) word: u64,
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
-    /// Index of the first word of the last line that a record in the bell lately filled.
-    lines: usize,
+    /// Words behind the first line of the bell that the last record there had, if it had any.
+    behind: usize,
     alarm: Alarm,
 }
 
 impl Rx {
     pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
         let (data, end) = (way.lap(0), u64::from(AREA));
-        Rx { way, data, at: 0, tail: 0, end, word: 0, due: TELL_EVERY, lines: 0, alarm }
+        Rx { way, data, at: 0, tail: 0, end, word: 0, due: TELL_EVERY, behind: 0, alarm }
     }
 
     /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
     /// polled.
     pub(super) fn peer_ack(&self) -> u32 {
-        (self.way.bell(0).load(Ordering::Acquire) >> 32) as u32
+        (self.way.tail().load(Ordering::Acquire) >> 32) as u32
     }
 
     /// The acknowledgement that came with the bell, as last read.
@@ -69,7 +66,7 @@ impl Rx {
         self.at == self.tail
     }
 
-    /// Reads the bell: true if its first word, tail and acknowledgement, has changed. Acquire
+    /// Reads the bell: true if the sender's word, tail and acknowledgement, has changed. Acquire
     /// pairs with `publish`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
@@ -81,10 +78,10 @@ impl Rx {
         true
     }
 
-    /// The first word of the bell, now. See [`Rx::look`].
+    /// The sender's word of the bell, now. See [`Rx::look`].
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
-        self.way.bell(0).load(Ordering::Acquire)
+        self.way.tail().load(Ordering::Acquire)
     }
 
     /// True if that is what was last seen; then what may come next is asked for.
@@ -97,6 +94,13 @@ impl Rx {
         seen
     }
 
+    /// True if the sender's word has changed; what may have come with it is asked for beside it.
+    #[inline(always)]
+    pub(super) fn has_news(&self) -> bool {
+        self.expect_lines();
+        self.peek() != self.word
+    }
+
     /// If the last record filled further lines of the bell, the next may too: they are asked for
     /// along with the first, so that the misses overlap.
     #[inline(always)]
@@ -104,11 +108,12 @@ impl Rx {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let mut line = 8;
-            while line <= self.lines {
+            let mut word = 0;
+            while word < self.behind {
+                let word_of_line = &raw const *self.way.spoken_behind(word);
                 // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *self.way.bell(line)).cast()) };
-                line += 8;
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(word_of_line.cast()) };
+                word += 8;
             }
         }
     }
@@ -120,16 +125,17 @@ impl Rx {
     }
 
     /// The record in the bell, if all that is new is this one, and it is a plain message; the ring
-    /// holds it as well. Its header is loaded once: what is checked is what is used.
+    /// holds it as well. Its header is loaded once: what is checked is what is used. `spoken` is
+    /// the [`Tx::spoken`](super::ring::Tx::spoken) of this side.
     #[inline(always)]
-    pub(super) fn lone(&self) -> Option<Lone> {
-        self.lone_in(self.word)
+    pub(super) fn lone(&self, spoken: u32) -> Option<Lone> {
+        self.lone_in(self.word, spoken)
     }
 
-    /// As `lone`, with that first word, which need not have been taken over.
+    /// As `lone`, with that word of the sender's, which need not have been taken over.
     #[inline(always)]
-    pub(super) fn lone_in(&self, word: u64) -> Option<Lone> {
-        self.lone_where(word, Header::is_plain_send)
+    pub(super) fn lone_in(&self, word: u64, spoken: u32) -> Option<Lone> {
+        self.lone_where(word, spoken, Header::is_plain_send)
     }
 
     /// As `lone_in`, if it is one of those messages without immediate data.
@@ -137,14 +143,18 @@ impl Rx {
     pub(super) fn lone_where(
         &self,
         word: u64,
+        spoken: u32,
         is_one: impl FnOnce(Header) -> bool,
     ) -> Option<Lone> {
         let news = (word as u32).wrapping_sub(self.at as u32);
         let end = self.at + u64::from(news);
-        if self.way.bell(1).load(Ordering::Relaxed) != end {
+        // See `publish_line`. 2 GiB after it was last written to from here the bell looks as if it
+        // was just now: then the ring is read.
+        let heard = ((word >> 32) as u32).wrapping_sub(spoken) as i32 >= 0;
+        if !heard || self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(end) {
             return None;
         }
-        let header = Header(self.way.bell(2).load(Ordering::Relaxed));
+        let header = Header(self.way.spoken_header().load(Ordering::Relaxed));
         let fits = is_one(header) && header.plain_record() == news && news <= BELL_MAX;
         if fits { Some(Lone { header, end, word }) } else { None }
     }
@@ -159,23 +169,24 @@ impl Rx {
     pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
         let length = lone.header.length() as usize;
-        if length <= BELL_PAYLOAD {
+        if length <= BELL_FIRST_BYTES {
             // SAFETY: the caller vouches for `to`.
-            unsafe { copy::from_words::<BELL_WORDS>(to, length, |i| way.bell(3 + i)) };
+            unsafe { copy::from_words::<BELL_WORDS>(to, length, |i| way.spoken(i)) };
         // SAFETY: as above; `lone` checked that the bell holds the length.
         } else if !unsafe { self.fetch_lines(lone, to) } {
             return false;
         }
-        // See `publish_line`: with this the contents read above belong to the tail.
+        // See `Tx::speak`: with this the contents read above belong to the tail.
         fence(Ordering::Acquire);
-        if way.bell(1).load(Ordering::Relaxed) != lone.end {
+        if way.seal().load(Ordering::Relaxed) != way.seal_of(lone.end) {
             return false;
         }
         (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
         true
     }
 
-    /// Copies a payload of more than one line of the bell. False: a line is of another record.
+    /// Copies a payload of more than one line of the bell. False: what is behind the first line is
+    /// of another record.
     ///
     /// # Safety
     /// As for `take_lone`; the length is more than the first line holds.
@@ -183,30 +194,25 @@ impl Rx {
     unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
         let length = lone.header.length() as usize;
+        let (mut at, mut first) = (BELL_FIRST_BYTES, 0);
         // SAFETY: as the caller vouches, here and below: always less than `length`.
-        unsafe { copy::from_words::<BELL_WORDS>(to, BELL_PAYLOAD, |i| way.bell(3 + i)) };
-        let mut at = BELL_PAYLOAD;
-        let mut line = 8;
-        while length >= at + LINE_PAYLOAD {
-            if !stamped(way.bell(line), lone.end) {
-                return false;
+        unsafe { copy::from_words::<BELL_WORDS>(to, at, |i| way.spoken(i)) };
+        while at < length {
+            let bytes = length - at;
+            let words = |i| way.spoken_behind(first + i);
+            // SAFETY: bytes at .. at + bytes lie below `length`. Whole lines have no branches.
+            unsafe {
+                match bytes < BEHIND * 8 {
+                    true => copy::from_words::<BEHIND>(to.add(at), bytes, words),
+                    false => copy::from_words::<BEHIND>(to.add(at), BEHIND * 8, words),
+                }
             }
-            // SAFETY: bytes at .. at + LINE_PAYLOAD lie below `length`. A whole line has no
-            // branches.
-            unsafe { copy::from_words::<7>(to.add(at), LINE_PAYLOAD, |i| way.bell(line + 1 + i)) };
-            at += LINE_PAYLOAD;
-            line += 8;
+            (at, first) = (at + BEHIND * 8, first + BEHIND);
         }
-        if at < length {
-            if !stamped(way.bell(line), lone.end) {
-                return false;
-            }
-            // SAFETY: bytes at .. length.
-            unsafe { copy::from_words::<7>(to.add(at), length - at, |i| way.bell(line + 1 + i)) };
-            line += 8;
-        }
-        self.lines = line - 8;
-        true
+        self.behind = first;
+        // See `Tx::speak`, as for the first line.
+        fence(Ordering::Acquire);
+        way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end)
     }
 
     /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes
@@ -379,17 +385,4 @@ impl Rx {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = published;
     }
-}
-
-/// Waits a little for a further line of the bell to carry the stamp of the record in the first. A
-/// dead sender never writes it; the ring holds the record then.
-#[inline(always)]
-fn stamped(stamp: &AtomicU64, sequence: u64) -> bool {
-    for _ in 0..STAMP_LOOKS {
-        if stamp.load(Ordering::Acquire) == sequence {
-            return true;
-        }
-        core::hint::spin_loop();
-    }
-    false
 }

@@ -171,7 +171,7 @@ impl Inside {
             return came;
         }
         if sink.room() > 0
-            && let Some(lone) = link.rx.lone()
+            && let Some(lone) = link.rx.lone(link.tx.spoken())
             && let Some((wc, recv_cq)) = self.receive_lone(link, lone)
         {
             sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(lone.header.flags()));

@@ -10,7 +10,8 @@ use super::alarm::Alarm;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT,
+    BELL_FIRST, BELL_MAX, BELL_WORDS, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
+    SEGMENT,
 };
 use super::sync::{Ordering, fence};
 use crate::wc::Status;
@@ -33,6 +34,8 @@ pub(super) struct Tx {
     lap: Lap,
     /// There was no space when it was last looked for.
     waited: bool,
+    /// Behind the last record that was copied into the bell; its low half.
+    spoken: u32,
     /// Number of the last refusal read.
     refusal_seen: u32,
     alarm: Alarm,
@@ -62,6 +65,7 @@ impl Tx {
             hold_until: 0,
             lap,
             waited: false,
+            spoken: 0,
             refusal_seen: 0,
             alarm,
         }
@@ -160,6 +164,12 @@ impl Tx {
         self.published
     }
 
+    /// Behind the last record that was copied into the bell; its low half.
+    #[inline(always)]
+    pub(super) fn spoken(&self) -> u32 {
+        self.spoken
+    }
+
     /// Takes over an acknowledgement that came with the other direction's bell.
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
@@ -253,21 +263,15 @@ impl Tx {
     #[inline(always)]
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
-        self.way.bell(0).store(bell_word(self.at, ack), Ordering::Release);
+        self.way.tail().store(bell_word(self.at, ack), Ordering::Release);
         self.alarm.check();
     }
 
-    /// Writes and publishes one record of up to 40 bytes, in the ring and in the first line of the
-    /// bell: the receiver then needs only the line it is reading anyway.
-    ///
-    /// The bell is a sequence lock. Writer: sequence (the new tail, in full), Release fence,
-    /// contents, tail (Release). Reader: tail (Acquire), sequence, contents, Acquire fence,
-    /// sequence. If a reader sees one word of a newer record, its last look at the sequence sees
-    /// the newer number too, and it reads the ring instead, which always holds the record. Without
-    /// the writer's fence the contents could be seen before the sequence changed.
+    /// Writes and publishes one record of up to 32 bytes, in the ring and in the first line of the
+    /// bell: the receiver then needs only the line it is reading anyway. See [`Tx::speak`].
     ///
     /// # Safety
-    /// `payload` is readable for the length in `header`, which is at most 40 and comes without an
+    /// `payload` is readable for the length in `header`, which is at most 32 and comes without an
     /// immediate word; `record` is the size of such a record; nothing but a jump is unpublished,
     /// and there is space. (With a jump, what is new is longer than the record: the ring is read.)
     #[inline(always)]
@@ -280,9 +284,7 @@ impl Tx {
     ) {
         debug_assert!(record == header.record() && record <= BELL_FIRST);
         debug_assert!(self.unpublished() <= JUMP_BYTES);
-        let way = self.way;
         let ring = self.data.at(self.at).cast::<u64>();
-        let end = self.at + u64::from(record);
         let length = header.length() as usize;
         // The ring first: of the stores to the line that is being looked at none waits for another
         // line, or the line would be taken away in between.
@@ -292,14 +294,74 @@ impl Tx {
             ring.write(header.0);
             copy::to_words::<BELL_WORDS>(payload, length, |i, word| ring.add(1 + i).write(word));
         }
-        way.bell(1).store(end, Ordering::Relaxed);
+        self.at += u64::from(record);
+        // SAFETY: the caller vouches for the payload.
+        unsafe { self.speak(header, payload, length, ack) };
+    }
+
+    /// Publishes one record that is already in the ring, with a copy of it in the bell.
+    ///
+    /// # Safety
+    /// `payload` is readable for the length in `header`, which has no immediate word, and whose
+    /// record is the only unpublished one but for a jump, and at most `BELL_MAX` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
+        debug_assert!(header.record() <= BELL_MAX);
+        debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
+        let (way, length) = (self.way, header.length() as usize);
+        if length <= BELL_FIRST_BYTES {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.speak(header, payload, length, ack) };
+        }
+        way.seal_behind().store(way.seal_of(self.at), Ordering::Relaxed);
         fence(Ordering::Release);
-        way.bell(2).store(header.0, Ordering::Relaxed);
-        let put = |i, word| way.bell(3 + i).store(word, Ordering::Relaxed);
+        let (mut at, mut first) = (BELL_FIRST_BYTES, 0);
+        while at < length {
+            let put = |i, word| way.spoken_behind(first + i).store(word, Ordering::Relaxed);
+            let bytes = length - at;
+            // SAFETY: bytes at .. at + bytes lie below `length`. Whole lines have no branches.
+            unsafe {
+                match bytes < BEHIND * 8 {
+                    true => copy::to_words::<BEHIND>(payload.add(at), bytes, put),
+                    false => copy::to_words::<BEHIND>(payload.add(at), BEHIND * 8, put),
+                }
+            }
+            (at, first) = (at + BEHIND * 8, first + BEHIND);
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { self.speak(header, payload, BELL_FIRST_BYTES, ack) };
+    }
+
+    /// Copies header and first payload bytes of the record up to here, which is in the ring, into
+    /// the first line of the bell, and publishes it. What is behind that line is there already.
+    ///
+    /// The bell is a sequence lock. Writer: seal (the new tail, in full, and the direction),
+    /// Release fence, contents, tail (Release). Reader: tail (Acquire), seal, contents, Acquire
+    /// fence, seal. If a reader sees one word of a newer record, its last look at the seal sees the
+    /// newer one too, and it reads the ring instead, which always holds the record. Without the
+    /// writer's fence the contents could be seen before the seal changed. The lines behind the
+    /// first are written before it and have a seal of their own, to the same rule: so the stores to
+    /// the first line, which the receiver looks at, come all at once.
+    ///
+    /// It has two writers, who ask nobody. Each believes what the other wrote only if that came
+    /// behind all it wrote itself: if the acknowledgement beside the tail covers its own last
+    /// record there ([`Tx::spoken`]). Then the peer had read a tail behind that record (Acquire)
+    /// before it wrote, and this side has written nothing there since: every word it reads is the
+    /// peer's. Where both write at once, both read the ring.
+    ///
+    /// # Safety
+    /// `payload` is readable for `length` bytes, which are at most what the line holds.
+    #[inline(always)]
+    unsafe fn speak(&mut self, header: Header, payload: *const u8, length: usize, ack: u64) {
+        let (way, end) = (self.way, self.at);
+        way.seal().store(way.seal_of(end), Ordering::Relaxed);
+        fence(Ordering::Release);
+        way.spoken_header().store(header.0, Ordering::Relaxed);
+        let put = |i, word| way.spoken(i).store(word, Ordering::Relaxed);
         // SAFETY: the caller vouches for the payload.
         unsafe { copy::to_words::<BELL_WORDS>(payload, length, put) };
-        (self.at, self.published) = (end, end);
-        way.bell(0).store(bell_word(end, ack), Ordering::Release);
+        (self.published, self.spoken) = (end, end as u32);
+        way.tail().store(bell_word(end, ack), Ordering::Release);
         self.alarm.check();
     }
 
@@ -314,57 +376,6 @@ impl Tx {
         // SAFETY: a position of this lap is inside the data and aligned; this side has written it,
         // or it is the next one's.
         unsafe { Some((Header(at.cast::<u64>().read()), at.add(8))) }
-    }
-
-    /// Publishes one record that is already in the ring, with a copy of it in the lines of the
-    /// bell. See [`Tx::publish_line`].
-    ///
-    /// # Safety
-    /// `payload` is readable for the length in `header`, which has no immediate word, and whose
-    /// record is the only unpublished one but for a jump, and at most `BELL_MAX` bytes.
-    #[inline(always)]
-    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
-        debug_assert!(header.record() <= BELL_MAX);
-        debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
-        let way = self.way;
-        let length = header.length() as usize;
-        let end = self.at;
-        let put = |n: usize, word| way.bell(n).store(word, Ordering::Relaxed);
-        put(1, end);
-        fence(Ordering::Release);
-        put(2, header.0);
-        // SAFETY: the first bytes, below `length`. A whole line has no branches.
-        unsafe {
-            match length < BELL_PAYLOAD {
-                true => copy::to_words::<BELL_WORDS>(payload, length, |i, word| put(3 + i, word)),
-                false => {
-                    copy::to_words::<BELL_WORDS>(payload, BELL_PAYLOAD, |i, word| put(3 + i, word));
-                }
-            }
-        }
-        self.published = end;
-        way.bell(0).store(bell_word(end, ack), Ordering::Release);
-        // The rest follows behind the tail, each line under a stamp of its own: the receiver is
-        // already at work on the first line. Release: words before their stamp.
-        let (mut at, mut line) = (BELL_PAYLOAD, 8);
-        while length >= at + LINE_PAYLOAD {
-            // SAFETY: bytes at .. at + LINE_PAYLOAD lie below `length`.
-            let from = unsafe { payload.add(at) };
-            // SAFETY: as above.
-            unsafe { copy::to_words::<7>(from, LINE_PAYLOAD, |i, word| put(line + 1 + i, word)) };
-            way.bell(line).store(end, Ordering::Release);
-            at += LINE_PAYLOAD;
-            line += 8;
-        }
-        if at < length {
-            let rest = length - at;
-            // SAFETY: bytes at .. at + rest lie below `length`.
-            unsafe {
-                copy::to_words::<7>(payload.add(at), rest, |i, word| put(line + 1 + i, word));
-            }
-            way.bell(line).store(end, Ordering::Release);
-        }
-        self.alarm.check();
     }
 }
 
@@ -425,12 +436,11 @@ const CLAIM_MAX: u32 = 32 * 64;
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
 
-/// Payload bytes in the first line of the bell, and words.
-pub(super) const BELL_PAYLOAD: usize = BELL_FIRST as usize - 8;
-pub(super) const BELL_WORDS: usize = BELL_PAYLOAD / 8;
+/// Bytes of a payload that the first line of the bell holds.
+pub(super) const BELL_FIRST_BYTES: usize = BELL_WORDS * 8;
 
-/// Payload bytes in each further line, behind its stamp.
-pub(super) const LINE_PAYLOAD: usize = 56;
+/// Words behind the first line of the bell are copied so many at a time.
+pub(super) const BEHIND: usize = 8;
 
 #[cfg(test)]
 #[path = "ring_tests.rs"]

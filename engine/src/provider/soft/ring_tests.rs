@@ -22,11 +22,18 @@ struct Line {
 }
 
 fn ends(memory: &mut Vec<Line>) -> (Tx, Rx) {
+    let [(tx, _), (_, rx)] = sides(memory);
+    (tx, rx)
+}
+
+/// Both ends of both sides.
+fn sides(memory: &mut Vec<Line>) -> [(Tx, Rx); 2] {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-    let (out, _, header) = unsafe { split(base, Side::Maker) };
-    let (_, input, _) = unsafe { split(base, Side::Taker) };
-    let alarm = || Alarm::new(&header, Side::Taker, None);
-    (Tx::new(out, alarm()), Rx::new(input, alarm()))
+    [Side::Maker, Side::Taker].map(|side| {
+        let (out, input, header) = unsafe { split(base, side) };
+        let alarm = || Alarm::new(&header, side.peer(), None);
+        (Tx::new(out, alarm()), Rx::new(input, alarm()))
+    })
 }
 
 fn memory() -> Vec<Line> {
@@ -46,7 +53,7 @@ fn put(tx: &mut Tx, payload: &[u8]) -> Header {
 }
 
 fn payload(n: u64) -> Vec<u8> {
-    let length = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize % 209;
+    let length = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize % 201;
     (0..length).map(|i| (n as usize * 13 + i) as u8).collect()
 }
 
@@ -60,23 +67,33 @@ fn find(tx: &mut Tx, bytes: u32) -> bool {
 
 /// Publishes one record the way a lone post does.
 fn put_lone(tx: &mut Tx, payload: &[u8]) {
+    speak(tx, payload, 0);
+}
+
+/// The same by a side that has read so far.
+fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     let header = header(payload.len());
     if header.record() <= BELL_FIRST {
-        unsafe { tx.publish_line(header, header.record(), payload.as_ptr(), 0) };
+        unsafe { tx.publish_line(header, header.record(), payload.as_ptr(), ack) };
     } else {
         put(tx, payload);
-        unsafe { tx.publish_lines(header, payload.as_ptr(), 0) };
+        unsafe { tx.publish_lines(header, payload.as_ptr(), ack) };
     }
 }
 
 /// Reads one record as the device does; `None` if there is none.
 fn get(rx: &mut Rx, into: &mut [u8; 4096]) -> Option<usize> {
+    hear(rx, into, 0)
+}
+
+/// The same by a side that has written to the bell itself.
+fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
     loop {
         if rx.caught_up() {
             if !rx.look() {
                 return None;
             }
-            if let Some(lone) = rx.lone()
+            if let Some(lone) = rx.lone(spoken)
                 && unsafe { rx.take_lone(lone, into.as_mut_ptr()) }
             {
                 return Some(lone.header.length() as usize);
@@ -147,6 +164,77 @@ fn records_cross_two_threads_once_in_order_and_whole() {
     });
 }
 
+/// Both sides write to the bell and to the ring as they like, one now and then behind the other:
+/// each record is read once, in order and whole.
+#[test]
+fn two_sides_speak_at_once() {
+    let rounds = if cfg!(miri) { 100 } else { 50_000u64 };
+    let mut memory = memory();
+    let mut sides = sides(&mut memory);
+    thread::scope(|scope| {
+        for (seed, (tx, rx)) in (1..).zip(&mut sides) {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mine = move |n| payload(n * 2 + seed);
+            let theirs = move |n| payload(n * 2 + 3 - seed);
+            scope.spawn(move || {
+                let (mut said, mut heard, mut into) = (0, 0, [0; 4096]);
+                while said < rounds || heard < rounds {
+                    while let Some(length) = hear(rx, &mut into, tx.spoken()) {
+                        assert_eq!(into[..length], theirs(heard), "record {heard}");
+                        heard += 1;
+                    }
+                    tx.note_freed(rx.heard());
+                    if rx.owes() {
+                        rx.tell(rx.at);
+                    }
+                    // Most of the time the peer's answer is waited for.
+                    let turn = said <= heard || random.next_u32().is_multiple_of(32);
+                    let bytes = mine(said);
+                    if said == rounds || !turn || !find(tx, header(bytes.len()).record()) {
+                        thread::yield_now();
+                        continue;
+                    }
+                    match random.next_u32().is_multiple_of(8) {
+                        true => {
+                            put(tx, &bytes);
+                            tx.publish(rx.at);
+                        }
+                        false => speak(tx, &bytes, rx.at),
+                    }
+                    said += 1;
+                }
+                rx.tell(rx.at);
+            });
+        }
+    });
+}
+
+/// What was written to the bell by one who had not read what this side wrote there may be in parts
+/// its own: it is read from the ring. What comes behind that is taken from the bell.
+#[test]
+fn who_has_not_heard_is_not_heard() {
+    for length in [0, 24, 32, 33, 96, 200] {
+        let mut memory = memory();
+        let [(mut tx, mut rx), (mut far_tx, mut far_rx)] = sides(&mut memory);
+        let mut into = [0; 4096];
+        let at = rx.at;
+        speak(&mut tx, &vec![1; length], at);
+        speak(&mut far_tx, &vec![2; length], far_rx.at);
+        assert!(rx.look() && rx.lone(tx.spoken()).is_none(), "{length}");
+        assert!(far_rx.look() && far_rx.lone(far_tx.spoken()).is_none(), "{length}");
+        assert!(rx.advance() && far_rx.advance());
+        assert_eq!(hear(&mut rx, &mut into, tx.spoken()), Some(length));
+        assert_eq!(into[..length], vec![2; length]);
+        assert_eq!(hear(&mut far_rx, &mut into, far_tx.spoken()), Some(length));
+        assert_eq!(into[..length], vec![1; length]);
+        speak(&mut far_tx, &vec![3; length], far_rx.at);
+        assert!(rx.look());
+        let lone = rx.lone(tx.spoken()).expect("this one has heard");
+        assert!(unsafe { rx.take_lone(lone, into.as_mut_ptr()) });
+        assert_eq!(into[..length], vec![3; length]);
+    }
+}
+
 /// A reader that comes late finds a newer lone record in the bell, and reads the ring instead.
 #[test]
 fn a_late_reader_reads_the_ring() {
@@ -171,7 +259,7 @@ fn a_bell_that_changes_under_the_reader_is_given_up() {
     let first = [1u8; 200];
     put_lone(&mut tx, &first);
     assert!(rx.look());
-    let seen = rx.lone().unwrap();
+    let seen = rx.lone(0).unwrap();
     let second = [2u8; 200];
     put_lone(&mut tx, &second);
     let mut into = [0; 4096];
@@ -484,7 +572,7 @@ fn what_is_read_lies_in_the_data() {
         }
         for _ in 0..20 {
             let news = u64::from(random.next_u32() % (AREA / 8 + 1)) * 8;
-            tx.way.bell(0).store(bell_word(rx.at + news, 0), Ordering::Release);
+            tx.way.tail().store(bell_word(rx.at + news, 0), Ordering::Release);
             if !rx.look() || !rx.advance() {
                 continue;
             }

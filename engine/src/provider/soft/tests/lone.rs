@@ -175,3 +175,44 @@ fn a_receive_that_was_given_back_is_not_expected() {
     one.send(1, 0, 8, INLINE).unwrap();
     assert_eq!(two.poll()[0].wr_id, 5);
 }
+
+/// For how long an end leaves its peer alone, in steps.
+fn patience(end: &End) -> u32 {
+    unsafe { end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().patience) }
+}
+
+/// Who has answered leaves the bell alone for longer where the next message was not there at the
+/// first look, for shorter where it was, and not at all where there was nothing to answer.
+#[test]
+fn an_answered_peer_is_given_as_much_time_as_it_takes() {
+    let caps = QpCaps { send_wr: 2048, recv_wr: 1024, ..CAPS };
+    let (mut one, mut two) = (end(caps, false), end(caps, true));
+    join(&mut one.qp, &mut two.qp, 7);
+    for _ in 0..512 {
+        two.recv(0, 0, 64);
+    }
+    let mut rounds = |count: u32, answers: bool, late: bool| {
+        for _ in 0..count {
+            one.recv(0, 0, 64);
+            two.recv(0, 0, 64);
+            one.send(0, 0, 8, INLINE).unwrap();
+            assert_eq!(two.poll().len(), 1);
+            if answers {
+                two.send(0, 0, 8, INLINE).unwrap();
+            }
+            if late {
+                assert!(two.poll().is_empty() && two.poll().is_empty());
+            }
+            assert_eq!(one.poll().len(), usize::from(answers));
+        }
+        patience(&two)
+    };
+    // One in 64 finds no receive fetched ahead, and is not expected.
+    let steps = rounds(66, true, true);
+    assert!((180..=198).contains(&steps), "three more each time: {steps}");
+    assert_eq!(rounds(50, false, true), steps, "nothing was answered");
+    assert_eq!(rounds(200, true, true), 400, "no more than that");
+    // Behind that one nobody waits, until a look finds nothing.
+    let fewer = 400 - rounds(64, true, false);
+    assert!((1..64).contains(&fewer), "one less each time: {fewer}");
+}
