@@ -5,7 +5,8 @@
 //!             bell   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
 //!                             of the other way, then the last record posted alone
 //!             direction 0, direction 1
-//! direction:  taken  2 lines  receiver writes  how far it has read, and what it refused
+//! direction:  tail   2 lines  sender writes    word 0 = as in the bell
+//!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   1024 lines                sender writes; records, 8-byte aligned
 //! ```
 //! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
@@ -14,7 +15,9 @@
 //! [`super::lap`]). A record posted alone is also copied into the bell itself, so that it costs one
 //! cache line transfer, the line the receiver already reads. The answer goes into the same line,
 //! which by then is the receiver's: with a line for each direction its sender would first have to
-//! take it from the peer, who reads it all the time, and that costs as much as the message.
+//! take it from the peer, who reads it all the time, and that costs as much as the message. What is
+//! in the ring alone is published in a line of its direction, which the sender never reads: it
+//! looks at the bell, and would take that from the receiver.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
@@ -45,8 +48,9 @@ pub(super) const BELL_MAX: u32 = BELL_FIRST + 8 * BELL_MORE as u32;
 
 const BELL: usize = 2 * LINE;
 const DIRECTIONS: usize = 6 * LINE;
-const TAKEN: usize = 0;
-const DATA: usize = 2 * LINE;
+const TAIL: usize = 0;
+const TAKEN: usize = 2 * LINE;
+const DATA: usize = 4 * LINE;
 const DIRECTION: usize = DATA + AREA as usize;
 
 /// Bytes of memory a link needs.
@@ -229,8 +233,8 @@ impl Header {
 pub(super) struct Direction {
     base: NonNull<u8>,
     bell: NonNull<u8>,
-    /// The first word of the bell that is this direction's sender's.
-    tail: NonNull<u8>,
+    /// The word of the bell that is this direction's sender's.
+    spoken_tail: NonNull<u8>,
     /// Marks its positions in the bell, where the other sender's stand too: multiples of 8.
     mark: u64,
 }
@@ -249,8 +253,8 @@ pub(super) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Directi
     // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
     let direction = |n: usize| unsafe {
         let bell = base.add(BELL);
-        let (base, tail) = (base.add(DIRECTIONS + n * DIRECTION), bell.add(n * 8));
-        Direction { base, bell, tail, mark: n as u64 }
+        let (base, spoken_tail) = (base.add(DIRECTIONS + n * DIRECTION), bell.add(n * 8));
+        Direction { base, bell, spoken_tail, mark: n as u64 }
     };
     let (first, second) = (direction(0), direction(1));
     match side {
@@ -282,12 +286,19 @@ impl LinkHeader {
 }
 
 impl Direction {
-    /// The sender's word of the bell: tail and acknowledgement (low halves).
+    /// Tail and acknowledgement (low halves) of what is in the ring alone.
     #[inline(always)]
     pub(super) fn tail(&self) -> &AtomicU64 {
-        // SAFETY: aligned, and in the bell, whose memory `split`'s caller vouches for; the words of
-        // the bell are only ever used as atomics.
-        unsafe { word(self.tail) }
+        // SAFETY: aligned, and in the direction, whose memory `split`'s caller vouches for; the
+        // word is only ever used as an atomic.
+        unsafe { word(self.base.add(TAIL)) }
+    }
+
+    /// The same of what is in the bell as well.
+    #[inline(always)]
+    pub(super) fn spoken_tail(&self) -> &AtomicU64 {
+        // SAFETY: as above; it is in the bell.
+        unsafe { word(self.spoken_tail) }
     }
 
     /// The seal of the lone record in the bell, which both directions share: see
@@ -326,7 +337,7 @@ impl Direction {
     /// Word `n` of the bell.
     #[inline(always)]
     pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
-        // SAFETY: as in `tail`.
+        // SAFETY: as in `tail`; the word is in the bell.
         unsafe { word(self.bell.add(n * 8)) }
     }
 

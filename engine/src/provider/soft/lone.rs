@@ -55,6 +55,9 @@ impl Inside {
         }
         let word = link.rx.peek();
         if link.rx.has_seen(word) {
+            if !link.rx.has_seen_written() {
+                return Polled::More;
+            }
             return self.wait(link);
         }
         match self.receive_expected(link, word) {

@@ -41,6 +41,7 @@ impl Shared {
         let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
         (0..32).for_each(|n| out.bell(n).store(0, Ordering::Relaxed));
         for way in [out, input] {
+            way.tail().store(0, Ordering::Relaxed);
             (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
         }
         for side in [Side::Maker, Side::Taker] {

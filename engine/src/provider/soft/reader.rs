@@ -18,7 +18,7 @@ pub(super) struct Lone {
     pub(super) header: Header,
     /// Ring position behind it.
     end: u64,
-    /// The sender's word of the bell.
+    /// The sender's word in the bell.
     word: u64,
 }
 
@@ -33,8 +33,10 @@ pub(super) struct Rx {
     pub(super) tail: u64,
     /// The end of the data in this lap.
     pub(super) end: u64,
-    /// The sender's word of the bell, as last read.
+    /// The sender's last word, tail and acknowledgement.
     pub(super) word: u64,
+    /// Its word in the bell, and the one for what is in the ring alone, as last read.
+    seen: [u64; 2],
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
     /// Words behind the first line of the bell that the last record there had, if it had any.
@@ -45,16 +47,26 @@ pub(super) struct Rx {
 impl Rx {
     pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
         let (data, end) = (way.lap(0), u64::from(AREA));
-        Rx { way, data, at: 0, tail: 0, end, word: 0, due: TELL_EVERY, behind: 0, alarm }
+        Rx {
+            way,
+            data,
+            at: 0,
+            tail: 0,
+            end,
+            word: 0,
+            seen: [0; 2],
+            due: TELL_EVERY,
+            behind: 0,
+            alarm,
+        }
     }
 
-    /// The acknowledgement in the sender's bell, now: for a side that needs space and has not
-    /// polled.
+    /// The sender's last acknowledgement, now: for a side that needs space and has not polled.
     pub(super) fn peer_ack(&self) -> u32 {
-        (self.way.tail().load(Ordering::Acquire) >> 32) as u32
+        (self.newest(self.words()) >> 32) as u32
     }
 
-    /// The acknowledgement that came with the bell, as last read.
+    /// The sender's last acknowledgement, as last read.
     #[inline(always)]
     pub(super) fn heard(&self) -> u32 {
         (self.word >> 32) as u32
@@ -66,39 +78,69 @@ impl Rx {
         self.at == self.tail
     }
 
-    /// Reads the bell: true if the sender's word, tail and acknowledgement, has changed. Acquire
-    /// pairs with `publish`: the records below the tail are complete.
+    /// Reads the sender's words: true if its tail has moved on. Acquire pairs with `publish` and
+    /// `speak`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
-        let word = self.peek();
-        if self.has_seen(word) {
+        let words = self.words();
+        if words == self.seen {
             return false;
         }
-        self.word = word;
-        true
+        let newest = self.newest(words);
+        let moved = newest != self.word;
+        (self.seen, self.word) = (words, newest);
+        moved
     }
 
-    /// The sender's word of the bell, now. See [`Rx::look`].
+    #[inline(always)]
+    fn words(&self) -> [u64; 2] {
+        [self.peek(), self.way.tail().load(Ordering::Acquire)]
+    }
+
+    /// The last of the sender's words, which are these now: of those that have changed the one with
+    /// the further tail, if it is further than what was seen. One that has not may be from long
+    /// ago, and say anything.
+    #[inline(always)]
+    fn newest(&self, words: [u64; 2]) -> u64 {
+        let [spoken, written] = words;
+        let further = |word: u64, than: u64| (word as u32).wrapping_sub(than as u32) as i32 > 0;
+        let mut newest = self.word;
+        if written != self.seen[1] && further(written, newest) {
+            newest = written;
+        }
+        if spoken != self.seen[0] && further(spoken, newest) {
+            newest = spoken;
+        }
+        newest
+    }
+
+    /// The sender's word in the bell, now.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
-        self.way.tail().load(Ordering::Acquire)
+        self.way.spoken_tail().load(Ordering::Acquire)
     }
 
-    /// True if that is what was last seen; then what may come next is asked for.
+    /// True if there is nothing in the ring alone.
+    #[inline(always)]
+    pub(super) fn has_seen_written(&self) -> bool {
+        self.way.tail().load(Ordering::Relaxed) == self.seen[1]
+    }
+
+    /// True if that word in the bell was seen; then what may come next is asked for.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
-        let seen = word == self.word;
+        let seen = word == self.seen[0];
         if seen {
             self.expect_lines();
         }
         seen
     }
 
-    /// True if the sender's word has changed; what may have come with it is asked for beside it.
+    /// True if there is something to look at; what may have come with it is asked for beside it.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
         self.expect_lines();
-        self.peek() != self.word
+        self.words() != self.seen
     }
 
     /// If the last record filled further lines of the bell, the next may too: they are asked for
@@ -182,6 +224,7 @@ impl Rx {
             return false;
         }
         (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
+        self.seen[0] = lone.word;
         true
     }
 

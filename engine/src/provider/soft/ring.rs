@@ -263,7 +263,7 @@ impl Tx {
     #[inline(always)]
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
-        self.way.tail().store(bell_word(self.at, ack), Ordering::Release);
+        self.way.tail().store(tail_word(self.at, ack), Ordering::Release);
         self.alarm.check();
     }
 
@@ -361,7 +361,7 @@ impl Tx {
         // SAFETY: the caller vouches for the payload.
         unsafe { copy::to_words::<BELL_WORDS>(payload, length, put) };
         (self.published, self.spoken) = (end, end as u32);
-        way.tail().store(bell_word(end, ack), Ordering::Release);
+        way.spoken_tail().store(tail_word(end, ack), Ordering::Release);
         self.alarm.check();
     }
 
@@ -379,9 +379,9 @@ impl Tx {
     }
 }
 
-/// The first word of the bell: the low halves of the tail and of the acknowledgement.
+/// The low halves of a tail and of an acknowledgement.
 #[inline(always)]
-fn bell_word(tail: u64, ack: u64) -> u64 {
+fn tail_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
 }
 

@@ -572,7 +572,8 @@ fn what_is_read_lies_in_the_data() {
         }
         for _ in 0..20 {
             let news = u64::from(random.next_u32() % (AREA / 8 + 1)) * 8;
-            tx.way.tail().store(bell_word(rx.at + news, 0), Ordering::Release);
+            rx.word = tail_word(rx.at, 0);
+            tx.way.tail().store(tail_word(rx.at + news, 0), Ordering::Release);
             if !rx.look() || !rx.advance() {
                 continue;
             }

@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicBool;
 use std::thread;
 
+use super::super::layout::{Side, split};
 use super::*;
 use crate::wc::{Status, WcFlags, WcOpcode};
 
@@ -524,29 +525,36 @@ fn connections_come_and_go() {
 #[test]
 fn a_peer_that_breaks_the_rules_is_cut_off() {
     let acknowledges = 24u64 << 32;
-    for (offset, value) in [
+    // 0: the tail in the bell, 1: that of the ring, 2: a header there; the last is a jump, where
+    // nobody jumps.
+    for (place, value) in [
         (0, acknowledges | 65_544),
-        (0, 7),
-        (384, 0xffff),
-        (384, 0x000b_0000),
-        // A jump, where nobody jumps.
-        (384, 0x000a_0000),
+        (0, 119),
+        (1, acknowledges | 65_544),
+        (1, 119),
+        (2, 0xffff),
+        (2, 0x000b_0000),
+        (2, 0x000a_0000),
     ] {
         let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
         let (maker, _) = join(&mut one.qp, &mut two.qp, 7);
         two.recv(1, 0, 8);
         one.send(1, 0, 100, SendFlags::empty()).unwrap();
         two.send(2, 0, 8, SendFlags::empty()).unwrap();
-        // The maker's direction begins behind the header; its bell must not vouch for the ring.
-        let word =
-            |at: usize| unsafe { &*maker.memory().as_ptr().add(128 + at).cast::<AtomicU64>() };
-        word(8).store(u64::MAX, Ordering::Relaxed);
-        word(offset).store(value, Ordering::Relaxed);
+        let base = core::ptr::NonNull::new(maker.memory().as_ptr()).unwrap();
+        let (way, _, _) = unsafe { split(base, Side::Maker) };
+        // The bell must not vouch for the ring.
+        way.seal().store(u64::MAX, Ordering::Relaxed);
+        match place {
+            0 => way.spoken_tail().store(value, Ordering::Relaxed),
+            1 => way.tail().store(value, Ordering::Relaxed),
+            _ => unsafe { way.lap(0).at(0).cast::<u64>().write_volatile(value) },
+        }
         let mut ends = Vec::new();
         for _ in 0..4 {
             ends.extend(two.poll().iter().map(|wc| (wc.wr_id, wc.status)));
         }
-        assert_eq!(ends, [(2, Status::RetryExceeded)], "{offset} {value:x}");
+        assert_eq!(ends, [(2, Status::RetryExceeded)], "{place} {value:x}");
     }
 }
 
