@@ -54,10 +54,10 @@ impl Inside {
             self.give_time(link);
         }
         let word = link.rx.peek();
+        if !link.rx.has_seen_written() {
+            return Polled::More;
+        }
         if link.rx.has_seen(word) {
-            if !link.rx.has_seen_written() {
-                return Polled::More;
-            }
             return self.wait(link);
         }
         match self.receive_expected(link, word) {
