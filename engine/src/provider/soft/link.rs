@@ -261,7 +261,7 @@ pub(super) struct Link {
     pub(super) quiet: u32,
     /// The last message was expected, and came alone.
     pub(super) converses: bool,
-    /// For how long an answered peer is left alone, in steps.
+    /// For how long an answered peer is left alone, in steps; more than there may be: it is not.
     pub(super) patience: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.

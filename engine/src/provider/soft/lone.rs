@@ -24,6 +24,9 @@ const PATIENCE_MAX: u32 = 400;
 /// Steps more after a first look that was too early.
 const IMPATIENT: u32 = 3;
 
+/// Answers after which nobody waits because as many steps as there may be were too few.
+const RESIGNED: u32 = 1024;
+
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
 #[derive(Clone, Copy, Default)]
@@ -71,10 +74,18 @@ impl Inside {
     /// costs two transfers, and a message is one. So they are left alone for as long as answers
     /// lately took: longer after a first look that came too early, shorter after one that did not,
     /// until three of four find something. Meanwhile what the next message needs is looked up.
+    /// Where it takes too long for that, waiting is given up for a while.
     #[inline(never)]
     fn give_time(&mut self, link: &mut Link) {
         link.converses = false;
         if !link.rx.has_told() {
+            return;
+        }
+        if link.patience > PATIENCE_MAX {
+            link.patience -= 1;
+            if link.patience == PATIENCE_MAX {
+                link.patience = 0;
+            }
             return;
         }
         self.prepare(link);
@@ -84,7 +95,8 @@ impl Inside {
         }
         link.patience = match link.rx.has_news() {
             true => link.patience.saturating_sub(1),
-            false => (link.patience + IMPATIENT).min(PATIENCE_MAX),
+            false if link.patience < PATIENCE_MAX => (link.patience + IMPATIENT).min(PATIENCE_MAX),
+            false => PATIENCE_MAX + RESIGNED,
         };
     }
 
