@@ -261,8 +261,10 @@ pub(super) struct Link {
     pub(super) quiet: u32,
     /// The last message was expected, and came alone.
     pub(super) converses: bool,
-    /// For how long an answered peer is left alone, in steps; more than there may be: it is not.
+    /// For how long an answered peer is left alone, in steps: lately that would have been enough.
     pub(super) patience: u32,
+    /// For so many answers it is not.
+    pub(super) resigned: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) unusual: bool,
@@ -316,6 +318,7 @@ impl Link {
             safe: 0,
             converses: false,
             patience: 0,
+            resigned: 0,
             unusual: false,
             never_plain: false,
             pauses: 0,

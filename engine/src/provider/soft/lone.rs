@@ -24,7 +24,11 @@ const PATIENCE_MAX: u32 = 400;
 /// Steps more after a first look that was too early.
 const IMPATIENT: u32 = 3;
 
-/// Answers after which nobody waits because as many steps as there may be were too few.
+/// Steps that first looks which are too early one after the other, with as many as there may be,
+/// are short of when waiting is given up: 64 of them.
+const DESPAIR: u32 = PATIENCE_MAX + 64 * IMPATIENT;
+
+/// For so many answers.
 const RESIGNED: u32 = 1024;
 
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
@@ -81,23 +85,23 @@ impl Inside {
         if !link.rx.has_told() {
             return;
         }
-        if link.patience > PATIENCE_MAX {
-            link.patience -= 1;
-            if link.patience == PATIENCE_MAX {
-                link.patience = 0;
-            }
+        if link.resigned > 0 {
+            link.resigned -= 1;
             return;
         }
         self.prepare(link);
         link.quiet = 1;
-        for _ in 0..link.patience {
+        let steps = link.patience.min(PATIENCE_MAX);
+        for _ in 0..steps {
             core::hint::black_box(());
         }
         link.patience = match link.rx.has_news() {
-            true => link.patience.saturating_sub(1),
-            false if link.patience < PATIENCE_MAX => (link.patience + IMPATIENT).min(PATIENCE_MAX),
-            false => PATIENCE_MAX + RESIGNED,
+            true => steps.saturating_sub(1),
+            false => link.patience + IMPATIENT,
         };
+        if link.patience > DESPAIR {
+            (link.patience, link.resigned) = (0, RESIGNED);
+        }
     }
 
     /// Nothing has come: prepares for what will.

@@ -126,27 +126,17 @@ impl Rx {
         self.way.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
-    /// True if that word in the bell was seen; then what may come next is asked for.
+    /// True if that word in the bell was seen.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
-        let seen = word == self.seen[0];
-        if seen {
-            self.expect_lines();
-        }
-        seen
+        word == self.seen[0]
     }
 
-    /// True if there is something to look at; what may have come with it is asked for beside it.
+    /// True if there is something to look at. If the last record in the bell filled lines behind
+    /// the first, the next may too: they are asked for along with it, so that the misses overlap.
+    /// Not by every look: one in vain takes them away from a sender that is about to write them.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
-        self.expect_lines();
-        self.words() != self.seen
-    }
-
-    /// If the last record filled further lines of the bell, the next may too: they are asked for
-    /// along with the first, so that the misses overlap.
-    #[inline(always)]
-    fn expect_lines(&self) {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -158,6 +148,7 @@ impl Rx {
                 word += 8;
             }
         }
+        self.words() != self.seen
     }
 
     /// The bytes between what was read and the tail in the bell.
