@@ -17,9 +17,9 @@ use crate::wc::Wc;
 /// own line where no completion is waited for.
 const LOOK_IDLE: u32 = 64;
 
-/// Steps of [`Link::patience`], each some cycle, at most: some 100 ns. What comes from a queue pair
+/// Steps of [`Link::patience`], each some cycle, at most: some 200 ns. What comes from a queue pair
 /// that has no part in a conversation may have to wait so long.
-const PATIENCE_MAX: u32 = 400;
+const PATIENCE_MAX: u32 = 800;
 
 /// Steps more after a first look that was too early.
 const IMPATIENT: u32 = 3;

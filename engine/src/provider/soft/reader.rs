@@ -126,17 +126,29 @@ impl Rx {
         self.way.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
-    /// True if that word in the bell was seen.
+    /// True if that word in the bell was seen; then what may come next is asked for, if it is one
+    /// line. Several are taken away too often from a sender that is about to write them.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
-        word == self.seen[0]
+        let seen = word == self.seen[0];
+        if seen && self.behind == BEHIND {
+            self.expect_lines();
+        }
+        seen
     }
 
-    /// True if there is something to look at. If the last record in the bell filled lines behind
-    /// the first, the next may too: they are asked for along with it, so that the misses overlap.
-    /// Not by every look: one in vain takes them away from a sender that is about to write them.
+    /// True if there is something to look at; what may have come with it is asked for along with
+    /// it.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
+        self.expect_lines();
+        self.words() != self.seen
+    }
+
+    /// If the last record in the bell filled lines behind the first, the next may too: where they
+    /// are asked for along with the first the misses overlap.
+    #[inline(always)]
+    fn expect_lines(&self) {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -145,10 +157,9 @@ impl Rx {
                 let word_of_line = &raw const *self.way.spoken_behind(word);
                 // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(word_of_line.cast()) };
-                word += 8;
+                word += BEHIND;
             }
         }
-        self.words() != self.seen
     }
 
     /// The bytes between what was read and the tail in the bell.
