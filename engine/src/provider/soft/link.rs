@@ -259,7 +259,7 @@ pub(super) struct Link {
     pub(super) talker: u32,
     /// Polls since something last came in.
     pub(super) quiet: u32,
-    /// The last message was expected, and came alone.
+    /// The last message was expected, came alone, and from a peer that had heard everything.
     pub(super) converses: bool,
     /// For how long an answered peer is left alone, in steps: lately that would have been enough.
     pub(super) patience: u32,

@@ -222,3 +222,32 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     assert_eq!(rounds(800, true, true), 0, "for a while");
     assert!(rounds(300, true, true) > 0);
 }
+
+/// With two messages on their way nobody is given time behind the second.
+#[test]
+fn who_has_not_heard_the_last_answer_is_not_given_time() {
+    let caps = QpCaps { send_wr: 512, recv_wr: 1024, ..CAPS };
+    let (mut one, mut two) = (end(caps, false), end(caps, true));
+    join(&mut one.qp, &mut two.qp, 7);
+    for _ in 0..512 {
+        two.recv(0, 0, 64);
+    }
+    let mut given = 0;
+    for _ in 0..50 {
+        one.recv(0, 0, 64);
+        one.recv(0, 0, 64);
+        let first = patience(&two);
+        one.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll().len(), 1);
+        one.send(0, 0, 8, INLINE).unwrap();
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll().len(), 1);
+        let second = patience(&two);
+        assert!(second <= first, "it was there");
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert!(two.poll().is_empty() && two.poll().is_empty());
+        given += patience(&two) - second;
+        assert_eq!(one.poll().len() + one.poll().len(), 2);
+    }
+    assert_eq!(given, 0);
+}
