@@ -223,7 +223,9 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     assert!(rounds(300, true, true) > 0);
 }
 
-/// With two messages on their way nobody is given time behind the second.
+/// Whose message comes before it has heard the last answer has more on its way, and is not given
+/// time. (The answers are longer than a line: then they are in the ring alone, and what is in the
+/// bell is believed.)
 #[test]
 fn who_has_not_heard_the_last_answer_is_not_given_time() {
     let caps = QpCaps { send_wr: 512, recv_wr: 1024, ..CAPS };
@@ -232,22 +234,20 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
     for _ in 0..512 {
         two.recv(0, 0, 64);
     }
-    let mut given = 0;
-    for _ in 0..50 {
-        one.recv(0, 0, 64);
-        one.recv(0, 0, 64);
-        let first = patience(&two);
-        one.send(0, 0, 8, INLINE).unwrap();
-        assert_eq!(two.poll().len(), 1);
-        one.send(0, 0, 8, INLINE).unwrap();
-        two.send(0, 0, 8, INLINE).unwrap();
-        assert_eq!(two.poll().len(), 1);
-        let second = patience(&two);
-        assert!(second <= first, "it was there");
-        two.send(0, 0, 8, INLINE).unwrap();
-        assert!(two.poll().is_empty() && two.poll().is_empty());
-        given += patience(&two) - second;
-        assert_eq!(one.poll().len() + one.poll().len(), 2);
+    for (in_flight, grows) in [(1, true), (2, false), (1, true)] {
+        let before = patience(&two);
+        for round in 0..50 {
+            one.recv(0, 0, 64);
+            let heard = if in_flight == 1 { one.poll().len() } else { 0 };
+            one.send(0, 0, 8, INLINE).unwrap();
+            let heard = heard + if in_flight == 2 { one.poll().len() } else { 0 };
+            assert!(heard == 1 || round == 0, "{round}");
+            assert_eq!(two.poll().len(), 1);
+            two.send(0, 0, 64, INLINE).unwrap();
+            assert!(two.poll().is_empty() && two.poll().is_empty());
+        }
+        let given = patience(&two) - before;
+        // The first rounds find what was before.
+        assert_eq!(given > 100, grows, "{in_flight} in flight: {given}");
     }
-    assert_eq!(given, 0);
 }
