@@ -385,7 +385,7 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
         results[..3].iter().for_each(|record| positive(record, "/messages_per_second"));
         results[1..3].iter().for_each(|record| positive(record, "/times_best_below"));
         let doorbells = |n: usize| results[n]["doorbells_per_message"].as_f64().unwrap();
-        // The last message and the word that ends it may share one, where cores are shared.
+        // Not one by one: on shared cores so short a run once counted 0.9978.
         assert!((0.9..1.1).contains(&doorbells(0)), "{}", doorbells(0));
         assert!(doorbells(1) < 0.5 && doorbells(2) < 0.25, "{} {}", doorbells(1), doorbells(2));
         assert_eq!(

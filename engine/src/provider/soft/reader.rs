@@ -192,7 +192,7 @@ impl Rx {
     ) -> Option<Lone> {
         let news = (word as u32).wrapping_sub(self.at as u32);
         let end = self.at + u64::from(news);
-        // See `publish_line`. 2 GiB after it was last written to from here the bell looks as if it
+        // See `Tx::speak`. 2 GiB after it was last written to from here the bell looks as if it
         // was just now: then the ring is read.
         let heard = ((word >> 32) as u32).wrapping_sub(spoken) as i32 >= 0;
         if !heard || self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(end) {
