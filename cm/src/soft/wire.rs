@@ -20,7 +20,7 @@ use crate::attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX};
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes whenever a message or the layout of a link or a table does.
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;

@@ -1,9 +1,11 @@
 //! Copies of small payloads, by size class: a call into `memcpy` costs more than the copy.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
-use core::ptr;
+use core::ptr::{self, NonNull};
 
-use super::sync::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering, word};
+#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+use super::wide;
 
 /// Copies exactly `length` bytes, none beyond on either side.
 ///
@@ -66,7 +68,7 @@ pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     // SAFETY: as there: the last pieces overlap those before.
-    let word = |at: usize| unsafe { word(to.add(at), from.add(at)) };
+    let word = |at: usize| unsafe { one(to.add(at), from.add(at)) };
     word(0);
     word(8);
     if length > 64 {
@@ -95,96 +97,63 @@ struct Word(u64);
 /// # Safety
 /// `from` is readable and `to` writable for 8 bytes.
 #[inline(always)]
-unsafe fn word(to: *mut u8, from: *const u8) {
+unsafe fn one(to: *mut u8, from: *const u8) {
     // SAFETY: as the caller vouches; a `Word` may lie anywhere.
     unsafe { to.cast::<Word>().write(from.cast::<Word>().read_volatile()) };
 }
 
-/// Calls `put` with 0 .. count, at most N, which is at most 8. Written out: as a loop it costs
-/// three times the instructions.
+/// Writes a payload of at most 256 bytes to consecutive words that the peer may read or write
+/// meanwhile. What of the last word is behind the payload may be anything.
+///
+/// # Safety
+/// `from` is readable for `length` bytes, and `to` is the place of so many words, aligned and only
+/// ever used as atomics.
 #[inline(always)]
-fn each<const N: usize>(count: usize, mut put: impl FnMut(usize)) {
-    const { assert!(N <= 8) };
-    'all: {
-        if count < 1 {
-            break 'all;
+pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    if length > 16 {
+        // SAFETY: as the caller vouches.
+        return unsafe { wide::copy(to.as_ptr(), from, length) };
+    }
+    let mut at = 0;
+    // SAFETY: words that begin below `length`; of the last one only bytes below it are read.
+    unsafe {
+        while at + 8 <= length {
+            let bytes = from.add(at).cast::<u64>().read_unaligned();
+            word::<AtomicU64>(to.add(at)).store(bytes, Ordering::Relaxed);
+            at += 8;
         }
-        put(0);
-        if N < 2 || count < 2 {
-            break 'all;
+        if at < length {
+            let mut last = 0u64;
+            exact((&raw mut last).cast(), from.add(at), length - at);
+            word::<AtomicU64>(to.add(at)).store(last, Ordering::Relaxed);
         }
-        put(1);
-        if N < 3 || count < 3 {
-            break 'all;
-        }
-        put(2);
-        if N < 4 || count < 4 {
-            break 'all;
-        }
-        put(3);
-        if N < 5 || count < 5 {
-            break 'all;
-        }
-        put(4);
-        if N < 6 || count < 6 {
-            break 'all;
-        }
-        put(5);
-        if N < 7 || count < 7 {
-            break 'all;
-        }
-        put(6);
-        if N < 8 || count < 8 {
-            break 'all;
-        }
-        put(7);
     }
 }
 
-/// Gives the words of a payload to `put`, at most N, the last one padded with zeros.
+/// Writes `length` bytes, at most 256, from such words.
 ///
 /// # Safety
-/// `from` is readable for `length` bytes, which are at most N words.
+/// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
 #[inline(always)]
-pub(super) unsafe fn to_words<const N: usize>(
-    from: *const u8,
-    length: usize,
-    mut put: impl FnMut(usize, u64),
-) {
-    debug_assert!(length <= N * 8);
-    let whole = length / 8;
-    // SAFETY: called for i < whole: bytes i*8 .. i*8+8 lie below `length`.
-    each::<N>(whole, |i| put(i, unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }));
-    if !length.is_multiple_of(8) {
-        let mut last = 0u64;
-        // SAFETY: the remaining `length % 8` bytes of the payload, into a local word.
-        unsafe { exact((&raw mut last).cast(), from.add(whole * 8), length % 8) };
-        put(whole, last);
+pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    if length > 16 {
+        // SAFETY: as the caller vouches.
+        return unsafe { wide::copy_whole(to, from.as_ptr(), length) };
     }
-}
-
-/// Writes `length` bytes, at most N words, taken from consecutive atomic words, `words(i)` being
-/// the i-th.
-///
-/// # Safety
-/// `to` is writable for `length` bytes.
-#[inline(always)]
-pub(super) unsafe fn from_words<'a, const N: usize>(
-    to: *mut u8,
-    length: usize,
-    words: impl Fn(usize) -> &'a AtomicU64,
-) {
-    debug_assert!(length <= N * 8);
-    let whole = length / 8;
-    each::<N>(whole, |i| {
-        let word = words(i).load(Ordering::Relaxed);
-        // SAFETY: called for i < whole: bytes i*8 .. i*8+8 lie below `length`.
-        unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word) };
-    });
-    if !length.is_multiple_of(8) {
-        let last = words(whole).load(Ordering::Relaxed);
-        // SAFETY: the remaining `length % 8` bytes of `to`, from a local word.
-        unsafe { exact(to.add(whole * 8), (&raw const last).cast(), length % 8) };
+    let mut at = 0;
+    // SAFETY: words that begin below `length`; of the last one only bytes below it are written.
+    unsafe {
+        while at + 8 <= length {
+            let bytes = word::<AtomicU64>(from.add(at)).load(Ordering::Relaxed);
+            to.add(at).cast::<u64>().write_unaligned(bytes);
+            at += 8;
+        }
+        if at < length {
+            let last = word::<AtomicU64>(from.add(at)).load(Ordering::Relaxed);
+            exact(to.add(at), (&raw const last).cast(), length - at);
+        }
     }
 }
 
@@ -208,35 +177,54 @@ mod tests {
         }
     }
 
+    /// Words aligned as those of a link.
+    #[repr(align(64))]
+    struct Words([AtomicU64; WORDS]);
+
+    const WORDS: usize = 33;
+
+    impl Words {
+        /// Word `n` holds what `value` says.
+        fn new(value: impl Fn(usize) -> u64) -> Words {
+            Words(core::array::from_fn(|n| AtomicU64::new(value(n))))
+        }
+
+        fn start(&self) -> NonNull<u8> {
+            NonNull::from(&self.0).cast()
+        }
+
+        fn bytes(&self) -> impl Iterator<Item = u8> {
+            self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+        }
+    }
+
     #[test]
-    fn words_hold_the_bytes_and_zeros_after_them() {
-        let from: [u8; 56] = core::array::from_fn(|i| i as u8 + 1);
-        for length in 0..=56usize {
-            let mut words = std::vec::Vec::new();
-            // SAFETY: `from` is as long as the longest.
-            unsafe {
-                to_words::<7>(from.as_ptr(), length, |i, word| {
-                    assert_eq!(i, words.len());
-                    words.push(word);
-                });
-            }
-            assert_eq!(words.len(), length.div_ceil(8));
-            for (i, byte) in words.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
-                assert_eq!(byte, if i < length { from[i] } else { 0 });
+    fn words_hold_the_bytes_and_none_is_touched_after_them() {
+        let from: [u8; 257] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for (length, skip) in (0..=256usize).flat_map(|length| [(length, 0), (length, 1)]) {
+            let (words, from) = (Words::new(|_| !0), &from[skip..]);
+            let length = length - skip.min(length);
+            // SAFETY: `from` is as long as the longest, and so many words there are.
+            unsafe { to_shared(words.start(), from.as_ptr(), length) };
+            for (i, byte) in words.bytes().enumerate() {
+                match i {
+                    _ if i < length => assert_eq!(byte, from[i], "{i} of {length}"),
+                    _ if i < length.next_multiple_of(8) => {}
+                    _ => assert_eq!(byte, 0xff, "{i} of {length}"),
+                }
             }
         }
     }
 
     #[test]
     fn from_words_is_exact() {
-        let words: [AtomicU64; 8] =
-            core::array::from_fn(|i| AtomicU64::new(0x0101_0101_0101_0101 * (i as u64 + 1)));
-        for length in 0..=56usize {
-            let mut to = [0u8; 80];
+        let words = Words::new(|n| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * (n as u64 % 31));
+        for length in 0..=256usize {
+            let mut to = [0xeeu8; 280];
             // SAFETY: `to` is longer than `length`.
-            unsafe { from_words::<7>(to.as_mut_ptr(), length, |i| &words[i]) };
-            for (i, byte) in to.iter().enumerate() {
-                assert_eq!(*byte, if i < length { (i / 8) as u8 + 1 } else { 0 });
+            unsafe { from_shared(to.as_mut_ptr(), words.start(), length) };
+            for (i, (byte, word)) in to.iter().zip(words.bytes()).enumerate() {
+                assert_eq!(*byte, if i < length { word } else { 0xee }, "{i} of {length}");
             }
         }
     }

@@ -189,7 +189,7 @@ fn publish_alone(link: &mut Link, held: u32) -> bool {
         let ack = link.ack();
         // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
         // is not published, and short enough.
-        unsafe { link.tx.publish_lines(header, payload, ack) };
+        unsafe { link.tx.publish_written(header, payload, ack) };
     }
     alone
 }

@@ -37,17 +37,20 @@ pub(super) const SEGMENT: u32 = 128 * LINE as u32;
 pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
-/// Words of the bell: those before the record's payload, those of the payload in the first line,
-/// and of the payload behind, where the first word of the second line is left out.
+/// Lines of the bell.
+pub(super) const BELL_LINES: usize = 4;
+/// Words of each of its lines but the first that come before the payload there, and of that.
+const BEHIND_HEAD: usize = 2;
 const BELL_HEAD: usize = 4;
-pub(super) const BELL_WORDS: usize = 4;
-pub(super) const BELL_MORE: usize = 23;
+/// Bytes of payload in the first line of the bell, and in those behind it.
+pub(super) const BELL_FIRST_BYTES: usize = LINE - 8 * BELL_HEAD;
+const BEHIND_BYTES: usize = (BELL_LINES - 1) * LINE - 8 * BEHIND_HEAD;
 /// Bytes a lone record may have in the first line of the bell, and in the whole.
-pub(super) const BELL_FIRST: u32 = 8 + 8 * BELL_WORDS as u32;
-pub(super) const BELL_MAX: u32 = BELL_FIRST + 8 * BELL_MORE as u32;
+pub(super) const BELL_FIRST: u32 = 8 + BELL_FIRST_BYTES as u32;
+pub(super) const BELL_MAX: u32 = BELL_FIRST + BEHIND_BYTES as u32;
 
 const BELL: usize = 2 * LINE;
-const DIRECTIONS: usize = 6 * LINE;
+const DIRECTIONS: usize = BELL + BELL_LINES * LINE;
 const TAIL: usize = 0;
 const TAKEN: usize = 2 * LINE;
 const DATA: usize = 4 * LINE;
@@ -59,6 +62,15 @@ pub const LINK_BYTES: usize = DIRECTIONS + 2 * DIRECTION;
 const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
+
+/// Lines of the bell that a payload of so many bytes reaches into.
+#[inline(always)]
+pub(super) fn bell_lines(length: usize) -> usize {
+    match length.checked_sub(BELL_FIRST_BYTES + 1) {
+        Some(behind) => 2 + (8 * BEHIND_HEAD + behind) / LINE,
+        None => 1,
+    }
+}
 
 /// Which end of a link this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,18 +332,26 @@ impl Direction {
         self.bell(3)
     }
 
-    /// Word `n` of its payload in the first line.
+    /// Its payload in the first line: words that are only ever used as atomics, as all of the bell.
     #[inline(always)]
-    pub(super) fn spoken(&self, n: usize) -> &AtomicU64 {
-        debug_assert!(n < BELL_WORDS);
-        self.bell(BELL_HEAD + n)
+    pub(super) fn spoken(&self) -> NonNull<u8> {
+        // SAFETY: as in `tail`; it is in the bell.
+        unsafe { self.bell.add(8 * BELL_HEAD) }
     }
 
-    /// Word `n` of its payload behind that line.
+    /// Its payload behind that line.
     #[inline(always)]
-    pub(super) fn spoken_behind(&self, n: usize) -> &AtomicU64 {
-        debug_assert!(n < BELL_MORE);
-        self.bell(LINE / 8 + 1 + n)
+    pub(super) fn spoken_behind(&self) -> NonNull<u8> {
+        // SAFETY: as in `tail`; it is in the bell.
+        unsafe { self.bell.add(LINE + 8 * BEHIND_HEAD) }
+    }
+
+    /// Line `n` of the bell.
+    #[inline(always)]
+    pub(super) fn bell_line(&self, n: usize) -> NonNull<u8> {
+        debug_assert!(n < BELL_LINES);
+        // SAFETY: as in `tail`; it is in the bell.
+        unsafe { self.bell.add(n * LINE) }
     }
 
     /// Word `n` of the bell.

@@ -56,6 +56,8 @@ mod target;
 #[cfg(not(loom))]
 mod tests;
 mod unreliable;
+#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+mod wide;
 mod xrc;
 
 use core::ptr::NonNull;

@@ -111,15 +111,16 @@ impl End {
         let (header, payload) = (header(words as u32 * 8), payload(self.side, self.said));
         let (from, ack) = (payload.as_ptr().cast::<u8>(), self.rx.at);
         self.said += 1;
-        if let Place::Bell = place {
-            return unsafe { self.tx.publish_line(header, header.record(), from, ack) };
-        }
-        let to = self.tx.begin(header, 0);
-        unsafe { copy::exact(to, from, words * 8) };
-        self.tx.end(header);
+        let record = header.record();
         match place {
-            Place::Ring | Place::Bell => self.tx.publish(ack),
-            Place::LongBell => unsafe { self.tx.publish_lines(header, from, ack) },
+            Place::Bell => unsafe { self.tx.publish_line(header, record, from, ack) },
+            Place::LongBell => unsafe { self.tx.publish_lines(header, record, from, ack) },
+            Place::Ring => {
+                let to = self.tx.begin(header, 0);
+                unsafe { copy::exact(to, from, words * 8) };
+                self.tx.end(header);
+                self.tx.publish(ack);
+            }
         }
     }
 

@@ -5,8 +5,10 @@
 use super::alarm::Alarm;
 use super::burst::Burst;
 use super::copy;
-use super::layout::{AREA, BELL_MAX, BELL_WORDS, Data, Direction, Header, JUMP_BYTES, SEGMENT};
-use super::ring::{BEHIND, BELL_FIRST_BYTES, Refusal};
+use super::layout::{
+    AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, bell_lines,
+};
+use super::ring::Refusal;
 use super::sync::{Ordering, fence};
 
 /// Bytes read after which the sender is told at the latest.
@@ -39,7 +41,7 @@ pub(super) struct Rx {
     seen: [u64; 2],
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
-    /// Words behind the first line of the bell that the last record there had, if it had any.
+    /// Lines behind the first of the bell that the last record there had, if it had any.
     behind: usize,
     alarm: Alarm,
 }
@@ -114,9 +116,10 @@ impl Rx {
         newest
     }
 
-    /// The sender's word in the bell, now.
+    /// The sender's word in the bell, now. What may have come with it is asked for along with it.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
+        self.expect_lines();
         self.way.spoken_tail().load(Ordering::Acquire)
     }
 
@@ -126,22 +129,15 @@ impl Rx {
         self.way.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
-    /// True if that word in the bell was seen; then what may come next is asked for, if it is one
-    /// line. Several are taken away too often from a sender that is about to write them.
+    /// True if that word in the bell was seen.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
-        let seen = word == self.seen[0];
-        if seen && self.behind == BEHIND {
-            self.expect_lines();
-        }
-        seen
+        word == self.seen[0]
     }
 
-    /// True if there is something to look at; what may have come with it is asked for along with
-    /// it.
+    /// True if there is something to look at.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
-        self.expect_lines();
         self.words() != self.seen
     }
 
@@ -152,12 +148,10 @@ impl Rx {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let mut word = 0;
-            while word < self.behind {
-                let word_of_line = &raw const *self.way.spoken_behind(word);
+            for line in 1..=self.behind {
+                let line = self.way.bell_line(line).as_ptr();
                 // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(word_of_line.cast()) };
-                word += BEHIND;
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
             }
         }
     }
@@ -215,7 +209,7 @@ impl Rx {
         let length = lone.header.length() as usize;
         if length <= BELL_FIRST_BYTES {
             // SAFETY: the caller vouches for `to`.
-            unsafe { copy::from_words::<BELL_WORDS>(to, length, |i| way.spoken(i)) };
+            unsafe { copy::from_shared(to, way.spoken(), length) };
         // SAFETY: as above; `lone` checked that the bell holds the length.
         } else if !unsafe { self.fetch_lines(lone, to) } {
             return false;
@@ -239,22 +233,13 @@ impl Rx {
     unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
         let length = lone.header.length() as usize;
-        let (mut at, mut first) = (BELL_FIRST_BYTES, 0);
-        // SAFETY: as the caller vouches, here and below: always less than `length`.
-        unsafe { copy::from_words::<BELL_WORDS>(to, at, |i| way.spoken(i)) };
-        while at < length {
-            let bytes = length - at;
-            let words = |i| way.spoken_behind(first + i);
-            // SAFETY: bytes at .. at + bytes lie below `length`. Whole lines have no branches.
-            unsafe {
-                match bytes < BEHIND * 8 {
-                    true => copy::from_words::<BEHIND>(to.add(at), bytes, words),
-                    false => copy::from_words::<BEHIND>(to.add(at), BEHIND * 8, words),
-                }
-            }
-            (at, first) = (at + BEHIND * 8, first + BEHIND);
+        // SAFETY: as the caller vouches: the first line's part is less than `length`.
+        unsafe {
+            copy::from_shared(to, way.spoken(), BELL_FIRST_BYTES);
+            let behind = length - BELL_FIRST_BYTES;
+            copy::from_shared(to.add(BELL_FIRST_BYTES), way.spoken_behind(), behind);
         }
-        self.behind = first;
+        self.behind = bell_lines(length) - 1;
         // See `Tx::speak`, as for the first line.
         fence(Ordering::Acquire);
         way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end)

@@ -515,6 +515,12 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
         // the record fits the first line, and there is space.
         unsafe { link.tx.publish_line(header, plain.record, payload, ack) };
+    // Into further lines of the bell only when the peer had read everything: in a stream it is read
+    // from the ring anyway, and the lines would cost.
+    } else if plain.record <= BELL_MAX && !link.waits() {
+        let ack = link.calm_ack();
+        // SAFETY: as above; it fits the bell.
+        unsafe { link.tx.publish_lines(header, plain.record, payload, ack) };
     } else {
         let mut writer = link.tx.writer();
         let to = writer.begin(header, 0);
@@ -522,26 +528,11 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         unsafe { copy::fresh(to, payload, header.length() as usize) };
         writer.end(plain.record);
         link.tx.end_writer(&writer);
-        // Into further lines of the bell only when the peer had read everything: in a stream it is
-        // read from the ring anyway, and the lines would cost.
-        if plain.record > BELL_MAX || link.waits() {
-            let ack = link.calm_ack();
-            link.tx.publish(ack);
-        } else {
-            publish_lines(link, header, payload);
-        }
+        let ack = link.calm_ack();
+        link.tx.publish(ack);
     }
     enter(link, qp, wr, header, link.tx.at);
     true
-}
-
-/// Publishes the one record that is not, with a copy in the lines of the bell.
-#[inline(never)]
-fn publish_lines(link: &mut Link, header: Header, payload: *const u8) {
-    let ack = link.calm_ack();
-    // SAFETY: `post_lone` has just written the record, which is short enough, and vouches for the
-    // payload.
-    unsafe { link.tx.publish_lines(header, payload, ack) };
 }
 
 /// Posts the plain requests at the front of a list; how many. If those are all, they are

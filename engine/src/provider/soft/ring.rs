@@ -6,11 +6,13 @@
 //! compared with what is possible.
 #![expect(unsafe_code, reason = "writes the shared ring")]
 
+use core::ptr::NonNull;
+
 use super::alarm::Alarm;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST, BELL_MAX, BELL_WORDS, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
+    BELL_FIRST, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
     SEGMENT,
 };
 use super::sync::{Ordering, fence};
@@ -292,11 +294,35 @@ impl Tx {
         // does not read there before the tail says so; the caller vouches for the payload.
         unsafe {
             ring.write(header.0);
-            copy::to_words::<BELL_WORDS>(payload, length, |i, word| ring.add(1 + i).write(word));
+            copy::fresh(ring.add(1).cast(), payload, length);
         }
         self.at += u64::from(record);
         // SAFETY: the caller vouches for the payload.
         unsafe { self.speak(header, payload, length, ack) };
+    }
+
+    /// The same of a record of more, up to `BELL_MAX` bytes, in all lines of the bell it needs.
+    ///
+    /// # Safety
+    /// As for `publish_line`, but for the size.
+    #[inline(always)]
+    pub(super) unsafe fn publish_lines(
+        &mut self,
+        header: Header,
+        record: u32,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        debug_assert!(record == header.record() && record > BELL_FIRST && record <= BELL_MAX);
+        debug_assert!(self.unpublished() <= JUMP_BYTES);
+        let ring = self.data.at(self.at).cast::<u64>();
+        self.at += u64::from(record);
+        // SAFETY: as in `publish_line`.
+        unsafe {
+            ring.write(header.0);
+            copy::fresh(ring.add(1).cast(), payload, header.length() as usize);
+            self.publish_written(header, payload, ack);
+        }
     }
 
     /// Publishes one record that is already in the ring, with a copy of it in the bell.
@@ -305,31 +331,27 @@ impl Tx {
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
     /// record is the only unpublished one but for a jump, and at most `BELL_MAX` bytes.
     #[inline(always)]
-    pub(super) unsafe fn publish_lines(&mut self, header: Header, payload: *const u8, ack: u64) {
+    pub(super) unsafe fn publish_written(&mut self, header: Header, payload: *const u8, ack: u64) {
         debug_assert!(header.record() <= BELL_MAX);
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
-        let (way, length) = (self.way, header.length() as usize);
-        if length <= BELL_FIRST_BYTES {
-            // SAFETY: as the caller vouches.
-            return unsafe { self.speak(header, payload, length, ack) };
-        }
-        way.seal_behind().store(way.seal_of(self.at), Ordering::Relaxed);
-        fence(Ordering::Release);
-        let (mut at, mut first) = (BELL_FIRST_BYTES, 0);
-        while at < length {
-            let put = |i, word| way.spoken_behind(first + i).store(word, Ordering::Relaxed);
-            let bytes = length - at;
-            // SAFETY: bytes at .. at + bytes lie below `length`. Whole lines have no branches.
-            unsafe {
-                match bytes < BEHIND * 8 {
-                    true => copy::to_words::<BEHIND>(payload.add(at), bytes, put),
-                    false => copy::to_words::<BEHIND>(payload.add(at), BEHIND * 8, put),
-                }
-            }
-            (at, first) = (at + BEHIND * 8, first + BEHIND);
-        }
+        let length = header.length() as usize;
+        let first = length.min(BELL_FIRST_BYTES);
         // SAFETY: as the caller vouches.
-        unsafe { self.speak(header, payload, BELL_FIRST_BYTES, ack) };
+        unsafe {
+            if length > first {
+                copy::to_shared(self.begin_lines(), payload.add(first), length - first);
+            }
+            self.speak(header, payload, first, ack);
+        }
+    }
+
+    /// Seals the lines of the bell behind the first, which are written next; see [`Tx::speak`].
+    /// Where the payload goes there.
+    #[inline(always)]
+    fn begin_lines(&self) -> NonNull<u8> {
+        self.way.seal_behind().store(self.way.seal_of(self.at), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.way.spoken_behind()
     }
 
     /// Copies header and first payload bytes of the record up to here, which is in the ring, into
@@ -357,9 +379,8 @@ impl Tx {
         way.seal().store(way.seal_of(end), Ordering::Relaxed);
         fence(Ordering::Release);
         way.spoken_header().store(header.0, Ordering::Relaxed);
-        let put = |i, word| way.spoken(i).store(word, Ordering::Relaxed);
         // SAFETY: the caller vouches for the payload.
-        unsafe { copy::to_words::<BELL_WORDS>(payload, length, put) };
+        unsafe { copy::to_shared(way.spoken(), payload, length) };
         (self.published, self.spoken) = (end, end as u32);
         way.spoken_tail().store(tail_word(end, ack), Ordering::Release);
         self.alarm.check();
@@ -435,12 +456,6 @@ const CLAIM_MAX: u32 = 32 * 64;
 
 /// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
-
-/// Bytes of a payload that the first line of the bell holds.
-pub(super) const BELL_FIRST_BYTES: usize = BELL_WORDS * 8;
-
-/// Words behind the first line of the bell are copied so many at a time.
-pub(super) const BEHIND: usize = 8;
 
 #[cfg(test)]
 #[path = "ring_tests.rs"]

@@ -76,8 +76,7 @@ fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     if header.record() <= BELL_FIRST {
         unsafe { tx.publish_line(header, header.record(), payload.as_ptr(), ack) };
     } else {
-        put(tx, payload);
-        unsafe { tx.publish_lines(header, payload.as_ptr(), ack) };
+        unsafe { tx.publish_lines(header, header.record(), payload.as_ptr(), ack) };
     }
 }
 
