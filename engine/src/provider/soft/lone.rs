@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use super::domain::Inside;
-use super::layout::{Header, RecordFlags};
+use super::layout::{BELL_MAX, Header, RecordFlags};
 use super::link::Link;
 use super::responder::{open_on, recv_wc};
 use crate::provider::Polled;
@@ -30,6 +30,9 @@ const DESPAIR: u32 = PATIENCE_MAX + 64 * IMPATIENT;
 
 /// For so many answers.
 const RESIGNED: u32 = 1024;
+
+/// A peer whose answers are waited for no longer than that is nearby.
+const NEARBY: u32 = PATIENCE_MAX / 2;
 
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
@@ -77,8 +80,8 @@ impl Inside {
     /// has the bell now, and will write to it: a look would take the lines away from it, which
     /// costs two transfers, and a message is one. So they are left alone for as long as answers
     /// lately took: longer after a first look that came too early, shorter after one that did not,
-    /// until three of four find something. Meanwhile what the next message needs is looked up.
-    /// Where it takes too long for that, waiting is given up for a while.
+    /// until three of four find something. Meanwhile what the next message and its answer need is
+    /// looked up. Where it takes too long for that, waiting is given up for a while.
     #[inline(never)]
     fn give_time(&mut self, link: &mut Link) {
         link.converses = false;
@@ -90,6 +93,8 @@ impl Inside {
             return;
         }
         self.prepare(link);
+        // A conversation goes through the whole ring, which is more than the nearest cache holds.
+        link.tx.claim(BELL_MAX);
         link.quiet = 1;
         let steps = link.patience.min(PATIENCE_MAX);
         for _ in 0..steps {
@@ -99,6 +104,7 @@ impl Inside {
             true => steps.saturating_sub(1),
             false => link.patience + IMPATIENT,
         };
+        link.rx.is_near = link.patience < NEARBY;
         if link.patience > DESPAIR {
             (link.patience, link.resigned) = (0, RESIGNED);
         }

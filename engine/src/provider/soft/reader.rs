@@ -43,6 +43,8 @@ pub(super) struct Rx {
     pub(super) due: u64,
     /// Lines behind the first of the bell that the last record there had, if it had any.
     behind: usize,
+    /// The sender is close by.
+    pub(super) is_near: bool,
     alarm: Alarm,
 }
 
@@ -59,6 +61,7 @@ impl Rx {
             seen: [0; 2],
             due: TELL_EVERY,
             behind: 0,
+            is_near: false,
             alarm,
         }
     }
@@ -96,7 +99,7 @@ impl Rx {
 
     #[inline(always)]
     fn words(&self) -> [u64; 2] {
-        [self.peek(), self.way.tail().load(Ordering::Acquire)]
+        [self.way.spoken_tail().load(Ordering::Acquire), self.way.tail().load(Ordering::Acquire)]
     }
 
     /// The last of the sender's words, which are these now: of those that have changed the one with
@@ -116,10 +119,14 @@ impl Rx {
         newest
     }
 
-    /// The sender's word in the bell, now. What may have come with it is asked for along with it.
+    /// The sender's word in the bell, now. What may have come with it is asked for along with it,
+    /// unless that takes long: then too much of it is taken away from a sender that is about to
+    /// write it.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
-        self.expect_lines();
+        if self.is_near || self.behind == 1 {
+            self.expect_lines();
+        }
         self.way.spoken_tail().load(Ordering::Acquire)
     }
 
@@ -135,9 +142,11 @@ impl Rx {
         word == self.seen[0]
     }
 
-    /// True if there is something to look at.
+    /// True if there is something to look at; what may have come with it is asked for along with
+    /// it.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
+        self.expect_lines();
         self.words() != self.seen
     }
 
