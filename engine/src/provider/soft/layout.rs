@@ -30,9 +30,9 @@ use crate::wr::SendFlags;
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 /// Bytes of ring data. Lines behind what was ever needed are never touched.
-pub(super) const AREA: u32 = 8 * SEGMENT;
-/// Bytes of it that are used while they are enough: 8 KiB stays in L1 of both cores.
-pub(super) const SEGMENT: u32 = 128 * LINE as u32;
+pub(super) const AREA: u32 = 4 * SEGMENT;
+/// Bytes of it that are used while they are enough: 16 KiB stay in L1 of both cores.
+pub(super) const SEGMENT: u32 = 256 * LINE as u32;
 /// Longest record: a quarter of a segment, so that publication never waits on itself.
 pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.

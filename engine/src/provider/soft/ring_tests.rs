@@ -367,7 +367,10 @@ fn the_ring_is_as_long_as_it_has_to_be() {
                 full += 72;
                 sent += 1;
             }
-            assert!(full > u64::from(SEGMENT) * times.min(6), "round {round}, {times}: {full}");
+            assert!(
+                full > u64::from(SEGMENT) * times.min(u64::from(AREA / SEGMENT) - 2),
+                "round {round}, {times}: {full}"
+            );
             read += read_all(&mut rx, read);
             assert_eq!(sent, read);
         }
