@@ -4,7 +4,7 @@
 use core::ptr::{self, NonNull};
 
 use super::sync::{AtomicU64, Ordering, word};
-#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+#[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 use super::wide;
 
 /// Copies exactly `length` bytes, none beyond on either side.
@@ -110,7 +110,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
 /// ever used as atomics.
 #[inline(always)]
 pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length > 16 {
         // SAFETY: as the caller vouches.
         return unsafe { wide::copy(to.as_ptr(), from, length) };
@@ -137,7 +137,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
 /// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
 #[inline(always)]
 pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length > 16 {
         // SAFETY: as the caller vouches.
         return unsafe { wide::copy_whole(to, from.as_ptr(), length) };

@@ -56,7 +56,7 @@ mod target;
 #[cfg(not(loom))]
 mod tests;
 mod unreliable;
-#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+#[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 mod wide;
 mod xrc;
 
