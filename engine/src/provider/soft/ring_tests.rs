@@ -234,6 +234,23 @@ fn who_has_not_heard_is_not_heard() {
     }
 }
 
+/// A message alone is read from the bell, whatever its size, as long as the bell holds it.
+#[test]
+fn the_bell_holds_a_record_of_any_size() {
+    let bytes: Vec<u8> = (0..BELL_MAX as usize).map(|i| i as u8 + 1).collect();
+    for length in 0..=BELL_MAX as usize - 8 {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        put_lone(&mut tx, &bytes[..length]);
+        let mut into = [0; 4096];
+        assert!(rx.look(), "{length}");
+        let lone = rx.lone(0).unwrap_or_else(|| panic!("{length} bytes are in the ring alone"));
+        assert!(unsafe { rx.take_lone(lone, into.as_mut_ptr()) }, "{length}");
+        assert_eq!(into[..length], bytes[..length]);
+        assert!(into[length..].iter().all(|byte| *byte == 0), "more than {length}");
+    }
+}
+
 /// A reader that comes late finds a newer lone record in the bell, and reads the ring instead.
 #[test]
 fn a_late_reader_reads_the_ring() {
