@@ -113,7 +113,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length > 16 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::copy(to.as_ptr(), from, length) };
+        return unsafe { wide::copy_fresh(to.as_ptr(), from, length) };
     }
     let mut at = 0;
     // SAFETY: words that begin below `length`; of the last one only bytes below it are read.
@@ -140,7 +140,7 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length > 16 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::copy_whole(to, from.as_ptr(), length) };
+        return unsafe { wide::copy_settled(to, from.as_ptr(), length) };
     }
     let mut at = 0;
     // SAFETY: words that begin below `length`; of the last one only bytes below it are written.

@@ -3,7 +3,6 @@
 
 use super::copy;
 use super::domain::Inside;
-use super::layout::{BELL_FIRST, BELL_MAX};
 use super::link::{Link, LinkPlace};
 use super::qp::{Lane, QpContext, Sent, SqEntry, State};
 use super::requester::{calm, has_slot, plain, write};
@@ -165,7 +164,7 @@ fn make_room(link: &mut Link, record: u32) -> bool {
 #[inline(never)]
 fn publish_held(link: &mut Link) {
     let held = link.tx.unpublished();
-    if held > BELL_MAX || !publish_alone(link, held) {
+    if !(link.speaks(held) && publish_alone(link)) {
         let ack = link.ack();
         link.tx.publish(ack);
         if held >= CLAIM_MIN {
@@ -176,15 +175,11 @@ fn publish_held(link: &mut Link) {
     link.tx.begin_hold();
 }
 
-/// Publishes what was written, no more than the bell has room for, if it is a message alone and the
-/// bell helps.
+/// Publishes what was written if it is a message alone, and short enough for the bell.
 #[inline(never)]
-fn publish_alone(link: &mut Link, held: u32) -> bool {
-    if held > BELL_FIRST && link.waits() {
-        return false;
-    }
+fn publish_alone(link: &mut Link) -> bool {
     let Some((header, payload)) = link.tx.first_unpublished() else { return false };
-    let alone = header.record() == held && header.is_plain_send();
+    let alone = header.record() == link.tx.unpublished() && header.is_plain_send();
     if alone {
         let ack = link.ack();
         // SAFETY: the record is in the ring, its payload behind the header; it is the only one that

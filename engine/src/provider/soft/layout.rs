@@ -39,9 +39,10 @@ pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
 /// Lines of the bell.
 pub(super) const BELL_LINES: usize = 4;
-/// Words of each of its lines but the first that come before the payload there, and of that.
-const BEHIND_HEAD: usize = 2;
+/// Words before the payload in the first line of the bell, and in the second; behind that it runs
+/// on to the bell's end.
 const BELL_HEAD: usize = 4;
+const BEHIND_HEAD: usize = 2;
 /// Bytes of payload in the first line of the bell, and in those behind it.
 pub(super) const BELL_FIRST_BYTES: usize = LINE - 8 * BELL_HEAD;
 const BEHIND_BYTES: usize = (BELL_LINES - 1) * LINE - 8 * BEHIND_HEAD;

@@ -15,7 +15,9 @@ use std_alloc::vec;
 
 use super::alarm::Alarm;
 use super::answers::Answer;
-use super::layout::{Header, LINK_BYTES, LinkHeader, RecordFlags, Side, split};
+use super::layout::{
+    BELL_FIRST, BELL_MAX, Header, LINK_BYTES, LinkHeader, RecordFlags, Side, split,
+};
 use super::qp::CLOSED;
 use super::reach::Reach;
 use super::reader::Rx;
@@ -399,6 +401,14 @@ impl Link {
         let published = self.tx.published();
         // Usually the last thing heard is that everything was taken.
         self.rx.heard() != published as u32 && self.safe() != published
+    }
+
+    /// True if a record of that size that is published alone goes by the bell. Into its further
+    /// lines only when the peer has read everything: in a stream it is read from the ring anyway,
+    /// and the lines would cost.
+    #[inline(always)]
+    pub(super) fn speaks(&mut self, record: u32) -> bool {
+        record <= BELL_FIRST || record <= BELL_MAX && !self.waits()
     }
 
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in

@@ -113,8 +113,9 @@ impl End {
         self.said += 1;
         let record = header.record();
         match place {
-            Place::Bell => unsafe { self.tx.publish_line(header, record, from, ack) },
-            Place::LongBell => unsafe { self.tx.publish_lines(header, record, from, ack) },
+            Place::Bell | Place::LongBell => unsafe {
+                self.tx.publish_lone(header, record, from, ack);
+            },
             Place::Ring => {
                 let to = self.tx.begin(header, 0);
                 unsafe { copy::exact(to, from, words * 8) };

@@ -9,9 +9,7 @@ use super::copy;
 use super::cq::{CompletionQueue, Retire, Sink};
 use super::direct;
 use super::domain::{Inside, qp_in};
-use super::layout::{
-    BELL_FIRST, BELL_MAX, FRAGMENT, Header, KIND_WRITE, RECORD_MAX, RecordFlags, WRITE_OPERANDS,
-};
+use super::layout::{FRAGMENT, Header, KIND_WRITE, RECORD_MAX, RecordFlags, WRITE_OPERANDS};
 use super::link::{Link, Signaled};
 use super::memory::Memory;
 use super::nic::QPS;
@@ -510,17 +508,11 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         return false;
     }
     let (header, payload) = (plain.header, wr.sge.addr as *const u8);
-    if plain.record <= BELL_FIRST {
+    if link.speaks(plain.record) {
         let ack = link.calm_ack();
         // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
-        // the record fits the first line, and there is space.
-        unsafe { link.tx.publish_line(header, plain.record, payload, ack) };
-    // Into further lines of the bell only when the peer had read everything: in a stream it is read
-    // from the ring anyway, and the lines would cost.
-    } else if plain.record <= BELL_MAX && !link.waits() {
-        let ack = link.calm_ack();
-        // SAFETY: as above; it fits the bell.
-        unsafe { link.tx.publish_lines(header, plain.record, payload, ack) };
+        // the record fits the bell, and there is space.
+        unsafe { link.tx.publish_lone(header, plain.record, payload, ack) };
     } else {
         let mut writer = link.tx.writer();
         let to = writer.begin(header, 0);

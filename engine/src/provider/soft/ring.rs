@@ -12,8 +12,7 @@ use super::alarm::Alarm;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
-    SEGMENT,
+    BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT,
 };
 use super::sync::{Ordering, fence};
 use crate::wc::Status;
@@ -269,55 +268,29 @@ impl Tx {
         self.alarm.check();
     }
 
-    /// Writes and publishes one record of up to 32 bytes, in the ring and in the first line of the
-    /// bell: the receiver then needs only the line it is reading anyway. See [`Tx::speak`].
+    /// Writes and publishes one record, in the ring and in the bell: the receiver then needs only
+    /// the lines it is reading anyway. See [`Tx::speak`]. The ring first: of the stores to the line
+    /// that is being looked at none waits for another line, or the line would be taken away in
+    /// between.
     ///
     /// # Safety
-    /// `payload` is readable for the length in `header`, which is at most 32 and comes without an
-    /// immediate word; `record` is the size of such a record; nothing but a jump is unpublished,
-    /// and there is space. (With a jump, what is new is longer than the record: the ring is read.)
+    /// `payload` is readable for the length in `header`, which comes without an immediate word;
+    /// `record` is the size of such a record, at most `BELL_MAX`; nothing but a jump is
+    /// unpublished, and there is space. (With a jump, what is new is longer than the record: the
+    /// ring is read.)
     #[inline(always)]
-    pub(super) unsafe fn publish_line(
+    pub(super) unsafe fn publish_lone(
         &mut self,
         header: Header,
         record: u32,
         payload: *const u8,
         ack: u64,
     ) {
-        debug_assert!(record == header.record() && record <= BELL_FIRST);
-        debug_assert!(self.unpublished() <= JUMP_BYTES);
+        debug_assert!(record == header.record());
         let ring = self.data.at(self.at).cast::<u64>();
-        let length = header.length() as usize;
-        // The ring first: of the stores to the line that is being looked at none waits for another
-        // line, or the line would be taken away in between.
+        self.at += u64::from(record);
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
         // does not read there before the tail says so; the caller vouches for the payload.
-        unsafe {
-            ring.write(header.0);
-            copy::fresh(ring.add(1).cast(), payload, length);
-        }
-        self.at += u64::from(record);
-        // SAFETY: the caller vouches for the payload.
-        unsafe { self.speak(header, payload, length, ack) };
-    }
-
-    /// The same of a record of more, up to `BELL_MAX` bytes, in all lines of the bell it needs.
-    ///
-    /// # Safety
-    /// As for `publish_line`, but for the size.
-    #[inline(always)]
-    pub(super) unsafe fn publish_lines(
-        &mut self,
-        header: Header,
-        record: u32,
-        payload: *const u8,
-        ack: u64,
-    ) {
-        debug_assert!(record == header.record() && record > BELL_FIRST && record <= BELL_MAX);
-        debug_assert!(self.unpublished() <= JUMP_BYTES);
-        let ring = self.data.at(self.at).cast::<u64>();
-        self.at += u64::from(record);
-        // SAFETY: as in `publish_line`.
         unsafe {
             ring.write(header.0);
             copy::fresh(ring.add(1).cast(), payload, header.length() as usize);

@@ -73,11 +73,7 @@ fn put_lone(tx: &mut Tx, payload: &[u8]) {
 /// The same by a side that has read so far.
 fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     let header = header(payload.len());
-    if header.record() <= BELL_FIRST {
-        unsafe { tx.publish_line(header, header.record(), payload.as_ptr(), ack) };
-    } else {
-        unsafe { tx.publish_lines(header, header.record(), payload.as_ptr(), ack) };
-    }
+    unsafe { tx.publish_lone(header, header.record(), payload.as_ptr(), ack) };
 }
 
 /// Reads one record as the device does; `None` if there is none.

@@ -1,8 +1,9 @@
 //! Copies to and from the bell, 16 bytes at a time: what is published leaves the store buffer
 //! behind all that was stored before it, so there must be few stores. In assembler, since the
-//! memory is another process' as well: each aligned word of it is loaded and stored whole.
+//! memory is another process' as well: what a copy holds while the other side writes may be of
+//! two messages, byte by byte, and the seals say whether it is.
 //!
-//! All copy 17 to 256 bytes, none beyond on either side; the last pieces overlap those before.
+//! Both copy 17 to 256 bytes, none beyond on either side; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
@@ -13,106 +14,80 @@ use core::arch::asm;
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes.
 #[inline(always)]
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
-    unsafe { pieces(&Pairs { to, from }, length) };
+    unsafe { copy::<true>(to, from, length) };
 }
 
 /// Copies what was not written a moment ago.
 ///
 /// # Safety
-/// As for [`copy`].
+/// As for [`copy_fresh`].
 #[inline(always)]
-pub(super) unsafe fn copy_whole(to: *mut u8, from: *const u8, length: usize) {
+pub(super) unsafe fn copy_settled(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
-    unsafe { pieces(&Wholes { to, from }, length) };
-}
-
-struct Pairs {
-    to: *mut u8,
-    from: *const u8,
-}
-
-struct Wholes {
-    to: *mut u8,
-    from: *const u8,
-}
-
-/// How 16 bytes are copied.
-trait Piece {
-    /// Copies the 16 bytes that begin `AT` behind `at`.
-    ///
-    /// # Safety
-    /// They are readable and writable.
-    unsafe fn copy<const AT: usize>(&self, at: usize);
+    unsafe { copy::<false>(to, from, length) };
 }
 
 #[inline(always)]
-unsafe fn pieces(piece: &impl Piece, length: usize) {
+unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!((17..=256).contains(&length));
     // SAFETY: all pieces lie below `length`.
-    unsafe {
-        if length <= 64 {
-            piece.copy::<0>(0);
-            if length > 32 {
-                piece.copy::<16>(0);
-                piece.copy::<0>(length - 32);
-            }
-            return piece.copy::<0>(length - 16);
-        }
-        four(piece, 0);
+    let four = |at: usize| unsafe {
+        let (to, from) = (to.add(at), from.add(at));
+        piece::<FRESH, 0>(to, from);
+        piece::<FRESH, 16>(to, from);
+        piece::<FRESH, 32>(to, from);
+        piece::<FRESH, 48>(to, from);
+    };
+    if length > 64 {
+        four(0);
         if length > 128 {
-            four(piece, 64);
+            four(64);
         }
         if length > 192 {
-            four(piece, 128);
+            four(128);
         }
-        four(piece, length - 64);
+        return four(length - 64);
+    }
+    // SAFETY: as above.
+    unsafe {
+        piece::<FRESH, 0>(to, from);
+        if length > 32 {
+            piece::<FRESH, 16>(to, from);
+            piece::<FRESH, 0>(to.add(length - 32), from.add(length - 32));
+        }
+        piece::<FRESH, 0>(to.add(length - 16), from.add(length - 16));
     }
 }
 
+/// Copies the 16 bytes `AT` behind: `FRESH` ones by words.
+///
+/// # Safety
+/// They are readable and writable.
 #[inline(always)]
-unsafe fn four(piece: &impl Piece, at: usize) {
+unsafe fn piece<const FRESH: bool, const AT: usize>(to: *mut u8, from: *const u8) {
     // SAFETY: as the caller vouches.
     unsafe {
-        piece.copy::<0>(at);
-        piece.copy::<16>(at);
-        piece.copy::<32>(at);
-        piece.copy::<48>(at);
-    }
-}
-
-impl Piece for Pairs {
-    #[inline(always)]
-    unsafe fn copy<const AT: usize>(&self, at: usize) {
-        // SAFETY: as the caller vouches.
-        unsafe {
+        if FRESH {
             asm!(
-                "movq {pair}, [{from} + {at}]",
-                "movhps {pair}, [{from} + {at} + 8]",
-                "movups [{to} + {at}], {pair}",
-                from = in(reg) self.from.add(at),
-                to = in(reg) self.to.add(at),
+                "movq {bytes}, [{from} + {at}]",
+                "movhps {bytes}, [{from} + {at} + 8]",
+                "movups [{to} + {at}], {bytes}",
+                from = in(reg) from,
+                to = in(reg) to,
                 at = const AT,
-                pair = out(xmm_reg) _,
+                bytes = out(xmm_reg) _,
                 options(nostack, preserves_flags),
             );
-        }
-    }
-}
-
-impl Piece for Wholes {
-    #[inline(always)]
-    unsafe fn copy<const AT: usize>(&self, at: usize) {
-        // SAFETY: as the caller vouches.
-        unsafe {
+        } else {
             asm!(
-                "movups {whole}, [{from} + {at}]",
-                "movups [{to} + {at}], {whole}",
-                from = in(reg) self.from.add(at),
-                to = in(reg) self.to.add(at),
+                "movups {bytes}, [{from} + {at}]",
+                "movups [{to} + {at}], {bytes}",
+                from = in(reg) from,
+                to = in(reg) to,
                 at = const AT,
-                whole = out(xmm_reg) _,
+                bytes = out(xmm_reg) _,
                 options(nostack, preserves_flags),
             );
         }

@@ -239,7 +239,7 @@ impl Port {
         if ask && lone && header.record() <= BELL_FIRST {
             // SAFETY: the payload has the header's length, which fits the first line.
             unsafe {
-                self.link.tx.publish_line(
+                self.link.tx.publish_lone(
                     header,
                     header.record(),
                     record.payload.as_ptr(),
