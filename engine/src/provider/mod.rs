@@ -520,8 +520,7 @@ pub trait Qp {
     /// done, and [`Qp::hold`] may take it.
     ///
     /// # Safety
-    /// As for [`Qp::post`]; [`Qp::hold`] of this queue pair has returned true before, and the
-    /// piece is no longer than the inline limit.
+    /// As for [`Qp::post`]; the piece is no longer than the inline limit.
     #[inline(always)]
     #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
     unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
@@ -551,6 +550,19 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
     unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
         let _ = wr;
+        false
+    }
+
+    /// Posts one more inline SEND with a doorbell of its own, which asks for nothing, behind one
+    /// that [`Qp::post_lone`] or [`Qp::hold`] has taken: what was looked at then is not looked at
+    /// again. False: nothing was done, and [`Qp::post_lone`] may take it.
+    ///
+    /// # Safety
+    /// As for [`Qp::hold_more`].
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
+    unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        let _ = (wr_id, sge);
         false
     }
 

@@ -160,14 +160,18 @@ impl<P: Provider> Core<P> {
             return false;
         }
         let signals = peer.signals();
-        let mut flags = SendFlags::INLINE;
-        flags.set(SendFlags::SIGNALED, signals);
         let wr_id = peer.next_number();
         let Some(qp) = &mut peer.qp else { return false };
-        let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
-        // SAFETY: the payload is inline. The worker's thread is the one that polls.
-        if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
-            return false;
+        // SAFETY: the payload is inline, and no longer than may be. The worker's thread is the one
+        // that polls.
+        if !(NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) }) {
+            let mut flags = SendFlags::INLINE;
+            flags.set(SendFlags::SIGNALED, signals);
+            let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
+            // SAFETY: as above.
+            if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
+                return false;
+            }
         }
         peer.pushed = peer.pushed.wrapping_add(1);
         if signals {

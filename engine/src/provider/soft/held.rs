@@ -3,6 +3,7 @@
 
 use super::copy;
 use super::domain::Inside;
+use super::layout::Header;
 use super::link::{Link, LinkPlace};
 use super::qp::{Lane, QpContext, Sent, SqEntry, State};
 use super::requester::{calm, has_slot, plain, write};
@@ -28,6 +29,17 @@ impl Inside {
         let goes = has_slot(link, qp, &plain);
         if goes {
             write(link, qp, wr, &plain);
+            open_lane(link, qp);
+        }
+        goes
+    }
+
+    /// Posts one request alone, with the bell where it helps. What follows may go by [`post_next`].
+    #[inline(never)]
+    pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        let goes = self.post_lone(qp, wr);
+        if goes && let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.tx.begin_hold();
             open_lane(link, qp);
         }
         goes
@@ -96,6 +108,30 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     true
 }
 
+/// Posts one more message alone, with the bell, behind one that [`Inside::post_first`] has posted.
+/// False: nothing was done, because more would have to be looked at.
+///
+/// # Safety
+/// As for [`hold_more`].
+#[inline(always)]
+pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
+    let Lane { link: Some(mut link), until } = qp.lane else { return false };
+    // SAFETY: as in `hold_more`.
+    let link = unsafe { link.as_mut() };
+    let record = record(sge.length as usize);
+    if link.tx.at + record > until || link.tx.unpublished() > 0 || !link.speaks(record as u32) {
+        return false;
+    }
+    let (header, ack) = (Header(qp.common | u64::from(sge.length)), link.ack());
+    // SAFETY: there is space up to `until`; the caller vouches for the piece, and the record fits
+    // the bell.
+    unsafe { link.tx.publish_lone(header, record as u32, sge.addr as *const u8, ack) };
+    let end = link.tx.at;
+    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
+    qp.sent = qp.posted;
+    true
+}
+
 /// Writes plain messages from the front of a list, unpublished, as far as they may be held, there
 /// are slots, and none is longer than goes inline; how many. By itself, so that all it looks at
 /// stays in registers.
@@ -119,7 +155,7 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
 /// Bytes of a plain record.
 #[inline(always)]
 fn record(length: usize) -> u64 {
-    LEAST_RECORD + (length as u64).next_multiple_of(8)
+    LEAST_RECORD + ((length as u64 + 7) & !7)
 }
 
 /// Writes a plain message to the ring, where its record will end at `end`, and enters it in the

@@ -645,7 +645,13 @@ impl Qp for SoftQp {
             return false;
         }
         // SAFETY: as in `post`.
-        unsafe { self.domain.alone().post_lone(&mut *self.context.as_ptr(), wr) }
+        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
+    }
+
+    #[inline(always)]
+    unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `hold_more`.
+        unsafe { held::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 
     #[inline(always)]

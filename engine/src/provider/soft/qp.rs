@@ -262,9 +262,10 @@ pub(super) struct QpContext {
     pub(super) xrc: XrcPart,
 }
 
-/// What is known to be free for plain messages that are held: they need no more than one look at
-/// it. It is opened by the general way ([`super::domain::Inside::hold`]) and is good for as long as
-/// nothing else happens to its queue pair. So it is closed by
+/// What is known to be free for plain messages that are held, or go alone: they need no more than
+/// one look at it. It is opened by the general ways ([`super::domain::Inside::hold`],
+/// [`super::domain::Inside::post_first`]) and is good for as long as nothing else happens to its
+/// queue pair. So it is closed by
 ///
 /// - every post but that of a message alone, which takes a slot and its bytes: what is one-sided,
 ///   long, or finds no space takes slots without bytes in the ring, or leaves something that must

@@ -17,6 +17,15 @@ fn more(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.hold_more(wr_id, Sge::inline(bytes)) }
 }
 
+fn lone(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
+    unsafe { end.qp.post_lone(&inline(bytes, wr_id)) }
+}
+
+/// Right behind one that went alone.
+fn next(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
+    unsafe { end.qp.post_next(wr_id, Sge::inline(bytes)) }
+}
+
 /// From the front of a list.
 fn list(end: &mut End, list: &[&[u8]], first: u64) -> usize {
     unsafe { end.qp.hold_list(first, list) }
@@ -75,6 +84,49 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
         }
     }
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
+}
+
+/// Who speaks, and who hears.
+fn turn<'a>(one: &'a mut End, two: &'a mut End, answer: bool) -> (&'a mut End, &'a mut End) {
+    if answer { (two, one) } else { (one, two) }
+}
+
+/// What goes alone is seen at once, of every size, and bytes may change as soon as they are handed
+/// over (SQ-4). What follows goes as far as the bell holds it, in a conversation.
+#[test]
+fn sq_4_what_follows_alone_is_seen_at_once() {
+    let caps = QpCaps { send_wr: 256, recv_wr: 32, inline: 220, ..CAPS };
+    let (mut one, mut two) = pair(caps, true);
+    let mut followed = [0; 2];
+    for size in (0..=220).chain([8, 40, 41, 208, 209]) {
+        for n in 0..16 {
+            for answer in [false, true] {
+                let (from, to) = turn(&mut one, &mut two, answer);
+                to.recv(0, 0, 256);
+                let mut bytes = pattern(n + size, size);
+                let follows = next(from, &bytes, n as u64);
+                assert!(!follows || size <= 208, "size {size}");
+                followed[usize::from(follows)] += usize::from(size <= 208);
+                assert!(follows || lone(from, &bytes, n as u64), "size {size}");
+                bytes.fill(0xee);
+                assert_eq!(came(to, &[size]), [pattern(n + size, size)]);
+            }
+        }
+        for answer in [false, true] {
+            let (from, to) = turn(&mut one, &mut two, answer);
+            to.recv(0, 0, 256);
+            from.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
+            let (sent, got) = settle(from, to);
+            assert_eq!((sent.len(), got.len()), (1, 1));
+        }
+    }
+    assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
+    two.recv(0, 0, 256);
+    two.recv(1, 256, 256);
+    assert!(lone(&mut one, b"first", 0) && hold(&mut one, b"second", 1));
+    assert!(!next(&mut one, b"third", 2), "it is not alone");
+    ring(&mut one);
+    assert_eq!(came(&mut two, &[5, 6]), [&b"first"[..], b"second"]);
 }
 
 /// A list is seen with the bell, in order, one completion retires it (SQ-2), and it may be longer
@@ -251,18 +303,20 @@ fn only_many_at_once_make_the_ring_longer() {
     }
 }
 
-/// Of what follows a message that is held only the room is looked at, so everything else must have
-/// ended that: a full queue (SQ-1), a message that waits, one that takes a slot and no space, a
-/// pause (SM-1), an error (SM-2), a new life.
+/// Of what follows a message that is held, or went alone, only the room is looked at, so everything
+/// else must have ended that: a full queue (SQ-1), a message that waits, one that takes a slot and
+/// no space, a pause (SM-1), an error (SM-2), a new life.
 #[test]
 fn sq_1_what_follows_passes_nothing() {
     let caps = QpCaps { send_wr: 8, recv_wr: 64, inline: 64, ..CAPS };
-    for size in [0, 8, 64] {
+    type Way = fn(&mut End, &[u8], u64) -> bool;
+    let ways: [(Way, Way); 2] = [(hold, more), (lone, next)];
+    for ((first, more), size) in ways.iter().flat_map(|way| [0, 8, 64].map(|size| (*way, size))) {
         let (mut one, mut two) = pair(caps, true);
         let bytes = pattern(0, size);
-        assert!(!more(&mut one, &bytes, 0), "none was held");
+        assert!(!more(&mut one, &bytes, 0), "none went before");
         let mut held = 0;
-        while more(&mut one, &bytes, held) || hold(&mut one, &bytes, held) {
+        while more(&mut one, &bytes, held) || first(&mut one, &bytes, held) {
             held += 1;
         }
         assert_eq!(held, 8, "size {size}");
@@ -296,9 +350,10 @@ fn sq_1_what_follows_passes_nothing() {
             end.poll();
         }),
     ];
-    for (what, happens) in events {
+    let both = ways.iter().flat_map(|way| events.map(|event| (*way, event)));
+    for ((first, more), (what, happens)) in both {
         let (mut one, _two) = pair(QpCaps { send_wr: 64, ..caps }, true);
-        assert!(hold(&mut one, b"first", 0) && more(&mut one, b"second", 1));
+        assert!(first(&mut one, b"first", 0) && more(&mut one, b"second", 1));
         happens(&mut one);
         assert!(!more(&mut one, b"third", 2), "behind {what}");
     }
