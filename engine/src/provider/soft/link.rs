@@ -267,6 +267,8 @@ pub(super) struct Link {
     pub(super) patience: u32,
     /// For so many answers it is not.
     pub(super) resigned: u32,
+    /// What lately came from a peer that had not heard everything, see [`Link::note_heard`].
+    pub(super) crossed: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) unusual: bool,
@@ -299,6 +301,9 @@ pub(super) struct Link {
     pub(super) shared: Arc<LinkShared>,
 }
 
+/// From then on messages are said to cross: two of those that did, with few between that did not.
+const CROSSED: u32 = 8;
+
 impl Link {
     pub(super) fn new(shared: Arc<LinkShared>) -> Link {
         let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
@@ -321,6 +326,7 @@ impl Link {
             converses: false,
             patience: 0,
             resigned: 0,
+            crossed: 0,
             unusual: false,
             never_plain: false,
             pauses: 0,
@@ -403,12 +409,38 @@ impl Link {
         self.rx.heard() != published as u32 && self.safe() != published
     }
 
-    /// True if a record of that size that is published alone goes by the bell. Into its further
-    /// lines only when the peer has read everything: in a stream it is read from the ring anyway,
-    /// and the lines would cost.
+    /// True if a record of that size that is published alone goes by the bell: not where messages
+    /// cross, since each side would take the lines away from the other that is writing them. Into
+    /// further lines only when the peer has read everything: in a stream it is read from the ring
+    /// anyway, and the lines would cost.
     #[inline(always)]
     pub(super) fn speaks(&mut self, record: u32) -> bool {
-        record <= BELL_FIRST || record <= BELL_MAX && !self.waits()
+        self.crossed < CROSSED && (record <= BELL_FIRST || record <= BELL_MAX && !self.waits())
+    }
+
+    /// So many messages came at once: they cross with others, unless it is one from a peer that had
+    /// heard everything.
+    pub(super) fn note_heard(&mut self, messages: usize) {
+        match messages {
+            0 => {}
+            1 if self.rx.heard() == self.tx.published() as u32 => {
+                self.crossed = self.crossed.saturating_sub(1);
+            }
+            _ => self.note_crossed(),
+        }
+    }
+
+    /// A message came from a peer that had not heard everything.
+    #[inline(always)]
+    pub(super) fn note_crossed(&mut self) {
+        self.crossed = (self.crossed + CROSSED / 2).min(2 * CROSSED);
+    }
+
+    /// A message that asks for a completion is sent, one of many: what crossed before, as words of
+    /// credit cross with a stream, counts no more.
+    #[inline(always)]
+    pub(super) fn note_asked(&mut self) {
+        self.crossed = self.crossed.saturating_sub(CROSSED / 2);
     }
 
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in

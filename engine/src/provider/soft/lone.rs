@@ -178,6 +178,9 @@ impl Inside {
         // With more than one message on its way nobody knows when the next one comes, and two sides
         // that wait for each other wait ever longer.
         link.converses = (word >> 32) as u32 == link.tx.published() as u32;
+        if !link.converses {
+            link.note_crossed();
+        }
         if header.flags().contains(RecordFlags::ASK) {
             link.rx.ask();
         }

@@ -652,6 +652,7 @@ fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, e
     if header.flags().contains(RecordFlags::ASK) {
         sent |= Sent::SIGNALED;
         link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
+        link.note_asked();
     }
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
     qp.sent = qp.posted;

@@ -246,6 +246,7 @@ impl Inside {
         }
         rq.stash.advance(1);
         link.talker = header.qp();
+        link.note_heard(1);
         Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
     }
 
@@ -289,6 +290,7 @@ impl Inside {
         }
         rq.stash.advance(used as u32);
         link.rx.end_burst(&burst);
+        link.note_heard(used);
         if link.rx.owes() {
             link.tell_now();
         }

@@ -253,3 +253,75 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
         assert_eq!(given > 100, grows, "{in_flight} in flight: {given}");
     }
 }
+
+/// What comes by the bell, expected or not, may cross with an answer that is in the ring alone.
+#[test]
+fn what_crosses_by_the_bell_is_noted() {
+    for waits in [true, false] {
+        let (mut one, mut two) = deep();
+        let crossed = |end: &End| unsafe {
+            end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().crossed)
+        };
+        for _ in 0..3 {
+            one.send(0, 0, 8, INLINE).unwrap();
+            assert_eq!(two.poll().len(), 1);
+        }
+        // The first of two looks in vain expects what comes behind it.
+        let mut seen = [0; 3];
+        for seen in &mut seen {
+            assert!(!waits || two.poll().is_empty() && two.poll().is_empty());
+            one.recv(0, 0, 64);
+            one.send(0, 0, 8, INLINE).unwrap();
+            assert!(one.poll().len() < 2 && spoke(&one));
+            assert_eq!((expects(&two), two.poll().len()), (waits, 1));
+            *seen = crossed(&two);
+            two.send(0, 0, 64, INLINE).unwrap();
+        }
+        assert_eq!(seen, [0, 4, 8], "{waits}");
+    }
+}
+
+/// True if the last message of an end went by the bell.
+fn spoke(end: &End) -> bool {
+    unsafe {
+        end.poller.cq.domain.enter(|inside| {
+            let tx = &inside.links[0].as_ref().unwrap().tx;
+            tx.spoken() == tx.at as u32
+        })
+    }
+}
+
+/// Messages that cross would take the bell away from each other: they leave it alone. Those that
+/// follow each other go by it again, and those of a stream, which asks for completions.
+#[test]
+fn what_crosses_leaves_the_bell_alone() {
+    let (mut one, mut two) = deep();
+    let say = |from: &mut End, to: &mut End, flags| {
+        to.recv(0, 0, 64);
+        from.send(0, 0, 8, flags).unwrap();
+        spoke(from)
+    };
+    let hear = |end: &mut End| assert_eq!(end.poll().len(), 1);
+    let cross = |one: &mut End, two: &mut End| {
+        let both = [say(one, two, INLINE), say(two, one, INLINE)];
+        hear(one);
+        hear(two);
+        both
+    };
+    let follow = |one: &mut End, two: &mut End| {
+        let first = say(one, two, INLINE);
+        hear(two);
+        let both = [first, say(two, one, INLINE)];
+        hear(one);
+        both
+    };
+    for bell in [true, true, false, false, false, false] {
+        assert_eq!(cross(&mut one, &mut two), [bell; 2]);
+    }
+    let silent = (0..20).take_while(|_| follow(&mut one, &mut two) != [true; 2]).count();
+    assert!((8..=10).contains(&silent), "one less each time, from 16 to below 8: {silent}");
+    assert_eq!(cross(&mut one, &mut two), [true; 2]);
+    assert_eq!(cross(&mut one, &mut two), [false; 2]);
+    let asks = [0; 3].map(|_| say(&mut one, &mut two, INLINE | SendFlags::SIGNALED));
+    assert_eq!(asks, [false, false, true], "as those of a stream do now and then");
+}
