@@ -34,17 +34,6 @@ impl Inside {
         goes
     }
 
-    /// Posts one request alone, with the bell where it helps. What follows may go by [`post_next`].
-    #[inline(never)]
-    pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-        let goes = self.post_lone(qp, wr);
-        if goes && let Some(Some(link)) = self.links.get_mut(qp.link) {
-            link.tx.begin_hold();
-            open_lane(link, qp);
-        }
-        goes
-    }
-
     /// The same with a list of messages, which ask for nothing and whose numbers follow the first
     /// one's: how many were written.
     #[inline(never)]
@@ -64,6 +53,17 @@ impl Inside {
             }
         }
         done
+    }
+
+    /// Posts one request alone, with the bell where it helps. What follows may go by [`post_next`].
+    #[inline(never)]
+    pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        let goes = self.post_lone(qp, wr);
+        if goes && let Some(Some(link)) = self.links.get_mut(qp.link) {
+            link.tx.begin_hold();
+            open_lane(link, qp);
+        }
+        goes
     }
 
     /// Publishes what was held: everything of its link.
