@@ -192,7 +192,7 @@ impl Domain {
                 xrc: XrcQueues::new(),
                 cqs: Vec::with_capacity(4),
                 todo: Vec::with_capacity(QPS),
-                expected: Expected::default(),
+                expected: Expected::nothing(),
                 turn: 0,
                 sharing,
             }),

@@ -155,9 +155,6 @@ pub(super) const SRQ_OPERANDS: u32 = 8;
 pub(super) struct Header(pub(super) u64);
 
 impl Header {
-    /// That of no message.
-    pub(super) const NONE: Header = Header(0);
-
     /// A jump: nothing but the kind.
     pub(super) const JUMP: Header = Header((KIND_JUMP as u64) << 16);
 

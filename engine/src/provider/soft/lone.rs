@@ -36,17 +36,27 @@ const NEARBY: u32 = PATIENCE_MAX / 2;
 
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Expected {
-    /// Its header, but for its length and what it asks for; 0 if none is expected.
+    /// Its header, but for its length and what it asks for.
     like: Header,
     /// Where its bytes go.
     to: u64,
     /// How many fit there.
     room: u32,
     wr_id: u64,
-    /// [`super::memory::Memory::removals`] when the key of the receive was looked up.
+    /// [`super::memory::Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
+    /// if no message is expected. (No header can say that: a peer may write any.)
     removals: u64,
+}
+
+/// More regions than ever go.
+const NOTHING: u64 = u64::MAX;
+
+impl Expected {
+    pub(super) const fn nothing() -> Expected {
+        Expected { like: Header(0), to: 0, room: 0, wr_id: 0, removals: NOTHING }
+    }
 }
 
 impl Inside {
@@ -130,13 +140,13 @@ impl Inside {
     /// From here on nothing is known of the next message.
     #[inline(always)]
     pub(super) fn expect_nothing(&mut self) {
-        self.expected.like = Header::NONE;
+        self.expected.removals = NOTHING;
     }
 
     /// True if the next message is known as far as it can be.
     #[cfg(test)]
     pub(super) fn is_expecting(&self) -> bool {
-        self.expected.like != Header::NONE
+        self.expected.removals != NOTHING
     }
 
     /// Looks up what a message for the queue pair of the last one will need.
@@ -173,7 +183,7 @@ impl Inside {
             return None;
         }
         rq.stash.advance(1);
-        self.expected.like = Header::NONE;
+        self.expected.removals = NOTHING;
         link.quiet = 0;
         // With more than one message on its way nobody knows when the next one comes, and two sides
         // that wait for each other wait ever longer.

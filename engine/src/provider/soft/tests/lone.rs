@@ -1,6 +1,8 @@
 //! The poll of a conversation: what was looked up before a message came is good when it comes, or
 //! is looked up again. Each case with and without the polls in which that is done.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use super::*;
 use crate::wc::{Status, WcOpcode};
 
@@ -174,6 +176,28 @@ fn a_receive_that_was_given_back_is_not_expected() {
     two.recv(5, 0, 64);
     one.send(1, 0, 8, INLINE).unwrap();
     assert_eq!(two.poll()[0].wr_id, 5);
+}
+
+/// A peer may write anything to the bell: where nothing is expected a message of no kind for no
+/// queue pair is not expected either, and no receive is used for it.
+#[test]
+fn what_no_sender_writes_is_not_expected() {
+    for waits in [true, false] {
+        let (mut one, mut two) = talking(waits);
+        one.send(1, 0, 8, INLINE).unwrap();
+        assert_eq!((two.poll().len(), expects(&two)), (1, false));
+        unsafe {
+            two.poller.cq.domain.alone().links[0].as_mut().map(|link| {
+                let (way, end) = (&link.rx.way, link.rx.at + 8);
+                way.spoken_header().store(0, Relaxed);
+                way.seal().store(way.seal_of(end), Relaxed);
+                let word = u64::from(end as u32) | u64::from(link.tx.spoken()) << 32;
+                way.spoken_tail().store(word, Relaxed);
+            })
+        };
+        let got = two.poll();
+        assert!(got.iter().all(|wc| wc.status == Status::Flushed), "{got:?}");
+    }
 }
 
 /// For how long an end leaves its peer alone, in steps.
