@@ -164,14 +164,10 @@ impl<P: Provider> Core<P> {
         let Some(qp) = &mut peer.qp else { return false };
         // SAFETY: the payload is inline, and no longer than may be. The worker's thread is the one
         // that polls.
-        if !(NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) }) {
-            let mut flags = SendFlags::INLINE;
-            flags.set(SendFlags::SIGNALED, signals);
-            let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
-            // SAFETY: as above.
-            if !unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } } {
-                return false;
-            }
+        let follows = NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) };
+        let Sge { addr, length, lkey } = sge;
+        if !(follows || begin::<P, NOW>(qp, (wr_id, signals), imm, Sge { addr, length, lkey })) {
+            return false;
         }
         peer.pushed = peer.pushed.wrapping_add(1);
         if signals {
@@ -254,4 +250,20 @@ impl<P: Provider> Core<P> {
             }
         }
     }
+}
+
+/// Hands a message to a device that looks at everything.
+#[cold]
+#[inline(never)]
+fn begin<P: Provider, const NOW: bool>(
+    qp: &mut P::Qp,
+    (wr_id, signals): (u64, bool),
+    imm: Option<u32>,
+    sge: Sge,
+) -> bool {
+    let mut flags = SendFlags::INLINE;
+    flags.set(SendFlags::SIGNALED, signals);
+    let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
+    // SAFETY: as above.
+    unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } }
 }

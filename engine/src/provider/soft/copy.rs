@@ -19,17 +19,8 @@ pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     if length <= 16 {
-        if length >= 8 {
-            piece(0, 8);
-            piece(length - 8, 8);
-        } else if length >= 4 {
-            piece(0, 4);
-            piece(length - 4, 4);
-        } else if length > 0 {
-            piece(0, 1);
-            piece(length / 2, 1);
-            piece(length - 1, 1);
-        }
+        // SAFETY: as the caller vouches.
+        unsafe { short(to, from, length) };
     } else if length <= 32 {
         piece(0, 16);
         piece(length - 16, 16);
@@ -50,6 +41,30 @@ pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+/// As [`exact`], at most 16 bytes.
+///
+/// # Safety
+/// As for [`exact`].
+#[inline(always)]
+unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
+    debug_assert!(length <= 16);
+    let piece = |at: usize, bytes: usize| {
+        // SAFETY: as in `exact`.
+        unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
+    };
+    if length >= 8 {
+        piece(0, 8);
+        piece(length - 8, 8);
+    } else if length >= 4 {
+        piece(0, 4);
+        piece(length - 4, 4);
+    } else if length > 0 {
+        piece(0, 1);
+        piece(length / 2, 1);
+        piece(length - 1, 1);
+    }
+}
+
 /// As [`exact`], of bytes that were written a moment ago, by words: a load that spans more than one
 /// store waits until those have left the store buffer, and there they stand behind stores to lines
 /// that the peer has. So the first and last 16 bytes, where what changes from message to message
@@ -59,7 +74,11 @@ pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
 /// As for [`exact`].
 #[inline(always)]
 pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
-    if length <= 16 || length > 256 {
+    if length <= 16 {
+        // SAFETY: as the caller vouches.
+        return unsafe { short(to, from, length) };
+    }
+    if length > 256 {
         // SAFETY: as the caller vouches.
         return unsafe { exact(to, from, length) };
     }
@@ -111,7 +130,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
 #[inline(always)]
 pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) {
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-    if length > 16 {
+    if length >= 8 {
         // SAFETY: as the caller vouches.
         return unsafe { wide::copy_fresh(to.as_ptr(), from, length) };
     }
@@ -131,6 +150,30 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
     }
 }
 
+/// Copies at most 32 bytes that were written a moment ago to `one`, and when `then` was done to the
+/// words it gives, as [`to_shared`] does.
+///
+/// # Safety
+/// As for [`exact`] and [`to_shared`].
+#[inline(always)]
+pub(super) unsafe fn twice(
+    one: *mut u8,
+    from: *const u8,
+    length: usize,
+    then: impl FnOnce() -> NonNull<u8>,
+) {
+    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+    if length >= 8 {
+        // SAFETY: as the caller vouches.
+        return unsafe { wide::copy_twice(one, from, length, || then().as_ptr()) };
+    }
+    // SAFETY: as above.
+    unsafe {
+        exact(one, from, length);
+        to_shared(then(), from, length);
+    }
+}
+
 /// Writes `length` bytes, at most 256, from such words.
 ///
 /// # Safety
@@ -138,7 +181,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
 #[inline(always)]
 pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) {
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-    if length > 16 {
+    if length >= 8 {
         // SAFETY: as the caller vouches.
         return unsafe { wide::copy_settled(to, from.as_ptr(), length) };
     }

@@ -49,6 +49,8 @@ const BEHIND_BYTES: usize = (BELL_LINES - 1) * LINE - 8 * BEHIND_HEAD;
 /// Bytes a lone record may have in the first line of the bell, and in the whole.
 pub(super) const BELL_FIRST: u32 = 8 + BELL_FIRST_BYTES as u32;
 pub(super) const BELL_MAX: u32 = BELL_FIRST + BEHIND_BYTES as u32;
+/// Bytes of payload in the bell.
+pub(super) const BELL_PAYLOAD: u32 = (BELL_FIRST_BYTES + BEHIND_BYTES) as u32;
 
 const BELL: usize = 2 * LINE;
 const DIRECTIONS: usize = BELL + BELL_LINES * LINE;
@@ -215,12 +217,6 @@ impl Header {
     pub(super) fn is_like(self, other: Header) -> bool {
         (self.0 ^ other.0) >> 16 == 0
     }
-    /// True if nothing but the length, and whether an acknowledgement is asked for, differs.
-    #[inline(always)]
-    pub(super) fn is_like_or_asks(self, other: Header) -> bool {
-        const ASK: u64 = (RecordFlags::ASK.bits() as u64) << 24;
-        (self.0 ^ other.0) & !(ASK | 0xffff) == 0
-    }
     /// Bytes between the header word and the payload.
     #[inline]
     pub(super) fn immediate_bytes(self) -> u32 {
@@ -312,7 +308,7 @@ impl Direction {
     }
 
     /// The seal of the lone record in the bell, which both directions share: see
-    /// [`super::ring::Tx::speak`].
+    /// [`super::ring::Tx::begin_speaking`].
     #[inline(always)]
     pub(super) fn seal(&self) -> &AtomicU64 {
         self.bell(2)

@@ -261,7 +261,7 @@ pub(super) struct Link {
     pub(super) talker: u32,
     /// Polls since something last came in.
     pub(super) quiet: u32,
-    /// The last message was expected, came alone, and from a peer that had heard everything.
+    /// The last message came alone, and from a peer that had heard everything.
     pub(super) converses: bool,
     /// For how long an answered peer is left alone, in steps: lately that would have been enough.
     pub(super) patience: u32,
@@ -419,21 +419,15 @@ impl Link {
     }
 
     /// So many messages came at once: they cross with others, unless it is one from a peer that had
-    /// heard everything.
-    pub(super) fn note_heard(&mut self, messages: usize) {
-        match messages {
-            0 => {}
-            1 if self.rx.heard() == self.tx.published() as u32 => {
-                self.crossed = self.crossed.saturating_sub(1);
-            }
-            _ => self.note_crossed(),
+    /// heard everything. True if it is.
+    pub(super) fn note_heard(&mut self, messages: usize) -> bool {
+        let follows = messages == 1 && self.rx.heard() == self.tx.published() as u32;
+        if follows {
+            self.crossed = self.crossed.saturating_sub(1);
+        } else if messages > 0 {
+            self.crossed = (self.crossed + CROSSED / 2).min(2 * CROSSED);
         }
-    }
-
-    /// A message came from a peer that had not heard everything.
-    #[inline(always)]
-    pub(super) fn note_crossed(&mut self) {
-        self.crossed = (self.crossed + CROSSED / 2).min(2 * CROSSED);
+        follows
     }
 
     /// A message that asks for a completion is sent, one of many: what crossed before, as words of

@@ -3,12 +3,16 @@
 //!
 //! What of the checks of a message does not depend on its bytes is done while waiting for it: which
 //! queue pair it is likely to be for, and where its receive lies. When it comes, its header is
-//! compared with what was expected, and its length with the room there is.
+//! compared with what was expected, and its length with the room there is. All else is for the poll
+//! for a list.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
+use core::ptr;
+
 use super::domain::Inside;
-use super::layout::{BELL_MAX, Header, RecordFlags};
+use super::layout::{BELL_MAX, BELL_PAYLOAD, Header, RecordFlags};
 use super::link::Link;
+use super::recvq::Stash;
 use super::responder::{open_on, recv_wc};
 use crate::provider::Polled;
 use crate::wc::Wc;
@@ -38,13 +42,15 @@ const NEARBY: u32 = PATIENCE_MAX / 2;
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
-    /// Its header, but for its length and what it asks for.
+    /// Its header, but for its length.
     like: Header,
     /// Where its bytes go.
     to: u64,
-    /// How many fit there.
+    /// How many fit there, and in the bell.
     room: u32,
     wr_id: u64,
+    /// Where that receive is the first.
+    stash: *mut Stash,
     /// [`super::memory::Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
     /// if no message is expected. (No header can say that: a peer may write any.)
     removals: u64,
@@ -55,7 +61,8 @@ const NOTHING: u64 = u64::MAX;
 
 impl Expected {
     pub(super) const fn nothing() -> Expected {
-        Expected { like: Header(0), to: 0, room: 0, wr_id: 0, removals: NOTHING }
+        let (like, stash) = (Header(0), ptr::null_mut());
+        Expected { like, to: 0, room: 0, wr_id: 0, stash, removals: NOTHING }
     }
 }
 
@@ -73,16 +80,16 @@ impl Inside {
         if link.converses {
             self.give_time(link);
         }
-        let word = link.rx.peek();
         if !link.rx.has_seen_written() {
             return Polled::More;
         }
+        let word = link.rx.peek();
         if link.rx.has_seen(word) {
             return self.wait(link);
         }
         match self.receive_expected(link, word) {
             Some(wc) => Polled::One(wc),
-            None => self.receive_unexpected(link, word),
+            None => Polled::More,
         }
     }
 
@@ -159,51 +166,33 @@ impl Inside {
         // Other buffers, of which only a part may be written, are for the way with all checks.
         if open && recent.writable(memory, wr.sge, wr.sge.length) {
             let (like, removals) = (Header::plain_for(link.talker), recent.removals());
-            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length, wr.wr_id);
-            self.expected = Expected { like, to, room, wr_id, removals };
+            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(BELL_PAYLOAD), wr.wr_id);
+            let stash = &raw mut rq.stash;
+            self.expected = Expected { like, to, room, wr_id, stash, removals };
         }
     }
 
-    /// Takes the message in the bell, whose first word that is, if it is the expected one. `None`:
-    /// nothing was done.
+    /// Takes the message in the bell, whose first word that is, if it is the expected one, from a
+    /// peer that had heard everything. `None`: nothing was done.
     #[inline(always)]
     fn receive_expected(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
-        let Expected { like, to, room, wr_id, removals } = self.expected;
-        let lone =
-            link.rx.lone_where(word, link.tx.spoken(), |header| header.is_like_or_asks(like))?;
-        let (header, length) = (lone.header, lone.header.length());
+        let Expected { like, to, room, wr_id, stash, removals } = self.expected;
+        let lone = link.rx.lone_like(word, like, link.tx.published())?;
+        let length = lone.header.length();
         if length > room || removals != self.nic.memory.removals() {
             return None;
         }
-        let rq = self.rqs.get_mut(link.rq)?;
         // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
         // checked when it was looked up, for as many bytes as there is room, and no region has gone
-        // since.
+        // since. There is no more room than the bell holds.
         if !unsafe { link.rx.take_lone(lone, to as *mut u8) } {
             return None;
         }
-        rq.stash.advance(1);
+        // SAFETY: receive queues come, go and move by commands, and since then there was none.
+        unsafe { (*stash).advance(1) };
         self.expected.removals = NOTHING;
         link.quiet = 0;
-        // With more than one message on its way nobody knows when the next one comes, and two sides
-        // that wait for each other wait ever longer.
-        link.converses = (word >> 32) as u32 == link.tx.published() as u32;
-        if !link.converses {
-            link.note_crossed();
-        }
-        if header.flags().contains(RecordFlags::ASK) {
-            link.rx.ask();
-        }
+        link.converses = true;
         Some(recv_wc(wr_id, like.qp(), length, RecordFlags::empty(), 0))
-    }
-
-    /// The same with all checks.
-    #[inline(always)]
-    fn receive_unexpected(&mut self, link: &mut Link, word: u64) -> Polled {
-        let Some(lone) = link.rx.lone_in(word, link.tx.spoken()) else { return Polled::More };
-        self.expect_nothing();
-        let Some((wc, _)) = self.receive_lone(link, lone) else { return Polled::More };
-        link.quiet = 0;
-        Polled::One(wc)
     }
 }

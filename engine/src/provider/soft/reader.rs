@@ -8,7 +8,7 @@ use super::copy;
 use super::layout::{
     AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, bell_lines,
 };
-use super::ring::Refusal;
+use super::ring::{Refusal, tail_word};
 use super::sync::{Ordering, fence};
 
 /// Bytes read after which the sender is told at the latest.
@@ -84,7 +84,7 @@ impl Rx {
     }
 
     /// Reads the sender's words: true if its tail has moved on. Acquire pairs with `publish` and
-    /// `speak`: the records below the tail are complete.
+    /// `end_speaking`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
         let words = self.words();
@@ -176,33 +176,27 @@ impl Rx {
     /// the [`Tx::spoken`](super::ring::Tx::spoken) of this side.
     #[inline(always)]
     pub(super) fn lone(&self, spoken: u32) -> Option<Lone> {
-        self.lone_in(self.word, spoken)
-    }
-
-    /// As `lone`, with that word of the sender's, which need not have been taken over.
-    #[inline(always)]
-    pub(super) fn lone_in(&self, word: u64, spoken: u32) -> Option<Lone> {
-        self.lone_where(word, spoken, Header::is_plain_send)
-    }
-
-    /// As `lone_in`, if it is one of those messages without immediate data.
-    #[inline(always)]
-    pub(super) fn lone_where(
-        &self,
-        word: u64,
-        spoken: u32,
-        is_one: impl FnOnce(Header) -> bool,
-    ) -> Option<Lone> {
-        let news = (word as u32).wrapping_sub(self.at as u32);
+        let (word, news) = (self.word, self.news());
         let end = self.at + u64::from(news);
-        // See `Tx::speak`. 2 GiB after it was last written to from here the bell looks as if it
-        // was just now: then the ring is read.
-        let heard = ((word >> 32) as u32).wrapping_sub(spoken) as i32 >= 0;
+        // See `Tx::begin_speaking`. 2 GiB after it was last written to from here the bell looks as
+        // if it was just now: then the ring is read.
+        let heard = self.heard().wrapping_sub(spoken) as i32 >= 0;
         if !heard || self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(end) {
             return None;
         }
         let header = Header(self.way.spoken_header().load(Ordering::Relaxed));
-        let fits = is_one(header) && header.plain_record() == news && news <= BELL_MAX;
+        let fits = header.is_plain_send() && header.plain_record() == news && news <= BELL_MAX;
+        if fits { Some(Lone { header, end, word }) } else { None }
+    }
+
+    /// The record in the bell, whose first word that is, if it is such a message, all that is new,
+    /// and of a sender that has heard all up to `said`, where this side's last record ends. Whether
+    /// the rest of the bell is of the same record [`Rx::take_lone`] finds out.
+    #[inline(always)]
+    pub(super) fn lone_like(&self, word: u64, like: Header, said: u64) -> Option<Lone> {
+        let header = Header(self.way.spoken_header().load(Ordering::Relaxed));
+        let end = self.at + u64::from(header.plain_record());
+        let fits = header.is_like(like) && word == tail_word(end, said);
         if fits { Some(Lone { header, end, word }) } else { None }
     }
 
@@ -210,8 +204,9 @@ impl Rx {
     /// changed meanwhile, and nothing was consumed; the record is in the ring.
     ///
     /// # Safety
-    /// `lone` is what [`Rx::lone`] gave just now; `to` is writable for the length in its header,
-    /// and nobody else uses those bytes.
+    /// `lone` is what [`Rx::lone`] or [`Rx::lone_like`] gave just now, of the latter no more than
+    /// the bell holds; `to` is writable for the length in its header, and nobody else uses those
+    /// bytes.
     #[inline(always)]
     pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
@@ -223,7 +218,7 @@ impl Rx {
         } else if !unsafe { self.fetch_lines(lone, to) } {
             return false;
         }
-        // See `Tx::speak`: with this the contents read above belong to the tail.
+        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
         fence(Ordering::Acquire);
         if way.seal().load(Ordering::Relaxed) != way.seal_of(lone.end) {
             return false;
@@ -238,6 +233,7 @@ impl Rx {
     ///
     /// # Safety
     /// As for `take_lone`; the length is more than the first line holds.
+    #[cold]
     #[inline(never)]
     unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
@@ -249,7 +245,7 @@ impl Rx {
             copy::from_shared(to.add(BELL_FIRST_BYTES), way.spoken_behind(), behind);
         }
         self.behind = bell_lines(length) - 1;
-        // See `Tx::speak`, as for the first line.
+        // See `Tx::begin_speaking`, as for the first line.
         fence(Ordering::Acquire);
         way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end)
     }

@@ -246,7 +246,7 @@ impl Inside {
         }
         rq.stash.advance(1);
         link.talker = header.qp();
-        link.note_heard(1);
+        link.converses = link.note_heard(1);
         Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
     }
 

@@ -269,9 +269,9 @@ impl Tx {
     }
 
     /// Writes and publishes one record, in the ring and in the bell: the receiver then needs only
-    /// the lines it is reading anyway. See [`Tx::speak`]. The ring first: of the stores to the line
-    /// that is being looked at none waits for another line, or the line would be taken away in
-    /// between.
+    /// the lines it is reading anyway. See [`Tx::begin_speaking`]. The ring first: of the stores to
+    /// the line that is being looked at none waits for another line, or the line would be taken
+    /// away in between.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which comes without an immediate word;
@@ -287,15 +287,21 @@ impl Tx {
         ack: u64,
     ) {
         debug_assert!(record == header.record());
-        let ring = self.data.at(self.at).cast::<u64>();
-        self.at += u64::from(record);
+        let (ring, length) = (self.data.at(self.at).cast::<u64>(), header.length() as usize);
+        let end = self.at + u64::from(record);
+        self.at = end;
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
         // does not read there before the tail says so; the caller vouches for the payload.
         unsafe {
             ring.write(header.0);
-            copy::fresh(ring.add(1).cast(), payload, header.length() as usize);
-            self.publish_written(header, payload, ack);
+            let to = ring.add(1).cast();
+            if length > BELL_FIRST_BYTES {
+                copy::fresh(to, payload, length);
+                return self.publish_written(header, payload, ack);
+            }
+            copy::twice(to, payload, length, || self.begin_speaking(header, end));
         }
+        self.end_speaking(end, ack);
     }
 
     /// Publishes one record that is already in the ring, with a copy of it in the bell.
@@ -309,17 +315,19 @@ impl Tx {
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
         let length = header.length() as usize;
         let first = length.min(BELL_FIRST_BYTES);
+        let end = self.at;
         // SAFETY: as the caller vouches.
         unsafe {
             if length > first {
                 copy::to_shared(self.begin_lines(), payload.add(first), length - first);
             }
-            self.speak(header, payload, first, ack);
+            copy::to_shared(self.begin_speaking(header, end), payload, first);
         }
+        self.end_speaking(end, ack);
     }
 
-    /// Seals the lines of the bell behind the first, which are written next; see [`Tx::speak`].
-    /// Where the payload goes there.
+    /// Seals the lines of the bell behind the first, which are written next; see
+    /// [`Tx::begin_speaking`]. Where the payload goes there.
     #[inline(always)]
     fn begin_lines(&self) -> NonNull<u8> {
         self.way.seal_behind().store(self.way.seal_of(self.at), Ordering::Relaxed);
@@ -327,35 +335,37 @@ impl Tx {
         self.way.spoken_behind()
     }
 
-    /// Copies header and first payload bytes of the record up to here, which is in the ring, into
-    /// the first line of the bell, and publishes it. What is behind that line is there already.
+    /// Writes seal and header of the record that ends there, which is in the ring, to the first
+    /// line of the bell. What is behind that line is there already; its payload in it, which goes
+    /// where this says, and [`Tx::end_speaking`] follow.
     ///
     /// The bell is a sequence lock. Writer: seal (the new tail, in full, and the direction),
-    /// Release fence, contents, tail (Release). Reader: tail (Acquire), seal, contents, Acquire
-    /// fence, seal. If a reader sees one word of a newer record, its last look at the seal sees the
-    /// newer one too, and it reads the ring instead, which always holds the record. Without the
-    /// writer's fence the contents could be seen before the seal changed. The lines behind the
-    /// first are written before it and have a seal of their own, to the same rule: so the stores to
-    /// the first line, which the receiver looks at, come all at once.
+    /// Release fence, contents, tail (Release). Reader: tail (Acquire), contents, Acquire fence,
+    /// seal. If a reader sees one word of a newer record, its look at the seal sees the newer one
+    /// too, and it reads the ring instead, which always holds the record. Without the writer's
+    /// fence the contents could be seen before the seal changed. The lines behind the first are
+    /// written before it and have a seal of their own, to the same rule: so the stores to the first
+    /// line, which the receiver looks at, come all at once.
     ///
     /// It has two writers, who ask nobody. Each believes what the other wrote only if that came
     /// behind all it wrote itself: if the acknowledgement beside the tail covers its own last
     /// record there ([`Tx::spoken`]). Then the peer had read a tail behind that record (Acquire)
     /// before it wrote, and this side has written nothing there since: every word it reads is the
     /// peer's. Where both write at once, both read the ring.
-    ///
-    /// # Safety
-    /// `payload` is readable for `length` bytes, which are at most what the line holds.
     #[inline(always)]
-    unsafe fn speak(&mut self, header: Header, payload: *const u8, length: usize, ack: u64) {
-        let (way, end) = (self.way, self.at);
+    fn begin_speaking(&self, header: Header, end: u64) -> NonNull<u8> {
+        let way = &self.way;
         way.seal().store(way.seal_of(end), Ordering::Relaxed);
         fence(Ordering::Release);
         way.spoken_header().store(header.0, Ordering::Relaxed);
-        // SAFETY: the caller vouches for the payload.
-        unsafe { copy::to_shared(way.spoken(), payload, length) };
+        way.spoken()
+    }
+
+    /// Publishes it.
+    #[inline(always)]
+    fn end_speaking(&mut self, end: u64, ack: u64) {
         (self.published, self.spoken) = (end, end as u32);
-        way.spoken_tail().store(tail_word(end, ack), Ordering::Release);
+        self.way.spoken_tail().store(tail_word(end, ack), Ordering::Release);
         self.alarm.check();
     }
 
@@ -375,7 +385,7 @@ impl Tx {
 
 /// The low halves of a tail and of an acknowledgement.
 #[inline(always)]
-fn tail_word(tail: u64, ack: u64) -> u64 {
+pub(super) fn tail_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
 }
 

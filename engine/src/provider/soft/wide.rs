@@ -1,12 +1,13 @@
-//! Copies to and from the bell, 16 bytes at a time: what is published leaves the store buffer
-//! behind all that was stored before it, so there must be few stores. In assembler, since the
-//! memory is another process' as well: what a copy holds while the other side writes may be of
-//! two messages, byte by byte, and the seals say whether it is.
+//! Copies to and from the bell, 16 bytes at a time where there are so many: what is published
+//! leaves the store buffer behind all that was stored before it, so there must be few stores. In
+//! assembler, since the memory is another process' as well: what a copy holds while the other side
+//! writes may be of two messages, byte by byte, and the seals say whether it is.
 //!
-//! Both copy 17 to 256 bytes, none beyond on either side; the last pieces overlap those before.
+//! Both copy 8 to 256 bytes, none beyond on either side; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
+use core::arch::x86_64::__m128i;
 
 /// Copies what was written a moment ago. Each word is loaded by itself: a load that spans more
 /// than one store waits until those have left the store buffer.
@@ -29,67 +30,179 @@ pub(super) unsafe fn copy_settled(to: *mut u8, from: *const u8, length: usize) {
     unsafe { copy::<false>(to, from, length) };
 }
 
+/// Copies 8 to 32 bytes that were written a moment ago to two places: to `one`, and when `then` was
+/// done, to the one it gives. They are loaded once.
+///
+/// # Safety
+/// As for [`copy_fresh`], for each of the two.
 #[inline(always)]
-unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
-    debug_assert!((17..=256).contains(&length));
-    // SAFETY: all pieces lie below `length`.
-    let four = |at: usize| unsafe {
-        let (to, from) = (to.add(at), from.add(at));
-        piece::<FRESH, 0>(to, from);
-        piece::<FRESH, 16>(to, from);
-        piece::<FRESH, 32>(to, from);
-        piece::<FRESH, 48>(to, from);
-    };
-    if length > 64 {
-        four(0);
-        if length > 128 {
-            four(64);
-        }
-        if length > 192 {
-            four(128);
-        }
-        return four(length - 64);
-    }
-    // SAFETY: as above.
+pub(super) unsafe fn copy_twice(
+    one: *mut u8,
+    from: *const u8,
+    length: usize,
+    then: impl FnOnce() -> *mut u8,
+) {
+    debug_assert!((8..=32).contains(&length));
+    // SAFETY: all words and pieces lie below `length`.
     unsafe {
-        piece::<FRESH, 0>(to, from);
-        if length > 32 {
-            piece::<FRESH, 16>(to, from);
-            piece::<FRESH, 0>(to.add(length - 32), from.add(length - 32));
+        if length <= 16 {
+            let (first, last) = (load_word(from, 0), load_word(from, length - 8));
+            store_word(one, 0, first);
+            store_word(one, length - 8, last);
+            let two = then();
+            store_word(two, 0, first);
+            store_word(two, length - 8, last);
+        } else {
+            let first = load_piece::<true, 0>(from, 0);
+            let last = load_piece::<true, 0>(from, length - 16);
+            store_piece::<0>(one, 0, first);
+            store_piece::<0>(one, length - 16, last);
+            let two = then();
+            store_piece::<0>(two, 0, first);
+            store_piece::<0>(two, length - 16, last);
         }
-        piece::<FRESH, 0>(to.add(length - 16), from.add(length - 16));
     }
 }
 
-/// Copies the 16 bytes `AT` behind: `FRESH` ones by words.
+#[inline(always)]
+unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
+    debug_assert!((8..=256).contains(&length));
+    // SAFETY: all words and pieces lie below `length`.
+    unsafe {
+        if length <= 16 {
+            store_word(to, 0, load_word(from, 0));
+            store_word(to, length - 8, load_word(from, length - 8));
+        } else if length <= 64 {
+            piece::<FRESH, 0>(to, from, 0);
+            if length > 32 {
+                piece::<FRESH, 16>(to, from, 0);
+                piece::<FRESH, 0>(to, from, length - 32);
+            }
+            piece::<FRESH, 0>(to, from, length - 16);
+        } else {
+            four::<FRESH>(to, from, 0);
+            if length > 128 {
+                four::<FRESH>(to, from, 64);
+            }
+            if length > 192 {
+                four::<FRESH>(to, from, 128);
+            }
+            four::<FRESH>(to, from, length - 64);
+        }
+    }
+}
+
+/// Copies the four pieces from `at` on.
 ///
 /// # Safety
 /// They are readable and writable.
 #[inline(always)]
-unsafe fn piece<const FRESH: bool, const AT: usize>(to: *mut u8, from: *const u8) {
+unsafe fn four<const FRESH: bool>(to: *mut u8, from: *const u8, at: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        piece::<FRESH, 0>(to, from, at);
+        piece::<FRESH, 16>(to, from, at);
+        piece::<FRESH, 32>(to, from, at);
+        piece::<FRESH, 48>(to, from, at);
+    }
+}
+
+/// Copies the 16 bytes `MORE` behind `at`.
+///
+/// # Safety
+/// They are readable and writable.
+#[inline(always)]
+unsafe fn piece<const FRESH: bool, const MORE: usize>(to: *mut u8, from: *const u8, at: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe { store_piece::<MORE>(to, at, load_piece::<FRESH, MORE>(from, at)) };
+}
+
+/// The 8 bytes from `at` on.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load_word(from: *const u8, at: usize) -> u64 {
+    let word;
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "mov {word}, [{from} + {at}]",
+            from = in(reg) from,
+            at = in(reg) at,
+            word = out(reg) word,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    word
+}
+
+/// Writes the 8 bytes from `at` on.
+///
+/// # Safety
+/// They are writable.
+#[inline(always)]
+unsafe fn store_word(to: *mut u8, at: usize, word: u64) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "mov [{to} + {at}], {word}",
+            to = in(reg) to,
+            at = in(reg) at,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// The 16 bytes `MORE` behind `at`: `FRESH` ones by words.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load_piece<const FRESH: bool, const MORE: usize>(from: *const u8, at: usize) -> __m128i {
+    let piece;
     // SAFETY: as the caller vouches.
     unsafe {
         if FRESH {
             asm!(
-                "movq {bytes}, [{from} + {at}]",
-                "movhps {bytes}, [{from} + {at} + 8]",
-                "movups [{to} + {at}], {bytes}",
+                "movq {piece}, [{from} + {at} + {more}]",
+                "movhps {piece}, [{from} + {at} + {more} + 8]",
                 from = in(reg) from,
-                to = in(reg) to,
-                at = const AT,
-                bytes = out(xmm_reg) _,
-                options(nostack, preserves_flags),
+                at = in(reg) at,
+                more = const MORE,
+                piece = out(xmm_reg) piece,
+                options(nostack, preserves_flags, readonly),
             );
         } else {
             asm!(
-                "movups {bytes}, [{from} + {at}]",
-                "movups [{to} + {at}], {bytes}",
+                "movups {piece}, [{from} + {at} + {more}]",
                 from = in(reg) from,
-                to = in(reg) to,
-                at = const AT,
-                bytes = out(xmm_reg) _,
-                options(nostack, preserves_flags),
+                at = in(reg) at,
+                more = const MORE,
+                piece = out(xmm_reg) piece,
+                options(nostack, preserves_flags, readonly),
             );
         }
+    }
+    piece
+}
+
+/// Writes the 16 bytes `MORE` behind `at`.
+///
+/// # Safety
+/// They are writable.
+#[inline(always)]
+unsafe fn store_piece<const MORE: usize>(to: *mut u8, at: usize, piece: __m128i) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "movups [{to} + {at} + {more}], {piece}",
+            to = in(reg) to,
+            at = in(reg) at,
+            more = const MORE,
+            piece = in(xmm_reg) piece,
+            options(nostack, preserves_flags),
+        );
     }
 }
