@@ -159,20 +159,20 @@ impl<P: Provider> Core<P> {
         if !peer.is_open::<FRESH>() || self.flying >= self.crowd {
             return false;
         }
-        let signals = peer.signals();
-        let wr_id = peer.next_number();
+        let (wr_id, signals) = (peer.next_number(), peer.signals());
+        let Sge { addr, length, lkey } = sge;
         let Some(qp) = &mut peer.qp else { return false };
         // SAFETY: the payload is inline, and no longer than may be. The worker's thread is the one
         // that polls.
-        let follows = NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) };
-        let Sge { addr, length, lkey } = sge;
-        if !(follows || begin::<P, NOW>(qp, (wr_id, signals), imm, Sge { addr, length, lkey })) {
-            return false;
+        if !(NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) }) {
+            if !begin::<P, NOW>(qp, (wr_id, signals), imm, addr, (length, lkey)) {
+                return false;
+            }
+            if signals {
+                peer.signals_now(self.config.signal_every);
+            }
         }
         peer.pushed = peer.pushed.wrapping_add(1);
-        if signals {
-            peer.has_signaled(self.config.signal_every);
-        }
         self.flying += 1;
         // Few stores behind the one to the bell: until that line is here they wait, and there is
         // room for some 64 of them.
@@ -252,18 +252,21 @@ impl<P: Provider> Core<P> {
     }
 }
 
-/// Hands a message to a device that looks at everything.
+/// Hands an inline message to a device that looks at everything. By itself, and given numbers: what
+/// it needs is not to be in memory where it is not called.
 #[cold]
 #[inline(never)]
 fn begin<P: Provider, const NOW: bool>(
     qp: &mut P::Qp,
     (wr_id, signals): (u64, bool),
     imm: Option<u32>,
-    sge: Sge,
+    addr: u64,
+    (length, lkey): (u32, u32),
 ) -> bool {
     let mut flags = SendFlags::INLINE;
     flags.set(SendFlags::SIGNALED, signals);
+    let sge = Sge { addr, length, lkey };
     let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
-    // SAFETY: as above.
+    // SAFETY: the payload is no longer than goes inline. The worker's thread is the one that polls.
     unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } }
 }

@@ -119,6 +119,11 @@ impl<P: Provider> Peer<P> {
         self.signal_at = self.pushed;
     }
 
+    /// The send pushed next asks for a completion, and after it one in `every`.
+    pub(super) fn signals_now(&mut self, every: u32) {
+        self.signal_at = self.pushed.wrapping_add(every);
+    }
+
     /// The send pushed last asks for a completion, and after it one in `every`.
     #[inline(always)]
     pub(super) fn has_signaled(&mut self, every: u32) {

@@ -176,23 +176,24 @@ impl Inside {
     /// peer that had heard everything. `None`: nothing was done.
     #[inline(always)]
     fn receive_expected(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
-        let Expected { like, to, room, wr_id, stash, removals } = self.expected;
-        let lone = link.rx.lone_like(word, like, link.tx.published())?;
+        // Each of its fields where it is used: there are more than registers.
+        let expected = &mut self.expected;
+        let lone = link.rx.lone_like(word, expected.like, link.tx.published())?;
         let length = lone.header.length();
-        if length > room || removals != self.nic.memory.removals() {
+        if length > expected.room || expected.removals != self.nic.memory.removals() {
             return None;
         }
         // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
         // checked when it was looked up, for as many bytes as there is room, and no region has gone
         // since. There is no more room than the bell holds.
-        if !unsafe { link.rx.take_lone(lone, to as *mut u8) } {
+        if !unsafe { link.rx.take_lone(lone, expected.to as *mut u8) } {
             return None;
         }
         // SAFETY: receive queues come, go and move by commands, and since then there was none.
-        unsafe { (*stash).advance(1) };
-        self.expected.removals = NOTHING;
+        unsafe { (*expected.stash).advance(1) };
+        expected.removals = NOTHING;
         link.quiet = 0;
         link.converses = true;
-        Some(recv_wc(wr_id, like.qp(), length, RecordFlags::empty(), 0))
+        Some(recv_wc(expected.wr_id, expected.like.qp(), length, RecordFlags::empty(), 0))
     }
 }

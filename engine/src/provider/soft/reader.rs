@@ -209,33 +209,24 @@ impl Rx {
     /// bytes.
     #[inline(always)]
     pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
-        let way = self.way;
         let length = lone.header.length() as usize;
-        if length <= BELL_FIRST_BYTES {
-            // SAFETY: the caller vouches for `to`.
-            unsafe { copy::from_shared(to, way.spoken(), length) };
-        // SAFETY: as above; `lone` checked that the bell holds the length.
-        } else if !unsafe { self.fetch_lines(lone, to) } {
-            return false;
+        if length > BELL_FIRST_BYTES {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.take_lines(lone, to) };
         }
-        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
-        fence(Ordering::Acquire);
-        if way.seal().load(Ordering::Relaxed) != way.seal_of(lone.end) {
-            return false;
-        }
-        (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
-        self.seen[0] = lone.word;
-        true
+        // SAFETY: the caller vouches for `to`.
+        unsafe { copy::from_shared(to, self.way.spoken(), length) };
+        self.end_lone(lone)
     }
 
-    /// Copies a payload of more than one line of the bell. False: what is behind the first line is
-    /// of another record.
+    /// The same with a payload of more than one line of the bell. By itself and to its end, so that
+    /// nothing of a short one has to be kept over a call.
     ///
     /// # Safety
     /// As for `take_lone`; the length is more than the first line holds.
     #[cold]
     #[inline(never)]
-    unsafe fn fetch_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
+    unsafe fn take_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
         let way = self.way;
         let length = lone.header.length() as usize;
         // SAFETY: as the caller vouches: the first line's part is less than `length`.
@@ -247,7 +238,20 @@ impl Rx {
         self.behind = bell_lines(length) - 1;
         // See `Tx::begin_speaking`, as for the first line.
         fence(Ordering::Acquire);
-        way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end)
+        way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end) && self.end_lone(lone)
+    }
+
+    /// Moves past the record in the bell, whose contents were read. False: they may be another's.
+    #[inline(always)]
+    fn end_lone(&mut self, lone: Lone) -> bool {
+        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
+        fence(Ordering::Acquire);
+        if self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(lone.end) {
+            return false;
+        }
+        (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
+        self.seen[0] = lone.word;
+        true
     }
 
     /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes

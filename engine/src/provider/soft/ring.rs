@@ -12,7 +12,8 @@ use super::alarm::Alarm;
 use super::copy;
 use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT,
+    BELL_FIRST, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
+    SEGMENT,
 };
 use super::sync::{Ordering, fence};
 use crate::wc::Status;
@@ -295,7 +296,7 @@ impl Tx {
         unsafe {
             ring.write(header.0);
             let to = ring.add(1).cast();
-            if length > BELL_FIRST_BYTES {
+            if record > BELL_FIRST {
                 copy::fresh(to, payload, length);
                 return self.publish_written(header, payload, ack);
             }
