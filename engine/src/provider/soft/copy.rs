@@ -74,23 +74,18 @@ unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
 /// As for [`exact`].
 #[inline(always)]
 pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
-    if length <= 16 {
-        // SAFETY: as the caller vouches.
-        return unsafe { short(to, from, length) };
-    }
-    if length > 256 {
-        // SAFETY: as the caller vouches.
-        return unsafe { exact(to, from, length) };
-    }
     let piece = |at: usize, bytes: usize| {
         // SAFETY: as in `exact`.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     // SAFETY: as there: the last pieces overlap those before.
     let word = |at: usize| unsafe { one(to.add(at), from.add(at)) };
-    word(0);
-    word(8);
     if length > 64 {
+        if length > 256 {
+            return piece(0, length);
+        }
+        word(0);
+        word(8);
         piece(16, 48);
         if length > 128 {
             piece(64, 64);
@@ -99,9 +94,16 @@ pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
             piece(128, 64);
         }
         piece(length - 64, 48);
-    } else if length > 32 {
-        piece(16, 16);
-        piece(length - 32, 16);
+    } else if length > 16 {
+        word(0);
+        word(8);
+        if length > 32 {
+            piece(16, 16);
+            piece(length - 32, 16);
+        }
+    } else {
+        // SAFETY: as the caller vouches.
+        return unsafe { short(to, from, length) };
     }
     word(length - 16);
     word(length - 8);
@@ -174,6 +176,25 @@ pub(super) unsafe fn twice(
     }
 }
 
+/// Copies at most 256 bytes that were written a moment ago to `one`, and to `two` as [`to_shared`]
+/// does.
+///
+/// # Safety
+/// As for [`exact`] and [`to_shared`].
+#[inline(always)]
+pub(super) unsafe fn both(one: *mut u8, two: NonNull<u8>, from: *const u8, length: usize) {
+    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+    if length >= 8 {
+        // SAFETY: as the caller vouches.
+        return unsafe { wide::copy_both(one, two.as_ptr(), from, length) };
+    }
+    // SAFETY: as above.
+    unsafe {
+        exact(one, from, length);
+        to_shared(two, from, length);
+    }
+}
+
 /// Writes `length` bytes, at most 256, from such words.
 ///
 /// # Safety
@@ -241,6 +262,17 @@ mod tests {
         }
     }
 
+    /// The words hold the bytes, and none is touched behind them.
+    fn holds(words: &Words, from: &[u8], length: usize) {
+        for (i, byte) in words.bytes().enumerate() {
+            match i {
+                _ if i < length => assert_eq!(byte, from[i], "{i} of {length}"),
+                _ if i < length.next_multiple_of(8) => {}
+                _ => assert_eq!(byte, 0xff, "{i} of {length}"),
+            }
+        }
+    }
+
     #[test]
     fn words_hold_the_bytes_and_none_is_touched_after_them() {
         let from: [u8; 257] = core::array::from_fn(|i| (i * 7 + 1) as u8);
@@ -249,13 +281,30 @@ mod tests {
             let length = length - skip.min(length);
             // SAFETY: `from` is as long as the longest, and so many words there are.
             unsafe { to_shared(words.start(), from.as_ptr(), length) };
-            for (i, byte) in words.bytes().enumerate() {
-                match i {
-                    _ if i < length => assert_eq!(byte, from[i], "{i} of {length}"),
-                    _ if i < length.next_multiple_of(8) => {}
-                    _ => assert_eq!(byte, 0xff, "{i} of {length}"),
+            holds(&words, from, length);
+        }
+    }
+
+    #[test]
+    fn what_goes_to_two_places_is_in_both() {
+        let from: [u8; 256] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for (length, short) in (0..=256).map(|n| (n, false)).chain((0..=32).map(|n| (n, true))) {
+            let (words, mut one) = (Words::new(|_| !0), [0xeeu8; 400]);
+            let (to, mut done) = (one.as_mut_ptr(), false);
+            // SAFETY: as above; `one` is longer.
+            unsafe {
+                match short {
+                    false => both(to, words.start(), from.as_ptr(), length),
+                    true => twice(to, from.as_ptr(), length, || {
+                        done = *to == if length > 0 { from[0] } else { 0xee };
+                        words.start()
+                    }),
                 }
             }
+            assert_eq!(done, short, "the first place is written before");
+            holds(&words, &from, length);
+            assert_eq!(one[..length], from[..length]);
+            assert!(one[length..].iter().all(|b| *b == 0xee), "wrote beyond {length}");
         }
     }
 

@@ -66,13 +66,11 @@ const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
-/// Lines of the bell that a payload of so many bytes reaches into.
+/// Lines of the bell behind the first that a payload fills which does not fit there.
 #[inline(always)]
-pub(super) fn bell_lines(length: usize) -> usize {
-    match length.checked_sub(BELL_FIRST_BYTES + 1) {
-        Some(behind) => 2 + (8 * BEHIND_HEAD + behind) / LINE,
-        None => 1,
-    }
+pub(super) fn lines_behind(length: usize) -> usize {
+    debug_assert!(length > BELL_FIRST_BYTES);
+    (length - BELL_FIRST_BYTES + 8 * BEHIND_HEAD).div_ceil(LINE)
 }
 
 /// Which end of a link this is.

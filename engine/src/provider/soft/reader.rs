@@ -6,7 +6,7 @@ use super::alarm::Alarm;
 use super::burst::Burst;
 use super::copy;
 use super::layout::{
-    AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, bell_lines,
+    AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, lines_behind,
 };
 use super::ring::{Refusal, tail_word};
 use super::sync::{Ordering, fence};
@@ -212,11 +212,17 @@ impl Rx {
         let length = lone.header.length() as usize;
         if length > BELL_FIRST_BYTES {
             // SAFETY: as the caller vouches.
-            return unsafe { self.take_lines(lone, to) };
+            return unsafe { self.take_lines(length, (lone.end, lone.word), to) };
         }
         // SAFETY: the caller vouches for `to`.
         unsafe { copy::from_shared(to, self.way.spoken(), length) };
-        self.end_lone(lone)
+        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
+        fence(Ordering::Acquire);
+        let whole = self.way.seal().load(Ordering::Relaxed) == self.way.seal_of(lone.end);
+        if whole {
+            self.move_to(lone.end, lone.word);
+        }
+        whole
     }
 
     /// The same with a payload of more than one line of the bell. By itself and to its end, so that
@@ -226,32 +232,30 @@ impl Rx {
     /// As for `take_lone`; the length is more than the first line holds.
     #[cold]
     #[inline(never)]
-    unsafe fn take_lines(&mut self, lone: Lone, to: *mut u8) -> bool {
+    unsafe fn take_lines(&mut self, length: usize, (end, word): (u64, u64), to: *mut u8) -> bool {
         let way = self.way;
-        let length = lone.header.length() as usize;
         // SAFETY: as the caller vouches: the first line's part is less than `length`.
         unsafe {
             copy::from_shared(to, way.spoken(), BELL_FIRST_BYTES);
             let behind = length - BELL_FIRST_BYTES;
             copy::from_shared(to.add(BELL_FIRST_BYTES), way.spoken_behind(), behind);
         }
-        self.behind = bell_lines(length) - 1;
-        // See `Tx::begin_speaking`, as for the first line.
+        self.behind = lines_behind(length);
+        // See `Tx::begin_speaking`.
         fence(Ordering::Acquire);
-        way.seal_behind().load(Ordering::Relaxed) == way.seal_of(lone.end) && self.end_lone(lone)
+        let (seal, seals) = (way.seal_of(end), [way.seal(), way.seal_behind()]);
+        let whole = seals.iter().all(|it| it.load(Ordering::Relaxed) == seal);
+        if whole {
+            self.move_to(end, word);
+        }
+        whole
     }
 
-    /// Moves past the record in the bell, whose contents were read. False: they may be another's.
+    /// Takes over that everything up to there was read, and the sender's word in the bell.
     #[inline(always)]
-    fn end_lone(&mut self, lone: Lone) -> bool {
-        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
-        fence(Ordering::Acquire);
-        if self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(lone.end) {
-            return false;
-        }
-        (self.at, self.tail, self.word) = (lone.end, lone.end, lone.word);
-        self.seen[0] = lone.word;
-        true
+    fn move_to(&mut self, end: u64, word: u64) {
+        (self.at, self.tail, self.word) = (end, end, word);
+        self.seen[0] = word;
     }
 
     /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes

@@ -297,10 +297,27 @@ impl Tx {
             ring.write(header.0);
             let to = ring.add(1).cast();
             if record > BELL_FIRST {
-                copy::fresh(to, payload, length);
-                return self.publish_written(header, payload, ack);
+                return self.publish_lines(to, header, payload, ack);
             }
             copy::twice(to, payload, length, || self.begin_speaking(header, end));
+        }
+        self.end_speaking(end, ack);
+    }
+
+    /// The rest of that where it fills more than the first line of the bell. By itself, so that
+    /// nothing of it is in the way of a short one.
+    ///
+    /// # Safety
+    /// As for `publish_lone`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn publish_lines(&mut self, to: *mut u8, header: Header, payload: *const u8, ack: u64) {
+        let (first, end) = (BELL_FIRST_BYTES, self.at);
+        let rest = header.length() as usize - first;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            copy::both(to.add(first), self.begin_lines(end), payload.add(first), rest);
+            copy::twice(to, payload, first, || self.begin_speaking(header, end));
         }
         self.end_speaking(end, ack);
     }
@@ -314,13 +331,12 @@ impl Tx {
     pub(super) unsafe fn publish_written(&mut self, header: Header, payload: *const u8, ack: u64) {
         debug_assert!(header.record() <= BELL_MAX);
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
-        let length = header.length() as usize;
+        let (length, end) = (header.length() as usize, self.at);
         let first = length.min(BELL_FIRST_BYTES);
-        let end = self.at;
         // SAFETY: as the caller vouches.
         unsafe {
             if length > first {
-                copy::to_shared(self.begin_lines(), payload.add(first), length - first);
+                copy::to_shared(self.begin_lines(end), payload.add(first), length - first);
             }
             copy::to_shared(self.begin_speaking(header, end), payload, first);
         }
@@ -330,8 +346,8 @@ impl Tx {
     /// Seals the lines of the bell behind the first, which are written next; see
     /// [`Tx::begin_speaking`]. Where the payload goes there.
     #[inline(always)]
-    fn begin_lines(&self) -> NonNull<u8> {
-        self.way.seal_behind().store(self.way.seal_of(self.at), Ordering::Relaxed);
+    fn begin_lines(&self, end: u64) -> NonNull<u8> {
+        self.way.seal_behind().store(self.way.seal_of(end), Ordering::Relaxed);
         fence(Ordering::Release);
         self.way.spoken_behind()
     }
