@@ -42,7 +42,7 @@ pub(super) struct Rx {
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
     /// Lines behind the first of the bell that the last record there had, if it had any.
-    behind: usize,
+    pub(super) behind: usize,
     /// The sender is close by.
     pub(super) is_near: bool,
     alarm: Alarm,

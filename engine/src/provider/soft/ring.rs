@@ -232,25 +232,11 @@ impl Tx {
     /// late for that.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u32) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let mut ahead = 0;
-            while ahead < bytes.min(CLAIM_MAX) + LINE as u32 {
-                let at = self.data.at(self.at + u64::from(ahead));
-                // SAFETY: a prefetch has no effect on memory, and one that the processor does
-                // not know is a no-operation, as is one of an address that is none.
-                unsafe {
-                    core::arch::asm!(
-                        "prefetchw [{}]",
-                        in(reg) at,
-                        options(nostack, preserves_flags)
-                    );
-                }
-                ahead += 64;
-            }
+        let mut ahead = 0;
+        while ahead < bytes.min(CLAIM_MAX) + LINE as u32 {
+            claim_line(self.data.at(self.at + u64::from(ahead)));
+            ahead += LINE as u32;
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = bytes;
     }
 
     /// Moves past a record whose bytes are all written.
@@ -398,6 +384,19 @@ impl Tx {
         // or it is the next one's.
         unsafe { Some((Header(at.cast::<u64>().read()), at.add(8))) }
     }
+}
+
+/// Asks for a line as this core's own, which is about to be written to.
+#[inline(always)]
+pub(super) fn claim_line(at: *const u8) {
+    // SAFETY: a prefetch has no effect on memory, and one that the processor does not know is a
+    // no-operation, as is one of an address that is none.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// The low halves of a tail and of an acknowledgement.
