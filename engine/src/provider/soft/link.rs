@@ -360,12 +360,6 @@ impl Link {
         if self.unusual {
             return self.unusual_ack();
         }
-        self.calm_ack()
-    }
-
-    /// The same where nothing is unusual.
-    #[inline(always)]
-    pub(super) fn calm_ack(&mut self) -> u64 {
         self.rx.note_told();
         self.rx.at
     }

@@ -508,20 +508,14 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
         return false;
     }
     let (header, payload) = (plain.header, wr.sge.addr as *const u8);
-    if link.speaks(plain.record) {
-        let ack = link.calm_ack();
-        // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline;
-        // the record fits the bell, and there is space.
-        unsafe { link.tx.publish_lone(header, plain.record, payload, ack) };
-    } else {
-        let mut writer = link.tx.writer();
-        let to = writer.begin(header, 0);
-        // SAFETY: as above; `begin` gives space for the record.
-        unsafe { copy::fresh(to, payload, header.length() as usize) };
-        writer.end(plain.record);
-        link.tx.end_writer(&writer);
-        let ack = link.calm_ack();
-        link.tx.publish(ack);
+    let ack = link.ack();
+    // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
+    // space, and what goes by the bell fits there.
+    unsafe {
+        match link.speaks(plain.record) {
+            true => link.tx.publish_lone(header, plain.record, payload, ack),
+            false => link.tx.publish_silent(header, plain.record, payload, ack),
+        }
     }
     enter(link, qp, wr, header, link.tx.at);
     true

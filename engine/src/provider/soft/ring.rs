@@ -290,8 +290,27 @@ impl Tx {
         self.end_speaking(end, ack);
     }
 
-    /// The rest of that where it fills more than the first line of the bell. By itself, so that
-    /// nothing of it is in the way of a short one.
+    /// The same in the ring alone, of a record of any size.
+    ///
+    /// # Safety
+    /// As for `publish_lone`.
+    #[inline(always)]
+    pub(super) unsafe fn publish_silent(
+        &mut self,
+        header: Header,
+        record: u32,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        let to = self.begin(header, 0);
+        // SAFETY: there is space for the record; the caller vouches for the payload.
+        unsafe { copy::fresh(to, payload, header.length() as usize) };
+        self.at += u64::from(record);
+        self.publish(ack);
+    }
+
+    /// The rest of `publish_lone` where a record fills more than the first line of the bell. By
+    /// itself, so that nothing of it is in the way of a short one.
     ///
     /// # Safety
     /// As for `publish_lone`.
