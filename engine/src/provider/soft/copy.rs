@@ -152,8 +152,11 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
     }
 }
 
-/// Copies at most 32 bytes that were written a moment ago to `one`, and when `then` was done to the
-/// words it gives, as [`to_shared`] does.
+/// Bytes that fit in registers while they are copied twice.
+pub(super) const TWICE_MAX: usize = 32;
+
+/// Copies at most [`TWICE_MAX`] bytes that were written a moment ago to `one`, and when `then` was
+/// done to the words it gives, as [`to_shared`] does.
 ///
 /// # Safety
 /// As for [`exact`] and [`to_shared`].
@@ -173,25 +176,6 @@ pub(super) unsafe fn twice(
     unsafe {
         exact(one, from, length);
         to_shared(then(), from, length);
-    }
-}
-
-/// Copies at most 256 bytes that were written a moment ago to `one`, and to `two` as [`to_shared`]
-/// does.
-///
-/// # Safety
-/// As for [`exact`] and [`to_shared`].
-#[inline(always)]
-pub(super) unsafe fn both(one: *mut u8, two: NonNull<u8>, from: *const u8, length: usize) {
-    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-    if length >= 8 {
-        // SAFETY: as the caller vouches.
-        return unsafe { wide::copy_both(one, two.as_ptr(), from, length) };
-    }
-    // SAFETY: as above.
-    unsafe {
-        exact(one, from, length);
-        to_shared(two, from, length);
     }
 }
 
@@ -287,21 +271,18 @@ mod tests {
 
     #[test]
     fn what_goes_to_two_places_is_in_both() {
-        let from: [u8; 256] = core::array::from_fn(|i| (i * 7 + 1) as u8);
-        for (length, short) in (0..=256).map(|n| (n, false)).chain((0..=32).map(|n| (n, true))) {
-            let (words, mut one) = (Words::new(|_| !0), [0xeeu8; 400]);
+        let from: [u8; 32] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for length in 0..=32 {
+            let (words, mut one) = (Words::new(|_| !0), [0xeeu8; 40]);
             let (to, mut done) = (one.as_mut_ptr(), false);
             // SAFETY: as above; `one` is longer.
             unsafe {
-                match short {
-                    false => both(to, words.start(), from.as_ptr(), length),
-                    true => twice(to, from.as_ptr(), length, || {
-                        done = *to == if length > 0 { from[0] } else { 0xee };
-                        words.start()
-                    }),
-                }
+                twice(to, from.as_ptr(), length, || {
+                    done = *to == if length > 0 { from[0] } else { 0xee };
+                    words.start()
+                });
             }
-            assert_eq!(done, short, "the first place is written before");
+            assert!(done, "the first place is written before");
             holds(&words, &from, length);
             assert_eq!(one[..length], from[..length]);
             assert!(one[length..].iter().all(|b| *b == 0xee), "wrote beyond {length}");

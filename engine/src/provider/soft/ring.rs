@@ -317,11 +317,15 @@ impl Tx {
     #[cold]
     #[inline(never)]
     unsafe fn publish_lines(&mut self, to: *mut u8, header: Header, payload: *const u8, ack: u64) {
-        let (first, end) = (BELL_FIRST_BYTES, self.at);
-        let rest = header.length() as usize - first;
+        let (length, first, end) = (header.length() as usize, BELL_FIRST_BYTES, self.at);
+        let rest = length - first;
         // SAFETY: as the caller vouches.
         unsafe {
-            copy::both(to.add(first), self.begin_lines(end), payload.add(first), rest);
+            if rest > copy::TWICE_MAX {
+                copy::fresh(to, payload, length);
+                return self.publish_written(header, payload, ack);
+            }
+            copy::twice(to.add(first), payload.add(first), rest, || self.begin_lines(end));
             copy::twice(to, payload, first, || self.begin_speaking(header, end));
         }
         self.end_speaking(end, ack);

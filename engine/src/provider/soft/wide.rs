@@ -17,7 +17,7 @@ use core::arch::x86_64::__m128i;
 #[inline(always)]
 pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
-    unsafe { copy::<true, 1>([to], from, length) };
+    unsafe { copy::<true>(to, from, length) };
 }
 
 /// Copies what was not written a moment ago.
@@ -27,7 +27,7 @@ pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
 #[inline(always)]
 pub(super) unsafe fn copy_settled(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
-    unsafe { copy::<false, 1>([to], from, length) };
+    unsafe { copy::<false>(to, from, length) };
 }
 
 /// Copies 8 to 32 bytes that were written a moment ago to two places: to `one`, and when `then` was
@@ -64,46 +64,30 @@ pub(super) unsafe fn copy_twice(
     }
 }
 
-/// Copies what was written a moment ago to two places. It is loaded once.
-///
-/// # Safety
-/// As for [`copy_fresh`], for each of the two.
 #[inline(always)]
-pub(super) unsafe fn copy_both(one: *mut u8, two: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe { copy::<true, 2>([one, two], from, length) };
-}
-
-#[inline(always)]
-unsafe fn copy<const FRESH: bool, const N: usize>(
-    to: [*mut u8; N],
-    from: *const u8,
-    length: usize,
-) {
+unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!((8..=256).contains(&length));
     // SAFETY: all words and pieces lie below `length`.
     unsafe {
         if length <= 16 {
-            for at in [0, length - 8] {
-                let word = load_word(from, at);
-                to.iter().for_each(|to| store_word(*to, at, word));
-            }
+            store_word(to, 0, load_word(from, 0));
+            store_word(to, length - 8, load_word(from, length - 8));
         } else if length <= 64 {
-            piece::<FRESH, 0, N>(to, from, 0);
+            piece::<FRESH, 0>(to, from, 0);
             if length > 32 {
-                piece::<FRESH, 16, N>(to, from, 0);
-                piece::<FRESH, 0, N>(to, from, length - 32);
+                piece::<FRESH, 16>(to, from, 0);
+                piece::<FRESH, 0>(to, from, length - 32);
             }
-            piece::<FRESH, 0, N>(to, from, length - 16);
+            piece::<FRESH, 0>(to, from, length - 16);
         } else {
-            four::<FRESH, N>(to, from, 0);
+            four::<FRESH>(to, from, 0);
             if length > 128 {
-                four::<FRESH, N>(to, from, 64);
+                four::<FRESH>(to, from, 64);
             }
             if length > 192 {
-                four::<FRESH, N>(to, from, 128);
+                four::<FRESH>(to, from, 128);
             }
-            four::<FRESH, N>(to, from, length - 64);
+            four::<FRESH>(to, from, length - 64);
         }
     }
 }
@@ -113,13 +97,13 @@ unsafe fn copy<const FRESH: bool, const N: usize>(
 /// # Safety
 /// They are readable and writable.
 #[inline(always)]
-unsafe fn four<const FRESH: bool, const N: usize>(to: [*mut u8; N], from: *const u8, at: usize) {
+unsafe fn four<const FRESH: bool>(to: *mut u8, from: *const u8, at: usize) {
     // SAFETY: as the caller vouches.
     unsafe {
-        piece::<FRESH, 0, N>(to, from, at);
-        piece::<FRESH, 16, N>(to, from, at);
-        piece::<FRESH, 32, N>(to, from, at);
-        piece::<FRESH, 48, N>(to, from, at);
+        piece::<FRESH, 0>(to, from, at);
+        piece::<FRESH, 16>(to, from, at);
+        piece::<FRESH, 32>(to, from, at);
+        piece::<FRESH, 48>(to, from, at);
     }
 }
 
@@ -128,16 +112,9 @@ unsafe fn four<const FRESH: bool, const N: usize>(to: [*mut u8; N], from: *const
 /// # Safety
 /// They are readable and writable.
 #[inline(always)]
-unsafe fn piece<const FRESH: bool, const MORE: usize, const N: usize>(
-    to: [*mut u8; N],
-    from: *const u8,
-    at: usize,
-) {
+unsafe fn piece<const FRESH: bool, const MORE: usize>(to: *mut u8, from: *const u8, at: usize) {
     // SAFETY: as the caller vouches.
-    unsafe {
-        let piece = load_piece::<FRESH, MORE>(from, at);
-        to.iter().for_each(|to| store_piece::<MORE>(*to, at, piece));
-    }
+    unsafe { store_piece::<MORE>(to, at, load_piece::<FRESH, MORE>(from, at)) };
 }
 
 /// The 8 bytes from `at` on.
