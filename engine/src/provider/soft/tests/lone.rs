@@ -266,6 +266,23 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     assert!(rounds(300, true, true) > 0);
 }
 
+/// So it is behind a message that was not expected, since it asks for a completion.
+#[test]
+fn who_says_the_unexpected_is_given_time_too() {
+    let (mut one, mut two) = deep();
+    for _ in 0..20 {
+        one.recv(0, 0, 64);
+        two.recv(0, 0, 64);
+        one.send(0, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+        assert_eq!(two.poll().len(), 1);
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert!(two.poll().is_empty() && two.poll().is_empty());
+        assert_eq!(one.poll().len() + one.poll().len(), 2, "the answer, and its own completion");
+    }
+    // The first comes where no receive is at hand, and by the ring.
+    assert_eq!(patience(&two), 3 * 19);
+}
+
 /// Whose message comes before it has heard the last answer has more on its way, and is not given
 /// time. (The answers are longer than a line: then they are in the ring alone, and what is in the
 /// bell is believed.)
