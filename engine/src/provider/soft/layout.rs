@@ -46,11 +46,11 @@ const BEHIND_HEAD: usize = 2;
 /// Bytes of payload in the first line of the bell, and in those behind it.
 pub(super) const BELL_FIRST_BYTES: usize = LINE - 8 * BELL_HEAD;
 const BEHIND_BYTES: usize = (BELL_LINES - 1) * LINE - 8 * BEHIND_HEAD;
+/// Bytes of payload in the whole bell.
+pub(super) const BELL_PAYLOAD: u32 = (BELL_FIRST_BYTES + BEHIND_BYTES) as u32;
 /// Bytes a lone record may have in the first line of the bell, and in the whole.
 pub(super) const BELL_FIRST: u32 = 8 + BELL_FIRST_BYTES as u32;
-pub(super) const BELL_MAX: u32 = BELL_FIRST + BEHIND_BYTES as u32;
-/// Bytes of payload in the bell.
-pub(super) const BELL_PAYLOAD: u32 = (BELL_FIRST_BYTES + BEHIND_BYTES) as u32;
+pub(super) const BELL_MAX: u32 = 8 + BELL_PAYLOAD;
 
 const BELL: usize = 2 * LINE;
 const DIRECTIONS: usize = BELL + BELL_LINES * LINE;

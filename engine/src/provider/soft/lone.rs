@@ -41,7 +41,6 @@ const NEARBY: u32 = PATIENCE_MAX / 2;
 
 /// The next message, as far as it is known before it comes. Nothing it says may have changed: every
 /// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
-#[derive(Clone, Copy)]
 pub(super) struct Expected {
     /// Its header, but for its length.
     like: Header,

@@ -35,6 +35,22 @@ fn ring(end: &mut End) {
     unsafe { end.qp.ring() };
 }
 
+/// So many messages of that size came, in order.
+fn in_order(got: &[Vec<u8>], size: usize, count: usize) {
+    assert_eq!(got.len(), count, "size {size}");
+    for (n, bytes) in got.iter().enumerate() {
+        assert_eq!(*bytes, pattern(n + size, size));
+    }
+}
+
+/// One that is signalled retires all before it (SQ-2).
+fn retire(from: &mut End, to: &mut End) {
+    to.recv(0, 0, 256);
+    from.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
+    let (sent, got) = settle(from, to);
+    assert_eq!((sent.len(), got.len()), (1, 1));
+}
+
 /// Bytes of each message that came, by its receive.
 fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
     let wcs = end.poll();
@@ -72,15 +88,8 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
                 assert!(much);
                 got.extend(came(&mut two, &sizes[got.len()..]));
             }
-            assert_eq!(got.len(), count, "size {size}");
-            for (n, bytes) in got.iter().enumerate() {
-                assert_eq!(*bytes, pattern(n + size, size));
-            }
-            // One that is signalled retires them all (SQ-2).
-            two.recv(0, 0, 256);
-            one.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
-            let (sent, got) = settle(&mut one, &mut two);
-            assert_eq!((sent.len(), got.len()), (1, 1));
+            in_order(&got, size, count);
+            retire(&mut one, &mut two);
         }
     }
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
@@ -113,10 +122,7 @@ fn sq_4_what_follows_alone_is_seen_at_once() {
         }
         for answer in [false, true] {
             let (from, to) = turn(&mut one, &mut two, answer);
-            to.recv(0, 0, 256);
-            from.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
-            let (sent, got) = settle(from, to);
-            assert_eq!((sent.len(), got.len()), (1, 1));
+            retire(from, to);
         }
     }
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
@@ -148,14 +154,8 @@ fn sq_4_what_follows_in_a_stream_is_published() {
             assert_eq!(inside.links[0].as_ref().unwrap().tx.unpublished(), 0, "size {size}");
         }
         let got = came(&mut two, &sizes);
-        assert_eq!(got.len(), sizes.len(), "size {size}");
-        for (n, bytes) in got.iter().enumerate() {
-            assert_eq!(*bytes, pattern(n + size, size));
-        }
-        two.recv(0, 0, 256);
-        one.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
-        let (sent, got) = settle(&mut one, &mut two);
-        assert_eq!((sent.len(), got.len()), (1, 1));
+        in_order(&got, size, sizes.len());
+        retire(&mut one, &mut two);
     }
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
 }

@@ -255,7 +255,6 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     let steps = rounds(66, true, true);
     assert!((180..=198).contains(&steps), "three more each time: {steps}");
     assert_eq!(rounds(50, false, true), steps, "nothing was answered");
-    // Behind one that was not expected nobody waits, until a look finds nothing.
     let fewer = steps - rounds(64, true, false);
     assert!((1..64).contains(&fewer), "one less each time: {fewer}");
     let most = rounds(250, true, true);
