@@ -417,11 +417,17 @@ impl Link {
     pub(super) fn note_heard(&mut self, messages: usize) -> bool {
         let follows = messages == 1 && self.rx.heard() == self.tx.published() as u32;
         if follows {
-            self.crossed = self.crossed.saturating_sub(1);
+            self.note_followed();
         } else if messages > 0 {
             self.crossed = (self.crossed + CROSSED / 2).min(2 * CROSSED);
         }
         follows
+    }
+
+    /// One came that crossed nothing.
+    #[inline(always)]
+    pub(super) fn note_followed(&mut self) {
+        self.crossed = self.crossed.saturating_sub(1);
     }
 
     /// A message that asks for a completion is sent, one of many: what crossed before, as words of

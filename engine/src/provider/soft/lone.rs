@@ -102,6 +102,7 @@ impl Inside {
     #[inline(never)]
     fn give_time(&mut self, link: &mut Link) {
         link.converses = false;
+        link.note_followed();
         if !link.rx.has_told() {
             return;
         }

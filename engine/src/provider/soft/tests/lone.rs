@@ -312,9 +312,6 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
 fn what_crosses_by_the_bell_is_noted() {
     for waits in [true, false] {
         let (mut one, mut two) = deep();
-        let crossed = |end: &End| unsafe {
-            end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().crossed)
-        };
         for _ in 0..3 {
             one.send(0, 0, 8, INLINE).unwrap();
             assert_eq!(two.poll().len(), 1);
@@ -332,6 +329,40 @@ fn what_crosses_by_the_bell_is_noted() {
         }
         assert_eq!(seen, [0, 4, 8], "{waits}");
     }
+}
+
+fn crossed(end: &End) -> u32 {
+    unsafe { end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().crossed) }
+}
+
+/// Two that crossed make the answers silent, but not for long where what they answer is expected.
+#[test]
+fn who_follows_by_the_bell_has_not_crossed_for_long() {
+    let (mut one, mut two) = deep();
+    for answers in [false, true, true, true] {
+        one.recv(0, 0, 64);
+        one.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll().len(), 1);
+        if answers {
+            two.send(0, 0, 64, INLINE).unwrap();
+        }
+    }
+    assert_eq!(crossed(&two), 8, "the last two had not heard the answers");
+    while !one.poll().is_empty() {}
+    let mut follow = || {
+        assert!(two.poll().is_empty() && two.poll().is_empty());
+        one.recv(0, 0, 64);
+        one.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!((expects(&two), two.poll().len()), (true, 1));
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(one.poll().len(), 1);
+        (spoke(&one), spoke(&two))
+    };
+    assert_eq!([(); 3].map(|()| follow()), [(true, false), (true, true), (true, true)]);
+    for _ in 0..8 {
+        follow();
+    }
+    assert_eq!(crossed(&two), 0);
 }
 
 /// True if the last message of an end went by the bell.
