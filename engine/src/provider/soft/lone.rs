@@ -15,6 +15,7 @@ use super::link::Link;
 use super::recvq::Stash;
 use super::responder::{open_on, recv_wc};
 use super::ring::claim_line;
+use super::sync::{Ordering, fence};
 use crate::provider::Polled;
 use crate::wc::Wc;
 
@@ -99,6 +100,10 @@ impl Inside {
     /// lately took: longer after a first look that came too early, shorter after one that did not,
     /// until three of four find something. Meanwhile what the next message and its answer need is
     /// looked up. Where it takes too long for that, waiting is given up for a while.
+    ///
+    /// Time begins when the answer is visible. If it began before, an answer that took long to be
+    /// so, because the peer had just looked at the line in vain, would be waited for too short a
+    /// time, and be looked for in vain in turn.
     #[inline(never)]
     fn give_time(&mut self, link: &mut Link) {
         link.converses = false;
@@ -118,6 +123,7 @@ impl Inside {
             claim_line((self.expected.to as *const u8).wrapping_add(line * LINE));
         }
         link.quiet = 1;
+        fence(Ordering::SeqCst);
         let steps = link.patience.min(PATIENCE_MAX);
         for _ in 0..steps {
             core::hint::black_box(());
