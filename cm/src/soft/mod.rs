@@ -204,6 +204,10 @@ impl Provider for SoftDevice {
         self.1.pd_users()
     }
 
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.1.peer_memory(len)
+    }
+
     fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
         self.1.register(memory, access)
     }

@@ -152,6 +152,10 @@ impl<P: Provider> Provider for Fault<P> {
         self.inner.pd_users()
     }
 
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.inner.peer_memory(len)
+    }
+
     fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
         self.inner.register(memory, access)
     }

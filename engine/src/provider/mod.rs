@@ -10,6 +10,7 @@ mod extended;
 #[cfg(feature = "sim")]
 pub mod fault;
 mod frames;
+mod heap;
 mod rereg;
 pub mod soft;
 mod transport;
@@ -176,6 +177,15 @@ pub trait Provider: Clone + Send + Sync + Sized + 'static {
 
     /// Handles on the protection domain of this one, itself among them, and what belongs to it.
     fn pd_users(&self) -> usize;
+
+    /// Memory for words that peers write: at least `len` bytes, zeroed, in pages of their own, of
+    /// the kind that the device's peers reach best.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        heap::zeroed(len)
+    }
 
     /// Registers memory (`ibv_reg_mr`). The region owns the mapping: it deregisters first and
     /// unmaps second, so no device ever writes to memory that is gone.

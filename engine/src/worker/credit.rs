@@ -15,13 +15,9 @@
 //! has replies of its own that wait for this peer.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
-use doorbell_alloc::{Mapping, Pages};
-use std_alloc::alloc::{Layout, alloc_zeroed, dealloc};
-use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::core::Core;
@@ -42,7 +38,6 @@ pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
 /// What a hello begins with.
 const MAGIC: u16 = 0xdb01;
 
-const PAGE: usize = 4096;
 const WORD: usize = size_of::<u64>();
 
 /// What a peer said of itself.
@@ -84,34 +79,11 @@ pub(super) struct Words<P: Provider> {
     free: ArrayQueue<u32>,
 }
 
-fn layout(len: usize) -> Option<Layout> {
-    Layout::from_size_align(len, PAGE).ok()
-}
-
-/// Frees what [`Words::new`] allocated.
-///
-/// # Safety
-/// `ptr` and `len` are those of an allocation with [`layout`].
-unsafe fn free(_owner: *mut (), ptr: NonNull<u8>, len: usize) {
-    if let Some(layout) = layout(len) {
-        // SAFETY: the caller's promise.
-        unsafe { dealloc(ptr.as_ptr(), layout) };
-    }
-}
-
 impl<P: Provider> Words<P> {
     /// Registers words for `peers` connections and a few that are on their way in or out.
     pub(super) fn new(nic: &P, peers: u32) -> Result<Words<P>, SetupError> {
         let count = peers + 16;
-        let len = (count as usize * WORD).next_multiple_of(PAGE);
-        let none = || SetupError::new(Code::NoMemory, format!("{len} bytes"), "out of memory");
-        // Pages of their own: nothing else lies where peers may write.
-        let layout = layout(len).ok_or_else(none)?;
-        // SAFETY: the layout is not empty.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
-        // SAFETY: fresh, zeroed memory that nobody else knows of; `free` undoes the allocation.
-        let memory =
-            unsafe { Mapping::from_raw_parts(ptr, len, Pages::Plain, core::ptr::null_mut(), free) };
+        let memory = nic.peer_memory(count as usize * WORD)?;
         let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let free = ArrayQueue::new(count as usize);
         for index in 0..count {

@@ -89,6 +89,9 @@ impl LinkShared {
     /// With the peer's memory within reach of one-sided requests.
     #[must_use]
     pub fn with_reach(mut self, reach: Option<Arc<Reach>>) -> LinkShared {
+        if let Some(reach) = &reach {
+            reach.map_ahead();
+        }
         self.reach = reach;
         self
     }

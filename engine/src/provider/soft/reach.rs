@@ -30,6 +30,10 @@ use crate::room::{Book, Room};
 /// Regions of one peer that are mapped at most; further ones are reached by its own poll.
 const VIEWS_MAX: usize = 256;
 
+/// Regions of so many bytes at most, and so many of them, are mapped before they are used.
+const AHEAD_BYTES: u64 = 1 << 20;
+const AHEAD_MAX: usize = 16;
+
 /// Maps the file that a process names, for `len` bytes; `None` if it cannot be had, is not what
 /// was named, or cannot be trusted to stay.
 pub type Attach = fn(process: i32, file: FileName, len: u64) -> Option<Mapping>;
@@ -183,6 +187,25 @@ impl Reach {
             return None;
         }
         Some(base.wrapping_add(offset as usize))
+    }
+
+    /// Maps what the peer may be waiting for: small regions that may be written to. The first WRITE
+    /// to one, as a worker's word of credit between two messages, then needs no system call.
+    pub(super) fn map_ahead(&self) {
+        for slot in &self.table().slots {
+            let key = slot.key.load(Ordering::Acquire);
+            let small = slot.length.load(Ordering::Relaxed) <= AHEAD_BYTES;
+            let open = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed))
+                .contains(Access::REMOTE_WRITE);
+            if key != 0 && small && open && self.mapped.lock().len() < AHEAD_MAX {
+                self.map(key);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn mapped(&self) -> usize {
+        self.mapped.lock().len()
     }
 
     /// Maps a region, once; one that cannot be had is not asked for again. A slot's first region

@@ -221,3 +221,21 @@ fn a_table_that_claims_too_much_is_not_believed() {
     let text = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(text.contains(&"memfd:doorbell".to_string()));
 }
+
+/// What a peer may be waiting for is mapped with the link; not what nobody may write to, is large
+/// or behind no file, and not everything.
+#[test]
+fn small_regions_are_mapped_ahead() {
+    let (nic, reach) = device();
+    let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let closed = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let lens = [(shared(4096), closed), (shared(2 << 20), open), (mapping(4096), open)];
+    let _others = lens.map(|(memory, access)| nic.register(memory, access).unwrap());
+    let link = || LinkShared::pair(mapping(LINK_BYTES)).unwrap().0.with_reach(Some(reach.clone()));
+    let mut open: Vec<_> = (0..2).map(|_| nic.register(shared(4096), open).unwrap()).collect();
+    link();
+    assert_eq!(reach.mapped(), 2);
+    open.extend((0..20).map(|_| nic.register(shared(4096), Access::all()).unwrap()));
+    link();
+    assert_eq!(reach.mapped(), 16);
+}
