@@ -115,6 +115,8 @@ impl Inside {
             link.resigned -= 1;
             return;
         }
+        // The last one may just have been taken.
+        self.has_receives(link.rq);
         self.prepare(link);
         // A conversation goes through the whole ring, which is more than the nearest cache holds.
         link.tx.claim(BELL_MAX);

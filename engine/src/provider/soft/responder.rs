@@ -355,7 +355,7 @@ impl Inside {
     }
 
     /// True if receives of that queue are at hand, fetching some if there are none.
-    fn has_receives(&mut self, rq: usize) -> bool {
+    pub(super) fn has_receives(&mut self, rq: usize) -> bool {
         let exact = self.sharing == Sharing::Shared;
         let Some(rq) = self.rqs.get_mut(rq) else { return false };
         if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
