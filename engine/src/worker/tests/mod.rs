@@ -270,6 +270,23 @@ fn a_message_sent_now_rings_at_once_and_keeps_its_place() {
     }
 }
 
+/// One in `signal_every` asks for a completion, no more.
+#[test]
+fn one_send_in_signal_every_asks_for_a_completion() {
+    for now in [true, false] {
+        let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+        connect(&mut one, &mut two);
+        let (peer, before) = (one.only_peer(), one.worker.stats().completions);
+        for n in 0..20 * CONFIG.signal_every as usize {
+            let mut out = one.worker.outbox();
+            let bytes = payload(n, 16);
+            if now { out.send_now(peer, &bytes) } else { out.send(peer, &bytes) }.unwrap();
+            settle(&mut [&mut one, &mut two]);
+        }
+        assert_eq!(one.worker.stats().completions - before, 20, "{now}");
+    }
+}
+
 /// A message in a block that is followed by an inline one in the same batch: the block comes home.
 #[test]
 fn a_block_before_an_inline_message_comes_home() {
