@@ -103,6 +103,20 @@ fn pieces_are_gathered_and_scattered() {
     unsafe { one.qp.post(&[wr]).unwrap() };
     assert_eq!(two.bytes(0, 8), b"abcdefgh");
     done(&mut one);
+    // A first piece as long as a word is no word, nor is one that lies across two.
+    for at in [0, 16, 21] {
+        one.fill(0, b"0123456789a");
+        let more = [one.sge(8, 3)];
+        let op = SendOp::Write(two.region.remote(at));
+        let wr = SendWr { wr_id: 1, op, flags: SIGNALED, sge: one.sge(0, 8), more: &more };
+        unsafe { one.qp.post(&[wr]).unwrap() };
+        done(&mut one);
+        assert_eq!(two.bytes(at, 11), b"0123456789a");
+        one.post(1, op, one.sge(3, 8), SIGNALED).unwrap();
+        done(&mut one);
+        assert_eq!(two.bytes(at, 11), b"3456789a89a");
+    }
+    two.fill(0, b"abcdefgh");
     let at = two.region.remote(0);
     let more = [one.sge(200, 5)];
     let op = SendOp::FetchAdd { at, add: 0 };
