@@ -86,7 +86,8 @@ impl LinkShared {
         Ok(LinkShared { memory, header, side, peer_gone, reach: None, bell: None })
     }
 
-    /// With the peer's memory within reach of one-sided requests.
+    /// With the peer's memory within reach of one-sided requests. What the peer may be waiting for
+    /// is mapped now.
     #[must_use]
     pub fn with_reach(mut self, reach: Option<Arc<Reach>>) -> LinkShared {
         if let Some(reach) = &reach {

@@ -30,7 +30,8 @@ use crate::room::{Book, Room};
 /// Regions of one peer that are mapped at most; further ones are reached by its own poll.
 const VIEWS_MAX: usize = 256;
 
-/// Regions of so many bytes at most, and so many of them, are mapped before they are used.
+/// Regions of so many bytes at most, and so many of them with a link, are mapped before they are
+/// used.
 const AHEAD_BYTES: u64 = 1 << 20;
 const AHEAD_MAX: usize = 16;
 
@@ -192,15 +193,16 @@ impl Reach {
     /// Maps what the peer may be waiting for: small regions that may be written to. The first WRITE
     /// to one, as a worker's word of credit between two messages, then needs no system call.
     pub(super) fn map_ahead(&self) {
-        for slot in &self.table().slots {
+        let keys = self.table().slots.iter().filter_map(|slot| {
             let key = slot.key.load(Ordering::Acquire);
+            let access = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed));
             let small = slot.length.load(Ordering::Relaxed) <= AHEAD_BYTES;
-            let open = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed))
-                .contains(Access::REMOTE_WRITE);
-            if key != 0 && small && open && self.mapped.lock().len() < AHEAD_MAX {
-                self.map(key);
-            }
-        }
+            let named = slot.fd.load(Ordering::Relaxed) != 0;
+            let wanted = key != 0 && small && named && access.contains(Access::REMOTE_WRITE);
+            wanted.then_some(key)
+        });
+        // A peer that names much which cannot be mapped does not keep us for long.
+        keys.take(AHEAD_MAX).for_each(|key| self.map(key));
     }
 
     #[cfg(test)]

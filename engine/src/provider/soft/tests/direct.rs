@@ -243,8 +243,10 @@ fn small_regions_are_mapped_ahead() {
     let (nic, reach) = device();
     let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let closed = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    let lens = [(shared(4096), closed), (shared(2 << 20), open), (mapping(4096), open)];
-    let _others = lens.map(|(memory, access)| nic.register(memory, access).unwrap());
+    let mut others = Vec::from([(shared(4096), closed), (shared(2 << 20), open)]);
+    others.extend((0..20).map(|_| (mapping(4096), open)));
+    let others = others.into_iter().map(|(memory, access)| nic.register(memory, access).unwrap());
+    let _others: Vec<_> = others.collect();
     let link = || LinkShared::pair(mapping(LINK_BYTES)).unwrap().0.with_reach(Some(reach.clone()));
     let mut open: Vec<_> = (0..2).map(|_| nic.register(shared(4096), open).unwrap()).collect();
     link();
