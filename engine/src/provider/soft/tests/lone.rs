@@ -298,6 +298,25 @@ fn who_answers_has_the_next_receive_at_hand() {
     }
 }
 
+/// Not for who is gone: what is fetched then would be lost to all others.
+#[test]
+fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
+    let (mut one, mut two) = deep();
+    for _ in 0..64 {
+        one.recv(0, 0, 64);
+        one.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(two.poll().len(), 1);
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(one.poll().len(), 1);
+    }
+    let End { mut poller, qp, srq, .. } = two;
+    let queue = &srq.as_ref().unwrap().queue;
+    assert_eq!(queue.posted(), 512 - 64, "all that were fetched are used");
+    drop(qp);
+    assert_eq!(poller.poll(&mut [Wc::default(); 4]), 0);
+    assert_eq!(queue.posted(), 512 - 64);
+}
+
 /// Whose message comes before it has heard the last answer has more on its way, and is not given
 /// time. (The answers are longer than a line: then they are in the ring alone, and what is in the
 /// bell is believed.)
