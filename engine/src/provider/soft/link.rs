@@ -261,6 +261,8 @@ pub(super) struct Link {
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here, as far as was looked.
     safe: u64,
+    /// The acknowledgement in the bell that was last taken over.
+    noted: u32,
     /// The queue pair that the last message alone was for.
     pub(super) talker: u32,
     /// Polls since something last came in.
@@ -327,6 +329,7 @@ impl Link {
                 tail: 0,
             },
             safe: 0,
+            noted: 0,
             converses: false,
             patience: 0,
             resigned: 0,
@@ -381,7 +384,12 @@ impl Link {
     /// half the peer sends is enough.
     #[inline(always)]
     pub(super) fn safe(&mut self) -> u64 {
-        self.note_ack(self.rx.heard());
+        // Only what is new: 4 GiB later an old one looks as if it were.
+        let heard = self.rx.heard();
+        if heard != self.noted {
+            self.noted = heard;
+            self.note_ack(heard);
+        }
         self.safe
     }
 
@@ -403,8 +411,9 @@ impl Link {
     #[inline(always)]
     pub(super) fn waits(&mut self) -> bool {
         let published = self.tx.published();
-        // Usually the last thing heard is that everything was taken.
-        self.rx.heard() != published as u32 && self.safe() != published
+        // Usually the last thing heard, and new, is that everything was taken.
+        let heard = self.rx.heard();
+        (heard != published as u32 || heard == self.noted) && self.safe() != published
     }
 
     /// True if a record of that size that is published alone goes by the bell: not where messages
@@ -448,8 +457,9 @@ impl Link {
         if !self.waits() {
             return None;
         }
-        let safe = self.tx.read_taken();
-        self.note_ack(safe);
+        if let Some(safe) = self.tx.read_taken() {
+            self.note_ack(safe);
+        }
         self.tx.read_refusal(self.safe)
     }
 
@@ -580,13 +590,19 @@ impl Link {
     #[cold]
     #[inline(never)]
     fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
+        // All that the peer may have said is looked at here, once in every segment at least: what
+        // is new when it is looked at next is no older than that.
         self.safe();
+        if let Some(safe) = self.tx.read_taken() {
+            self.note_ack(safe);
+        }
         if self.tx.widen(bytes) {
             return true;
         }
-        self.tx.read_taken();
         let acked = self.rx.peer_ack();
-        self.tx.note_freed(acked);
+        if acked != self.noted {
+            self.tx.note_freed(acked);
+        }
         self.tx.find(bytes, grow)
     }
 

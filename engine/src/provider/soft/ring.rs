@@ -31,6 +31,8 @@ pub(super) struct Tx {
     published: u64,
     /// Ring space the receiver has given back, as last seen.
     freed: u64,
+    /// The receiver's own line, as last read.
+    taken: u64,
     /// Up to where records may be held back: there is space, and it is not too much.
     hold_until: u64,
     lap: Lap,
@@ -64,6 +66,7 @@ impl Tx {
             limit: lap.limit(0),
             published: 0,
             freed: 0,
+            taken: 0,
             hold_until: 0,
             lap,
             waited: false,
@@ -183,13 +186,18 @@ impl Tx {
     }
 
     /// Reads the receiver's own line: space given back is taken over, and the position is given
-    /// up to where every record was taken. Acquire pairs with the receiver's Release: its reads
+    /// up to where every record was taken. `None`: it says nothing new; 4 GiB later it would look
+    /// as if it did. Acquire pairs with the receiver's Release: its reads
     /// of the records are over before we overwrite them.
     #[inline(always)]
-    pub(super) fn read_taken(&mut self) -> u32 {
+    pub(super) fn read_taken(&mut self) -> Option<u32> {
         let word = self.way.taken(0).load(Ordering::Acquire);
+        if word == self.taken {
+            return None;
+        }
+        self.taken = word;
         self.note_freed(word as u32);
-        (word >> 32) as u32
+        Some((word >> 32) as u32)
     }
 
     /// The refusal in the receiver's line, if it is a new one, behind what is known to be taken,

@@ -323,6 +323,21 @@ fn acknowledgements_are_checked() {
     assert_eq!(tx.freed, tx.at, "nor one that goes back");
 }
 
+/// What was read before is no news, whatever position it would name by now.
+#[test]
+fn the_receivers_line_is_taken_over_once() {
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    assert_eq!(tx.read_taken(), None);
+    put(&mut tx, &[0; 8]);
+    tx.publish(0);
+    assert!(rx.look() && rx.advance());
+    rx.consume(rx.header().unwrap());
+    rx.tell(16);
+    assert_eq!((tx.read_taken(), tx.freed), (Some(16), 16));
+    assert_eq!((tx.read_taken(), tx.freed), (None, 16));
+}
+
 /// Where in the data a position of the sender lies.
 fn place(tx: &Tx, at: u64) -> u64 {
     tx.data.at(at).addr() as u64 - tx.way.lap(0).at(0).addr() as u64

@@ -12,6 +12,7 @@ mod messages;
 mod one_sided;
 mod regions;
 mod unreliable;
+mod wrap;
 mod xrc;
 
 use core::cell::Cell;
