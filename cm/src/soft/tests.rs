@@ -178,7 +178,7 @@ fn an_accepted_peer_that_lies_is_cut_off() {
 fn memory_for_peers_can_be_mapped() {
     let device = SoftDevice::open().unwrap();
     let memory = device.peer_memory(24).unwrap();
-    assert!(memory.fd().is_some() && memory.len() == 4096);
+    assert!(memory.fd().is_some() && memory.len() >= 24);
 }
 
 /// A passive side that names a link which is not there, or sends memory that is none, is refused:

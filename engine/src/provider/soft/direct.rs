@@ -6,10 +6,10 @@
 //! request; its completion comes in order all the same.
 #![expect(unsafe_code, reason = "copies between registered memory of two devices")]
 
-use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr::{self, NonNull};
 
 use super::backlog::{MESSAGE_MAX, readable, writable};
+use super::copy;
 use super::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
 use super::link::{Link, Signaled};
 use super::memory::{Memory, PdMark, Step};
@@ -140,15 +140,11 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
         }
         return;
     }
-    if let (Deed::Put, [], 8, true) = (deed, wr.more, wr.sge.length, place.addr().is_multiple_of(8))
-    {
-        // SAFETY: as the caller vouches, and `place` is aligned. One store: who waits for a word
+    let word = NonNull::new(place).filter(|_| place.addr().is_multiple_of(8));
+    if let (Deed::Put, [], 8, Some(word)) = (deed, wr.more, wr.sge.length, word) {
+        // SAFETY: as the caller vouches, and the word is aligned. It goes as one: who waits for it
         // reads it as an atomic.
-        unsafe {
-            let word = (wr.sge.addr as *const u64).read_unaligned();
-            AtomicU64::from_ptr(place.cast()).store(word, Ordering::Relaxed);
-        }
-        return;
+        return unsafe { copy::to_shared(word, wr.sge.addr as *const u8, 8) };
     }
     for sge in core::iter::once(&wr.sge).chain(wr.more) {
         let (piece, length) = (sge.addr as *mut u8, sge.length as usize);

@@ -107,6 +107,7 @@ impl Inside {
     #[inline(never)]
     fn give_time(&mut self, link: &mut Link) {
         link.converses = false;
+        // One that was not expected has been noted before; twice does no harm.
         link.note_followed();
         if !link.rx.has_told() {
             return;

@@ -185,10 +185,10 @@ impl Tx {
         }
     }
 
-    /// Reads the receiver's own line: space given back is taken over, and the position is given
-    /// up to where every record was taken. `None`: it says nothing new; 4 GiB later it would look
-    /// as if it did. Acquire pairs with the receiver's Release: its reads
-    /// of the records are over before we overwrite them.
+    /// Reads the receiver's own line: space given back is taken over, and the position is given up
+    /// to where every record was taken. `None`: it says nothing new; 4 GiB later it would look as
+    /// if it did. Acquire pairs with the receiver's Release: its reads of the records are over
+    /// before we overwrite them.
     #[inline(always)]
     pub(super) fn read_taken(&mut self) -> Option<u32> {
         let word = self.way.taken(0).load(Ordering::Acquire);

@@ -282,16 +282,21 @@ fn who_says_the_unexpected_is_given_time_too() {
     assert_eq!(patience(&two), 3 * 19);
 }
 
+/// A message and its answer, which the first side has not polled for.
+fn ask(one: &mut End, two: &mut End) {
+    one.recv(0, 0, 64);
+    one.send(0, 0, 8, INLINE).unwrap();
+    assert_eq!(two.poll().len(), 1);
+    two.send(0, 0, 8, INLINE).unwrap();
+}
+
 /// Receives are fetched in lots; where a message used up the last of a lot, the next one is fetched
 /// while its sender is given time.
 #[test]
 fn who_answers_has_the_next_receive_at_hand() {
     let (mut one, mut two) = deep();
     for round in 0..200 {
-        one.recv(0, 0, 64);
-        one.send(0, 0, 8, INLINE).unwrap();
-        assert_eq!(two.poll().len(), 1);
-        two.send(0, 0, 8, INLINE).unwrap();
+        ask(&mut one, &mut two);
         assert!(two.poll().is_empty());
         assert!(expects(&two) || round == 0, "{round}");
         assert_eq!(one.poll().len(), 1);
@@ -303,10 +308,7 @@ fn who_answers_has_the_next_receive_at_hand() {
 fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
     let (mut one, mut two) = deep();
     for _ in 0..64 {
-        one.recv(0, 0, 64);
-        one.send(0, 0, 8, INLINE).unwrap();
-        assert_eq!(two.poll().len(), 1);
-        two.send(0, 0, 8, INLINE).unwrap();
+        ask(&mut one, &mut two);
         assert_eq!(one.poll().len(), 1);
     }
     let End { mut poller, qp, srq, .. } = two;
