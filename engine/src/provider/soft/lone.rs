@@ -119,7 +119,7 @@ impl Inside {
         // The last receive may just have been taken. Not for a queue pair that is gone: nobody
         // would give those back that are fetched.
         if open_on(&self.qps, link.talker, link.index).is_some() {
-            self.has_receives(link.rq);
+            self.fetch_ahead(link.rq);
         }
         self.prepare(link);
         // A conversation goes through the whole ring, which is more than the nearest cache holds.

@@ -47,18 +47,30 @@ struct Claim {
     sleeper: Arc<Sleeper>,
 }
 
+impl Claim {
+    /// Relaxed: a count that is a little old only makes the queue look fuller.
+    fn unused(&self) -> u32 {
+        self.claimed.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    fn has_some(&self) -> bool {
+        self.unused() > 0
+    }
+}
+
 impl Ring {
     fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// Receives that are fetched ahead, used or not.
+    fn claimed(&self) -> u32 {
+        self.claims.iter().flatten().map(|claim| claim.claimed).sum()
+    }
+
     /// Receives that are fetched ahead and not used.
     fn ahead(&self) -> u32 {
-        let unused = |claim: &Claim| {
-            // Relaxed: a count that is a little old only makes the queue look fuller.
-            claim.claimed.saturating_sub(claim.used.load(Ordering::Relaxed))
-        };
-        self.claims.iter().flatten().map(unused).sum()
+        self.claims.iter().flatten().map(Claim::unused).sum()
     }
 
     fn claim(&mut self, number: usize, claimed: u32) {
@@ -164,7 +176,9 @@ impl RecvQueue {
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
         let mut room = ring.depth.saturating_sub(ring.len());
-        if room < ring.depth / 2 || list.len() > room as usize {
+        // What is fetched ahead has its place here still: it may come back. How much of it is used
+        // is looked up, in lines of other processors, only where that matters.
+        if list.len() > room.saturating_sub(ring.claimed()) as usize {
             room = room.saturating_sub(ring.ahead());
         }
         let take = list.len().min(room as usize);
@@ -211,6 +225,43 @@ impl RecvQueue {
     #[must_use]
     pub(super) fn fetch(&self, stash: &mut Stash, exact: bool) -> bool {
         let mut ring = self.ring.lock();
+        let reached = self.take(&mut ring, stash, exact);
+        if stash.end == 0 {
+            self.want(&mut ring, stash.number);
+        }
+        reached
+    }
+
+    /// Fills an empty stash before there is a message for it: not with what somebody may lack then,
+    /// nor so that an event would come before its time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fetch_ahead(&self, stash: &mut Stash, exact: bool) {
+        let mut ring = self.ring.lock();
+        if ring.len() > ring.limit + self.users.load(Ordering::Relaxed) {
+            let reached = self.take(&mut ring, stash, exact);
+            debug_assert!(!reached);
+        }
+    }
+
+    /// A domain found nothing: it is told when there is something, and who has some ahead, if
+    /// asleep, gives them back.
+    fn want(&self, ring: &mut Ring, number: usize) {
+        ring.starved = true;
+        if self.users.load(Ordering::Relaxed) <= 1 {
+            return;
+        }
+        self.wanted.store(true, Ordering::Relaxed);
+        for (other, claim) in ring.claims.iter().enumerate() {
+            if let Some(claim) = claim.as_ref().filter(|claim| other != number && claim.has_some())
+            {
+                claim.sleeper.wake();
+            }
+        }
+    }
+
+    /// Moves receives from the front to an empty stash; see [`RecvQueue::fetch`].
+    fn take(&self, ring: &mut Ring, stash: &mut Stash, exact: bool) -> bool {
         let shared = self.users.load(Ordering::Relaxed).max(1);
         let share = ring.len() / 4 / shared;
         let mut ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
@@ -227,12 +278,6 @@ impl RecvQueue {
         (stash.next, stash.end) = (0, take);
         stash.used.store(0, Ordering::Relaxed);
         ring.claim(stash.number, take);
-        if take == 0 {
-            ring.starved = true;
-            if shared > 1 {
-                self.wanted.store(true, Ordering::Relaxed);
-            }
-        }
         let reached = ring.len() < ring.limit;
         if reached {
             ring.limit = 0;
@@ -246,12 +291,14 @@ impl RecvQueue {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Puts a stash back at the front, in order. There is always room: `post` leaves it.
+    /// Puts a stash back at the front, in order. There is always room: `post` leaves it. Who lacks
+    /// them may sleep.
     #[cold]
     #[inline(never)]
     pub(super) fn give_back(&self, stash: &mut Stash) {
         let mut ring = self.ring.lock();
         self.wanted.store(false, Ordering::Relaxed);
+        let some = stash.len() > 0;
         let mask = ring.slots.len() - 1;
         while stash.len() > 0 {
             stash.end -= 1;
@@ -263,6 +310,9 @@ impl RecvQueue {
             }
         }
         ring.claim(stash.number, stash.end);
+        if some && ring.starved {
+            self.feed(&mut ring);
+        }
     }
 
     /// Takes the oldest receive, for flushing a queue of one owner (SM-2).
@@ -381,6 +431,73 @@ mod tests {
             queue.post(&list[..1]).unwrap();
             assert_eq!(queue.post(&list[..1]).unwrap_err().cause, PostCause::Full, "{used}");
         }
+    }
+
+    /// The same where less is left than was fetched, and a list is posted that would fit without
+    /// what is ahead: nothing is lost when that comes back, and nothing is there twice.
+    #[test]
+    fn pl_5_a_list_leaves_room_for_what_is_fetched_ahead() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut stash = attach(&queue);
+        let list: Vec<_> = (0..128).map(wr).collect();
+        queue.post(&list[..64]).unwrap();
+        for ahead in [16, 12, 9] {
+            assert_eq!(stash.len(), 0);
+            let _ = queue.fetch(&mut stash, false);
+            assert_eq!(stash.len(), ahead);
+            stash.advance(if ahead == 9 { 0 } else { ahead });
+        }
+        assert_eq!(queue.post(&list[64..64 + 37]).unwrap_err().accepted, 28);
+        queue.give_back(&mut stash);
+        assert_eq!(drain(&queue, &mut stash), (28..92).collect::<Vec<_>>());
+    }
+
+    /// CP-6: who found nothing and sleeps is woken by receives that come back, and who sleeps with
+    /// some ahead by who finds nothing.
+    #[test]
+    fn cp_6_receives_that_come_back_wake_who_lacks_them() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let sleepers = [(); 2].map(|()| Arc::new(Sleeper::new(None)));
+        let attach = |n: usize| queue.attach(&sleepers[n], Used::default()).unwrap();
+        let (mut one, mut two) = (attach(0), attach(1));
+        queue.post(&[wr(0), wr(1)]).unwrap();
+        for stash in [&mut one, &mut two] {
+            let _ = queue.fetch(stash, false);
+            assert_eq!(stash.len(), 1);
+        }
+        two.advance(1);
+        sleepers.iter().for_each(|sleeper| sleeper.set(true));
+        let _ = queue.fetch(&mut two, false);
+        assert_eq!(two.len(), 0);
+        assert!(!sleepers[0].is_asleep() && sleepers[1].is_asleep());
+        queue.give_back(&mut one);
+        assert!(!sleepers[1].is_asleep());
+        // Nobody lacks any now.
+        let _ = queue.fetch(&mut two, false);
+        sleepers.iter().for_each(|sleeper| sleeper.set(true));
+        queue.give_back(&mut two);
+        assert!(sleepers.iter().all(|sleeper| sleeper.is_asleep()));
+    }
+
+    /// Section 2.7: receives are fetched before there is a message only where that makes no event
+    /// come early and leaves some for the others; and who finds none then lacks none.
+    #[test]
+    fn what_is_fetched_ahead_of_need_is_spare() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut stash = attach(&queue);
+        queue.fetch_ahead(&mut stash, false);
+        assert!(stash.len() == 0 && !queue.ring.lock().starved);
+        let list: Vec<_> = (0..12).map(wr).collect();
+        queue.post(&list).unwrap();
+        queue.set_limit(10);
+        for (ahead, limit) in [(2, 10), (0, 10)] {
+            queue.fetch_ahead(&mut stash, false);
+            assert_eq!((stash.len(), queue.limit()), (ahead, limit));
+            stash.advance(ahead);
+        }
+        queue.set_limit(0);
+        queue.fetch_ahead(&mut stash, false);
+        assert_eq!(stash.len(), 2);
     }
 
     /// Section 2.7: first in, first out, over stash and give-back.

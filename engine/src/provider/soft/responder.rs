@@ -364,6 +364,16 @@ impl Inside {
         rq.stash.len() > 0
     }
 
+    /// Fetches the next receives, if there are none left here and no want of them anywhere.
+    pub(super) fn fetch_ahead(&mut self, rq: usize) {
+        let exact = self.sharing == Sharing::Shared;
+        if let Some(rq) = self.rqs.get_mut(rq)
+            && rq.stash.len() == 0
+        {
+            rq.queue.fetch_ahead(&mut rq.stash, exact);
+        }
+    }
+
     /// One fragment of a message, or a whole one: the first takes a receive, the last completes
     /// it.
     pub(super) fn receive_fragment<S: Sink>(

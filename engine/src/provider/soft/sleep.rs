@@ -33,8 +33,13 @@ impl Sleeper {
         }
     }
 
-    fn set(&self, asleep: bool) {
+    pub(super) fn set(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
     }
 }
 
