@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "copies between registered memory of two devices")]
 
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{Ordering, fence};
 
 use super::backlog::{MESSAGE_MAX, readable, writable};
 use super::copy;
@@ -125,6 +126,11 @@ fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> 
     core::iter::once(&wr.sge).chain(wr.more).all(allowed)
 }
 
+/// One-sided requests are seen in order also by an owner who looks at the bytes and at nothing
+/// else: behind a flag that was written last is what was written before (Release fence before each
+/// WRITE), and what is read behind a flag is no older than it (Acquire fence after each READ).
+/// Atomics are both by themselves.
+///
 /// # Safety
 /// `place` is valid for as many bytes as the pieces have, and they are valid for what is done.
 unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
@@ -142,9 +148,14 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
     }
     let word = NonNull::new(place).filter(|_| place.addr().is_multiple_of(8));
     if let (Deed::Put, [], 8, Some(word)) = (deed, wr.more, wr.sge.length, word) {
+        // What was written before is seen before it.
+        fence(Ordering::Release);
         // SAFETY: as the caller vouches, and the word is aligned. It goes as one: who waits for it
         // reads it as an atomic.
         return unsafe { copy::to_shared(word, wr.sge.addr as *const u8, 8) };
+    }
+    if matches!(deed, Deed::Put) {
+        fence(Ordering::Release);
     }
     for sge in core::iter::once(&wr.sge).chain(wr.more) {
         let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
@@ -156,6 +167,9 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
             }
             place = place.add(length);
         }
+    }
+    if matches!(deed, Deed::Get) {
+        fence(Ordering::Acquire);
     }
 }
 

@@ -292,7 +292,8 @@ impl Memory {
         open
     }
 
-    /// Takes a region out: its key fails from here on, and no access of a peer is under way.
+    /// Takes a region out: its key fails from here on, and no access is under way that this device
+    /// carries out for a peer. (What a peer carries out itself is nowhere counted.)
     pub(super) fn remove(&self, key: u32) {
         let index = index_of(key);
         // SeqCst, as in `lend`: one of the two sees the other.
