@@ -267,7 +267,10 @@ impl<P: Provider> Core<P> {
         match self.peers.get(id) {
             Some(peer) if peer.state == PeerState::Up && peer.deferred == 0 && !peer.finishing => {
                 let (slots, credits) = peer.measure(send_queue);
-                slots.min(credits.saturating_sub(peer.credit.spare()))
+                let credits = credits.saturating_sub(peer.credit.spare());
+                // Who hears that there is none waits for it.
+                self.stats.credit_stalls += u64::from(credits == 0);
+                slots.min(credits)
             }
             _ => 0,
         }

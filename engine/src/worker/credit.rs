@@ -122,7 +122,8 @@ impl<P: Provider> Seat<P> {
                 return Err(error);
             }
         };
-        // Nobody knows of this word: its last peer's queue pair is gone.
+        // Its last peer's queue pair is gone. A last word of that peer which is still on its way,
+        // or one of a peer that writes where it should not, gives no more than the window.
         words.at(index).store(0, Ordering::Relaxed);
         Ok(Seat { shared: shared.clone(), words: words.clone(), index, window })
     }
@@ -234,9 +235,10 @@ impl Credit {
             Flow::Free => u32::MAX,
             Flow::Counted(window) => {
                 let allowed = if allowed == 0 { window } else { allowed as u32 };
-                // A word that no worker writes gives nothing, or a window at most.
+                // A word that no worker writes gives nothing, or the window at most, which is what
+                // an honest one never goes beyond.
                 let left = allowed.wrapping_sub(sent);
-                if left > u32::MAX / 2 { 0 } else { left.min(WINDOW_MAX) }
+                if left > u32::MAX / 2 { 0 } else { left.min(window) }
             }
         }
     }
@@ -349,7 +351,7 @@ mod tests {
         assert_eq!(credit.left(20, 25), 5);
         assert_eq!(credit.left(u32::MAX - 1, (1 << 32) + 3), 5);
         assert_eq!(credit.left(30, 25), 0);
-        assert_eq!(credit.left(0, 1 << 30), WINDOW_MAX);
+        assert_eq!((credit.left(0, 1 << 30), credit.left(0, 21)), (20, 20), "a window at most");
         let mut plain = Credit::new(8);
         plain.hear(&[0; 56]);
         assert_eq!((plain.left(1000, 0), plain.spare(), plain.told_at), (u32::MAX, 0, None));

@@ -26,7 +26,8 @@ pub struct Stats {
     pub sent: u64,
     /// Posts of sends: one doorbell each.
     pub doorbells: u64,
-    /// Messages that had to wait, or were not taken, because the peer had promised no receive.
+    /// Messages that had to wait, or were not taken, because the peer had promised no receive; and
+    /// times that `Outbox::room` was 0 for that reason.
     pub credit_stalls: u64,
     /// Words of credit sent to peers.
     pub credit_returns: u64,

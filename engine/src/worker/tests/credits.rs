@@ -230,6 +230,53 @@ fn nothing_is_sent_before_the_hello() {
     assert_eq!(one.worker.outbox().room(peer), 13 - 1);
 }
 
+/// Credit comes without a completion and wakes nobody: who was told that there is no room waits for
+/// it, and stays awake.
+#[test]
+fn who_hears_of_no_room_does_not_sleep() {
+    let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
+    connect(&mut one, &mut two);
+    let rests = |one: &mut Side<Asker>| {
+        let mut rested = false;
+        one.worker.rest_armed(|_| rested = true);
+        rested
+    };
+    assert!(rests(&mut one));
+    one.worker.handler().asks.set(true);
+    assert!(rests(&mut one), "there is room");
+    let peer = one.worker.handler().peer.unwrap();
+    while one.worker.outbox().send(peer, &[1; 8]).is_ok() {}
+    one.worker.turn();
+    one.worker.handler().asks.set(false);
+    for _ in 0..10 {
+        one.worker.turn();
+    }
+    assert!(rests(&mut one), "nobody asks");
+    one.worker.handler().asks.set(true);
+    assert!(!rests(&mut one));
+}
+
+/// Asks for room when there is nothing else to do.
+#[derive(Default)]
+struct Asker {
+    peer: Option<PeerId>,
+    asks: std::cell::Cell<bool>,
+}
+
+impl<P: Provider> Handler<P> for Asker {
+    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.peer = Some(peer);
+    }
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        if let (true, Some(peer)) = (self.asks.get(), self.peer) {
+            out.room(peer);
+        }
+    }
+}
+
 /// A peer that is no worker is sent as much as the device takes.
 #[test]
 fn a_plain_peer_has_no_credits() {
