@@ -603,12 +603,8 @@ impl Inside {
                 link.never_plain();
             }
             link.users += 1;
-            if link.is_broken() {
-                self.fail_qp(qp, 0, Some(Status::RetryExceeded));
-                return;
-            }
             let room = link.owe_at_most(qp.responder_depth);
-            if !link.reserve_waiting() || !room {
+            if link.is_broken() || !link.reserve_waiting() || !room {
                 self.fail_qp(qp, 0, Some(Status::RetryExceeded));
             }
         }

@@ -558,6 +558,32 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
     }
 }
 
+/// A queue pair that is connected over a link which is broken by then fails, and gives back all it
+/// took of the link.
+#[test]
+fn a_queue_pair_that_comes_to_a_broken_link_fails() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let mut late = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+    let mut other = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+    assert!(two.poll().is_empty() && taker.acquire());
+    let base = core::ptr::NonNull::new(maker.memory().as_ptr()).unwrap();
+    let (way, _, _) = unsafe { split(base, Side::Maker) };
+    way.tail().store(119, Ordering::Relaxed);
+    assert!(two.poll().is_empty());
+    wire(&mut other, &mut late, &maker, &taker, 7);
+    let sge = two.sge(0, 8);
+    let flags = SendFlags::SIGNALED;
+    let wr = SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] };
+    unsafe { late.post(&[wr]) }.unwrap();
+    let ends: Vec<_> = two.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(7, Status::RetryExceeded)]);
+    drop((late, other));
+    two.qp = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+    assert!(two.poll().is_empty());
+    assert!(unsafe { two.poller.cq.domain.alone() }.links.iter().all(Option::is_none));
+}
+
 /// Two threads, two domains, random lengths and batches, receives that run out: everything
 /// arrives once and in order, and the acknowledgements retire every slot.
 #[test]
