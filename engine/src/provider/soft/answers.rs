@@ -99,7 +99,9 @@ impl Inside {
             to.cast::<u64>().write(status as u64);
             let to = to.add(ANSWER_OPERANDS as usize);
             match answer.owed {
-                Owed::Bytes { addr, .. } => copy::exact(to, addr as *const u8, length as usize),
+                Owed::Bytes { addr, .. } => {
+                    copy::untrusted(to, addr as *const u8, length as usize);
+                }
                 Owed::Value(value) if length == 8 => to.cast::<u64>().write(value),
                 Owed::Value(_) => {}
             }

@@ -379,7 +379,7 @@ pub(super) unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut 
         let some = (piece.length - from).min(length);
         // SAFETY: inside the piece, and inside the `length` bytes of `to` still to be filled.
         unsafe {
-            copy::exact(to, (piece.addr as *const u8).add(from as usize), some as usize);
+            copy::untrusted(to, (piece.addr as *const u8).add(from as usize), some as usize);
             to = to.add(some as usize);
         }
         length -= some;

@@ -72,7 +72,7 @@ impl Burst {
         // hostile one writes is only ever copied, never interpreted in place.
         unsafe {
             let from = self.data.at(self.at).add(8 + header.immediate_bytes() as usize);
-            copy::exact(to, from, header.length() as usize);
+            copy::untrusted(to, from, header.length() as usize);
         }
     }
 
@@ -129,7 +129,7 @@ impl Plain {
     #[inline(always)]
     pub(super) unsafe fn fetch(&self, length: u32, to: *mut u8) {
         // SAFETY: as in `Burst::fetch`.
-        unsafe { copy::exact(to, self.next.add(8), length as usize) };
+        unsafe { copy::untrusted(to, self.next.add(8), length as usize) };
     }
 
     /// Moves past it; its record has that size.

@@ -205,6 +205,33 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     }
 }
 
+/// As [`exact`], from memory that another process may write to meanwhile: what comes may be of two
+/// writes, byte by byte, but each byte is loaded once, whatever the compiler thinks of memory that
+/// nobody here writes.
+///
+/// # Safety
+/// As for [`exact`], of bytes that are only looked at when they are copied.
+#[inline(always)]
+pub(super) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
+    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+    if length >= 8 {
+        // SAFETY: as the caller vouches.
+        return unsafe { wide::pull(to, from, length) };
+    }
+    let mut at = 0;
+    // SAFETY: words and bytes below `length`; a `Word` may lie anywhere.
+    unsafe {
+        while at + 8 <= length {
+            one(to.add(at), from.add(at));
+            at += 8;
+        }
+        while at < length {
+            to.add(at).write(from.add(at).read_volatile());
+            at += 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,11 +240,11 @@ mod tests {
 
     #[test]
     fn every_length_is_copied_and_nothing_beyond() {
-        let from: [u8; 400] = core::array::from_fn(|i| (i * 7 + 1) as u8);
-        for (length, copy) in
-            (0..=300).flat_map(|length| [(length, exact as Copy), (length, fresh)])
+        let from: [u8; 800] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for (length, copy) in (0..=700)
+            .flat_map(|length| [(length, exact as Copy), (length, fresh), (length, untrusted)])
         {
-            let mut to = [0xeeu8; 400];
+            let mut to = [0xeeu8; 800];
             // SAFETY: both arrays are longer than `length`.
             unsafe { copy(to.as_mut_ptr(), from.as_ptr(), length) };
             assert_eq!(to[..length], from[..length]);

@@ -159,7 +159,8 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
     }
     for sge in core::iter::once(&wr.sge).chain(wr.more) {
         let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
-        // SAFETY: as the caller vouches. The two may be one memory seen twice: `copy` allows it.
+        // SAFETY: as the caller vouches. The two may be one memory seen twice: `copy` allows it. It
+        // is a call, and nothing is read of the peer's bytes but by it.
         unsafe {
             match deed {
                 Deed::Put => ptr::copy(piece, place, length),

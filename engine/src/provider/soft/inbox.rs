@@ -28,6 +28,7 @@ use spin::Mutex;
 use std_alloc::sync::Arc;
 
 use super::backlog::gather;
+use super::copy;
 use super::layout::LINE;
 use super::memory::FileName;
 use super::qp::Pieces;
@@ -260,9 +261,7 @@ impl Inbox {
     /// `to` is writable for `length` bytes, at most `DATAGRAM_MAX`, and no part of an inbox.
     pub(super) unsafe fn fetch(&self, to: *mut u8, length: u32) {
         // SAFETY: as the caller vouches; the slot has DATAGRAM_MAX bytes.
-        unsafe {
-            core::ptr::copy_nonoverlapping(self.slots.payload(self.at), to, length as usize);
-        }
+        unsafe { copy::untrusted(to, self.slots.payload(self.at), length as usize) };
     }
 
     /// Takes the oldest datagram away. Release: it is read before its slot is written again.

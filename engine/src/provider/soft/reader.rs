@@ -342,7 +342,7 @@ impl Rx {
     pub(super) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
         debug_assert!(skip + length <= header.length());
         // SAFETY: as in `fetch`; the caller vouches for `to`.
-        unsafe { copy::exact(to, self.payload(header).add(skip as usize), length as usize) };
+        unsafe { copy::untrusted(to, self.payload(header).add(skip as usize), length as usize) };
     }
 
     /// # Safety

@@ -175,7 +175,7 @@ impl Tx {
         self.spoken
     }
 
-    /// Takes over an acknowledgement that came with the other direction's bell.
+    /// Takes over an acknowledgement, of the other direction's bell or of the receiver's line.
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
         // A peer may write anything here: only a step forward, and not past what was published.
@@ -412,8 +412,8 @@ impl Tx {
         }
         let at = self.data.at(self.published);
         // SAFETY: a position of this lap is inside the data and aligned; this side has written it,
-        // or it is the next one's.
-        unsafe { Some((Header(at.cast::<u64>().read()), at.add(8))) }
+        // or it is the next one's. The peer may write there too: it is loaded once.
+        unsafe { Some((Header(at.cast::<u64>().read_volatile()), at.add(8))) }
     }
 }
 

@@ -3,7 +3,8 @@
 //! assembler, since the memory is another process' as well: what a copy holds while the other side
 //! writes may be of two messages, byte by byte, and the seals say whether it is.
 //!
-//! Both copy 8 to 256 bytes, none beyond on either side; the last pieces overlap those before.
+//! They copy 8 to 256 bytes ([`copy_twice`] to 32, [`pull`] as many as there are), none beyond
+//! on either side; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
@@ -28,6 +29,118 @@ pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
 pub(super) unsafe fn copy_settled(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
     unsafe { copy::<false>(to, from, length) };
+}
+
+/// Copies 8 bytes or more of what was not written a moment ago to memory that nobody else writes.
+///
+/// # Safety
+/// As for [`copy_fresh`].
+#[inline(always)]
+pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: all words and pieces lie below `length`.
+    unsafe {
+        if length <= 16 {
+            let (first, last) = (load_word(from, 0), load_word(from, length - 8));
+            to.cast::<u64>().write_unaligned(first);
+            to.add(length - 8).cast::<u64>().write_unaligned(last);
+        } else if length <= 32 {
+            pull_piece::<0>(to, from);
+            pull_last::<16>(to, from, length);
+        } else if length <= 64 {
+            pull_piece::<0>(to, from);
+            pull_piece::<16>(to, from);
+            pull_last::<32>(to, from, length);
+            pull_last::<16>(to, from, length);
+        } else if length <= 256 {
+            pull_line::<0>(to, from);
+            if length > 128 {
+                pull_line::<64>(to, from);
+            }
+            if length > 192 {
+                pull_line::<128>(to, from);
+            }
+            pull_last::<64>(to, from, length);
+            pull_last::<48>(to, from, length);
+            pull_last::<32>(to, from, length);
+            pull_last::<16>(to, from, length);
+        } else {
+            pull_long(to, from, length);
+        }
+    }
+}
+
+/// The same of 64 bytes or more.
+///
+/// # Safety
+/// As for [`copy_fresh`].
+#[inline(never)]
+unsafe fn pull_long(to: *mut u8, from: *const u8, length: usize) {
+    let mut at = 0;
+    // SAFETY: as the caller vouches: each line lies below `length`.
+    unsafe {
+        while at + 64 < length {
+            pull_line::<0>(to.add(at), from.add(at));
+            at += 64;
+        }
+        pull_line::<0>(to.add(length - 64), from.add(length - 64));
+    }
+}
+
+/// The 64 bytes from `AT` on.
+///
+/// # Safety
+/// They are readable and writable.
+#[inline(always)]
+unsafe fn pull_line<const AT: usize>(to: *mut u8, from: *const u8) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let (to, from) = (to.add(AT), from.add(AT));
+        pull_piece::<0>(to, from);
+        pull_piece::<16>(to, from);
+        pull_piece::<32>(to, from);
+        pull_piece::<48>(to, from);
+    }
+}
+
+/// The 16 bytes from `AT` on.
+///
+/// # Safety
+/// They are readable and writable.
+#[inline(always)]
+unsafe fn pull_piece<const AT: usize>(to: *mut u8, from: *const u8) {
+    let piece: __m128i;
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "movups {piece}, [{from} + {at}]",
+            from = in(reg) from,
+            at = const AT,
+            piece = out(xmm_reg) piece,
+            options(nostack, preserves_flags, readonly),
+        );
+        to.add(AT).cast::<__m128i>().write_unaligned(piece);
+    }
+}
+
+/// The 16 bytes that begin `BACK` before `length`.
+///
+/// # Safety
+/// They are readable and writable.
+#[inline(always)]
+unsafe fn pull_last<const BACK: usize>(to: *mut u8, from: *const u8, length: usize) {
+    let piece: __m128i;
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "movups {piece}, [{from} + {length} - {back}]",
+            from = in(reg) from,
+            length = in(reg) length,
+            back = const BACK,
+            piece = out(xmm_reg) piece,
+            options(nostack, preserves_flags, readonly),
+        );
+        to.add(length - BACK).cast::<__m128i>().write_unaligned(piece);
+    }
 }
 
 /// Copies 8 to 32 bytes that were written a moment ago to two places: to `one`, and when `then` was
