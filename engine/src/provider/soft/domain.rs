@@ -25,6 +25,7 @@ use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash, Used};
+use super::rounds::Rounds;
 use super::sleep::Sleeper;
 use super::xrc::{NewXrcQueue, XrcQueues};
 use crate::provider::{Access, QpType, Sharing};
@@ -150,8 +151,7 @@ pub(super) struct Inside {
     pub(super) todo: Vec<u32>,
     /// The message that is waited for.
     pub(super) expected: Expected,
-    /// Which link is served first next time.
-    pub(super) turn: usize,
+    pub(super) rounds: Rounds,
     pub(super) sharing: Sharing,
 }
 
@@ -193,7 +193,7 @@ impl Domain {
                 cqs: Vec::with_capacity(4),
                 todo: Vec::with_capacity(QPS),
                 expected: Expected::nothing(),
-                turn: 0,
+                rounds: Rounds::new(64),
                 sharing,
             }),
         }
@@ -356,6 +356,7 @@ impl Domain {
         while let Some(command) = self.next_command() {
             inside.execute(command);
         }
+        inside.stir_all();
     }
 }
 
@@ -438,7 +439,9 @@ impl Inside {
                 link.index = free.unwrap_or(self.links.len());
                 // A link for which there is no memory is not there: who is to be connected over it
                 // is not.
-                let _ = self.links.place(link.index, Some(link.into()));
+                if self.rounds.make_room(link.index + 1) {
+                    let _ = self.links.place(link.index, Some(link.into()));
+                }
             }
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {

@@ -18,6 +18,7 @@ impl Inside {
     /// held at most: then what there is is published. What follows may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        self.stir(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
         if qp.state != State::Rts || !calm(link, qp) {
             return false;
@@ -38,6 +39,7 @@ impl Inside {
     /// one's: how many were written.
     #[inline(never)]
     pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
+        self.stir(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return 0 };
         if qp.state != State::Rts || qp.signal_all || !calm(link, qp) {
             return 0;

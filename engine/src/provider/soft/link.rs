@@ -278,6 +278,8 @@ pub(super) struct Link {
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) unusual: bool,
+    /// Polls do not serve it, see [`super::rounds`]; then it is unusual.
+    resting: bool,
     /// It always is: its queue pair sends nothing plain.
     never_plain: bool,
     /// Queue pairs that begin no sends for now.
@@ -335,6 +337,7 @@ impl Link {
             resigned: 0,
             crossed: 0,
             unusual: false,
+            resting: false,
             never_plain: false,
             pauses: 0,
             key: 0,
@@ -476,6 +479,22 @@ impl Link {
         self.unusual || self.rx.owes() || !self.signaled.is_empty() || !self.rx.caught_up()
     }
 
+    /// True if nothing is going on, on either side: nothing waits here, and the peer has taken all.
+    pub(super) fn is_idle(&mut self) -> bool {
+        !self.is_busy() && !self.waits()
+    }
+
+    /// True if polls do not serve it.
+    #[inline(always)]
+    pub(super) fn rests(&self) -> bool {
+        self.unusual && self.resting
+    }
+
+    pub(super) fn set_resting(&mut self, resting: bool) {
+        (self.resting, self.quiet) = (resting, 0);
+        self.note_usual();
+    }
+
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
         self.unusual && self.broken
@@ -568,6 +587,7 @@ impl Link {
 
     fn note_usual(&mut self) {
         self.unusual = self.broken
+            || self.resting
             || self.never_plain
             || self.pauses > 0
             || !self.backlog.is_empty()

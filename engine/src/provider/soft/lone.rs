@@ -71,10 +71,10 @@ impl Inside {
     /// One poll of a domain whose poller is its thread, for at most one completion.
     #[inline(always)]
     pub(super) fn poll_one(&mut self) -> Polled {
-        let [Some(link)] = self.links.as_mut_slice() else { return Polled::More };
-        let link: *mut Link = &raw mut **link;
-        // SAFETY: as in `serve`.
-        let link = unsafe { &mut *link };
+        let Some(mut link) = self.rounds.only() else { return Polled::More };
+        // SAFETY: links go in commands, after which this is another; nobody else refers to it, as
+        // in `serve`.
+        let link = unsafe { link.as_mut() };
         if !self.todo.is_empty() || link.is_busy() {
             return Polled::More;
         }
@@ -109,6 +109,9 @@ impl Inside {
         link.converses = false;
         // One that was not expected has been noted before; twice does no harm.
         link.note_followed();
+        if self.rounds.has_resting() {
+            self.look_at_resting();
+        }
         if !link.rx.has_told() {
             return;
         }
@@ -151,7 +154,8 @@ impl Inside {
         if link.quiet % LOOK_IDLE == 1 {
             self.prepare(link);
         }
-        if self.todo.is_empty() { Polled::Nothing } else { Polled::More }
+        let came = self.rounds.has_resting() && self.look_at_resting().is_some();
+        if self.todo.is_empty() && !came { Polled::Nothing } else { Polled::More }
     }
 
     /// The first poll in which nothing came, and one in [`LOOK_IDLE`].

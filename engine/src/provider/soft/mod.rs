@@ -46,6 +46,7 @@ mod region;
 mod requester;
 mod responder;
 mod ring;
+mod rounds;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod sleep;

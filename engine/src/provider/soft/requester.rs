@@ -74,6 +74,7 @@ impl Inside {
         list: &[SendWr<'_>],
         done: usize,
     ) -> Result<(), PostError> {
+        self.stir(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: done, cause: PostCause::State });
         };

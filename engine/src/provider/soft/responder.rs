@@ -75,21 +75,8 @@ impl Inside {
         }
     }
 
-    #[inline(never)]
-    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
-        let (links, first) = (self.links.len(), self.turn);
-        for step in 0..links {
-            let index = if first + step < links { first + step } else { first + step - links };
-            self.serve(index, sink);
-        }
-        self.turn = if first + 1 < links { first + 1 } else { 0 };
-        if links == 0 {
-            self.give_back();
-        }
-    }
-
     /// Gives back what was fetched ahead and another domain waits for.
-    fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         for rq in &mut self.rqs {
             if rq.queue.is_wanted() && rq.stash.len() > 0 {
                 rq.queue.give_back(&mut rq.stash);
@@ -99,7 +86,7 @@ impl Inside {
 
     /// Serves one link, beside everything else of the domain.
     #[inline(always)]
-    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
+    pub(super) fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         let link: *mut Link = &raw mut **link;
         // SAFETY: the box stays where it is, and nobody else refers to it: nothing that is called

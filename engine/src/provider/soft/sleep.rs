@@ -48,6 +48,7 @@ impl Inside {
     /// poll after this; what they do later wakes.
     pub(super) fn fall_asleep(&mut self) {
         self.sleeper.set(true);
+        self.stir_all();
         for link in self.links.iter_mut().flatten() {
             link.shared.set_asleep(true);
             // The poll after this looks at everything.

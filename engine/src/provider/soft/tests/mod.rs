@@ -11,6 +11,7 @@ mod lone;
 mod messages;
 mod one_sided;
 mod regions;
+mod rounds;
 mod unreliable;
 mod wrap;
 mod xrc;

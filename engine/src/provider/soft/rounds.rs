@@ -1,0 +1,175 @@
+//! Which links a poll looks at.
+//!
+//! A domain has a link for each domain it talks to, and most of many are idle. One on which nothing
+//! has come for a while, and where nothing is under way, rests: polls do not serve it, but look at
+//! a few of those that rest, in turn, for the peer's word in the bell and for the one of the ring.
+//! So what a poll costs depends on the links that are busy, and what comes over one that rests is
+//! seen after as many polls as there are such links, divided by so many at a time. Nobody is told
+//! that a link rests: its bell is all there is to be seen, and an announcement of any kind would
+//! cost a sender what it is to save the receiver.
+//!
+//! It is busy again when something has come, when something is posted on it (what rests is
+//! [`Link::unusual`], so that no fast path takes it), and after every command; all are before the
+//! domain sleeps.
+
+use core::ptr::NonNull;
+
+use std_alloc::vec::Vec;
+
+use super::cq::Sink;
+use super::domain::Inside;
+use super::link::{Link, LinkPlace};
+use crate::room::{Grow, Room};
+
+/// Polls in which nothing has come after which a link may rest.
+const REST_AFTER: u32 = 256;
+
+/// Links that rest and are looked at in one poll that serves the others.
+pub(super) const LOOKS: usize = 8;
+
+/// The links of a domain by what a poll does with them: numbers of their slots.
+pub(super) struct Rounds {
+    busy: Vec<u32>,
+    resting: Vec<u32>,
+    /// The one that is served first next time, and the one that is looked at next.
+    first: usize,
+    next: usize,
+    /// Polls since links were last let rest.
+    polls: u32,
+    /// The busy one, if there is only one.
+    only: Option<NonNull<Link>>,
+}
+
+impl Rounds {
+    pub(super) fn new(links: usize) -> Rounds {
+        Rounds {
+            busy: Vec::with_capacity(links),
+            resting: Vec::with_capacity(links),
+            first: 0,
+            next: 0,
+            polls: 0,
+            only: None,
+        }
+    }
+
+    /// Makes room for that many links. False: there is no memory for them.
+    #[must_use]
+    pub(super) fn make_room(&mut self, links: usize) -> bool {
+        self.busy.make_room(links) && self.resting.make_room(links)
+    }
+
+    /// The busy link, if there is only one: it stays where it is until the next command.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<NonNull<Link>> {
+        self.only
+    }
+
+    /// True if there is a link that is not served.
+    #[inline(always)]
+    pub(super) fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// Nothing is expected on the one before when this becomes another: so begin commands, and
+    /// polls that serve all.
+    fn set_only(&mut self, links: &[Option<LinkPlace>]) {
+        let index = if let [index] = *self.busy { Some(index) } else { None };
+        let place = index.and_then(|index| links.get(index as usize)?.as_ref());
+        self.only = place.map(LinkPlace::pointer);
+    }
+}
+
+impl Inside {
+    /// Every link is busy: something may have changed about any of them.
+    pub(super) fn stir_all(&mut self) {
+        self.rounds.busy.clear();
+        self.rounds.resting.clear();
+        for link in self.links.iter_mut().flatten() {
+            link.set_resting(false);
+            self.rounds.busy.put(link.index as u32);
+        }
+        self.rounds.set_only(&self.links);
+    }
+
+    /// Something is about to happen on the link in that slot: it rests no more, if it did.
+    #[inline(always)]
+    pub(super) fn stir(&mut self, index: usize) {
+        if let Some(Some(link)) = self.links.get(index)
+            && link.rests()
+        {
+            self.end_rest(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_rest(&mut self, index: usize) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        link.set_resting(false);
+        let rounds = &mut self.rounds;
+        if let Some(at) = rounds.resting.iter().position(|resting| *resting as usize == index) {
+            rounds.resting.swap_remove(at);
+        }
+        rounds.busy.put(index as u32);
+        rounds.set_only(&self.links);
+    }
+
+    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
+    /// the rest.
+    #[inline(never)]
+    pub(super) fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+        let (busy, first) = (self.rounds.busy.len(), self.rounds.first);
+        for step in 0..busy {
+            let at = if first + step < busy { first + step } else { first + step - busy };
+            let Some(index) = self.rounds.busy.get(at).copied() else { break };
+            self.serve(index as usize, sink);
+        }
+        self.rounds.first = if first + 1 < busy { first + 1 } else { 0 };
+        if busy == 0 {
+            self.give_back();
+        }
+        for _ in 0..LOOKS.min(self.rounds.resting.len()) {
+            if let Some(index) = self.look_at_resting() {
+                self.serve(index, sink);
+            }
+        }
+        self.rounds.polls += 1;
+        if self.rounds.polls >= REST_AFTER {
+            self.let_rest();
+        }
+    }
+
+    /// Looks at the next link that rests. If something has come there it is busy: its slot.
+    #[inline(never)]
+    pub(super) fn look_at_resting(&mut self) -> Option<usize> {
+        let rounds = &mut self.rounds;
+        rounds.next = if rounds.next + 1 < rounds.resting.len() { rounds.next + 1 } else { 0 };
+        let index = rounds.resting.get(rounds.next).copied()? as usize;
+        let link = self.links.get(index)?.as_ref()?;
+        if !link.rx.has_news() {
+            return None;
+        }
+        self.end_rest(index);
+        Some(index)
+    }
+
+    /// Lets those rest on which nothing is going on, all but one: one costs next to nothing.
+    #[cold]
+    #[inline(never)]
+    fn let_rest(&mut self) {
+        self.rounds.polls = 0;
+        let rounds = &mut self.rounds;
+        let mut at = rounds.busy.len();
+        while at > 0 && rounds.busy.len() > 1 {
+            at -= 1;
+            let Some(index) = rounds.busy.get(at).copied() else { break };
+            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
+            if link.quiet >= REST_AFTER && link.is_idle() {
+                link.set_resting(true);
+                rounds.busy.swap_remove(at);
+                rounds.resting.put(index);
+            }
+        }
+        rounds.set_only(&self.links);
+    }
+}
