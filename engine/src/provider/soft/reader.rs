@@ -8,7 +8,7 @@ use super::copy;
 use super::layout::{
     AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, lines_behind,
 };
-use super::ring::{Refusal, tail_word};
+use super::ring::{Refusal, fetch_line, tail_word};
 use super::sync::{Ordering, fence};
 
 /// Bytes read after which the sender is told at the latest.
@@ -154,14 +154,8 @@ impl Rx {
     /// are asked for along with the first the misses overlap.
     #[inline(always)]
     fn expect_lines(&self) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            for line in 1..=self.behind {
-                let line = self.way.bell_line(line).as_ptr();
-                // SAFETY: a prefetch has no effect on memory; the line is one of the bell's.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
-            }
+        for line in 1..=self.behind {
+            fetch_line(self.way.bell_line(line).as_ptr());
         }
     }
 
@@ -413,19 +407,10 @@ impl Rx {
 
     #[inline(always)]
     fn prefetch(&self, published: u32) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let mut ahead = 64;
-            while ahead < published && ahead <= 2048 {
-                // SAFETY: a prefetch has no effect on memory, whatever the address.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(self.data.at(self.at + u64::from(ahead)).cast())
-                };
-                ahead += 64;
-            }
+        let mut ahead = 64;
+        while ahead < published && ahead <= 2048 {
+            fetch_line(self.data.at(self.at + u64::from(ahead)));
+            ahead += 64;
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = published;
     }
 }

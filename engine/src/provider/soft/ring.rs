@@ -417,6 +417,24 @@ impl Tx {
     }
 }
 
+/// Asks for a line that is about to be read.
+#[inline(always)]
+pub(super) fn fetch_line(at: *const u8) {
+    // SAFETY: a prefetch has no effect on memory, whatever the address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
 /// Asks for a line as this core's own, which is about to be written to.
 #[inline(always)]
 pub(super) fn claim_line(at: *const u8) {
@@ -426,7 +444,12 @@ pub(super) fn claim_line(at: *const u8) {
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
 }
 
