@@ -1,4 +1,5 @@
-//! The build without an operating system: what shows that the datapath is `no_std`.
+//! Builds for other targets: one without an operating system, which shows that the datapath is
+//! `no_std`, and aarch64.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +13,18 @@ use crate::place::{self, cargo, has_program, program};
 use crate::setup::{lock, unpack};
 use crate::steps::Report;
 
-const TARGET: &str = "x86_64-unknown-none";
+const BARE: &str = "x86_64-unknown-none";
+const ARM: &str = "aarch64-unknown-linux-gnu";
 const PACKAGES: &[&str] = &["doorbell-alloc", "doorbell-engine"];
 
-/// A compiler for the bare target.
+/// What these packages have that Debian's compiler, which is older than they ask for, has too, but
+/// calls unstable.
+const UNSTABLE: &[&str] = &["let_chains", "unsigned_is_multiple_of"];
+
+/// A compiler for another target.
 #[derive(Debug)]
-pub(crate) enum Toolchain {
-    /// The usual one, which has the target's `core` built.
+enum Toolchain {
+    /// The usual one, which has the target's standard library, or its `core`, built.
     Installed,
     /// Debian's, unpacked here, which has the source of `core` and builds it first. The folder is
     /// its `usr`.
@@ -41,26 +47,65 @@ pub(crate) fn check() -> Outcome<Report> {
     Ok(Report { count, text: built.text + &ran.text })
 }
 
+/// Checks the workspace for aarch64, as far as that goes without running it: all of it, lints and
+/// tests included, or with Debian's compiler, which has `core` alone, what needs no more.
+pub(crate) fn arm() -> Outcome<Report> {
+    let mut cargo = cargo();
+    match toolchain(ARM)? {
+        Toolchain::Installed => {
+            cargo.args(["clippy", "--target", ARM, "--workspace", "--all-targets"]);
+            cargo.args(["--features", "doorbell-engine/sim", "--", "-D", "warnings"]);
+        }
+        Toolchain::Debian(usr) => {
+            cargo.args(["check", "--no-default-features", "--target", ARM]);
+            by_debian(&mut cargo, &usr);
+        }
+    }
+    let done = capture(&mut cargo)?;
+    Ok(Report { count: Count::one(done.ok), text: done.text })
+}
+
 fn build() -> Outcome<Command> {
     let mut cargo = cargo();
-    cargo.args(["build", "--no-default-features", "--target", TARGET]);
-    for package in PACKAGES {
-        cargo.args(["--package", package]);
-    }
-    if let Toolchain::Debian(usr) = toolchain()? {
-        let compiler = usr.join("bin").join("rustc");
-        cargo.env("RUSTC", compiler).env("LD_LIBRARY_PATH", libraries(&usr));
-        // Building `core` is not yet a stable option of cargo.
-        cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=core,alloc");
-        cargo.env("CARGO_TARGET_DIR", place::state().join("bare"));
+    cargo.args(["build", "--no-default-features", "--target", BARE]);
+    match toolchain(BARE)? {
+        Toolchain::Installed => name_packages(&mut cargo),
+        Toolchain::Debian(usr) => by_debian(&mut cargo, &usr),
     }
     Ok(cargo)
 }
 
-/// Finds a compiler for the bare target, or fetches one: rustup's if its server can be reached,
-/// else Debian's.
-pub(crate) fn toolchain() -> Outcome<Toolchain> {
-    if rustup_has_target() {
+fn name_packages(cargo: &mut Command) {
+    for package in PACKAGES {
+        cargo.args(["--package", package]);
+    }
+}
+
+/// Has the packages compiled by Debian's compiler, and `core` before them.
+fn by_debian(cargo: &mut Command, usr: &Path) {
+    let compiler = usr.join("bin").join("rustc");
+    cargo.env("RUSTC", compiler).env("LD_LIBRARY_PATH", libraries(usr));
+    // Building `core` is not yet a stable option of cargo, nor are options for single packages:
+    // `core` itself takes no feature twice.
+    cargo.env("RUSTC_BOOTSTRAP", "1").args(["-Zbuild-std=core,alloc", "-Zprofile-rustflags"]);
+    let options = UNSTABLE.iter().map(|name| format!("\"-Zcrate-attr=feature({name})\""));
+    let options = options.collect::<Vec<_>>().join(",");
+    for package in PACKAGES {
+        cargo.arg("--config").arg(format!("profile.dev.package.{package}.rustflags=[{options}]"));
+    }
+    name_packages(cargo);
+    cargo.arg("--ignore-rust-version").env("CARGO_TARGET_DIR", place::state().join("bare"));
+}
+
+/// Fetches what the checks of other targets need.
+pub(crate) fn fetch() -> Outcome<()> {
+    [BARE, ARM].into_iter().try_for_each(|target| toolchain(target).map(drop))
+}
+
+/// Finds a compiler for the target, or fetches one: rustup's if its server can be reached, else
+/// Debian's.
+fn toolchain(target: &str) -> Outcome<Toolchain> {
+    if rustup_has(target) {
         return Ok(Toolchain::Installed);
     }
     let _lock = lock()?;
@@ -69,28 +114,28 @@ pub(crate) fn toolchain() -> Outcome<Toolchain> {
         return Ok(Toolchain::Debian(usr));
     }
     if has_program("rustup") {
-        println!("setup: rustup target add {TARGET}");
+        println!("setup: rustup target add {target}");
         let mut add = program("rustup");
-        add.args(["target", "add", TARGET]);
+        add.args(["target", "add", target]);
         stream(&mut add, Sink::Kept, Duration::from_secs(90), &|| false)?;
-        if rustup_has_target() {
+        if rustup_has(target) {
             return Ok(Toolchain::Installed);
         }
     }
-    debian(&place::state().join("rust"))?;
+    debian(&place::state().join("rust"), target)?;
     Ok(Toolchain::Debian(usr))
 }
 
-fn rustup_has_target() -> bool {
+fn rustup_has(target: &str) -> bool {
     let mut list = program("rustup");
     list.args(["target", "list", "--installed"]);
-    capture(&mut list).is_ok_and(|done| done.ok && done.text.lines().any(|line| line == TARGET))
+    capture(&mut list).is_ok_and(|done| done.ok && done.text.lines().any(|line| line == target))
 }
 
 /// Unpacks the compiler that Debian builds for browsers, with the source of its `core`. It is not
 /// installed, because it would displace a `rustc` or `rustup` that is.
-fn debian(home: &Path) -> Outcome<()> {
-    let cure = format!("`rustup target add {TARGET}` did not work, and Debian's rustc-web");
+fn debian(home: &Path, target: &str) -> Outcome<()> {
+    let cure = format!("`rustup target add {target}` did not work, and Debian's rustc-web");
     if !has_program("apt-cache") {
         return Err(format!("{cure} is for Debian only"));
     }

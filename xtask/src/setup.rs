@@ -1,5 +1,5 @@
 //! What the virtual machine and the bare build need beside system packages: virtme-ng, a kernel
-//! with RDMA modules, a compiler that can build `core`. All of it lives in `target/doorbell` and is
+//! with RDMA modules, a compiler for other targets. All of it lives in `target/doorbell` and is
 //! made again if that goes.
 
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ pub(crate) struct Parts {
 pub(crate) fn all() -> Outcome<()> {
     packages::ensure(&[Need::Verbs])?;
     machine()?;
-    crate::bare::toolchain()?;
+    crate::bare::fetch()?;
     println!("setup: all is there");
     Ok(())
 }

@@ -95,6 +95,11 @@ pub(crate) const STEPS: &[Step] = &[
         work: Work::Own(bare::check),
     },
     Step {
+        name: "aarch64",
+        shows: "no warning for aarch64 either, where nothing is run",
+        work: Work::Own(bare::arm),
+    },
+    Step {
         name: "panics",
         shows: "no panic can be reached from a worker's turn: it links without",
         work: Work::Own(panics::check),
