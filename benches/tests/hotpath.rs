@@ -1,6 +1,6 @@
 //! What the data plane promises, shown by the machine: in steady state a worker on `soft0` makes
 //! no system call and no allocation, between threads and between processes, for echoes and for a
-//! stream in batches.
+//! stream in batches, also of messages in several fragments.
 //!
 //! * **System calls.** Both workers are warmed up, then their threads are sealed: a filter
 //!   (`man 2 seccomp`) has the kernel kill the process at any system call but the thread's own
@@ -161,13 +161,13 @@ fn processes(task: Task) -> Result<[Figures; 2], [ExitStatus; 2]> {
 fn check(task: &Task, [server, caller]: [Figures; 2]) {
     let messages = task.sealed_messages();
     assert!(messages > 2 * u64::from(child::CONFIG.recv_blocks), "receives go round");
-    let (served, called) = match task.path {
-        Path::Echo => (messages, messages),
-        Path::Stream => (1, messages / STREAM_BATCH),
+    let (served, called) = match task.path.echoes() {
+        true => (messages, messages),
+        false => (1, messages / STREAM_BATCH),
     };
     // Credits went both ways, or one.
     let few = messages / u64::from(child::CONFIG.recv_blocks);
-    assert!(server.returns > few && (task.path == Path::Stream || caller.returns > few), "{task}");
+    assert!(server.returns > few && (!task.path.echoes() || caller.returns > few), "{task}");
     for (side, figures, rung) in [("server", server, served), ("caller", caller, called)] {
         // A word of credit goes with other requests, or has a doorbell of its own.
         let Figures { doorbells, returns, .. } = figures;
@@ -201,10 +201,21 @@ fn a_stream_between_processes_calls_and_allocates_nothing() {
     check(&task, processes(task).unwrap());
 }
 
+/// Echoes and a stream.
+#[test]
+fn messages_of_several_fragments_call_and_allocate_nothing() {
+    let _alone = alone();
+    for path in [Path::Long, Path::LongStream] {
+        let task = Task::new(path);
+        check(&task, threads(task).unwrap());
+        check(&task, processes(task).unwrap());
+    }
+}
+
 #[test]
 fn a_planted_system_call_is_found_on_either_side() {
     let _alone = alone();
-    for path in [Path::Echo, Path::Stream] {
+    for path in Path::ALL {
         for plant in [Plant::Yield, Plant::Write] {
             for (n, side) in [Side::Caller, Side::Server].into_iter().enumerate() {
                 let task = Task::planted(path, plant, side);
@@ -221,7 +232,7 @@ fn a_planted_system_call_is_found_on_either_side() {
 #[test]
 fn a_planted_allocation_is_counted_on_either_side() {
     let _alone = alone();
-    for path in [Path::Echo, Path::Stream] {
+    for path in Path::ALL {
         for side in [Side::Server, Side::Caller] {
             let task = Task::planted(path, Plant::Allocation, side);
             let [server, caller] = threads(task).unwrap();

@@ -19,7 +19,7 @@ use doorbell_tune as tune;
 
 use crate::count::allocations;
 use crate::seal::{leave, seal};
-use crate::task::{MARK, Path, Plant, Role, SIZES, STREAM_BATCH, Side, Task};
+use crate::task::{LONG_SIZES, MARK, Path, Plant, Role, STREAM_BATCH, Side, Task};
 
 const BATCH: usize = STREAM_BATCH as usize;
 
@@ -32,6 +32,10 @@ pub(crate) const CONFIG: Config = Config {
     inline_bytes: 220,
     ..Config::DEFAULT
 };
+
+/// The same with blocks that hold the longest message.
+const CONFIG_LONG: Config = Config { block_bytes: 20_480, ..CONFIG };
+const LONGEST: usize = LONG_SIZES[1];
 
 /// How long one side waits to be connected, and the process for its workers.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -138,8 +142,8 @@ fn call(task: Task, addr: SocketAddr) {
     while worker.handler().peer.is_none() {
         worker.turn();
     }
-    let mut caller =
-        Caller { peer: worker.handler().peer.unwrap(), payloads: [[0; SIZES[3]]; BATCH] };
+    let payloads = vec![[0; LONGEST]; BATCH].into_boxed_slice().try_into().unwrap();
+    let mut caller = Caller { peer: worker.handler().peer.unwrap(), payloads };
     let [warm, count] = task.counts();
     caller.call(&mut worker, task.path, warm);
     sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
@@ -152,10 +156,11 @@ fn worker(
     side: Side,
 ) -> (Worker<SoftDevice, Hands>, Intake<SoftDevice>) {
     tune::pin(tune::choose(2).unwrap()[side as usize]).unwrap();
-    let memory = Mapping::plain(CONFIG.recv_bytes()).unwrap();
-    let shared = SharedRecv::new(device, memory, &CONFIG).unwrap();
-    let memory = Mapping::plain(CONFIG.send_bytes()).unwrap();
-    Worker::new(device, &shared, memory, Hands::new(task, side), &CONFIG).unwrap()
+    let config = if task.path.is_long() { &CONFIG_LONG } else { &CONFIG };
+    let memory = Mapping::plain(config.recv_bytes()).unwrap();
+    let shared = SharedRecv::new(device, memory, config).unwrap();
+    let memory = Mapping::plain(config.send_bytes()).unwrap();
+    Worker::new(device, &shared, memory, Hands::new(task, side), config).unwrap()
 }
 
 /// Does the work sealed, and leaves the figures of it behind.
@@ -183,20 +188,21 @@ fn sealed(
 /// What the caller sends with.
 struct Caller {
     peer: PeerId,
-    payloads: [[u8; SIZES[3]]; BATCH],
+    payloads: Box<[[u8; LONGEST]; BATCH]>,
 }
 
 impl Caller {
     /// `count` messages of each size.
     fn call(&mut self, worker: &mut Worker<SoftDevice, Hands>, path: Path, count: u64) {
-        for size in SIZES {
-            match path {
-                Path::Echo => self.echoes(worker, size, count),
-                Path::Stream => self.stream(worker, size, count),
+        for size in path.sizes() {
+            if path.echoes() {
+                self.echoes(worker, *size, count);
+            } else {
+                self.stream(worker, *size, count);
             }
         }
         let hands = worker.handler();
-        if path == Path::Stream {
+        if !path.echoes() {
             let echoes = hands.echoes;
             while worker.handler().echoes == echoes {
                 worker.turn();
@@ -224,7 +230,7 @@ impl Caller {
             if number % 2 == 0 {
                 (0..STREAM_BATCH).for_each(|_| self.send(worker, size));
             } else {
-                (0..BATCH).for_each(|n| self.stamp(worker, n));
+                (0..BATCH).for_each(|n| self.stamp(worker, n, size));
                 let list = self.payloads.each_ref().map(|payload| &payload[..size]);
                 worker.outbox().send_list(self.peer, &list).unwrap();
             }
@@ -233,14 +239,16 @@ impl Caller {
     }
 
     fn send(&mut self, worker: &mut Worker<SoftDevice, Hands>, size: usize) {
-        self.stamp(worker, 0);
+        self.stamp(worker, 0, size);
         worker.outbox().send(self.peer, &self.payloads[0][..size]).unwrap();
     }
 
-    /// Writes the next message.
-    fn stamp(&mut self, worker: &mut Worker<SoftDevice, Hands>, n: usize) {
+    /// Writes the next message: its number, at both ends.
+    fn stamp(&mut self, worker: &mut Worker<SoftDevice, Hands>, n: usize, size: usize) {
         let hands = worker.handler();
-        self.payloads[n][..8].copy_from_slice(&hands.messages.to_le_bytes());
+        let number = hands.messages.to_le_bytes();
+        self.payloads[n][..8].copy_from_slice(&number);
+        self.payloads[n][size - 8..size].copy_from_slice(&number);
         hands.messages += 1;
         hands.spring();
     }
@@ -296,20 +304,21 @@ impl Hands {
 
 impl Handler<SoftDevice> for Hands {
     fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, SoftDevice>) -> Verdict {
-        let mut number = [0; 8];
-        number.copy_from_slice(&message.bytes()[..8]);
-        let number = u64::from_le_bytes(number);
+        let first = message.bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let last = message.bytes().last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        self.wrong += u64::from(first != last);
+        let number = first.unwrap_or(u64::MAX);
         match self.side {
             Side::Caller => {
                 self.echoes += 1;
-                self.wrong += u64::from(number + 1 != self.messages);
+                self.wrong += u64::from(number.wrapping_add(1) != self.messages);
                 Verdict::Done
             }
             Side::Server => {
                 self.wrong += u64::from(number != self.messages);
                 self.messages += 1;
                 self.spring();
-                if self.path == Path::Echo || self.last.contains(&self.messages) {
+                if self.path.echoes() || self.last.contains(&self.messages) {
                     Verdict::Reply { len: message.len() }
                 } else {
                     Verdict::Done

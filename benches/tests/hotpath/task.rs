@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 pub(crate) const VARIABLE: &str = "DOORBELL_HOTPATH";
 pub(crate) const MARK: &str = "hotpath: ";
 
-/// Bytes of the messages.
+/// Bytes of the messages, and of those in several fragments.
 pub(crate) const SIZES: [usize; 4] = [8, 64, 200, 1024];
+pub(crate) const LONG_SIZES: [usize; 2] = [5000, 20_000];
 
 /// Messages to a doorbell in a stream.
 pub(crate) const STREAM_BATCH: u64 = 16;
@@ -16,8 +17,9 @@ pub(crate) const STREAM_BATCH: u64 = 16;
 /// Messages of each size before the threads are sealed: several times round every queue.
 const WARM: u64 = 160 * STREAM_BATCH;
 
-/// Messages of each size while they are sealed; fewer where something is planted.
+/// Messages of each size while they are sealed; fewer long ones, and where something is planted.
 const SEALED: u64 = 12_500 * STREAM_BATCH;
+const SEALED_LONG: u64 = 625 * STREAM_BATCH;
 const SEALED_FEW: u64 = 20 * STREAM_BATCH;
 
 /// Which way the messages go.
@@ -27,6 +29,28 @@ pub(crate) enum Path {
     Echo,
     /// One way, in batches; the last one comes back.
     Stream,
+    /// As echoes, of several fragments each.
+    Long,
+    /// As a stream, of several fragments each.
+    LongStream,
+}
+
+impl Path {
+    pub(crate) const ALL: [Path; 4] = [Path::Echo, Path::Stream, Path::Long, Path::LongStream];
+
+    /// Bytes of its messages.
+    pub(crate) fn sizes(self) -> &'static [usize] {
+        if self.is_long() { &LONG_SIZES } else { &SIZES }
+    }
+
+    pub(crate) fn is_long(self) -> bool {
+        matches!(self, Path::Long | Path::LongStream)
+    }
+
+    /// True if each message comes back before the next.
+    pub(crate) fn echoes(self) -> bool {
+        matches!(self, Path::Echo | Path::Long)
+    }
 }
 
 /// One of two.
@@ -71,8 +95,8 @@ pub(crate) struct Task {
 impl Task {
     /// Both sides, nothing planted.
     pub(crate) fn new(path: Path) -> Task {
-        let plant = Plant::Nothing;
-        Task { path, role: Role::Both, count: SEALED, plant, at: Side::Server }
+        let (plant, count) = (Plant::Nothing, if path.is_long() { SEALED_LONG } else { SEALED });
+        Task { path, role: Role::Both, count, plant, at: Side::Server }
     }
 
     /// Both sides, with something planted in one of them.
@@ -97,19 +121,19 @@ impl Task {
 
     /// Messages of all sizes before sealing.
     pub(crate) fn warm_messages(&self) -> u64 {
-        WARM * SIZES.len() as u64
+        WARM * self.path.sizes().len() as u64
     }
 
     /// Messages of all sizes while sealed.
     pub(crate) fn sealed_messages(&self) -> u64 {
-        self.count * SIZES.len() as u64
+        self.count * self.path.sizes().len() as u64
     }
 
     /// The task of this process, if it has one.
     pub(crate) fn from_environment() -> Option<Task> {
         let text = std::env::var(VARIABLE).ok()?;
         let words: Vec<&str> = text.split(' ').collect();
-        let path = if words[0] == "Echo" { Path::Echo } else { Path::Stream };
+        let path = Path::ALL.into_iter().find(|path| format!("{path:?}") == words[0]).unwrap();
         let role = match words[1] {
             "Both" => Role::Both,
             "Server" => Role::Server,
