@@ -1,5 +1,5 @@
 //! Ten thousand peers on one shared receive queue, of which a few talk: none of these starves,
-//! nothing is lost, and every block comes home.
+//! nothing is lost, every block comes home, and those that rest take little memory.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "each connection is a socket, and a process may have few")]
 
@@ -23,6 +23,11 @@ const PEERS: u32 = 10_000;
 const TALKERS: usize = 8;
 /// Echoes of all talkers together.
 const ECHOES: u64 = 40_000;
+/// Memory of an idle connection on each side at most, which README tells. A page more on both sides
+/// is too much.
+const CONNECTION_BYTES: u64 = 18_000;
+/// And that of both workers, however many peers there are.
+const WORKERS_BYTES: u64 = 12 << 20;
 
 const CONFIG: Config = Config {
     peers: PEERS,
@@ -89,6 +94,14 @@ fn peers_that_may_be() -> u32 {
         }
     }
     u32::try_from((limit.rlim_cur - OTHERS) / 2).unwrap_or(PEERS).min(PEERS)
+}
+
+/// Memory of this process that is there, in bytes (`man 5 proc`).
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    kib << 10
 }
 
 /// Two workers with that many connections between them, and who made them.
@@ -173,7 +186,11 @@ fn assert_home(worker: &mut OneWorker, config: &Config) {
 #[test]
 fn of_ten_thousand_peers_the_few_that_talk_share_evenly() {
     let config = Config { peers: peers_that_may_be(), ..CONFIG };
+    let before = resident();
     let mut crowd = Crowd::connect(&config);
+    let grown = resident().saturating_sub(before);
+    let most = WORKERS_BYTES + 2 * u64::from(config.peers) * CONNECTION_BYTES;
+    assert!(grown <= most, "{grown} bytes for {} connections, {most} at most", config.peers);
     let peers = crowd.one.handler().up.clone();
     // The first one, the last one, and some between.
     let step = (peers.len() - 1) / (TALKERS - 1);
