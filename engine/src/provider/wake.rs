@@ -4,8 +4,8 @@ use core::any::Any;
 use core::fmt;
 use std_alloc::sync::Arc;
 
-/// A descriptor that any thread can make readable, an eventfd in practice. Cloning gives another
-/// handle.
+/// A descriptor that any thread can make readable, a pipe or an eventfd in practice. Cloning gives
+/// another handle.
 #[derive(Clone)]
 pub struct Bell {
     fd: i32,
