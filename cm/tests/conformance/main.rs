@@ -10,6 +10,7 @@
 mod harness;
 
 mod bed;
+mod beside;
 mod cm_events;
 mod completions;
 mod cq_ex;
