@@ -76,7 +76,8 @@ impl Inside {
                 qp.state = State::Sqe;
             }
         }
-        while qp.completed != qp.sent {
+        // Beyond `sent` lies what was flushed in ERR.
+        while qp.sent.wrapping_sub(qp.completed).cast_signed() > 0 {
             let index = qp.completed;
             let entry = *qp.entry(index);
             let status = entry.sent.status();

@@ -50,6 +50,18 @@ fn uc_a_send_completes_when_it_is_on_its_way() {
     assert_eq!(statuses(&one.poll()), [(2, Status::Success)]);
 }
 
+/// SM-2: what is posted in ERR is flushed once, however often that is done.
+#[test]
+fn uc_each_post_in_err_is_flushed_once() {
+    let (mut one, _two) = pair_of_uc();
+    one.qp.fail();
+    for n in 0..4 {
+        one.send(n, 0, 8, SIGNALED).unwrap();
+        assert_eq!(statuses(&one.poll()), [(n, Status::Flushed)]);
+        assert!(one.poll().is_empty());
+    }
+}
+
 /// No receive and a receive that is too short drop the message, and what follows arrives; the
 /// receive that was too short takes the next that fits.
 #[test]
