@@ -9,7 +9,7 @@ use crate::wr::Remote;
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
 /// A device whose table can be read, and what reads it.
-fn device() -> (Soft, Arc<Reach>) {
+pub(super) fn device() -> (Soft, Arc<Reach>) {
     let directory = shared(DIRECTORY_BYTES);
     let view = again(name_file(&directory).unwrap().fd, DIRECTORY_BYTES).unwrap();
     let host = Host { name_file, ..Host::alone(clock) };

@@ -8,6 +8,7 @@ mod datagrams;
 mod direct;
 mod domains;
 mod held;
+mod hostile;
 mod lone;
 mod messages;
 mod one_sided;

@@ -1,0 +1,278 @@
+//! The attacker: a thread that writes to memory which another side uses at that very time. What it
+//! does is told by its seed; how it falls together with what the other side does is not.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::vec::Vec;
+
+use super::super::super::layout::{
+    AREA, Direction, Header, KIND_JUMP, RECORD_MAX, SEGMENT, Side, split,
+};
+use super::super::*;
+
+/// A number for each call, the same ones for each seed.
+#[derive(Clone)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(super) fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.any() % bound.max(1) as u64) as usize
+    }
+
+    pub(super) fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        from.get(self.below(from.len())).copied()
+    }
+}
+
+/// Words of shared memory to write to.
+#[derive(Clone, Copy)]
+pub(super) struct Area {
+    start: usize,
+    words: usize,
+    /// Records lie there.
+    records: bool,
+}
+
+impl Area {
+    /// `words` words from `start` on, which stay for as long as a scribbler runs.
+    pub(super) fn new(start: *mut u8, words: usize) -> Area {
+        assert!(start.addr().is_multiple_of(8) && words > 0);
+        Area { start: start.expose_provenance(), words, records: false }
+    }
+}
+
+/// The structures of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// How many use it, and who sleeps.
+    Header,
+    Bell,
+    Tails,
+    /// What each side has read, and refused.
+    Taken,
+    Records,
+    All,
+}
+
+/// Those words of the link.
+pub(super) fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
+    let base = NonNull::new(link.memory().as_ptr()).unwrap();
+    // The test keeps the link for as long as the areas are used.
+    let (one, two, _) = unsafe { split(base, Side::Maker) };
+    let line = |at: *mut u8, lines: usize| Area::new(at, lines * 8);
+    let each = |of: fn(&Direction) -> *mut u8, lines| [&one, &two].map(|way| line(of(way), lines));
+    let tail = |way: &Direction| core::ptr::from_ref(way.tail()).cast_mut().cast();
+    let taken = |way: &Direction| core::ptr::from_ref(way.taken(0)).cast_mut().cast();
+    let data = |way: &Direction| way.lap(0).at(0);
+    let records = || {
+        let area = |at| Area { records: true, ..Area::new(at, AREA as usize / 8) };
+        [data(&one), data(&two)].map(area).to_vec()
+    };
+    match part {
+        Part::Header => [line(base.as_ptr(), 2)].into(),
+        Part::Bell => [line(one.bell_line(0).as_ptr(), 4)].into(),
+        Part::Tails => each(tail, 2).into(),
+        Part::Taken => each(taken, 2).into(),
+        Part::Records => records(),
+        Part::All => {
+            let parts = [Part::Header, Part::Bell, Part::Tails, Part::Taken, Part::Records];
+            parts.into_iter().flat_map(|part| areas_of(link, part)).collect()
+        }
+    }
+}
+
+/// What an attacker may know besides what it sees.
+#[derive(Clone, Default)]
+pub(super) struct Hints {
+    /// Queue pair numbers.
+    pub(super) nums: Vec<u32>,
+    /// Start, length and key of regions, also of those with no rights.
+    pub(super) regions: Vec<(u64, u64, u32)>,
+    /// Numbers of shared receive queues.
+    pub(super) queues: Vec<u32>,
+}
+
+/// Writes nonsense.
+pub(super) struct Scribbler {
+    dice: Dice,
+    areas: Vec<Area>,
+    hints: Hints,
+    /// What was seen before, and where.
+    old: Vec<(usize, u64)>,
+    /// How often it writes, and how long it rests in between.
+    left: u32,
+    pace: usize,
+}
+
+impl Scribbler {
+    pub(super) fn new(seed: u64, areas: Vec<Area>, hints: Hints, writes: u32) -> Scribbler {
+        let mut dice = Dice::new(seed);
+        let pace = dice.pick(&[1, 50, 500, 5000]).unwrap_or(1);
+        Scribbler { dice, areas, hints, old: Vec::new(), left: writes, pace }
+    }
+
+    /// Until it is told to stop, or has written as often as it was to.
+    pub(super) fn run(mut self, stop: &AtomicBool, done: &AtomicBool) {
+        while self.left > 0 && !stop.load(Relaxed) {
+            self.left -= 1;
+            for _ in 0..1 + self.dice.below(4) {
+                self.scribble();
+            }
+            for _ in 0..self.dice.below(self.pace) {
+                core::hint::spin_loop();
+            }
+        }
+        done.store(true, Relaxed);
+    }
+
+    fn scribble(&mut self) {
+        let Some(area) = self.dice.pick(&self.areas) else { return };
+        if area.records && self.dice.one_in(2) {
+            return self.sweep(area);
+        }
+        let index = if area.records { self.near_record(area) } else { self.dice.below(area.words) };
+        let at = area.start + index * 8;
+        let word = word_at(at);
+        let now = word.load(Relaxed);
+        if self.old.len() < 256 {
+            self.old.push((at, now));
+        }
+        match self.dice.below(12) {
+            0 => {
+                // Half a word.
+                let half = core::ptr::with_exposed_provenance_mut(at + self.dice.below(2) * 4);
+                let value = self.value(now) as u32;
+                unsafe { AtomicU32::from_ptr(half) }.store(value, Relaxed);
+            }
+            1 => {
+                if let Some((at, before)) = self.dice.pick(&self.old) {
+                    word_at(at).store(before, Relaxed);
+                }
+            }
+            _ => word.store(self.value(now), Relaxed),
+        }
+    }
+
+    /// Writes to some of all headers in a segment.
+    fn sweep(&mut self, area: Area) {
+        for index in 0..SEGMENT as usize / 8 {
+            let word = word_at(area.start + index * 8);
+            let now = word.load(Relaxed);
+            if is_record(now) && self.dice.one_in(16) {
+                word.store(self.value(now), Relaxed);
+            }
+        }
+    }
+
+    /// A word of a record, if one is found close to a place that is often used.
+    fn near_record(&mut self, area: Area) -> usize {
+        let segment = SEGMENT as usize / 8;
+        let far =
+            if self.dice.one_in(4) { area.words } else { segment / (1 << self.dice.below(6)) };
+        let from = self.dice.below(far.max(1));
+        let is_one = |index: &usize| is_record(word_at(area.start + index * 8).load(Relaxed));
+        let found = (from..area.words.min(from + 64)).find(is_one);
+        // The header, or an operand behind it.
+        let skip = if self.dice.one_in(2) { 0 } else { self.dice.below(4) };
+        found.map_or(from, |at| (at + skip).min(area.words - 1))
+    }
+
+    /// What to write over that value.
+    fn value(&mut self, now: u64) -> u64 {
+        let dice = &mut self.dice;
+        match dice.below(12) {
+            0 => dice.any(),
+            1 => dice.below(64) as u64,
+            2 => now.wrapping_add(8 * (1 + dice.below(16)) as u64),
+            3 => now.wrapping_sub(8 * (1 + dice.below(16)) as u64),
+            4 => now.rotate_left(32),
+            5 => now ^ 1 << dice.below(64),
+            6 => [0, u64::MAX, 1 << 63, 1 << 31, u64::from(u32::MAX)][dice.below(5)],
+            7 => now.wrapping_add(1 << 32) ^ 1 << dice.below(8),
+            8 => self.address(),
+            9 => self.key(),
+            _ => self.header(now),
+        }
+    }
+
+    /// Close to an end of a region.
+    fn address(&mut self) -> u64 {
+        let (start, length, _) = self.dice.pick(&self.hints.regions).unwrap_or_default();
+        let near = self.dice.below(80) as u64;
+        match self.dice.below(4) {
+            0 => start.wrapping_sub(near),
+            1 => start + near,
+            2 => start.wrapping_add(length).wrapping_sub(near),
+            _ => start + length + near,
+        }
+    }
+
+    /// A good key, and a length as WRITE and READ have it.
+    fn key(&mut self) -> u64 {
+        let (_, length, key) = self.dice.pick(&self.hints.regions).unwrap_or_default();
+        let near = self.dice.below(16) as u64;
+        let size = match self.dice.below(5) {
+            0 => length + near,
+            1 => length.saturating_sub(near),
+            2 => self.dice.any() & 0xffff_ffff,
+            3 => 1 << 30,
+            _ => near,
+        };
+        let key = if self.dice.one_in(8) { key ^ 1 << self.dice.below(32) } else { key };
+        u64::from(key) | size << 32
+    }
+
+    /// A header with one or more of its parts changed.
+    fn header(&mut self, now: u64) -> u64 {
+        let dice = &mut self.dice;
+        let mut header = now;
+        let mut put = |low: u32, bits: u32, value: u64| {
+            let mask = ((1 << bits) - 1) << low;
+            header = header & !mask | value << low & mask;
+        };
+        if dice.one_in(3) {
+            put(16, 8, dice.below(13) as u64);
+        }
+        if dice.one_in(3) {
+            // Often all that makes a message whole, and the rest at random.
+            let whole = if dice.one_in(2) { 24 } else { 0 };
+            put(24, 8, dice.any() | whole);
+        }
+        if dice.one_in(3) {
+            let max = u64::from(RECORD_MAX);
+            let near = dice.below(40) as u64;
+            let length = [0xffff, max - near, max + near, near, 4000, dice.any()][dice.below(6)];
+            put(0, 16, length);
+        }
+        let num = if dice.one_in(2) { &self.hints.nums } else { &self.hints.queues };
+        if let (0, Some(num)) = (dice.below(4), dice.pick(num)) {
+            put(32, 32, num.into());
+        }
+        header
+    }
+}
+
+fn is_record(word: u64) -> bool {
+    let header = Header(word);
+    (1..=KIND_JUMP).contains(&header.kind()) && header.record() <= RECORD_MAX && header.qp() != 0
+}
+
+fn word_at(at: usize) -> &'static AtomicU64 {
+    // Aligned, in an area, which the test keeps; what the device does there besides is what is
+    // tested.
+    unsafe { AtomicU64::from_ptr(core::ptr::with_exposed_provenance_mut(at)) }
+}
