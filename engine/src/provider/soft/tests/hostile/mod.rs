@@ -6,6 +6,7 @@
 //! A seed decides what is written and what traffic there is, and not how the two fall together.
 //! `DOORBELL_FUZZ` is how many times as many seeds are run.
 
+mod datagrams;
 mod party;
 mod scribbler;
 

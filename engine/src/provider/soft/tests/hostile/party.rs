@@ -88,9 +88,18 @@ impl Ledger {
         unsafe { core::slice::from_raw_parts_mut(self.region.as_ptr().add(slot * SLOT), SLOT) }
     }
 
-    fn sge(&self, at: usize, length: usize) -> Sge {
+    pub(super) fn sge(&self, at: usize, length: usize) -> Sge {
         let addr = self.region.as_ptr() as u64 + at as u64;
         Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+
+    /// For who keeps no accounts of its own: bytes of the first slot.
+    pub(super) fn fill(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes(0)[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub(super) fn read(&mut self, at: usize, length: usize) -> Vec<u8> {
+        self.bytes(0)[at..at + length].to_vec()
     }
 
     /// A slot that nobody has written to since it came back.
@@ -137,7 +146,7 @@ impl Ledger {
     }
 
     /// It was not taken.
-    fn unsend(&mut self) {
+    pub(super) fn unsend(&mut self) {
         let (_, _, piece) = self.sends.pop_back().unwrap();
         piece.into_iter().for_each(|piece| self.give_back(piece));
     }
