@@ -47,6 +47,9 @@ mod requester;
 mod responder;
 mod ring;
 mod rounds;
+#[cfg(test)]
+#[cfg(not(loom))]
+pub(crate) mod scribbler;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod sleep;

@@ -23,6 +23,14 @@ pub struct SoftSrq {
     pub(super) _pd: Pd,
 }
 
+#[cfg(test)]
+impl SoftSrq {
+    /// Receives in it, without those that a domain has fetched ahead.
+    pub(crate) fn posted(&self) -> u32 {
+        self.queue.posted()
+    }
+}
+
 impl Srq for SoftSrq {
     fn depth(&self) -> u32 {
         self.queue.depth()

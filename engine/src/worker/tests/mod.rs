@@ -5,6 +5,7 @@ mod credits;
 mod domain;
 mod finish;
 mod handle;
+mod hostile;
 mod kept;
 mod large;
 mod lists;
@@ -143,9 +144,18 @@ struct Nums {
 
 /// Joins two queue pairs and puts them in the mailboxes; nobody has said yet that they are up.
 fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> Nums {
+    admit_over(Mapping::plain(LINK_BYTES).unwrap(), one, two).0
+}
+
+/// The same over that memory; the link, and what both say.
+fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
+    memory: Mapping,
+    one: &mut Side<A>,
+    two: &mut Side<B>,
+) -> (Nums, Arc<LinkShared>, [[u8; HELLO_BYTES]; 2]) {
     let seats = (one.intake.reserve().unwrap(), two.intake.reserve().unwrap());
     let (mut a, mut b) = (one.qp(), two.qp());
-    let (maker, taker) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
+    let (maker, taker) = LinkShared::pair(memory).unwrap();
     let (maker, taker) = (Arc::new(maker), Arc::new(taker));
     a.attach(&maker);
     b.attach(&taker);
@@ -166,7 +176,7 @@ fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B
     let hellos = (seats.0.hello(), seats.1.hello());
     assert!(one.intake.admit(a, seats.0, None).is_ok());
     assert!(two.intake.admit(b, seats.1, Some(&hellos.0)).is_ok());
-    Nums { one: nums.0, two: nums.1, hello: hellos.1 }
+    (Nums { one: nums.0, two: nums.1, hello: hellos.1 }, maker, [hellos.0, hellos.1])
 }
 
 /// Connects two workers as the control plane does; the numbers of the queue pairs.

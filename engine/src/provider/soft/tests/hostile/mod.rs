@@ -4,61 +4,15 @@
 //! each request comes back once, and its memory with it; connections over other links go on.
 //!
 //! A seed decides what is written and what traffic there is, and not how the two fall together.
-//! `DOORBELL_FUZZ` is how many times as many seeds are run.
 
 mod datagrams;
 mod party;
-mod scribbler;
 
-use std::sync::atomic::AtomicBool;
-use std::thread;
-
-use self::party::{DEEP, Kind, LONGEST, Party, heap};
-use self::scribbler::{Area, Dice, Hints, Part, Scribbler, areas_of};
+use self::party::{DEEP, Kind, LONGEST, Party};
 use super::direct::device;
+use super::scribbler::{Area, Dice, Hints, Part, Scribbler, areas_of, heap, seeds, under_attack};
 use super::*;
 use crate::wc::{Status, WcOpcode};
-
-/// Names the seed when a test fails.
-struct Seed(&'static str, u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            std::eprintln!("failed: {} with seed {}", self.0, self.1);
-        }
-    }
-}
-
-/// Tells the attacker to stop, however its victim fares.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Runs `life` with so many seeds, or as many times as many as the environment asks for.
-fn seeds(name: &'static str, count: u64, mut life: impl FnMut(u64)) {
-    let times = std::env::var("DOORBELL_FUZZ").ok().and_then(|text| text.parse().ok());
-    for seed in 0..count * times.unwrap_or(1) {
-        let _named = Seed(name, seed);
-        life(seed);
-    }
-}
-
-/// Writes to those areas as long as `victims` do what they do, which hears whether it is over.
-fn under_attack(scribbler: Scribbler, mut victims: impl FnMut() -> bool) {
-    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        scope.spawn(|| scribbler.run(&stop, &done));
-        while victims() && !done.load(Ordering::Relaxed) {
-            thread::yield_now();
-        }
-    });
-}
 
 /// A connection between the device that is attacked, by the same completion queue, and one that is
 /// not: everything it does goes well, whatever becomes of others.

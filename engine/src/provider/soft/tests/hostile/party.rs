@@ -1,14 +1,11 @@
 //! A side that is attacked, and its accounts: each piece of memory has one owner at a time, and
 //! each request comes back once.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-use doorbell_alloc::Pages;
-
 use super::super::*;
-use super::scribbler::{Dice, Hints};
+use crate::provider::soft::scribbler::{Dice, Hints, heap};
 use crate::wc::WcOpcode;
 use crate::wr::XrcOp;
 
@@ -30,17 +27,6 @@ const RECEIVE: u64 = 1 << 40;
 
 pub(super) const DEEP: QpCaps =
     QpCaps { send_wr: 16, recv_wr: 32, send_sge: 4, recv_sge: 1, inline: 64 };
-
-/// Memory of the allocator and no more than was asked for, so that a sanitizer sees who goes
-/// beyond.
-pub(super) fn heap(len: usize) -> Mapping {
-    unsafe fn free(_: *mut (), start: NonNull<u8>, len: usize) {
-        unsafe { dealloc(start.as_ptr(), Layout::from_size_align(len, 128).unwrap()) };
-    }
-    let layout = Layout::from_size_align(len, 128).unwrap();
-    let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
-    unsafe { Mapping::from_raw_parts(start, len, Pages::Plain, core::ptr::null_mut(), free) }
-}
 
 /// What is in a slot.
 #[derive(Clone, Copy, Debug)]

@@ -1,35 +1,92 @@
-//! The attacker: a thread that writes to memory which another side uses at that very time. What it
-//! does is told by its seed; how it falls together with what the other side does is not.
+//! For tests: a thread that writes to memory which others use at that very time. What it does is
+//! told by its seed; how it falls together with what the others do is not.
+#![expect(unsafe_code, reason = "writes where nobody should")]
+#![expect(clippy::undocumented_unsafe_blocks, reason = "the test keeps the memory")]
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::thread;
 use std::vec::Vec;
 
-use super::super::super::layout::{
-    AREA, Direction, Header, KIND_JUMP, RECORD_MAX, SEGMENT, Side, split,
-};
-use super::super::*;
+use doorbell_alloc::{Mapping, Pages};
+
+use super::layout::{AREA, Direction, Header, KIND_JUMP, RECORD_MAX, SEGMENT, Side, split};
+use super::link::LinkShared;
+
+/// Memory of the allocator and no more than was asked for, so that a sanitizer sees who goes
+/// beyond.
+pub(crate) fn heap(len: usize) -> Mapping {
+    unsafe fn free(_: *mut (), start: NonNull<u8>, len: usize) {
+        unsafe { dealloc(start.as_ptr(), Layout::from_size_align(len, 128).unwrap()) };
+    }
+    let layout = Layout::from_size_align(len, 128).unwrap();
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
+    unsafe { Mapping::from_raw_parts(start, len, Pages::Plain, core::ptr::null_mut(), free) }
+}
+
+/// Names the seed when a test fails.
+struct Seed(&'static str, u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::eprintln!("failed: {} with seed {}", self.0, self.1);
+        }
+    }
+}
+
+/// Tells the attacker to stop, however its victim fares.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Runs `life` with so many seeds, or as many times as many as the environment asks for.
+pub(crate) fn seeds(name: &'static str, count: u64, mut life: impl FnMut(u64)) {
+    let times = std::env::var("DOORBELL_FUZZ").ok().and_then(|text| text.parse().ok());
+    for seed in 0..count * times.unwrap_or(1) {
+        let _named = Seed(name, seed);
+        life(seed);
+    }
+}
+
+/// Writes to those areas as long as `victims` do what they do, which hears whether it is over.
+pub(crate) fn under_attack(scribbler: Scribbler, mut victims: impl FnMut() -> bool) {
+    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| scribbler.run(&stop, &done));
+        while victims() && !done.load(Relaxed) {
+            thread::yield_now();
+        }
+    });
+}
 
 /// A number for each call, the same ones for each seed.
 #[derive(Clone)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    pub(super) fn any(&mut self) -> u64 {
+    pub(crate) fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.any() % bound.max(1) as u64) as usize
     }
 
-    pub(super) fn one_in(&mut self, bound: usize) -> bool {
+    pub(crate) fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) == 0
     }
 
@@ -40,7 +97,7 @@ impl Dice {
 
 /// Words of shared memory to write to.
 #[derive(Clone, Copy)]
-pub(super) struct Area {
+pub(crate) struct Area {
     start: usize,
     words: usize,
     /// Records lie there.
@@ -49,7 +106,7 @@ pub(super) struct Area {
 
 impl Area {
     /// `words` words from `start` on, which stay for as long as a scribbler runs.
-    pub(super) fn new(start: *mut u8, words: usize) -> Area {
+    pub(crate) fn new(start: *mut u8, words: usize) -> Area {
         assert!(start.addr().is_multiple_of(8) && words > 0);
         Area { start: start.expose_provenance(), words, records: false }
     }
@@ -57,7 +114,7 @@ impl Area {
 
 /// The structures of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// How many use it, and who sleeps.
     Header,
     Bell,
@@ -69,7 +126,7 @@ pub(super) enum Part {
 }
 
 /// Those words of the link.
-pub(super) fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
+pub(crate) fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     let base = NonNull::new(link.memory().as_ptr()).unwrap();
     // The test keeps the link for as long as the areas are used.
     let (one, two, _) = unsafe { split(base, Side::Maker) };
@@ -97,17 +154,17 @@ pub(super) fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
 
 /// What an attacker may know besides what it sees.
 #[derive(Clone, Default)]
-pub(super) struct Hints {
+pub(crate) struct Hints {
     /// Queue pair numbers.
-    pub(super) nums: Vec<u32>,
+    pub(crate) nums: Vec<u32>,
     /// Start, length and key of regions, also of those with no rights.
-    pub(super) regions: Vec<(u64, u64, u32)>,
+    pub(crate) regions: Vec<(u64, u64, u32)>,
     /// Numbers of shared receive queues.
-    pub(super) queues: Vec<u32>,
+    pub(crate) queues: Vec<u32>,
 }
 
 /// Writes nonsense.
-pub(super) struct Scribbler {
+pub(crate) struct Scribbler {
     dice: Dice,
     areas: Vec<Area>,
     hints: Hints,
@@ -119,14 +176,14 @@ pub(super) struct Scribbler {
 }
 
 impl Scribbler {
-    pub(super) fn new(seed: u64, areas: Vec<Area>, hints: Hints, writes: u32) -> Scribbler {
+    pub(crate) fn new(seed: u64, areas: Vec<Area>, hints: Hints, writes: u32) -> Scribbler {
         let mut dice = Dice::new(seed);
         let pace = dice.pick(&[1, 50, 500, 5000]).unwrap_or(1);
         Scribbler { dice, areas, hints, old: Vec::new(), left: writes, pace }
     }
 
     /// Until it is told to stop, or has written as often as it was to.
-    pub(super) fn run(mut self, stop: &AtomicBool, done: &AtomicBool) {
+    pub(crate) fn run(mut self, stop: &AtomicBool, done: &AtomicBool) {
         while self.left > 0 && !stop.load(Relaxed) {
             self.left -= 1;
             for _ in 0..1 + self.dice.below(4) {
