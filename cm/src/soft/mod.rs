@@ -16,6 +16,8 @@ mod channel;
 mod conn;
 mod external;
 mod host;
+#[cfg(test)]
+mod hostile;
 mod id;
 mod links;
 mod neighbours;

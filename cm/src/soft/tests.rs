@@ -19,14 +19,14 @@ use crate::fabric::{Channel, Event, EventKind};
 /// No directory.
 const NOWHERE: FileName = FileName { fd: 0, inode: 0 };
 
-const SOON: Duration = Duration::from_secs(10);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 16 };
 
-fn loopback(port: u16) -> SocketAddr {
+pub(super) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
+pub(super) fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
     let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
     let attr = QpAttr {
         kind: QpType::Rc,
@@ -45,7 +45,7 @@ fn next(channel: &SoftChannel) -> Event<SoftDevice> {
 }
 
 /// A listener with a channel, and the name to connect to by hand.
-fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, String) {
+pub(super) fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, String) {
     let mut id = device.create_id(Some(channel), PortSpace::Tcp).unwrap();
     id.bind(loopback(0)).unwrap();
     id.listen(0).unwrap();
@@ -54,10 +54,10 @@ fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, String) {
 }
 
 /// A peer that does as it likes.
-struct Liar(Socket);
+pub(super) struct Liar(pub(super) Socket);
 
 impl Liar {
-    fn knock(name: &str) -> Liar {
+    pub(super) fn knock(name: &str) -> Liar {
         let socket = Socket::new().unwrap();
         socket.connect(name).unwrap();
         Liar(socket)
@@ -287,12 +287,16 @@ fn another_users_listener_is_not_talked_to() {
 }
 
 /// One connection, by hand on both sides, in one thread.
-struct Both {
+pub(super) struct Both {
     one: (SoftId, SoftQp, SoftPoller),
     two: (SoftId, SoftQp, SoftPoller),
 }
 
-fn connect(one: &SoftDevice, two: &SoftDevice, srqs: Option<(&SoftSrq, &SoftSrq)>) -> Both {
+pub(super) fn connect(
+    one: &SoftDevice,
+    two: &SoftDevice,
+    srqs: Option<(&SoftSrq, &SoftSrq)>,
+) -> Both {
     let (here, there) = (one.open_channel().unwrap(), two.open_channel().unwrap());
     let (listener, _) = listener(two, &there);
     let make = |device: &SoftDevice, id: &mut SoftId, srq| {
