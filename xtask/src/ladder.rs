@@ -8,7 +8,7 @@ use crate::count::Count;
 use crate::exec::capture;
 use crate::packages;
 use crate::place::{self, cargo, packages_with};
-use crate::steps::{FEATURES, STEPS, Step, Work};
+use crate::steps::{FEATURES, Report, STEPS, Step, Work};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -46,10 +46,10 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
 fn one(step: &Step) -> Outcome<Fate> {
     let since = Instant::now();
     let (count, text) = match attempt(&step.work) {
-        Ok(Some(done)) => done,
-        Ok(None) => {
-            println!("      skipped: no package has it");
-            return Ok(Fate::Skipped("no package has the feature".to_owned()));
+        Ok(Ok(done)) => done,
+        Ok(Err(reason)) => {
+            println!("      skipped: {reason}");
+            return Ok(Fate::Skipped(reason));
         }
         Err(message) => (Count::one(false), message),
     };
@@ -73,10 +73,13 @@ fn told(count: Count) -> String {
     format!("{} passed, {} failed{ignored}", count.passed, count.failed)
 }
 
-/// Counts and output of a step; nothing if it does not apply.
-fn attempt(work: &Work) -> Outcome<Option<(Count, String)>> {
+/// Counts and output of a step, or why it does not apply.
+fn attempt(work: &Work) -> Outcome<Result<(Count, String), String>> {
+    let own =
+        |check: fn() -> Outcome<Report>| check().map(|report| Ok((report.count, report.text)));
     let (words, tests) = match work {
-        Work::Own(check) => return check().map(|report| Some((report.count, report.text))),
+        Work::Own(check) => return own(*check),
+        Work::Able(lacks, check) => return lacks().map_or_else(|| own(*check), |it| Ok(Err(it))),
         Work::Tests(words) => (words, true),
         Work::Cargo(words) | Work::Build(words) => (words, false),
     };
@@ -88,7 +91,7 @@ fn attempt(work: &Work) -> Outcome<Option<(Count, String)>> {
         };
         let packages = packages_with(feature);
         if packages.is_empty() {
-            return Ok(None);
+            return Ok(Err("no package has the feature".to_owned()));
         }
         packages::ensure(&[*need])?;
         for (name, _) in packages {
@@ -98,7 +101,7 @@ fn attempt(work: &Work) -> Outcome<Option<(Count, String)>> {
     }
     let done = capture(&mut cargo)?;
     let count = if tests { Count::of_program(&done.text, done.ok) } else { Count::one(done.ok) };
-    Ok(Some((count, done.text)))
+    Ok(Ok((count, done.text)))
 }
 
 fn summary(fates: &[(&Step, Fate)]) -> Count {
@@ -189,6 +192,14 @@ mod tests {
             (&STEPS[2], Fate::Ran(Count::one(true), Duration::ZERO)),
         ];
         assert_eq!(summary(&fates), Count { passed: 6, failed: 1, ignored: 2 });
+    }
+
+    #[test]
+    fn a_step_that_lacks_something_says_what() {
+        let work = Work::Able(|| Some("no such compiler".to_owned()), || panic!("it lacks it"));
+        let step = Step { name: "unit-test", shows: "", work };
+        let fate = one(&step).expect("no error");
+        assert!(matches!(fate, Fate::Skipped(reason) if reason == "no such compiler"));
     }
 
     #[test]

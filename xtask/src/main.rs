@@ -5,6 +5,7 @@
 //! with an RDMA device, and [`ladder`] runs the table of checks in [`steps`].
 
 mod args;
+mod asan;
 mod bare;
 mod bench;
 mod clauses;

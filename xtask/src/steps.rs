@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::count::Count;
 use crate::packages::Need;
-use crate::{bare, panics, sim, suite, tidy};
+use crate::{asan, bare, panics, sim, suite, tidy};
 
 /// One rung.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) enum Work {
     Tests(&'static [&'static str]),
     /// A function of ours.
     Own(fn() -> Outcome<Report>),
+    /// The same, unless the first of the two says what is missing for it here.
+    Able(fn() -> Option<String>, fn() -> Outcome<Report>),
 }
 
 /// What a step of ours found.
@@ -119,6 +121,11 @@ pub(crate) const STEPS: &[Step] = &[
             "--lib",
             "models",
         ]),
+    },
+    Step {
+        name: "asan",
+        shows: "a peer that writes whatever it likes makes nobody leave its memory",
+        work: Work::Able(asan::lacks, asan::check),
     },
     Step {
         name: "sim",

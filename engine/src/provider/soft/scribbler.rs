@@ -178,7 +178,7 @@ pub(crate) struct Scribbler {
 impl Scribbler {
     pub(crate) fn new(seed: u64, areas: Vec<Area>, hints: Hints, writes: u32) -> Scribbler {
         let mut dice = Dice::new(seed);
-        let pace = dice.pick(&[1, 50, 500, 5000]).unwrap_or(1);
+        let pace = dice.pick(&[1, 50, 500, 2000]).unwrap_or(1);
         Scribbler { dice, areas, hints, old: Vec::new(), left: writes, pace }
     }
 

@@ -324,36 +324,36 @@ fn the_header_of_a_link() {
 
 #[test]
 fn the_bell_of_a_link() {
-    attack("the bell", Some(Part::Bell), &[RC, OWN, UC, XRC], 96);
+    attack("the bell", Some(Part::Bell), &[RC, OWN, UC, XRC], 64);
 }
 
 #[test]
 fn the_tails_of_a_link() {
-    attack("the tails", Some(Part::Tails), &[RC, OWN, UC, XRC], 96);
+    attack("the tails", Some(Part::Tails), &[RC, OWN, UC, XRC], 64);
 }
 
 #[test]
 fn what_a_link_says_was_taken() {
-    attack("what was taken", Some(Part::Taken), &[RC, OWN, UC, XRC], 96);
+    attack("what was taken", Some(Part::Taken), &[RC, OWN, UC, XRC], 64);
 }
 
 #[test]
 fn the_records_of_a_link() {
-    attack("the records", Some(Part::Records), &[RC, OWN, MAPPED, UC], 192);
+    attack("the records", Some(Part::Records), &[RC, OWN, MAPPED, UC], 128);
 }
 
 #[test]
 fn the_records_of_a_link_of_xrc() {
-    attack("the records of XRC", Some(Part::Records), &[XRC], 64);
+    attack("the records of XRC", Some(Part::Records), &[XRC], 48);
 }
 
 #[test]
 fn everything_of_a_link() {
-    attack("all of a link", Some(Part::All), &[RC, OWN, UC, XRC, MAPPED], 96);
+    attack("all of a link", Some(Part::All), &[RC, OWN, UC, XRC, MAPPED], 80);
 }
 
 /// Memory that both sides expose, while they read and write each other's.
 #[test]
 fn what_is_exposed() {
-    attack("what is exposed", None, &[RC, MAPPED, XRC], 48);
+    attack("what is exposed", None, &[RC, MAPPED, XRC], 36);
 }

@@ -1,0 +1,52 @@
+//! The tests in which a peer does as it likes, under AddressSanitizer: what is read or written
+//! outside of a link's memory, or of a region, ends them.
+
+use std::path::PathBuf;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::exec::capture;
+use crate::place::{cargo, entries, program};
+use crate::steps::Report;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The packages, and the tests of them: parts of their names.
+const PACKAGES: &[&str] = &["doorbell-engine", "doorbell-cm"];
+const TESTS: &[&str] = &[
+    "hostile",
+    "what_is_read_lies_in_the_data",
+    "nonsense_in_the_memory_is_harmless",
+    "what_no_sender_writes_is_not_expected",
+    "a_peer_that_breaks_the_rules_is_cut_off",
+    "a_table_that_claims_too_much_is_not_believed",
+];
+
+/// What is missing for it here, if something is: not every compiler comes with the sanitizer.
+pub(crate) fn lacks() -> Option<String> {
+    let none = format!("this compiler has no AddressSanitizer for {TARGET}; rustup's has");
+    let mut compiler = program(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let told = capture(compiler.args(["--print", "target-libdir", "--target", TARGET])).ok()?;
+    let has = entries(&PathBuf::from(told.text.trim())).iter().any(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("librustc") && name.ends_with("_rt.asan.a")
+    });
+    (!told.ok || !has).then_some(none)
+}
+
+/// Builds and runs them.
+pub(crate) fn check() -> Outcome<Report> {
+    let mut cargo = cargo();
+    // The sanitizer is not yet a stable option of the compiler. With a target named, macros and
+    // build scripts are left alone.
+    cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "--target", TARGET]);
+    cargo.args(["--config", "build.rustflags=[\"-Zsanitizer=address\"]"]);
+    cargo.args(["--target-dir", "target/asan", "--lib", "--no-fail-fast"]);
+    for package in PACKAGES {
+        cargo.args(["--package", package]);
+    }
+    // To find leaks it has to stop its own process, which not every machine allows.
+    cargo.env("ASAN_OPTIONS", "detect_leaks=0").arg("--").args(TESTS);
+    let done = capture(&mut cargo)?;
+    Ok(Report { count: Count::of_program(&done.text, done.ok), text: done.text })
+}
