@@ -48,7 +48,7 @@ mod responder;
 mod ring;
 mod rounds;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 pub(crate) mod scribbler;
 #[cfg(feature = "sim")]
 pub mod sim;

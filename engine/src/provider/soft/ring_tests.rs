@@ -4,6 +4,7 @@
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::vec;
 use std::vec::Vec;
@@ -638,4 +639,53 @@ fn what_is_read_lies_in_the_data() {
     }
     assert!(records > 1000 || cfg!(miri));
     assert!((jumps > 100 && laps > 10) || cfg!(miri), "{records} {jumps} {laps}");
+}
+
+/// A header that changes while it is looked at: what was checked is what is used.
+#[test]
+fn a_hostile_header_is_read_once() {
+    let mut memory = memory();
+    let (mut tx, mut rx) = ends(&mut memory);
+    put(&mut tx, &[7; 8]);
+    put(&mut tx, &[7; 4000]);
+    tx.publish(0);
+    assert!(rx.look() && rx.advance());
+    let at = rx.way.lap(0).at(0).expose_provenance();
+    let word = move || unsafe { AtomicU64::from_ptr(core::ptr::with_exposed_provenance_mut(at)) };
+    let stop = AtomicBool::new(false);
+    let mut short = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for length in [8, 4000] {
+                    word().store(header(length).0, Ordering::Relaxed);
+                    (0..20).for_each(|_| core::hint::spin_loop());
+                }
+            }
+        });
+        for n in 0..if cfg!(miri) { 50 } else { 200_000 } {
+            let mut into = [0xee; 64];
+            if n % 2 == 0 {
+                let header = rx.header().expect("it is one of the two");
+                if header.length() == 8 {
+                    unsafe { rx.fetch(header, into.as_mut_ptr()) };
+                    short += 1;
+                }
+            } else {
+                let mut plain = rx.burst().plain(header(0), 40);
+                if let Some((length, record)) = plain.next() {
+                    assert_eq!((length, record), (8, 16));
+                    unsafe { plain.fetch(length, into.as_mut_ptr()) };
+                    plain.consume(record);
+                    short += 1;
+                }
+            }
+            if into[8..] != [0xee; 56] {
+                stop.store(true, Ordering::Relaxed);
+                panic!("more than was checked");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(short > 0);
 }

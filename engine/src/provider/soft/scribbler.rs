@@ -11,7 +11,8 @@ use std::vec::Vec;
 
 use doorbell_alloc::{Mapping, Pages};
 
-use super::layout::{AREA, Direction, Header, KIND_JUMP, RECORD_MAX, SEGMENT, Side, split};
+use super::inbox::{INBOX_BYTES, SLOTS};
+use super::layout::{AREA, Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT, Side, split};
 use super::link::LinkShared;
 
 /// Memory of the allocator and no more than was asked for, so that a sanitizer sees who goes
@@ -100,16 +101,29 @@ impl Dice {
 pub(crate) struct Area {
     start: usize,
     words: usize,
-    /// Records lie there.
-    records: bool,
+    holds: Holds,
+}
+
+/// What is in an area, for those where a word that is in use is worth looking for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Words,
+    Records,
+    /// Slots of an inbox.
+    Slots,
 }
 
 impl Area {
     /// `words` words from `start` on, which stay for as long as a scribbler runs.
     pub(crate) fn new(start: *mut u8, words: usize) -> Area {
         assert!(start.addr().is_multiple_of(8) && words > 0);
-        Area { start: start.expose_provenance(), words, records: false }
+        Area { start: start.expose_provenance(), words, holds: Holds::Words }
     }
+}
+
+/// The words of an inbox that begins there.
+pub(crate) fn area_of_inbox(start: *mut u8) -> Area {
+    Area { holds: Holds::Slots, ..Area::new(start, INBOX_BYTES / 8) }
 }
 
 /// The structures of a link.
@@ -136,7 +150,7 @@ pub(crate) fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     let taken = |way: &Direction| core::ptr::from_ref(way.taken(0)).cast_mut().cast();
     let data = |way: &Direction| way.lap(0).at(0);
     let records = || {
-        let area = |at| Area { records: true, ..Area::new(at, AREA as usize / 8) };
+        let area = |at| Area { holds: Holds::Records, ..Area::new(at, AREA as usize / 8) };
         [data(&one), data(&two)].map(area).to_vec()
     };
     match part {
@@ -198,10 +212,14 @@ impl Scribbler {
 
     fn scribble(&mut self) {
         let Some(area) = self.dice.pick(&self.areas) else { return };
-        if area.records && self.dice.one_in(2) {
+        if area.holds == Holds::Records && self.dice.one_in(2) {
             return self.sweep(area);
         }
-        let index = if area.records { self.near_record(area) } else { self.dice.below(area.words) };
+        let index = match area.holds {
+            Holds::Words => self.dice.below(area.words),
+            Holds::Records => self.near_record(area),
+            Holds::Slots => self.in_slot(area),
+        };
         let at = area.start + index * 8;
         let word = word_at(at);
         let now = word.load(Relaxed);
@@ -246,6 +264,23 @@ impl Scribbler {
         // The header, or an operand behind it.
         let skip = if self.dice.one_in(2) { 0 } else { self.dice.below(4) };
         found.map_or(from, |at| (at + skip).min(area.words - 1))
+    }
+
+    /// A word of the head of a slot, of one in use if one is found; or of the inbox.
+    fn in_slot(&mut self, area: Area) -> usize {
+        const SLOT: usize = (INBOX_BYTES - LINE) / SLOTS as usize / 8;
+        let head = |slot: usize| LINE / 8 + slot % SLOTS as usize * SLOT;
+        let in_use = |slot: &usize| {
+            let state = word_at(area.start + head(*slot) * 8).load(Relaxed);
+            matches!(state & 7, 1..)
+        };
+        let from = self.dice.below(SLOTS as usize);
+        let slot = (from..from + SLOTS as usize).find(in_use).unwrap_or(from);
+        match self.dice.below(8) {
+            0 => self.dice.below(5),
+            1 => self.dice.below(area.words),
+            _ => head(slot) + self.dice.below(6),
+        }
     }
 
     /// What to write over that value.

@@ -5,6 +5,7 @@ mod credits;
 mod domain;
 mod finish;
 mod handle;
+#[cfg(not(miri))]
 mod hostile;
 mod kept;
 mod large;

@@ -8,6 +8,7 @@ mod datagrams;
 mod direct;
 mod domains;
 mod held;
+#[cfg(not(miri))]
 mod hostile;
 mod lone;
 mod messages;

@@ -10,7 +10,9 @@ mod party;
 
 use self::party::{DEEP, Kind, LONGEST, Party};
 use super::direct::device;
-use super::scribbler::{Area, Dice, Hints, Part, Scribbler, areas_of, heap, seeds, under_attack};
+use super::scribbler::{
+    Area, Dice, Hints, Part, Scribbler, area_of_inbox, areas_of, heap, seeds, under_attack,
+};
 use super::*;
 use crate::wc::{Status, WcOpcode};
 
