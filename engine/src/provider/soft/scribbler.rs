@@ -6,6 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Arc;
 use std::thread;
 use std::vec::Vec;
 
@@ -184,16 +185,50 @@ pub(crate) struct Scribbler {
     hints: Hints,
     /// What was seen before, and where.
     old: Vec<(usize, u64)>,
+    /// The first words of areas of records, as they last were.
+    known: Vec<(usize, Vec<u64>)>,
     /// How often it writes, and how long it rests in between.
     left: u32,
     pace: usize,
+    pulse: Pulse,
+}
+
+/// How often it has written.
+#[derive(Clone, Default)]
+pub(crate) struct Pulse(Arc<AtomicU32>);
+
+impl Pulse {
+    /// Waits until something is written, but not for long: then what was there is what it was
+    /// written to.
+    pub(crate) fn wait(&self) {
+        let before = self.0.load(Relaxed);
+        for _ in 0..50 {
+            if self.0.load(Relaxed) != before {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
 }
 
 impl Scribbler {
     pub(crate) fn new(seed: u64, areas: Vec<Area>, hints: Hints, writes: u32) -> Scribbler {
         let mut dice = Dice::new(seed);
         let pace = dice.pick(&[1, 50, 500, 2000]).unwrap_or(1);
-        Scribbler { dice, areas, hints, old: Vec::new(), left: writes, pace }
+        Scribbler {
+            dice,
+            areas,
+            hints,
+            old: Vec::new(),
+            known: Vec::new(),
+            left: writes,
+            pace,
+            pulse: Pulse::default(),
+        }
+    }
+
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.pulse.clone()
     }
 
     /// Until it is told to stop, or has written as often as it was to.
@@ -203,6 +238,8 @@ impl Scribbler {
             for _ in 0..1 + self.dice.below(4) {
                 self.scribble();
             }
+            self.pulse.0.fetch_add(1, Relaxed);
+            thread::yield_now();
             for _ in 0..self.dice.below(self.pace) {
                 core::hint::spin_loop();
             }
@@ -220,6 +257,9 @@ impl Scribbler {
             Holds::Records => self.near_record(area),
             Holds::Slots => self.in_slot(area),
         };
+        if area.holds == Holds::Slots && self.dice.one_in(4) {
+            return self.stretch(area, index);
+        }
         let at = area.start + index * 8;
         let word = word_at(at);
         let now = word.load(Relaxed);
@@ -242,14 +282,33 @@ impl Scribbler {
         }
     }
 
-    /// Writes to some of all headers in a segment.
+    /// Writes to some of the records that have come since it last looked: to their headers, and to
+    /// what is behind those.
     fn sweep(&mut self, area: Area) {
-        for index in 0..SEGMENT as usize / 8 {
-            let word = word_at(area.start + index * 8);
-            let now = word.load(Relaxed);
-            if is_record(now) && self.dice.one_in(16) {
-                word.store(self.value(now), Relaxed);
+        let segment = SEGMENT as usize / 8;
+        let known = self.known.iter().position(|(start, _)| *start == area.start);
+        let known = known.unwrap_or_else(|| {
+            self.known.push((area.start, std::vec![0; segment]));
+            self.known.len() - 1
+        });
+        for index in 0..segment {
+            let now = word_at(area.start + index * 8).load(Relaxed);
+            if self.known[known].1[index] == now {
+                continue;
             }
+            self.known[known].1[index] = now;
+            if !is_record(now) || !self.dice.one_in(6) {
+                continue;
+            }
+            let skip = if self.dice.one_in(2) { 0 } else { 1 + self.dice.below(3) };
+            let word = word_at(area.start + (index + skip) * 8);
+            let value = match (skip, self.dice.below(6)) {
+                (0, 0..4) => self.header(now),
+                (1, 0..4) => self.address(),
+                (2.., 0..4) => self.key(),
+                _ => self.value(word.load(Relaxed)),
+            };
+            word.store(value, Relaxed);
         }
     }
 
@@ -281,6 +340,14 @@ impl Scribbler {
             1 => self.dice.below(area.words),
             _ => head(slot) + self.dice.below(6),
         }
+    }
+
+    /// Makes a datagram longer than there may be, if that is the head of its slot.
+    fn stretch(&mut self, area: Area, index: usize) {
+        let line = LINE / 8;
+        let word = word_at(area.start + (index / line * line + 1) * 8);
+        let longer = 4097 + self.dice.below(6000) as u64;
+        word.store(word.load(Relaxed) & !0xffff_ffff | longer, Relaxed);
     }
 
     /// What to write over that value.

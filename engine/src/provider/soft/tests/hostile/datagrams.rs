@@ -61,7 +61,8 @@ impl Post {
 
     fn stock(&mut self, dice: &mut Dice) {
         while self.ledger.posted().1 < 12 {
-            let least = if dice.one_in(8) { 0 } else { GRH_BYTES + DATAGRAM_MAX as usize };
+            let whole = GRH_BYTES + DATAGRAM_MAX as usize;
+            let least = [0, whole, LONGEST, LONGEST][dice.below(4)];
             let Some(wr) = self.ledger.receive(dice, least) else { return };
             unsafe { self.qp.post_recv(&[wr]) }.unwrap();
         }
@@ -171,22 +172,6 @@ fn live_of_datagrams(seed: u64) -> (u32, usize) {
     let hosts = [0, 1].map(|n| AddressVector::to(offices[n].nic.gid()));
     let [there, back] = [(0, 1), (1, 0)].map(|(a, b)| offices[a].nic.create_ah(&hosts[b]).unwrap());
     let mut calm = Calm::default();
-    let mut round = |offices: &mut [Office; 2], sends: usize| {
-        let nums = [0, 1].map(|n| offices[n].posts[0].qp.num());
-        for (n, ah) in [&there, &back].into_iter().enumerate() {
-            for _ in 0..dice.below(1 + sends) {
-                offices[n].posts[0].send(&mut dice, (ah, nums[1 - n]));
-            }
-        }
-        // What was sent is there for a while.
-        (0..dice.below(500)).for_each(|_| core::hint::spin_loop());
-        let lists = [0, 1].map(|n| offices[n].poll(&mut dice, 1));
-        calm.step(offices, &lists, &there);
-        calm.count
-    };
-    for _ in 0..10 {
-        round(&mut offices, 3);
-    }
     let inboxes = [0, 1].map(|n| offices[n].inbox(0));
     let areas = inboxes.iter().map(|inbox| area_of_inbox(inbox.as_ptr()));
     let mut hints = Hints::default();
@@ -194,7 +179,26 @@ fn live_of_datagrams(seed: u64) -> (u32, usize) {
         hints.nums.push(post.qp.num());
         hints.regions.push(post.ledger.hint());
     }
-    under_attack(Scribbler::new(!seed, areas.collect(), hints, 600), || {
+    let scribbler = Scribbler::new(!seed, areas.collect(), hints, 600);
+    let pulse = scribbler.pulse();
+    let mut round = |offices: &mut [Office; 2], sends: usize| {
+        let nums = [0, 1].map(|n| offices[n].posts[0].qp.num());
+        for (n, ah) in [&there, &back].into_iter().enumerate() {
+            for _ in 0..dice.below(1 + sends) {
+                offices[n].posts[0].send(&mut dice, (ah, nums[1 - n]));
+            }
+        }
+        if sends > 0 {
+            pulse.wait();
+        }
+        let lists = [0, 1].map(|n| offices[n].poll(&mut dice, 1));
+        calm.step(offices, &lists, &there);
+        calm.count
+    };
+    for _ in 0..10 {
+        round(&mut offices, 3);
+    }
+    under_attack(scribbler, || {
         round(&mut offices, 3);
         true
     });

@@ -11,7 +11,7 @@ mod party;
 use self::party::{DEEP, Kind, LONGEST, Party};
 use super::direct::device;
 use super::scribbler::{
-    Area, Dice, Hints, Part, Scribbler, area_of_inbox, areas_of, heap, seeds, under_attack,
+    Area, Dice, Hints, Part, Pulse, Scribbler, area_of_inbox, areas_of, heap, seeds, under_attack,
 };
 use super::*;
 use crate::wc::{Status, WcOpcode};
@@ -133,6 +133,7 @@ struct Life {
     /// Whose turn it is where one speaks after the other.
     speaks: usize,
     talks: bool,
+    pulse: Pulse,
 }
 
 impl Life {
@@ -151,7 +152,7 @@ impl Life {
         let [one, two] = [0, 1].map(|n| Party::new(nics[n].clone(), (kind, n == 1), most));
         let honest = Honest::new(&two);
         let talks = dice.one_in(3);
-        let mut life = Life { dice, one, two, honest, speaks: 0, talks };
+        let mut life = Life { dice, one, two, honest, speaks: 0, talks, pulse: Pulse::default() };
         let link = life.connect(|n| reaches[n].clone());
         (life, link)
     }
@@ -169,7 +170,7 @@ impl Life {
 
     /// Everybody does something.
     fn round(&mut self) {
-        let Life { dice, one, two, honest, .. } = self;
+        let Life { dice, one, two, honest, pulse, .. } = self;
         let goals = [one.goal(), two.goal()];
         for (n, side) in [&mut *one, &mut *two].into_iter().enumerate() {
             side.stock(dice);
@@ -184,9 +185,8 @@ impl Life {
             }
         }
         self.speaks += 1;
-        // What was written is there for a while.
-        for _ in 0..if dice.one_in(2) { dice.below(500) } else { 0 } {
-            core::hint::spin_loop();
+        if dice.one_in(2) {
+            pulse.wait();
         }
         for _ in 0..1 + dice.below(3) {
             let others = one.poll();
@@ -285,12 +285,15 @@ fn live(seed: u64, kind: Kind, part: Option<Part>, fates: &mut Fates) {
             .into(),
     };
     let mut after = 40;
-    under_attack(Scribbler::new(!seed, areas, hints, 150), || {
+    let scribbler = Scribbler::new(!seed, areas, hints, 150);
+    let before = std::mem::replace(&mut life.pulse, scribbler.pulse());
+    under_attack(scribbler, || {
         life.round();
         // Of those that have ended there is not much to see.
         after -= u32::from(life.errors() > 0);
         after > 0
     });
+    life.pulse = before;
     life.end(fates);
     life.use_the_rest();
     for party in [&mut life.one, &mut life.two] {
