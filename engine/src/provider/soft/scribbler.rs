@@ -297,14 +297,14 @@ impl Scribbler {
                 continue;
             }
             self.known[known].1[index] = now;
-            if !is_record(now) || !self.dice.one_in(6) {
+            if !is_record(now) || !self.dice.one_in(3) {
                 continue;
             }
-            let skip = if self.dice.one_in(2) { 0 } else { 1 + self.dice.below(3) };
+            let skip = if self.dice.one_in(6) { 0 } else { 1 + self.dice.below(3) };
             let word = word_at(area.start + (index + skip) * 8);
             let value = match (skip, self.dice.below(6)) {
                 (0, 0..4) => self.header(now),
-                (1, 0..4) => self.address(),
+                (1, 0..5) => self.address(),
                 (2.., 0..4) => self.key(),
                 _ => self.value(word.load(Relaxed)),
             };
