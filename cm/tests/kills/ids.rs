@@ -1,0 +1,396 @@
+//! Ids: one of two that talk is killed, the one that connected or the one that listens. Both send,
+//! write, read and count in each other's memory. The survivor polls, or sleeps on its completion
+//! channel while another thread of it waits for events.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_cm::soft::{SoftChannel, SoftDevice};
+use doorbell_cm::{
+    Buffer, Channel, CmError, Completion, CompletionQueue, ConnParam, Endpoint, EventKind, Exposed,
+    Fabric, Hints, Id, IdKey, QpInit,
+};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Access;
+use doorbell_engine::wc::Status;
+use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+
+use crate::belongings::{assert_nothing_left, belongings};
+use crate::kill::{Doom, Ends, FOR_EVER, Killer, Stage, address_in, peer, say_address};
+use crate::{Dice, LONGEST, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
+
+/// Bytes of a message at most.
+const MESSAGE: usize = LONGEST;
+/// Receives at a time, and sends.
+const RECEIVES: usize = 16;
+const SENDS: usize = 8;
+/// Where the peer writes: behind the word it counts in.
+const WRITTEN: u64 = 64;
+/// Of so many requests two are messages: [`Talk::request`].
+const KINDS: u32 = 5;
+
+type SoftId = Id<SoftDevice>;
+
+/// What a side has for all its connections.
+struct Party {
+    device: SoftDevice,
+    cq: CompletionQueue<SoftDevice>,
+    channel: SoftChannel,
+}
+
+impl Party {
+    fn new() -> Party {
+        let device = SoftDevice::open().unwrap();
+        let cq = CompletionQueue::new(&device, (RECEIVES + SENDS) as u32).unwrap();
+        let channel = device.open_channel().unwrap();
+        Party { device, cq, channel }
+    }
+
+    fn init(&self) -> QpInit<SoftDevice> {
+        let init = QpInit::rc().send_wr(SENDS as u32).recv_wr(RECEIVES as u32).inline(64);
+        init.send_cq(&self.cq).recv_cq(&self.cq)
+    }
+
+    fn listener(&self) -> Endpoint<SoftDevice> {
+        let init = self.init();
+        let mut listener = endpoint(&self.device, (anywhere(), Hints::passive()), Some(&init));
+        listener.listen(0).unwrap();
+        listener
+    }
+
+    /// Memory for the peer, and what it is told of it.
+    fn expose(&self) -> (Exposed<SoftDevice>, Vec<u8>) {
+        let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let exposed = Exposed::new(&self.device, WRITTEN as usize + MESSAGE, rights).unwrap();
+        let Remote { addr, rkey } = exposed.remote(0);
+        (exposed, [&addr.to_le_bytes()[..], &rkey.to_le_bytes()].concat())
+    }
+
+    fn post_recvs(&self, id: &mut SoftId) {
+        let mut buffers = Buffer::many(&self.device, RECEIVES, MESSAGE).unwrap();
+        id.post_recvs(&mut buffers).unwrap();
+    }
+
+    fn connect(&self, addr: SocketAddr, told: &[u8]) -> Result<SoftId, CmError> {
+        let init = self.init();
+        let mut id = endpoint(&self.device, (addr, Hints::active()), Some(&init)).into_id();
+        self.post_recvs(&mut id);
+        id.connect(&ConnParam { private_data: told, ..ConnParam::default() })?;
+        Ok(id)
+    }
+
+    fn accept(&self, id: &mut SoftId, told: &[u8]) -> Result<(), CmError> {
+        self.post_recvs(id);
+        id.accept(&ConnParam { private_data: told, ..ConnParam::default() })
+    }
+}
+
+/// The part of one that connects to the survivor.
+pub(crate) fn connects(addr: SocketAddr, messages: u32) {
+    let party = Party::new();
+    let (_exposed, told) = party.expose();
+    let mut id = party.connect(addr, &told).unwrap();
+    Talk::new(&party.device, &mut id, messages).go_on();
+}
+
+/// The part of one that the survivor connects to.
+pub(crate) fn listens(_: SocketAddr, messages: u32) {
+    let party = Party::new();
+    let mut listener = party.listener();
+    say_address(listener.local_addr().unwrap());
+    let (_exposed, told) = party.expose();
+    let mut id = listener.get_request(Some(SOON)).unwrap();
+    party.accept(&mut id, &told).unwrap();
+    Talk::new(&party.device, &mut id, messages).go_on();
+}
+
+/// What was polled, if anything was.
+fn polled(result: Result<Completion<SoftDevice>, CmError>) -> Option<Completion<SoftDevice>> {
+    match result {
+        Ok(completion) => Some(completion),
+        Err(error) => {
+            assert_eq!(error.code(), Code::TimedOut, "{error}");
+            None
+        }
+    }
+}
+
+/// One side of a conversation: one request at a time on its way, and what comes.
+struct Talk<'a> {
+    device: &'a SoftDevice,
+    id: &'a mut SoftId,
+    /// The peer's memory.
+    at: Remote,
+    /// Requests it makes in all, those it has made, and whether the last is on its way.
+    requests: u32,
+    made: u32,
+    away: bool,
+    /// The message that came last.
+    last: Option<u32>,
+    /// Receives that have not come home.
+    posted: usize,
+    /// A request has failed, or a receive.
+    failed: bool,
+}
+
+impl<'a> Talk<'a> {
+    fn new(device: &'a SoftDevice, id: &'a mut SoftId, requests: u32) -> Talk<'a> {
+        let told = id.private_data();
+        let addr = u64::from_le_bytes(*told.first_chunk().unwrap());
+        let rkey = u32::from_le_bytes(*told[8..].first_chunk().unwrap());
+        Talk {
+            device,
+            id,
+            at: Remote { addr, rkey },
+            requests,
+            made: 0,
+            away: false,
+            last: None,
+            posted: RECEIVES,
+            failed: false,
+        }
+    }
+
+    /// Request `number`, and its bytes. What is written is read back.
+    fn request(&self, number: u32) -> (SendOp, usize) {
+        let there = self.at.offset(WRITTEN);
+        match number % KINDS {
+            0 => (SendOp::Write(there), text(number, MESSAGE).len()),
+            1 => (SendOp::Read(there), text(number - 1, MESSAGE).len()),
+            2 => (SendOp::FetchAdd { at: self.at, add: 1 }, 8),
+            _ => (SendOp::Send, text(number, MESSAGE).len()),
+        }
+    }
+
+    /// Does what there is to do; false if there is nothing.
+    fn step(&mut self) -> bool {
+        let mut any = false;
+        if !self.away && !self.failed && self.made < self.requests {
+            self.send();
+            any = true;
+        }
+        if self.away
+            && let Some(done) = polled(self.id.next_send(Duration::ZERO))
+        {
+            self.sent(done);
+            any = true;
+        }
+        if let Some(came) = polled(self.id.next_recv(Duration::ZERO)) {
+            self.received(came);
+            any = true;
+        }
+        any
+    }
+
+    fn send(&mut self) {
+        let (op, length) = self.request(self.made);
+        let mut buffer = Buffer::new(self.device, MESSAGE).unwrap();
+        let message = text(self.made, MESSAGE);
+        buffer[..message.len()].copy_from_slice(&message);
+        self.id.post_send(buffer, length, op, SendFlags::SIGNALED).unwrap();
+        self.made += 1;
+        self.away = true;
+    }
+
+    fn sent(&mut self, done: Completion<SoftDevice>) {
+        self.away = false;
+        let number = self.made - 1;
+        if !done.status.is_ok() {
+            assert!(matches!(done.status, Status::RetryExceeded | Status::Flushed), "{done:?}");
+            self.failed = true;
+        } else if number % KINDS == 1 {
+            assert!(done.bytes() == text(number - 1, MESSAGE), "{number} is not what was written");
+        } else if number % KINDS == 2 {
+            let counted = u64::from_le_bytes(*done.bytes().first_chunk().unwrap());
+            assert_eq!(counted, u64::from(number / KINDS));
+        }
+        assert!(done.buffer.is_some());
+    }
+
+    fn received(&mut self, came: Completion<SoftDevice>) {
+        if came.status.is_ok() {
+            assert!(self.posted == RECEIVES, "a message behind the end");
+            let number = number_of(came.bytes(), MESSAGE);
+            assert!(self.last.is_none_or(|last| last < number), "{number} after {:?}", self.last);
+            self.last = Some(number);
+            self.id.post_recv(came.buffer.unwrap()).unwrap();
+        } else {
+            assert_eq!(came.status, Status::Flushed);
+            assert!(came.buffer.is_some());
+            self.failed = true;
+            self.posted -= 1;
+        }
+    }
+
+    /// Talks until it is killed.
+    fn go_on(&mut self) {
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if !self.step() && self.made == self.requests && !self.away {
+                let came = polled(self.id.next_recv(LOOK));
+                came.into_iter().for_each(|came| self.received(came));
+            }
+            assert!(!self.failed, "the survivor has gone");
+        }
+    }
+
+    /// Talks until all has come home; each wait for that ends by itself.
+    fn outlive(&mut self, killer: &Killer, asleep: Option<&CompletionQueue<SoftDevice>>) {
+        let end = Instant::now() + SOON;
+        while self.posted > 0 || self.away {
+            assert!(Instant::now() < end, "{} receives did not come back", self.posted);
+            if self.step() {
+                if self.last.is_some() {
+                    killer.note(Stage::Heard);
+                }
+            } else if let Some(cq) = asleep {
+                cq.arm(false).unwrap();
+                // What came before that wakes nobody.
+                if !self.step() {
+                    assert!(cq.wait(Some(SOON)).unwrap(), "nobody wakes the survivor");
+                }
+            } else if self.made == self.requests && !self.away {
+                let came = self.id.next_recv(SOON);
+                self.received(came.unwrap());
+            }
+        }
+    }
+}
+
+/// How one peer is survived.
+struct Round {
+    doom: Doom,
+    /// The survivor sleeps.
+    asleep: bool,
+    /// So many requests each of them makes: then it rests.
+    requests: u32,
+}
+
+impl Round {
+    fn roll(number: u32, dice: &mut Dice) -> Round {
+        let requests = match number % 4 {
+            0 | 1 => FOR_EVER,
+            _ => KINDS + dice.below(20) as u32,
+        };
+        Round { doom: Doom::roll(dice), asleep: number % 2 == 1, requests }
+    }
+}
+
+/// Talks to a peer that is killed as they do; when all was home, and the end was an event.
+fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Instant {
+    let home = if round.asleep {
+        // Its events are another thread's.
+        id.migrate(Some(&party.channel)).unwrap();
+        let key = id.key();
+        thread::scope(|scope| {
+            let event = scope.spawn(move || hear_of_the_end(&party.channel, key));
+            Talk::new(&party.device, &mut id, round.requests).outlive(killer, Some(&party.cq));
+            event.join().unwrap();
+            Instant::now()
+        })
+    } else {
+        Talk::new(&party.device, &mut id, round.requests).outlive(killer, None);
+        assert!(id.peer_left());
+        Instant::now()
+    };
+    assert!(id.peer_left() && id.next_recv(Duration::ZERO).is_err());
+    assert!(id.take_retired().is_empty());
+    home
+}
+
+fn hear_of_the_end(channel: &SoftChannel, key: IdKey) {
+    let event = channel.next(SOON).unwrap();
+    let Some(event) = event else { panic!("no word of the end") };
+    assert_eq!((event.kind, event.key), (EventKind::Disconnected, key));
+    assert_eq!(event.status, -libc::ECONNRESET);
+}
+
+/// What is heard of a peer that dies before the connection is up.
+fn assert_clear(error: &CmError) {
+    assert!(matches!(error.code(), Code::Refused | Code::Reset), "{error}");
+}
+
+/// Serves one peer that is killed after it has connected, or before.
+fn serve(party: &Party, listener: &mut Endpoint<SoftDevice>, round: &Round, ends: &mut Ends) {
+    let addr = listener.local_addr().unwrap();
+    let killer = Killer::of(peer("id-connects", round.requests, addr), round.doom);
+    let mut heard = None;
+    loop {
+        // Before the look: what it has asked is there when it is dead.
+        let dead = killer.is_done();
+        let Ok(mut id) = listener.get_request(Some(LOOK)) else {
+            if dead { break } else { continue }
+        };
+        killer.note(Stage::Met);
+        let (_exposed, told) = party.expose();
+        heard = Some(match party.accept(&mut id, &told) {
+            Ok(()) => talk(party, id, &killer, round),
+            Err(error) => {
+                assert_clear(&error);
+                Instant::now()
+            }
+        });
+    }
+    let killed = killer.wait();
+    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+}
+
+#[test]
+fn a_killed_id_that_connected_is_outlived() {
+    let _alone = alone();
+    let party = Party::new();
+    let mut listener = party.listener();
+    let mut dice = Dice(7);
+    let mut serve = |round: &Round, ends: &mut Ends| serve(&party, &mut listener, round, ends);
+    for asleep in [false, true] {
+        let round = Round { doom: Doom::late(), asleep, requests: FOR_EVER };
+        serve(&round, &mut Ends::default());
+    }
+    let before = belongings();
+    let mut ends = Ends::default();
+    for number in 0..kills() {
+        serve(&Round::roll(number, &mut dice), &mut ends);
+    }
+    ends.check(kills() / 3);
+    assert_nothing_left(&before);
+}
+
+/// Connects to one peer that is killed after that, or before.
+fn visit(party: &Party, round: &Round, ends: &mut Ends) {
+    let mut child = peer("id-listens", round.requests, anywhere());
+    let said = child.stdout.take();
+    let killer = Killer::of(child, round.doom);
+    let Some(addr) = address_in(said) else {
+        killer.wait();
+        return;
+    };
+    killer.note(Stage::Met);
+    let (_exposed, told) = party.expose();
+    let heard = match party.connect(addr, &told) {
+        Ok(id) => talk(party, id, &killer, round),
+        Err(error) => {
+            assert_clear(&error);
+            Instant::now()
+        }
+    };
+    ends.note(killer.wait(), heard);
+}
+
+#[test]
+fn a_killed_id_that_listens_is_outlived() {
+    let _alone = alone();
+    let party = Party::new();
+    let mut dice = Dice(13);
+    for asleep in [false, true] {
+        let round = Round { doom: Doom::late(), asleep, requests: FOR_EVER };
+        visit(&party, &round, &mut Ends::default());
+    }
+    let before = belongings();
+    let mut ends = Ends::default();
+    for number in 0..kills() {
+        visit(&party, &Round::roll(number, &mut dice), &mut ends);
+    }
+    ends.check(kills() / 3);
+    assert_nothing_left(&before);
+}

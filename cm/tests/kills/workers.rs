@@ -1,0 +1,386 @@
+//! Workers: one of two that talk is killed, the one that dialed or the one that listens. One asks,
+//! the other answers, in place or later. The survivor turns, or sleeps on its completion channel,
+//! while another thread of it is the control plane.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::soft::SoftDevice;
+use doorbell_cm::{CmError, Dialer, Listener, run_sleeping};
+use doorbell_engine::error::Code;
+use doorbell_engine::provider::Provider;
+use doorbell_engine::worker::{
+    Config, DownReason, Handle, Handler, Intake, Message, Outbox, PeerId, SendError, SharedRecv,
+    Stats, Token, Verdict, Worker,
+};
+
+use crate::belongings::{assert_nothing_left, belongings};
+use crate::kill::{Doom, Ends, FOR_EVER, Killer, Stage, address_in, peer, say_address};
+use crate::{Dice, LOOK, SOON, alone, anywhere, kills, number_of, text};
+
+/// Windows for six peers: a promise that is not taken back when one dies is soon missed.
+const CONFIG: Config = Config {
+    peers: 8,
+    block_bytes: 256,
+    recv_blocks: 64,
+    send_blocks: 8,
+    refill: 8,
+    window: 10,
+    window_min: 9,
+    ..Config::DEFAULT
+};
+
+/// Bytes of a message at most: some go inline, others do not.
+const MESSAGE: usize = 250;
+/// Of so many messages one is kept, and answered when the next has come.
+const KEPT: u32 = 8;
+/// Turns that find nothing before a worker sleeps.
+const SPIN: u64 = 100;
+
+/// What other threads see of a conversation.
+#[derive(Default)]
+struct Seen {
+    /// Peers that have come, that have said something, that have gone; and when the last did.
+    up: AtomicU32,
+    heard: AtomicU32,
+    down: AtomicU32,
+    at: Mutex<Option<Instant>>,
+}
+
+/// Asks or answers.
+struct Side {
+    asks: bool,
+    /// Questions that each peer is asked.
+    questions: u32,
+    seen: Arc<Seen>,
+    peer: Option<PeerId>,
+    asked: u32,
+    came: u32,
+    kept: Option<(Token, usize)>,
+}
+
+impl Side {
+    fn new(asks: bool, questions: u32) -> Side {
+        let seen = Arc::default();
+        Side { asks, questions, seen, peer: None, asked: 0, came: 0, kept: None }
+    }
+
+    /// Asks as much as there is room for.
+    fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        let Some(peer) = self.peer.filter(|_| self.asks) else { return };
+        while self.asked < self.questions && out.send(peer, &text(self.asked, MESSAGE)).is_ok() {
+            self.asked += 1;
+        }
+    }
+
+    /// Answers, after what it has kept.
+    fn answer<P: Provider>(&mut self, message: &Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        if let Some((token, len)) = self.kept.take() {
+            // What came last is heard when its peer is known to be gone, and answered no more.
+            let replied = out.reply(token, len);
+            assert!(matches!(replied, Ok(()) | Err(SendError::NotConnected)), "{replied:?}");
+        }
+        if self.came.is_multiple_of(KEPT)
+            && let Some(token) = out.keep(message)
+        {
+            self.kept = Some((token, message.len()));
+            return Verdict::Keep;
+        }
+        Verdict::Reply { len: message.len() }
+    }
+}
+
+impl<P: Provider> Handler<P> for Side {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        assert_eq!(self.peer, Some(message.peer()));
+        assert_eq!(number_of(message.bytes(), MESSAGE), self.came);
+        self.came += 1;
+        self.seen.heard.store(self.seen.up.load(Ordering::Relaxed), Ordering::Relaxed);
+        if !self.asks {
+            return self.answer(&message, out);
+        }
+        self.ask(out);
+        Verdict::Done
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        assert_eq!(self.peer, None, "two at a time");
+        (self.peer, self.asked, self.came) = (Some(peer), 0, 0);
+        self.seen.up.fetch_add(1, Ordering::Relaxed);
+        self.ask(out);
+    }
+
+    fn on_peer_down(&mut self, peer: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        assert_eq!(self.peer.take(), Some(peer));
+        assert_ne!(why, DownReason::Closed);
+        // With the peer goes what was kept of it.
+        self.kept = None;
+        *self.seen.at.lock().unwrap() = Some(Instant::now());
+        // Release, as what is told above is read behind it.
+        self.seen.down.fetch_add(1, Ordering::Release);
+    }
+
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        self.ask(out);
+    }
+}
+
+type OneWorker = Worker<SoftDevice, Side>;
+
+fn worker(nic: &SoftDevice, side: Side) -> (OneWorker, Intake<SoftDevice>) {
+    let memory = |bytes| Mapping::huge(bytes).unwrap();
+    let shared = SharedRecv::new(nic, memory(CONFIG.recv_bytes()), &CONFIG).unwrap();
+    Worker::new(nic, &shared, memory(CONFIG.send_bytes()), side, &CONFIG).unwrap()
+}
+
+/// Who makes or takes connections.
+trait Control: Sized {
+    fn new(nic: &SoftDevice) -> Self;
+    fn step(&mut self, limit: Duration) -> Result<bool, CmError>;
+    fn connections(&self) -> usize;
+}
+
+impl Control for Listener<SoftDevice> {
+    fn new(nic: &SoftDevice) -> Self {
+        Listener::bind(nic, anywhere()).unwrap()
+    }
+    fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
+        Listener::step(self, limit)
+    }
+    fn connections(&self) -> usize {
+        Listener::connections(self)
+    }
+}
+
+impl Control for Dialer<SoftDevice> {
+    fn new(nic: &SoftDevice) -> Self {
+        Dialer::new(nic).unwrap()
+    }
+    fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
+        Dialer::step(self, limit)
+    }
+    fn connections(&self) -> usize {
+        Dialer::connections(self)
+    }
+}
+
+/// The part of one that dials the survivor, and asks.
+pub(crate) fn dials(addr: SocketAddr, questions: u32) {
+    let nic = SoftDevice::open().unwrap();
+    let (worker, intake) = worker(&nic, Side::new(true, questions));
+    let mut dialer = <Dialer<SoftDevice> as Control>::new(&nic);
+    dialer.dial(addr, &intake, SOON).unwrap();
+    go_on(worker, dialer);
+}
+
+/// The part of one that the survivor dials, and that answers.
+pub(crate) fn listens(_: SocketAddr) {
+    let nic = SoftDevice::open().unwrap();
+    let (worker, intake) = worker(&nic, Side::new(false, 0));
+    let mut listener = <Listener<SoftDevice> as Control>::new(&nic);
+    listener.feed(intake);
+    say_address(listener.local_addr().unwrap());
+    go_on(worker, listener);
+}
+
+/// Talks until it is killed.
+fn go_on(mut worker: OneWorker, mut control: impl Control) {
+    let end = Instant::now() + SOON;
+    while Instant::now() < end {
+        control.step(Duration::ZERO).unwrap();
+        for _ in 0..64 {
+            worker.turn();
+        }
+        assert_eq!(worker.handler().seen.down.load(Ordering::Relaxed), 0, "the survivor has gone");
+    }
+}
+
+/// How one peer is survived.
+struct Round {
+    doom: Doom,
+    /// The survivor sleeps.
+    asleep: bool,
+    /// So many questions are asked: then both rest.
+    questions: u32,
+}
+
+impl Round {
+    fn roll(number: u32, dice: &mut Dice) -> Round {
+        let questions = match number % 4 {
+            0 | 1 => FOR_EVER,
+            _ => KEPT + dice.below(20) as u32,
+        };
+        Round { doom: Doom::roll(dice), asleep: number % 2 == 1, questions }
+    }
+}
+
+/// Stops a worker when it is dropped.
+struct Stopping<'a>(&'a AtomicBool, Handle);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        // It wakes one that sleeps; there is room, as nothing else is submitted.
+        let _ = self.1.submit(0);
+    }
+}
+
+/// A worker that outlives its peers, and its control plane.
+struct Survivor<C> {
+    // First: what it has of its worker's is gone before that.
+    control: C,
+    worker: OneWorker,
+    intake: Intake<SoftDevice>,
+    seen: Arc<Seen>,
+    _nic: SoftDevice,
+}
+
+impl<C: Control + Send> Survivor<C> {
+    fn new(asks: bool) -> Survivor<C> {
+        let nic = SoftDevice::open().unwrap();
+        let side = Side::new(asks, 0);
+        let seen = side.seen.clone();
+        let (worker, intake) = worker(&nic, side);
+        Survivor { control: C::new(&nic), worker, intake, seen, _nic: nic }
+    }
+
+    /// Runs the worker as `round` says while `control` is called with the control plane.
+    fn run<T>(&mut self, round: &Round, control: impl FnOnce(&mut C, &Seen) -> T) -> T {
+        let (stop, handle) = (AtomicBool::new(false), self.worker.handle());
+        // Also if it fails: the worker's thread is waited for.
+        let stopping = Stopping(&stop, handle);
+        let worker = &mut self.worker;
+        worker.handler().questions = round.questions;
+        thread::scope(|scope| {
+            let stop = &stop;
+            let turning = scope.spawn(move || match round.asleep {
+                true => run_sleeping(worker, stop, SPIN, SOON),
+                false => worker.run(stop),
+            });
+            let done = control(&mut self.control, &self.seen);
+            drop(stopping);
+            turning.join().unwrap();
+            done
+        })
+    }
+
+    /// All that was lent for peers is home, of which there are none.
+    fn assert_home(&mut self) {
+        let end = Instant::now() + SOON;
+        // What it has in its mailbox is of peers that are gone.
+        self.worker.turn();
+        while self.worker.peers() > 0 || self.worker.in_flight() > 0 {
+            assert!(Instant::now() < end, "{} peers do not go", self.worker.peers());
+            self.worker.turn();
+        }
+        let Stats { received, refilled, strays, .. } = *self.worker.stats();
+        let (receives, sends) = self.worker.blocks_home();
+        // What came when its peer had gone is not counted as received.
+        let lent = received - refilled;
+        assert!((lent..=lent + strays).contains(&(receives as u64)), "{receives}, not {lent}");
+        assert_eq!((sends, self.worker.kept()), (CONFIG.send_blocks as usize, 0));
+    }
+}
+
+/// Looks after the connection to one peer until that is dead and nothing is left of it. When that
+/// was, if there was a connection, or `any` says so.
+fn tend<C: Control>(
+    control: &mut C,
+    seen: &Seen,
+    killer: &Killer,
+    mut any: bool,
+) -> Option<Instant> {
+    let gone = seen.down.load(Ordering::Acquire);
+    let mut end = None;
+    loop {
+        // Before the look: what it has asked is there when it is dead.
+        let dead = killer.is_done();
+        let event = control.step(LOOK).unwrap();
+        let connected = control.connections() > 0;
+        any |= connected;
+        if connected {
+            killer.note(Stage::Met);
+        }
+        if seen.heard.load(Ordering::Relaxed) > gone {
+            killer.note(Stage::Heard);
+        }
+        let down = seen.down.load(Ordering::Acquire);
+        let over = !event && !connected && seen.up.load(Ordering::Relaxed) == down;
+        if dead && over {
+            let at = seen.at.lock().unwrap().filter(|_| down > gone);
+            return any.then(|| at.unwrap_or_else(Instant::now));
+        }
+        if dead {
+            let end = *end.get_or_insert_with(|| Instant::now() + SOON);
+            assert!(Instant::now() < end, "the end of a peer is not noticed");
+        }
+    }
+}
+
+/// Serves one peer that is killed after it has dialed, or before.
+fn serve(survivor: &mut Survivor<Listener<SoftDevice>>, round: &Round, ends: &mut Ends) {
+    let addr = survivor.control.local_addr().unwrap();
+    let killer = Killer::of(peer("worker-dials", round.questions, addr), round.doom);
+    let heard = survivor.run(round, |listener, seen| tend(listener, seen, &killer, false));
+    let killed = killer.wait();
+    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+    survivor.assert_home();
+}
+
+#[test]
+fn a_killed_worker_that_dialed_is_outlived() {
+    let _alone = alone();
+    let mut survivor = Survivor::<Listener<SoftDevice>>::new(false);
+    survivor.control.feed(survivor.intake.clone());
+    outlive(Dice(17), |round, ends| serve(&mut survivor, round, ends));
+}
+
+/// Dials one peer that is killed after that, or before.
+fn visit(survivor: &mut Survivor<Dialer<SoftDevice>>, round: &Round, ends: &mut Ends) {
+    let mut child = peer("worker-listens", 0, anywhere());
+    let said = child.stdout.take();
+    let killer = Killer::of(child, round.doom);
+    let Some(addr) = address_in(said) else {
+        killer.wait();
+        return;
+    };
+    killer.note(Stage::Met);
+    let intake = survivor.intake.clone();
+    let heard = survivor.run(round, |dialer, seen| {
+        let failed = dialer.dial(addr, &intake, SOON).err().map(|error| {
+            assert!(matches!(error.code(), Code::Refused | Code::Reset), "{error}");
+            Instant::now()
+        });
+        let home = tend(dialer, seen, &killer, true);
+        failed.or(home)
+    });
+    let killed = killer.wait();
+    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+    survivor.assert_home();
+}
+
+#[test]
+fn a_killed_worker_that_listens_is_outlived() {
+    let _alone = alone();
+    let mut survivor = Survivor::<Dialer<SoftDevice>>::new(true);
+    outlive(Dice(19), |round, ends| visit(&mut survivor, round, ends));
+}
+
+/// Kills as often as is asked for, and looks at what is left.
+fn outlive(mut dice: Dice, mut one: impl FnMut(&Round, &mut Ends)) {
+    for asleep in [false, true] {
+        let round = Round { doom: Doom::late(), asleep, questions: FOR_EVER };
+        one(&round, &mut Ends::default());
+    }
+    let before = belongings();
+    let mut ends = Ends::default();
+    for number in 0..kills() {
+        one(&Round::roll(number, &mut dice), &mut ends);
+    }
+    ends.check(kills() / 3);
+    assert_nothing_left(&before);
+}
