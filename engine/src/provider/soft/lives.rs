@@ -75,7 +75,10 @@ impl Inside {
         }
         (qp.paused, qp.draining) = (false, false);
         if qp.kind == QpType::Ud {
-            self.send_kept_datagrams(qp);
+            // In ERR what was posted is flushed, and what was posted then was never kept.
+            if qp.state == State::Loose {
+                self.send_kept_datagrams(qp);
+            }
         } else if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.pause(false);
             let waits = qp.sent != qp.posted && !qp.held && !qp.in_backlog;

@@ -186,6 +186,31 @@ fn ud_a_key_with_the_top_bit_is_the_senders_own() {
     assert_eq!(settle(&mut one, &mut two).1.len(), 1);
 }
 
+/// SM-1, SM-2: what is posted in SQD waits, and is flushed once if ERR comes first; nothing of it
+/// is sent when the pause ends.
+#[test]
+fn ud_what_waits_in_sqd_is_flushed_in_err() {
+    let (mut one, mut two) = pair_of_ud();
+    let ah = one.way_to(&two);
+    (0..3).for_each(|n| two.recv(n, 0, 100));
+    one.qp.pause(false);
+    let send = |one: &mut End, n| {
+        let op = SendOp::SendTo(to(&ah, &two));
+        one.post(n, op, one.sge(0, 8), SIGNALED).unwrap();
+    };
+    send(&mut one, 1);
+    assert!(one.poll().is_empty());
+    one.qp.fail();
+    send(&mut one, 2);
+    one.qp.resume();
+    let mut ends = statuses(&one.poll());
+    ends.extend(statuses(&one.poll()));
+    assert_eq!(ends, [(1, Status::Flushed), (2, Status::Flushed)]);
+    send(&mut one, 3);
+    assert_eq!(statuses(&one.poll()), [(3, Status::Flushed)]);
+    assert!(two.poll().is_empty() && one.poll().is_empty());
+}
+
 /// Too long for one packet, or a wrong key: SQE, and the way out of it. What came in is not
 /// touched.
 #[test]
