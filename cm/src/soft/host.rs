@@ -148,6 +148,16 @@ fn open(process: i32, name: FileName, write: bool) -> Option<File> {
     (seals >= 0 && seals & libc::F_SEAL_SHRINK != 0).then_some(file)
 }
 
+/// True for memory of reserved huge pages: a hole punched there could end this process when no huge
+/// page is left to fill it.
+fn may_lose_pages(file: &File) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs writes one statfs through the pointer, which points to room for one.
+    let answer = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: it has, if it says so.
+    answer != 0 || unsafe { found.assume_init() }.f_type == libc::HUGETLBFS_MAGIC
+}
+
 /// Maps a peer's region. Not one of huge pages: a hole punched there could end this process when no
 /// huge page is left to fill it. Not one with pages missing: filling them would cost this process.
 pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
@@ -225,7 +235,7 @@ impl Drop for Window {
 pub(super) fn reach(process: i32, directory: FileName) -> Option<Reach> {
     let file = open(process, directory, false)?;
     let size = stat(file.as_raw_fd())?.st_size;
-    if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 {
+    if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 || may_lose_pages(&file) {
         return None;
     }
     let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
@@ -291,6 +301,21 @@ mod tests {
         let memory = sparse.lock(false).prefault(false).map().unwrap();
         let name = name_of(memory.fd().unwrap()).unwrap();
         assert!(attach(me(), name, 1 << 20).is_none());
+    }
+
+    /// A memfd of huge pages needs none before it is mapped.
+    #[test]
+    fn memory_that_may_lose_its_pages_is_known() {
+        let create = |flags| {
+            // SAFETY: the name is a C string with static lifetime.
+            let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC | flags) };
+            sys::own(fd).map(File::from)
+        };
+        assert!(!may_lose_pages(&create(0).unwrap()));
+        // Not every kernel has huge pages.
+        if let Ok(huge) = create(libc::MFD_HUGETLB) {
+            assert!(may_lose_pages(&huge));
+        }
     }
 
     #[test]
