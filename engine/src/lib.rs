@@ -19,9 +19,13 @@ extern crate std;
 pub mod error;
 pub mod event;
 pub mod large;
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 pub mod provider;
 mod room;
 pub mod rpc;
+mod sync;
 pub mod wc;
 pub mod worker;
 pub mod wr;

@@ -108,7 +108,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "models",
-        shows: "the link's memory in every order that the rules of memory allow",
+        shows: "shared memory in every order its rules allow; no fence is idle",
         work: Work::Tests(&[
             "test",
             "--config",

@@ -1,13 +1,11 @@
 //! What other threads have of a worker: they give it work, wake it, and look at its counters.
 
-use core::sync::atomic::{AtomicBool, Ordering, fence};
-
-use crossbeam::queue::ArrayQueue;
 use spin::Once;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
 use super::stats::{Shown, Stats};
+use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
 /// Wakes a thread that rests.
 pub type Waker = Box<dyn Fn() + Send + Sync>;

@@ -1,8 +1,5 @@
 //! Where control plane and data plane meet: one mailbox per worker, and nowhere else.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
-use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
@@ -12,6 +9,7 @@ use super::handle::Desk;
 use super::shared::SharedRecv;
 use crate::error::SetupError;
 use crate::provider::{Provider, QpCaps};
+use crate::sync::{ArrayQueue, AtomicBool, Ordering};
 
 /// The first bytes of a peer's private data, once it has come.
 pub(super) type Heard = Option<[u8; HELLO_BYTES]>;
@@ -74,7 +72,7 @@ impl<P: Provider> Mailbox<P> {
         self.queue.pop()
     }
 
-    fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
+    pub(super) fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
         self.queue.push(mail)?;
         self.flag.store(true, Ordering::Release);
         self.desk.wake();
@@ -86,6 +84,18 @@ impl<P: Provider> Mailbox<P> {
         let fits = self.closing.push(qp_num).is_ok();
         self.closing_flag.store(true, Ordering::Release);
         fits
+    }
+
+    /// A queue pair whose connection the worker wants ended, if there is one.
+    pub(super) fn next_closing(&self) -> Option<u32> {
+        if !self.closing_flag.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Some(qp_num) = self.closing.pop() {
+            return Some(qp_num);
+        }
+        self.closing_flag.swap(false, Ordering::AcqRel);
+        self.closing.pop()
     }
 }
 
@@ -227,13 +237,6 @@ impl<P: Provider> Intake<P> {
 
     /// A queue pair whose connection the worker wants ended, if there is one.
     pub fn next_closing(&self) -> Option<u32> {
-        if !self.mailbox.closing_flag.load(Ordering::Acquire) {
-            return None;
-        }
-        if let Some(qp_num) = self.mailbox.closing.pop() {
-            return Some(qp_num);
-        }
-        self.mailbox.closing_flag.swap(false, Ordering::AcqRel);
-        self.mailbox.closing.pop()
+        self.mailbox.next_closing()
     }
 }

@@ -17,6 +17,9 @@ mod handler;
 mod hold;
 mod kept;
 mod mailbox;
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 mod number;
 mod outbox;
 mod peers;
@@ -43,6 +46,9 @@ pub use self::handle::{Handle, Waker};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) use self::models::MODELS;
 pub use self::outbox::{ListError, Outbox, SendError};
 pub use self::request::{PIECES_MAX, Piece, RegionId, Request};
 pub use self::shared::SharedRecv;

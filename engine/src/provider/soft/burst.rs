@@ -3,6 +3,7 @@
 
 use super::copy;
 use super::layout::{Data, Header, RECORD_MAX};
+use super::sync::reads;
 
 /// Reads whole records from the ring, one after the other.
 pub(super) struct Burst {
@@ -33,6 +34,7 @@ impl Burst {
         if published == 0 {
             return None;
         }
+        reads(self.data.at(self.at), 8);
         // SAFETY: what was published lies in the data, in whole words.
         let header = Header(unsafe { self.data.at(self.at).cast::<u64>().read_volatile() });
         let record = header.record();
@@ -82,6 +84,7 @@ impl Burst {
         if header.immediate_bytes() == 0 {
             return 0;
         }
+        reads(self.data.at(self.at), 16);
         // SAFETY: `next` checked that a record with an immediate word has room for it.
         unsafe { self.data.at(self.at).cast::<u64>().add(1).read_volatile() as u32 }
     }
@@ -110,6 +113,7 @@ impl Plain {
         if self.left == 0 {
             return None;
         }
+        reads(self.next, 8);
         // SAFETY: as in `Burst::next`.
         let header = unsafe { self.next.cast::<u64>().read_volatile() };
         // If anything but the length, the lowest bits, were different this would be larger.

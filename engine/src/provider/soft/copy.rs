@@ -3,7 +3,7 @@
 
 use core::ptr::{self, NonNull};
 
-use super::sync::{AtomicU64, Ordering, word};
+use super::sync::{AtomicU64, Ordering, reads, word};
 #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 use super::wide;
 
@@ -213,6 +213,7 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
 /// As for [`exact`], of bytes that are only looked at when they are copied.
 #[inline(always)]
 pub(super) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
+    reads(from, length);
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.

@@ -7,7 +7,6 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use spin::Mutex;
 use std_alloc::boxed::Box;
@@ -27,6 +26,7 @@ use super::qp::{CLOSED, QpContext, State};
 use super::recvq::{RecvQueue, Stash, Used};
 use super::rounds::Rounds;
 use super::sleep::Sleeper;
+use super::sync::{AtomicBool, Ordering};
 use super::xrc::{NewXrcQueue, XrcQueues};
 use crate::provider::{Access, QpType, Sharing};
 use crate::room::{Grow, Room};
@@ -359,6 +359,11 @@ impl Domain {
         inside.stir_all();
     }
 }
+
+#[cfg(test)]
+#[cfg(loom)]
+#[path = "domain_models.rs"]
+pub(super) mod models;
 
 impl Drop for Domain {
     fn drop(&mut self) {

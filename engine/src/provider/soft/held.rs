@@ -8,6 +8,7 @@ use super::link::{Link, LinkPlace};
 use super::qp::{Lane, QpContext, Sent, SqEntry, State};
 use super::requester::{calm, has_slot, plain, write};
 use super::ring::CLAIM_MIN;
+use super::sync::wrote;
 use crate::wr::{SendWr, Sge};
 
 /// Bytes of a record without a payload.
@@ -196,6 +197,7 @@ unsafe fn put(
     end: u64,
 ) {
     let at = link.tx.place(link.tx.at);
+    wrote(at, (end - link.tx.at) as usize);
     // SAFETY: there is space for header and payload, padded to words; the receiver does not read
     // there before it is published.
     unsafe {

@@ -21,7 +21,6 @@
 #![expect(unsafe_code, reason = "words of memory that other processes also have")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use doorbell_alloc::Mapping;
 use spin::Mutex;
@@ -32,6 +31,7 @@ use super::copy;
 use super::layout::LINE;
 use super::memory::FileName;
 use super::qp::Pieces;
+use super::sync::{AtomicU64, Ordering, half_barrier, word, wrote};
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
 
@@ -92,12 +92,22 @@ impl Slots {
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: every caller's offset is a multiple of 8 inside the inbox; whoever made this
         // value keeps its memory, and these words are only ever used as atomics.
-        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+        unsafe { word(self.base.add(offset)) }
     }
 
     /// The owner's queue pair number; 0 when it is gone.
     fn owner(&self) -> &AtomicU64 {
         self.word(0)
+    }
+
+    /// Says whose it is. Release: who sees it sees the bell, too.
+    fn say_whose(&self, num: u32, bell: Option<FileName>) {
+        if let Some(name) = bell {
+            let [fd, inode] = self.bell();
+            fd.store(u64::from(name.fd) + 1, Ordering::Relaxed);
+            inode.store(name.inode, Ordering::Relaxed);
+        }
+        self.owner().store(num.into(), Ordering::Release);
     }
 
     /// Not 0 while the owner sleeps.
@@ -160,12 +170,7 @@ impl Inbox {
     /// its owner.
     pub(super) fn new(memory: Mapping, num: u32, bell: Option<FileName>) -> Option<Inbox> {
         let slots = Slots::over(&memory)?;
-        if let Some(name) = bell {
-            let [fd, inode] = slots.bell();
-            fd.store(u64::from(name.fd) + 1, Ordering::Relaxed);
-            inode.store(name.inode, Ordering::Relaxed);
-        }
-        slots.owner().store(num.into(), Ordering::Release);
+        slots.say_whose(num, bell);
         Some(Inbox { slots, at: 0, since_ns: None, memory: Arc::new(memory) })
     }
 
@@ -346,7 +351,7 @@ impl Outlet {
             }
         }
         // As in `Alarm::check`: published first, then looked.
-        compiler_fence(Ordering::SeqCst);
+        half_barrier();
         if self.slots.asleep().load(Ordering::Relaxed) != 0 {
             self.wake();
         }
@@ -371,8 +376,10 @@ impl Outlet {
         for (n, word) in words.into_iter().enumerate() {
             self.slots.slot(ticket, n + 1).store(word, Ordering::Relaxed);
         }
+        let to = self.slots.payload(ticket);
+        wrote(to, stamp.length as usize);
         // SAFETY: the caller vouches for the pieces; the slot is ours and has DATAGRAM_MAX bytes.
-        unsafe { gather(self.slots.payload(ticket), pieces, 0, stamp.length) };
+        unsafe { gather(to, pieces, 0, stamp.length) };
     }
 
     /// The first to find the owner asleep rings.
@@ -446,5 +453,10 @@ impl Outlet {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+#[path = "inbox_models.rs"]
+pub(super) mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 #[path = "inbox_tests.rs"]
 mod tests;

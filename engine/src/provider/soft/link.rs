@@ -67,7 +67,7 @@ impl LinkShared {
         Ok((maker, LinkShared::over(memory, Side::Taker)?))
     }
 
-    fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
+    pub(super) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
         if memory.len() < LINK_BYTES || !memory.as_ptr().addr().is_multiple_of(128) {
             return Err(SetupError::new(
                 Code::Invalid,

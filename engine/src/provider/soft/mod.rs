@@ -54,7 +54,6 @@ pub(crate) mod scribbler;
 pub mod sim;
 mod sleep;
 mod srq;
-mod sync;
 mod target;
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -74,10 +73,19 @@ use std_alloc::sync::Arc;
 
 pub use self::breaker::Breaker;
 pub use self::cq_ex::SoftPollerEx;
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) use self::domain::models::MODELS as DOMAIN_MODELS;
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) use self::inbox::models::MODELS as INBOX_MODELS;
 pub use self::inbox::{INBOX_BYTES, OpenBell};
 pub use self::layout::{LINK_BYTES, Side};
 pub use self::link::LinkShared;
 pub use self::memory::{DIRECTORY_BYTES, FileName};
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) use self::models::SMALL_MODELS;
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::pd::SoftTd;
 pub use self::poller::{SoftCq, SoftPoller};
@@ -103,6 +111,7 @@ use crate::provider::{
     Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, PortAttr, Provider, Qp,
     QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
 };
+use crate::sync;
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 

@@ -1,13 +1,11 @@
-//! Models of what two threads do to a link's memory, in every order that the rules of memory allow:
-//! `RUSTFLAGS="--cfg loom" cargo test -p doorbell-engine --release models`.
+//! Models of what two threads do to a link's memory: see [`crate::models`].
 #![expect(unsafe_code, reason = "memory of the ring")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::vec;
-use std::vec::Vec;
 
+use doorbell_alloc::{Ask, MapRequest, Mapping};
 use loom::thread;
 
 use super::alarm::Alarm;
@@ -16,27 +14,43 @@ use super::layout::{
     FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
     split,
 };
+use super::link::LinkShared;
 use super::reader::Rx;
-use super::ring::Tx;
-use super::sync::{AtomicU32, Ordering, fence, forget_words};
+use super::ring::{Refusal, Tx};
+use super::sleep::before_last_look;
+use super::sync::{Ordering, reads, wrote};
+use crate::models::{Model, check as model};
+use crate::wc::Status;
 
-#[repr(align(128))]
-#[derive(Clone)]
-struct Line {
-    _bytes: [u8; 128],
+/// Those that are run with each order weakened.
+pub(crate) const SMALL_MODELS: &[Model] = &[
+    ("a sleeper", || sleep(Place::Bell)),
+    ("the next lap, the line says so", || reuse(Answer::Line)),
+    ("the next lap, the bell says so", || reuse(Answer::In(Place::Bell))),
+    ("the next lap, the ring says so", || reuse(Answer::In(Place::Ring))),
+    ("refusals", refusals),
+    ("two in the ring", || exchange([Place::Ring; 2], false)),
+    ("two in the bell", || exchange([Place::Bell; 2], false)),
+    ("two in all lines of the bell", || exchange([Place::LongBell; 2], false)),
+    ("a question and an answer", || converse(&[SPEAK, None], &[None, SPEAK])),
+    ("two questions", || converse(&[SPEAK, None], &[SPEAK, None])),
+];
+
+const SPEAK: Option<Place> = Some(Place::Bell);
+
+std::thread_local! {
+    /// Of a link: a run leaves nothing in it but what was written to the ring.
+    static MEMORY: Arc<Mapping> =
+        Arc::new(MapRequest::new(LINK_BYTES).pages(Ask::Plain).map().expect("memory"));
 }
 
-/// The memory of a link; the bytes of its ring are written and read under the rule that is
-/// modelled.
-struct Shared(Vec<Line>);
-
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
+/// The memory of a link, as both sides have it.
+struct Shared([LinkShared; 2]);
 
 impl Shared {
     fn new() -> Arc<Shared> {
-        forget_words();
-        let shared = Shared(vec![Line { _bytes: [0; 128] }; LINK_BYTES / 128 + 1]);
+        let end = |side| LinkShared::over(MEMORY.with(Arc::clone), side).expect("enough");
+        let shared = Shared([Side::Maker, Side::Taker].map(end));
         // All words are there before there are threads.
         let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
         (0..32).for_each(|n| out.bell(n).store(0, Ordering::Relaxed));
@@ -51,7 +65,7 @@ impl Shared {
     }
 
     fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.0.as_ptr().cast_mut().cast()).expect("it has an address")
+        NonNull::new(self.0[0].memory().as_ptr()).expect("it has an address")
     }
 
     fn header(&self) -> LinkHeader {
@@ -73,13 +87,6 @@ struct End {
     side: Side,
     said: u64,
     heard: u64,
-}
-
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // More switches than that show nothing new in reasonable time.
-    builder.preemption_bound = Some(3);
-    builder.check(f);
 }
 
 fn header(length: u32) -> Header {
@@ -166,8 +173,8 @@ impl End {
     }
 }
 
-/// Fills the first segment, all of which the reader takes, up to where one record more fits.
-fn fill_segment(tx: &mut Tx, rx: &mut Rx) {
+/// Fills the first segment up to where one record more fits.
+fn fill_segment(tx: &mut Tx) {
     let large = header(FRAGMENT);
     while tx.fits(large.record() + 2 * header(16).record()) {
         tx.begin(large, 0);
@@ -178,12 +185,17 @@ fn fill_segment(tx: &mut Tx, rx: &mut Rx) {
     tx.begin(rest, 0);
     tx.end(rest);
     tx.publish(0);
+}
+
+/// Reads all that is published.
+fn drain(rx: &mut Rx) {
+    let mut to = [0; FRAGMENT as usize];
     assert!(rx.look() && rx.advance());
     while !rx.caught_up() {
         let header = rx.header().expect("a header that a sender wrote");
+        unsafe { rx.fetch(header, to.as_mut_ptr()) };
         rx.consume(header);
     }
-    rx.tell(rx.at);
 }
 
 fn exchange(places: [Place; 2], jumps: bool) {
@@ -191,7 +203,9 @@ fn exchange(places: [Place; 2], jumps: bool) {
         let shared = Shared::new();
         let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
         if jumps {
-            fill_segment(&mut from.tx, &mut to.rx);
+            fill_segment(&mut from.tx);
+            drain(&mut to.rx);
+            to.rx.tell(to.rx.at);
         }
         let writer = thread::spawn(move || {
             for place in places {
@@ -286,25 +300,122 @@ fn models_two_writers_of_all_lines() {
     converse(&[Some(Place::Bell), None], &[None, Some(Place::LongBell)]);
 }
 
-/// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.
-#[test]
-fn models_no_wake_up_is_lost() {
-    model(|| {
+/// What says that space is given back.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// The receiver's own line.
+    Line,
+    /// The acknowledgement that comes with a message.
+    In(Place),
+}
+
+/// The sender writes where the receiver has read, in its next lap.
+fn reuse(answer: Answer) {
+    model(move || {
         let shared = Shared::new();
         let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
-        let theirs = shared.clone();
-        let publisher = thread::spawn(move || {
-            from.say(Place::Bell);
-            // Its alarm has taken the word away if it found the sleeper asleep.
-            theirs.header().asleep(Side::Taker).load(Ordering::Relaxed)
+        fill_segment(&mut from.tx);
+        let last = header(16);
+        from.tx.begin(last, 0);
+        from.tx.end(last);
+        from.tx.publish(0);
+        let reader = thread::spawn(move || {
+            drain(&mut to.rx);
+            match answer {
+                Answer::Line => to.rx.tell(to.rx.at),
+                Answer::In(place) => to.say(place),
+            }
+            to
         });
-        let header = shared.header();
-        let asleep: &AtomicU32 = header.asleep(Side::Taker);
-        asleep.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let told = match answer {
+            Answer::Line => from.tx.read_taken().is_some(),
+            Answer::In(_) => {
+                let told = from.rx.look();
+                from.tx.note_freed(from.rx.heard());
+                told
+            }
+        };
+        if told {
+            let full = from.tx.at;
+            assert!(!from.tx.fits(last.record()) && from.tx.find(last.record(), true));
+            assert_eq!(from.tx.at, full + u64::from(JUMP_BYTES), "in the next lap");
+            from.say(Place::Ring);
+        }
+        let mut to = reader.join().expect("the reader");
         to.hear();
-        let left = publisher.join().expect("the publisher");
-        let rung = asleep.load(Ordering::Relaxed) == 0;
-        assert!(to.heard == 1 || rung, "asleep for good; the publisher saw {left}");
+        assert_eq!(to.heard, from.said, "each record once");
+        drop(shared);
     });
+}
+
+/// Space is given back before it is written to again, whatever says so.
+#[test]
+fn models_space_is_used_again() {
+    reuse(Answer::Line);
+    reuse(Answer::In(Place::Bell));
+    reuse(Answer::In(Place::LongBell));
+    reuse(Answer::In(Place::Ring));
+}
+
+/// A receiver refuses a record, and another when the sender has dealt with that.
+fn refusals() {
+    model(|| {
+        let shared = Shared::new();
+        let (mut from, to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let status = [Status::RetryExceeded, Status::RnrRetryExceeded];
+        let refusal = move |n: u32| Refusal {
+            at: u64::from(n) * 8,
+            qp: n + 4,
+            status: status[n as usize % 2],
+        };
+        // In the place of the line's second word, which is not written again while it may be read.
+        const PLACE: *const u8 = ptr::without_provenance(8);
+        let refuser = thread::spawn(move || {
+            wrote(PLACE, 8);
+            to.rx.write_refusal(1, refusal(1));
+            if to.tx.settled_refusal() == 1 {
+                wrote(PLACE, 8);
+                to.rx.write_refusal(2, refusal(2));
+            }
+        });
+        for _ in 0..2 {
+            if let Some(got) = from.tx.read_refusal(0) {
+                let number = from.tx.refusal_seen();
+                let want = refusal(number);
+                assert!((got.at, got.qp, got.status) == (want.at, want.qp, want.status));
+                reads(PLACE, 8);
+                from.rx.settle_refusal(number);
+            }
+        }
+        refuser.join().expect("the refuser");
+        drop(shared);
+    });
+}
+
+/// A refusal is read whole, and not written over before it was.
+#[test]
+fn models_refusals_are_whole() {
+    refusals();
+}
+
+/// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.
+fn sleep(place: Place) {
+    model(move || {
+        let shared = Shared::new();
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let publisher = thread::spawn(move || from.say(place));
+        shared.0[1].set_asleep(true);
+        before_last_look(|| ());
+        to.hear();
+        publisher.join().expect("the publisher");
+        // Its alarm has taken the word away if it found the sleeper asleep.
+        let rung = shared.header().asleep(Side::Taker).load(Ordering::Relaxed) == 0;
+        assert!(to.heard == 1 || rung, "asleep for good");
+    });
+}
+
+/// See [`sleep`].
+#[test]
+fn models_no_wake_up_is_lost() {
+    [Place::Bell, Place::LongBell, Place::Ring].into_iter().for_each(sleep);
 }

@@ -9,7 +9,7 @@ use super::layout::{
     AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, lines_behind,
 };
 use super::ring::{Refusal, fetch_line, tail_word};
-use super::sync::{Ordering, fence};
+use super::sync::{Ordering, fence, reads};
 
 /// Bytes read after which the sender is told at the latest.
 const TELL_EVERY: u64 = SEGMENT as u64 / 4;
@@ -342,6 +342,7 @@ impl Rx {
     /// # Safety
     /// [`Rx::header`] has just given this header.
     unsafe fn payload(&self, header: Header) -> *mut u8 {
+        reads(self.data.at(self.at), header.record() as usize);
         // SAFETY: header and immediate word lie inside the record.
         unsafe { self.data.at(self.at).add(8 + header.immediate_bytes() as usize) }
     }

@@ -15,7 +15,7 @@ use super::layout::{
     BELL_FIRST, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
     SEGMENT,
 };
-use super::sync::{Ordering, fence};
+use super::sync::{Ordering, fence, wrote};
 use crate::wc::Status;
 
 /// The sending end.
@@ -112,9 +112,11 @@ impl Tx {
 
     /// Begins the next lap. Like a record, the jump is not visible before it is published.
     fn jump(&mut self) {
+        let at = self.data.at(self.at);
+        wrote(at, JUMP_BYTES as usize);
         // SAFETY: a lap's limit leaves space for it in the area, which nobody has read: the lap
         // only grows. Positions are multiples of 8.
-        unsafe { self.data.at(self.at).cast::<u64>().write(Header::JUMP.0) };
+        unsafe { at.cast::<u64>().write(Header::JUMP.0) };
         self.at += u64::from(JUMP_BYTES);
         self.lap.jump(self.at);
         self.data = self.way.lap(self.at);
@@ -285,6 +287,7 @@ impl Tx {
         let (ring, length) = (self.data.at(self.at).cast::<u64>(), header.length() as usize);
         let end = self.at + u64::from(record);
         self.at = end;
+        wrote(ring.cast(), record as usize);
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
         // does not read there before the tail says so; the caller vouches for the payload.
         unsafe {
@@ -479,6 +482,7 @@ impl Writer {
     #[inline(always)]
     pub(super) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
         let at = self.data.at(self.at);
+        wrote(at, header.record() as usize);
         // SAFETY: the caller has checked that the record lies below the limit: inside the data, and
         // given back. It is 8-byte aligned (positions are multiples of 8); the receiver does not
         // read here before publication.

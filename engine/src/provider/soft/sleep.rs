@@ -4,10 +4,9 @@
 //! that a domain lacks, through its [`Sleeper`]. Datagrams ring through the inbox they go to.
 #![expect(unsafe_code, reason = "queue pairs are boxes of the domain")]
 
-use core::sync::atomic::{AtomicBool, Ordering, fence};
-
 use super::cq::{Arm, Queued};
 use super::domain::{Inside, qp_in};
+use super::sync::{AtomicBool, Ordering, fence};
 use crate::provider::wake::Bell;
 
 /// What wakes a domain of this process.
@@ -43,6 +42,13 @@ impl Sleeper {
     }
 }
 
+/// Between saying that this domain sleeps and looking once more. The barrier is the half that
+/// those who ring leave out: see [`super::alarm`].
+pub(super) fn before_last_look(barrier: fn()) {
+    fence(Ordering::SeqCst);
+    barrier();
+}
+
 impl Inside {
     /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
     /// poll after this; what they do later wakes.
@@ -55,8 +61,7 @@ impl Inside {
             link.quiet = 0;
         }
         self.set_inboxes_asleep(true);
-        fence(Ordering::SeqCst);
-        (self.nic.host.barrier)();
+        before_last_look(self.nic.host.barrier);
     }
 
     /// Nobody needs to ring any more.

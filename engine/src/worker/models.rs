@@ -1,0 +1,119 @@
+//! Models of what other threads leave for a worker, and of its rest.
+
+use core::cell::Cell;
+use std::boxed::Box;
+
+use loom::thread;
+use std_alloc::sync::Arc;
+
+use super::handle::{Desk, Handle};
+use super::mailbox::{Mail, Mailbox};
+use crate::models::{Model, check};
+use crate::provider::soft::Soft;
+
+pub(crate) const MODELS: &[Model] = &[
+    ("work for a worker that goes to rest", work_wakes),
+    ("letters for a worker that goes to rest", letters_wake),
+    ("pieces of work", work_is_taken),
+    ("letters", letters_are_taken),
+    ("connections to be ended", closings_are_taken),
+];
+
+std::thread_local! {
+    /// How often the worker was woken. All threads of a model run on one.
+    static WAKES: Cell<u32> = const { Cell::new(0) };
+}
+
+fn sleeper(desk: &Desk) {
+    WAKES.set(0);
+    desk.set_waker(Box::new(|| WAKES.set(WAKES.get() + 1)));
+}
+
+fn work_wakes() {
+    check(|| {
+        let desk = Arc::new(Desk::new(2));
+        sleeper(&desk);
+        let handle = Handle(desk.clone());
+        let other = thread::spawn(move || assert!(handle.submit(1)));
+        // As in `Worker::rest_armed`.
+        desk.begin_rest();
+        let rests = !desk.has_work();
+        other.join().expect("the submitter");
+        assert!(!rests || WAKES.get() > 0, "rests for good");
+    });
+}
+
+fn letters_wake() {
+    check(|| {
+        let mailbox = Arc::new(Mailbox::<Soft>::new(2, 2));
+        sleeper(&mailbox.desk);
+        let theirs = mailbox.clone();
+        let other = thread::spawn(move || assert!(theirs.put(Mail::Gone(1)).is_ok()));
+        mailbox.desk.begin_rest();
+        let rests = !mailbox.has_mail();
+        other.join().expect("the control plane");
+        assert!(!rests || WAKES.get() > 0, "rests for good");
+    });
+}
+
+/// One thread leaves two things, another looks twice, and again when both are left.
+fn taken(leave: fn(&Mailbox<Soft>), mut look: impl FnMut(&Mailbox<Soft>) -> u32) {
+    let mailbox = Arc::new(Mailbox::<Soft>::new(2, 2));
+    let theirs = mailbox.clone();
+    let other = thread::spawn(move || {
+        leave(&theirs);
+        leave(&theirs);
+    });
+    let first = look(&mailbox) + look(&mailbox);
+    other.join().expect("the other thread");
+    assert_eq!(first + look(&mailbox), 2, "something is left, and nobody knows");
+}
+
+fn work_is_taken() {
+    check(|| {
+        let leave = |mailbox: &Mailbox<Soft>| assert!(Handle(mailbox.desk.clone()).submit(1));
+        taken(leave, |mailbox| {
+            let mut taken = 0;
+            if mailbox.desk.has_work() {
+                // As `Worker::do_work` and `Worker::admit`.
+                while mailbox.desk.take().is_some() {
+                    taken += 1;
+                }
+            }
+            taken
+        });
+    });
+}
+
+fn letters_are_taken() {
+    check(|| {
+        let leave = |mailbox: &Mailbox<Soft>| assert!(mailbox.put(Mail::Gone(1)).is_ok());
+        taken(leave, |mailbox| {
+            let mut taken = 0;
+            if mailbox.has_mail() {
+                while mailbox.take().is_some() {
+                    taken += 1;
+                }
+            }
+            taken
+        });
+    });
+}
+
+fn closings_are_taken() {
+    check(|| {
+        let leave = |mailbox: &Mailbox<Soft>| assert!(mailbox.close(1));
+        taken(leave, |mailbox| {
+            let mut taken = 0;
+            while mailbox.next_closing().is_some() {
+                taken += 1;
+            }
+            taken
+        });
+    });
+}
+
+#[test]
+fn models_nothing_left_for_a_worker_is_forgotten() {
+    MODELS.iter().for_each(|(_, model)| model());
+}
