@@ -12,7 +12,7 @@ use crate::provider::wake::Bell;
 
 pub(crate) const MODELS: &[Model] = &[
     ("a command for a domain that falls asleep", for_a_sleeper),
-    ("two commands", one_after_the_other),
+    ("three commands", one_after_the_other),
 ];
 
 std::thread_local! {
@@ -67,6 +67,7 @@ fn one_after_the_other() {
     let nic = nic();
     check(move || {
         let domain = domain(&nic);
+        domain.command(COMMAND);
         let theirs = domain.clone();
         let control = thread::spawn(move || {
             theirs.command(COMMAND);
