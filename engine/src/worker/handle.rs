@@ -44,7 +44,12 @@ impl Desk {
         }
         // Lowered before the last look: work that comes after it raises the flag again.
         self.has_work.swap(false, Ordering::AcqRel);
-        self.work.pop()
+        let last = self.work.pop();
+        if last.is_some() {
+            // It came since, and may not be the only one; who takes may stop here.
+            self.has_work.store(true, Ordering::Relaxed);
+        }
+        last
     }
 
     /// Something was left for the worker: it is woken if it rests.

@@ -95,7 +95,12 @@ impl<P: Provider> Mailbox<P> {
             return Some(qp_num);
         }
         self.closing_flag.swap(false, Ordering::AcqRel);
-        self.closing.pop()
+        let last = self.closing.pop();
+        if last.is_some() {
+            // It came since, and may not be the only one.
+            self.closing_flag.store(true, Ordering::Relaxed);
+        }
+        last
     }
 }
 
