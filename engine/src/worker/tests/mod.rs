@@ -5,7 +5,7 @@ mod credits;
 mod domain;
 mod finish;
 mod handle;
-#[cfg(not(miri))]
+#[cfg(not(any(loom, miri)))]
 mod hostile;
 mod kept;
 mod large;
