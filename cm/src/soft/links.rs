@@ -16,6 +16,7 @@ use doorbell_engine::provider::soft::{Breaker, FileName, LINK_BYTES, LinkShared,
 
 use super::host;
 use super::neighbours::reach;
+use super::sys;
 use super::wire::{Place, Reply};
 use crate::error::CmError;
 
@@ -134,6 +135,7 @@ impl Links {
 /// Enters a link and forgets those that are gone, once there are as many as are alive.
 fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
     if table.len() == table.capacity() {
+        give_up_dead(table);
         table.retain(|_, entries| {
             entries.retain(|entry| entry.link.strong_count() > 0);
             !entries.is_empty()
@@ -142,4 +144,55 @@ fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
     let entries = table.entry(ends).or_default();
     entries.retain(|entry| entry.link.strong_count() > 0);
     entries.push(entry);
+}
+
+/// A process that has said goodbye on all its connections may end before it gives back its ends of
+/// a link, and nothing is heard of it any more: nobody else will.
+fn give_up_dead(table: &HashMap<Ends, Vec<Entry>>) {
+    for (ends, entries) in table {
+        if sys::is_gone(ends.peer_pid) {
+            entries
+                .iter()
+                .filter_map(|entry| entry.link.upgrade())
+                .for_each(|link| link.peer_gone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of a process that has ended goes with the last of this side; that of one that lives
+    /// is there for its next connection.
+    #[test]
+    fn a_link_does_not_outlive_both_its_processes() {
+        let mut dead = std::process::Command::new("/bin/true").spawn().unwrap();
+        let gone = i32::try_from(dead.id()).unwrap();
+        dead.wait().unwrap();
+        let here = i32::try_from(std::process::id()).unwrap();
+        let links: Vec<_> = [here, gone]
+            .map(|peer_pid| {
+                let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+                let link = Arc::new(LinkShared::new(memory.unwrap(), Side::Maker).unwrap());
+                (peer_pid, link)
+            })
+            .into();
+        let mut table = HashMap::new();
+        let place = |domain| Place { instance: [1; 16], domain, queue: 0 };
+        for (peer_pid, link) in &links {
+            let ends = Ends { peer_pid: *peer_pid, peer: place(1), here: place(2) };
+            add(&mut table, ends, Entry { id: 0, maker: true, link: Arc::downgrade(link) });
+        }
+        // As many as make it look.
+        let mut others = Vec::new();
+        for domain in 3..40 {
+            let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+            let link = Arc::new(LinkShared::new(memory.unwrap(), Side::Maker).unwrap());
+            let ends = Ends { peer_pid: here, peer: place(domain), here: place(2) };
+            add(&mut table, ends, Entry { id: 0, maker: true, link: Arc::downgrade(&link) });
+            others.push(link);
+        }
+        assert_eq!([links[0].1.acquire(), links[1].1.acquire()], [true, false]);
+    }
 }

@@ -34,6 +34,14 @@ pub(super) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// True if there is no such process. A number that says nothing, as that of one which this process
+/// cannot see, is never gone.
+pub(super) fn is_gone(process: i32) -> bool {
+    // SAFETY: signal 0 is none; it takes numbers and touches no memory.
+    let answer = unsafe { libc::kill(process.max(0), 0) };
+    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Fills `bytes` with random ones.
 pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
