@@ -479,9 +479,15 @@ impl Link {
         self.unusual || self.rx.owes() || !self.signaled.is_empty() || !self.rx.caught_up()
     }
 
-    /// True if nothing is going on, on either side: nothing waits here, and the peer has taken all.
-    pub(super) fn is_idle(&mut self) -> bool {
-        !self.is_busy() && !self.waits()
+    /// True if something has come: a record, or a refusal. (How far the peer has read matters to
+    /// nobody where no completion and no space is waited for.)
+    pub(super) fn has_news(&self) -> bool {
+        self.rx.has_news() || self.tx.is_refused()
+    }
+
+    /// True if nothing but what comes may ask for its service.
+    pub(super) fn may_rest(&self) -> bool {
+        !self.is_busy() && self.unheard.is_none()
     }
 
     /// True if polls do not serve it.

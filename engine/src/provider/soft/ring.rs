@@ -219,6 +219,11 @@ impl Tx {
         Some(Refusal { at, qp: rest as u32, status })
     }
 
+    /// True if there is a refusal that was not read.
+    pub(super) fn is_refused(&self) -> bool {
+        self.way.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
+    }
+
     /// Number of the refusal last read.
     pub(super) fn refusal_seen(&self) -> u32 {
         self.refusal_seen

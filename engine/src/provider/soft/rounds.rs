@@ -1,12 +1,12 @@
 //! Which links a poll looks at.
 //!
 //! A domain has a link for each domain it talks to, and most of many are idle. One on which nothing
-//! has come for a while, and where nothing is under way, rests: polls do not serve it, but look at
-//! a few of those that rest, in turn, for the peer's word in the bell and for the one of the ring.
-//! So what a poll costs depends on the links that are busy, and what comes over one that rests is
-//! seen after as many polls as there are such links, divided by so many at a time. Nobody is told
-//! that a link rests: its bell is all there is to be seen, and an announcement of any kind would
-//! cost a sender what it is to save the receiver.
+//! has come for a while, and where no completion is waited for, rests: polls do not serve it, but
+//! look at a few of those that rest, in turn, for the peer's words in the bell and of the ring, and
+//! for a refusal. So what a poll costs depends on the links that are busy, and what comes over one
+//! that rests is seen after as many polls as there are such links, divided by so many at a time.
+//! Nobody is told that a link rests: its bell is all there is to be seen, and an announcement of
+//! any kind would cost a sender what it is to save the receiver.
 //!
 //! It is busy again when something has come, when something is posted on it (what rests is
 //! [`Link::unusual`], so that no fast path takes it), and after every command; all are before the
@@ -118,7 +118,9 @@ impl Inside {
     /// the rest.
     #[inline(never)]
     pub(super) fn serve_all<S: Sink>(&mut self, sink: &mut S) {
-        let (busy, first) = (self.rounds.busy.len(), self.rounds.first);
+        let busy = self.rounds.busy.len();
+        // There may be fewer than last time.
+        let first = if self.rounds.first < busy { self.rounds.first } else { 0 };
         for step in 0..busy {
             let at = if first + step < busy { first + step } else { first + step - busy };
             let Some(index) = self.rounds.busy.get(at).copied() else { break };
@@ -146,7 +148,7 @@ impl Inside {
         rounds.next = if rounds.next + 1 < rounds.resting.len() { rounds.next + 1 } else { 0 };
         let index = rounds.resting.get(rounds.next).copied()? as usize;
         let link = self.links.get(index)?.as_ref()?;
-        if !link.rx.has_news() {
+        if !link.has_news() {
             return None;
         }
         self.end_rest(index);
@@ -164,7 +166,7 @@ impl Inside {
             at -= 1;
             let Some(index) = rounds.busy.get(at).copied() else { break };
             let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
-            if link.quiet >= REST_AFTER && link.is_idle() {
+            if link.quiet >= REST_AFTER && link.may_rest() {
                 link.set_resting(true);
                 rounds.busy.swap_remove(at);
                 rounds.resting.put(index);
