@@ -240,11 +240,13 @@ impl<'a> Talk<'a> {
         let end = Instant::now() + SOON;
         while self.posted > 0 || self.away {
             assert!(Instant::now() < end, "{} receives did not come back", self.posted);
+            if self.last.is_some() {
+                killer.note(Stage::Heard);
+            }
             if self.step() {
-                if self.last.is_some() {
-                    killer.note(Stage::Heard);
-                }
-            } else if let Some(cq) = asleep {
+                continue;
+            }
+            if let Some(cq) = asleep {
                 cq.arm(false).unwrap();
                 // What came before that wakes nobody.
                 if !self.step() {
