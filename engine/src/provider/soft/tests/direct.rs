@@ -21,7 +21,7 @@ pub(super) fn device() -> (Soft, Arc<Reach>) {
     (nic, Arc::new(reach))
 }
 
-fn near(nic: Soft) -> End {
+pub(super) fn near(nic: Soft) -> End {
     let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
     let srq = Some(nic.create_srq(64).unwrap());
     let caps = QpCaps { send_wr: 64, send_sge: 4, ..CAPS };

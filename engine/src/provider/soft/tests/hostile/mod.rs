@@ -7,6 +7,7 @@
 
 mod datagrams;
 mod party;
+mod table;
 
 use self::party::{DEEP, Kind, LONGEST, Party};
 use super::direct::device;
