@@ -9,8 +9,9 @@ use super::clerk;
 use super::trace::now;
 use super::world::World;
 
-/// Rounds after which something that must come has not come.
-const ROUNDS_MAX: u32 = 60_000;
+/// Rounds after which something that must come has not come. A peer may drain for 50 000 turns of
+/// its worker, which does not turn in every round.
+const ROUNDS_MAX: u32 = 120_000;
 
 /// Rounds at the end: enough for every device to wake, and for every worker to give its last
 /// receives back.
