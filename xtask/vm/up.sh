@@ -86,7 +86,8 @@ serves_or_ended() {
     serves || ! kill -0 "$server" 2> /dev/null
 }
 
-# A server that goes on serving when the client has ended is told to end, and that is no failure.
+# A server that goes on serving when the client has ended is told to end, and that is no failure. On a
+# wire that loses packets it may take many seconds to hear of the end.
 as_server() {
     # A session of its own, so that all of it can be told to end.
     setsid sh -c "$1" &
@@ -96,7 +97,7 @@ as_server() {
     : > "$vm_folder/ready"
     local after=0 told=no
     while kill -0 "$server" 2> /dev/null; do
-        if [ -e "$vm_folder/client.exit" ] && ((after++ == 25)); then
+        if [ -e "$vm_folder/client.exit" ] && ((after++ == 150)); then
             told=yes
             kill -TERM -- "-$server"
         fi
