@@ -17,7 +17,7 @@ use doorbell_engine::wc::Status;
 use doorbell_engine::wr::{Remote, SendFlags, SendOp};
 
 use crate::belongings::{assert_nothing_left, belongings};
-use crate::kill::{Doom, Ends, FOR_EVER, Killer, Stage, address_in, peer, say_address};
+use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
 use crate::{Dice, LONGEST, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
 
 /// Bytes of a message at most.
@@ -260,25 +260,6 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// How one peer is survived.
-struct Round {
-    doom: Doom,
-    /// The survivor sleeps.
-    asleep: bool,
-    /// So many requests each of them makes: then it rests.
-    requests: u32,
-}
-
-impl Round {
-    fn roll(number: u32, dice: &mut Dice) -> Round {
-        let requests = match number % 4 {
-            0 | 1 => FOR_EVER,
-            _ => KINDS + dice.below(20) as u32,
-        };
-        Round { doom: Doom::roll(dice), asleep: number % 2 == 1, requests }
-    }
-}
-
 /// Talks to a peer that is killed as they do; when all was home, and the end was an event.
 fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Instant {
     let home = if round.asleep {
@@ -352,7 +333,7 @@ fn a_killed_id_that_connected_is_outlived() {
     let before = belongings();
     let mut ends = Ends::default();
     for number in 0..kills() {
-        serve(&Round::roll(number, &mut dice), &mut ends);
+        serve(&Round::roll(number, KINDS, &mut dice), &mut ends);
     }
     ends.check(kills() / 3);
     assert_nothing_left(&before);
@@ -391,7 +372,7 @@ fn a_killed_id_that_listens_is_outlived() {
     let before = belongings();
     let mut ends = Ends::default();
     for number in 0..kills() {
-        visit(&party, &Round::roll(number, &mut dice), &mut ends);
+        visit(&party, &Round::roll(number, KINDS, &mut dice), &mut ends);
     }
     ends.check(kills() / 3);
     assert_nothing_left(&before);

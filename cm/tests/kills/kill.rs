@@ -148,6 +148,26 @@ fn kill(mut child: Child, doom: Doom, stage: &AtomicU8) -> Killed {
     Killed { before, after }
 }
 
+/// How one peer is survived.
+pub(crate) struct Round {
+    pub(crate) doom: Doom,
+    /// The survivor sleeps.
+    pub(crate) asleep: bool,
+    /// So many requests or questions there are: then both rest.
+    pub(crate) requests: u32,
+}
+
+impl Round {
+    /// The next one, with `least` requests if they end at all.
+    pub(crate) fn roll(number: u32, least: u32, dice: &mut Dice) -> Round {
+        let requests = match number % 4 {
+            0 | 1 => FOR_EVER,
+            _ => least + dice.below(20) as u32,
+        };
+        Round { doom: Doom::roll(dice), asleep: number % 2 == 1, requests }
+    }
+}
+
 /// How late the ends of peers were heard of.
 #[derive(Default)]
 pub(crate) struct Ends(Vec<Duration>);

@@ -19,7 +19,7 @@ use doorbell_engine::worker::{
 };
 
 use crate::belongings::{assert_nothing_left, belongings};
-use crate::kill::{Doom, Ends, FOR_EVER, Killer, Stage, address_in, peer, say_address};
+use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
 use crate::{Dice, LOOK, SOON, alone, anywhere, kills, number_of, text};
 
 /// Windows for six peers: a promise that is not taken back when one dies is soon missed.
@@ -199,25 +199,6 @@ fn go_on(mut worker: OneWorker, mut control: impl Control) {
     }
 }
 
-/// How one peer is survived.
-struct Round {
-    doom: Doom,
-    /// The survivor sleeps.
-    asleep: bool,
-    /// So many questions are asked: then both rest.
-    questions: u32,
-}
-
-impl Round {
-    fn roll(number: u32, dice: &mut Dice) -> Round {
-        let questions = match number % 4 {
-            0 | 1 => FOR_EVER,
-            _ => KEPT + dice.below(20) as u32,
-        };
-        Round { doom: Doom::roll(dice), asleep: number % 2 == 1, questions }
-    }
-}
-
 /// Stops a worker when it is dropped.
 struct Stopping<'a>(&'a AtomicBool, Handle);
 
@@ -254,7 +235,7 @@ impl<C: Control + Send> Survivor<C> {
         // Also if it fails: the worker's thread is waited for.
         let stopping = Stopping(&stop, handle);
         let worker = &mut self.worker;
-        worker.handler().questions = round.questions;
+        worker.handler().questions = round.requests;
         thread::scope(|scope| {
             let stop = &stop;
             let turning = scope.spawn(move || match round.asleep {
@@ -324,7 +305,7 @@ fn tend<C: Control>(
 /// Serves one peer that is killed after it has dialed, or before.
 fn serve(survivor: &mut Survivor<Listener<SoftDevice>>, round: &Round, ends: &mut Ends) {
     let addr = survivor.control.local_addr().unwrap();
-    let killer = Killer::of(peer("worker-dials", round.questions, addr), round.doom);
+    let killer = Killer::of(peer("worker-dials", round.requests, addr), round.doom);
     let heard = survivor.run(round, |listener, seen| tend(listener, seen, &killer, false));
     let killed = killer.wait();
     heard.into_iter().for_each(|heard| ends.note(killed, heard));
@@ -373,13 +354,13 @@ fn a_killed_worker_that_listens_is_outlived() {
 /// Kills as often as is asked for, and looks at what is left.
 fn outlive(mut dice: Dice, mut one: impl FnMut(&Round, &mut Ends)) {
     for asleep in [false, true] {
-        let round = Round { doom: Doom::late(), asleep, questions: FOR_EVER };
+        let round = Round { doom: Doom::late(), asleep, requests: FOR_EVER };
         one(&round, &mut Ends::default());
     }
     let before = belongings();
     let mut ends = Ends::default();
     for number in 0..kills() {
-        one(&Round::roll(number, &mut dice), &mut ends);
+        one(&Round::roll(number, KEPT, &mut dice), &mut ends);
     }
     ends.check(kills() / 3);
     assert_nothing_left(&before);

@@ -7,49 +7,16 @@ use super::sync::{AtomicU64, Ordering, reads, word};
 #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 use super::wide;
 
-/// Copies exactly `length` bytes, none beyond on either side.
+/// Copies exactly `length` bytes, at most 16, none beyond on either side.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes; they do not overlap.
 #[inline(always)]
-pub(super) unsafe fn exact(to: *mut u8, from: *const u8, length: usize) {
-    let piece = |at: usize, bytes: usize| {
-        // SAFETY: the caller vouches for `length` bytes on both sides, and each branch below
-        // touches only those: the last piece overlaps the one before instead of running over.
-        unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
-    };
-    if length <= 16 {
-        // SAFETY: as the caller vouches.
-        unsafe { short(to, from, length) };
-    } else if length <= 32 {
-        piece(0, 16);
-        piece(length - 16, 16);
-    } else if length <= 64 {
-        piece(0, 32);
-        piece(length - 32, 32);
-    } else if length <= 256 {
-        piece(0, 64);
-        if length > 128 {
-            piece(64, 64);
-        }
-        if length > 192 {
-            piece(128, 64);
-        }
-        piece(length - 64, 64);
-    } else {
-        piece(0, length);
-    }
-}
-
-/// As [`exact`], at most 16 bytes.
-///
-/// # Safety
-/// As for [`exact`].
-#[inline(always)]
 unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!(length <= 16);
     let piece = |at: usize, bytes: usize| {
-        // SAFETY: as in `exact`.
+        // SAFETY: the caller vouches for `length` bytes on both sides, and each branch below
+        // touches only those: the last piece overlaps the one before instead of running over.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     if length >= 8 {
@@ -65,17 +32,17 @@ unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// As [`exact`], of bytes that were written a moment ago, by words: a load that spans more than one
-/// store waits until those have left the store buffer, and there they stand behind stores to lines
-/// that the peer has. So the first and last 16 bytes, where what changes from message to message
-/// usually is, are loaded by words.
+/// As [`short`], any number of bytes that were written a moment ago, by words: a load that spans
+/// more than one store waits until those have left the store buffer, and there they stand behind
+/// stores to lines that the peer has. So the first and last 16 bytes, where what changes from
+/// message to message usually is, are loaded by words.
 ///
 /// # Safety
-/// As for [`exact`].
+/// As for [`short`].
 #[inline(always)]
 pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
     let piece = |at: usize, bytes: usize| {
-        // SAFETY: as in `exact`.
+        // SAFETY: as in `short`.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
     // SAFETY: as there: the last pieces overlap those before.
@@ -146,7 +113,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
         }
         if at < length {
             let mut last = 0u64;
-            exact((&raw mut last).cast(), from.add(at), length - at);
+            short((&raw mut last).cast(), from.add(at), length - at);
             word::<AtomicU64>(to.add(at)).store(last, Ordering::Relaxed);
         }
     }
@@ -159,7 +126,7 @@ pub(super) const TWICE_MAX: usize = 32;
 /// done to the words it gives, as [`to_shared`] does.
 ///
 /// # Safety
-/// As for [`exact`] and [`to_shared`].
+/// As for [`short`] and [`to_shared`].
 #[inline(always)]
 pub(super) unsafe fn twice(
     one: *mut u8,
@@ -174,7 +141,7 @@ pub(super) unsafe fn twice(
     }
     // SAFETY: as above.
     unsafe {
-        exact(one, from, length);
+        fresh(one, from, length);
         to_shared(then(), from, length);
     }
 }
@@ -188,7 +155,7 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::copy_settled(to, from.as_ptr(), length) };
+        return unsafe { wide::pull(to, from.as_ptr(), length) };
     }
     let mut at = 0;
     // SAFETY: words that begin below `length`; of the last one only bytes below it are written.
@@ -200,24 +167,24 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
         }
         if at < length {
             let last = word::<AtomicU64>(from.add(at)).load(Ordering::Relaxed);
-            exact(to.add(at), (&raw const last).cast(), length - at);
+            short(to.add(at), (&raw const last).cast(), length - at);
         }
     }
 }
 
-/// As [`exact`], from memory that another process may write to meanwhile: what comes may be of two
-/// writes, byte by byte, but each byte is loaded once, whatever the compiler thinks of memory that
-/// nobody here writes.
+/// As [`short`], any number of bytes, from memory that another process may write to meanwhile: what
+/// comes may be of two writes, byte by byte, but each byte is loaded once, whatever the compiler
+/// thinks of memory that nobody here writes.
 ///
 /// # Safety
-/// As for [`exact`], of bytes that are only looked at when they are copied.
+/// As for [`short`], of bytes that are only looked at when they are copied.
 #[inline(always)]
 pub(super) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
     reads(from, length);
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::pull(to, from, length) };
+        return unsafe { wide::pull_any(to, from, length) };
     }
     let mut at = 0;
     // SAFETY: words and bytes below `length`; a `Word` may lie anywhere.
@@ -242,8 +209,8 @@ mod tests {
     #[test]
     fn every_length_is_copied_and_nothing_beyond() {
         let from: [u8; 800] = core::array::from_fn(|i| (i * 7 + 1) as u8);
-        for (length, copy) in (0..=700)
-            .flat_map(|length| [(length, exact as Copy), (length, fresh), (length, untrusted)])
+        for (length, copy) in
+            (0..=700).flat_map(|length| [(length, fresh as Copy), (length, untrusted)])
         {
             let mut to = [0xeeu8; 800];
             // SAFETY: both arrays are longer than `length`.

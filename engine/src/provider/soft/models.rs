@@ -125,7 +125,7 @@ impl End {
             },
             Place::Ring => {
                 let to = self.tx.begin(header, 0);
-                unsafe { copy::exact(to, from, words * 8) };
+                unsafe { copy::fresh(to, from, words * 8) };
                 self.tx.end(header);
                 self.tx.publish(ack);
             }

@@ -50,7 +50,7 @@ fn header(length: usize) -> Header {
 fn put(tx: &mut Tx, payload: &[u8]) -> Header {
     let header = header(payload.len());
     let to = tx.begin(header, 0);
-    unsafe { copy::exact(to, payload.as_ptr(), payload.len()) };
+    unsafe { copy::fresh(to, payload.as_ptr(), payload.len()) };
     tx.end(header);
     header
 }

@@ -107,7 +107,10 @@ impl Inside {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         link.set_resting(false);
         let rounds = &mut self.rounds;
-        if let Some(at) = rounds.resting.iter().position(|resting| *resting as usize == index) {
+        // Usually it is the one just looked at.
+        let is_it = |resting: &u32| *resting as usize == index;
+        let looked = Some(rounds.next).filter(|at| rounds.resting.get(*at).is_some_and(is_it));
+        if let Some(at) = looked.or_else(|| rounds.resting.iter().position(is_it)) {
             rounds.resting.swap_remove(at);
         }
         rounds.busy.put(index as u32);

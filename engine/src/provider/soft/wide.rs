@@ -3,35 +3,14 @@
 //! assembler, since the memory is another process' as well: what a copy holds while the other side
 //! writes may be of two messages, byte by byte, and the seals say whether it is.
 //!
-//! They copy 8 to 256 bytes ([`copy_twice`] to 32, [`pull`] as many as there are), none beyond
+//! They copy 8 to 256 bytes ([`copy_twice`] to 32, [`pull_any`] as many as there are), none beyond
 //! on either side; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// Copies what was written a moment ago. Each word is loaded by itself: a load that spans more
-/// than one store waits until those have left the store buffer.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `length` bytes.
-#[inline(always)]
-pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe { copy::<true>(to, from, length) };
-}
-
-/// Copies what was not written a moment ago.
-///
-/// # Safety
-/// As for [`copy_fresh`].
-#[inline(always)]
-pub(super) unsafe fn copy_settled(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe { copy::<false>(to, from, length) };
-}
-
-/// Copies 8 bytes or more of what was not written a moment ago to memory that nobody else writes.
+/// Copies what was not written a moment ago to memory that nobody else writes.
 ///
 /// # Safety
 /// As for [`copy_fresh`].
@@ -51,7 +30,7 @@ pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
             pull_piece::<16>(to, from);
             pull_last::<32>(to, from, length);
             pull_last::<16>(to, from, length);
-        } else if length <= 256 {
+        } else {
             pull_line::<0>(to, from);
             if length > 128 {
                 pull_line::<64>(to, from);
@@ -63,8 +42,21 @@ pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
             pull_last::<48>(to, from, length);
             pull_last::<32>(to, from, length);
             pull_last::<16>(to, from, length);
-        } else {
-            pull_long(to, from, length);
+        }
+    }
+}
+
+/// The same of any number.
+///
+/// # Safety
+/// As for [`copy_fresh`].
+#[inline(always)]
+pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match length {
+            ..=256 => pull(to, from, length),
+            _ => pull_long(to, from, length),
         }
     }
 }
@@ -166,8 +158,8 @@ pub(super) unsafe fn copy_twice(
             store_word(two, 0, first);
             store_word(two, length - 8, last);
         } else {
-            let first = load_piece::<true, 0>(from, 0);
-            let last = load_piece::<true, 0>(from, length - 16);
+            let first = load_piece::<0>(from, 0);
+            let last = load_piece::<0>(from, length - 16);
             store_piece::<0>(one, 0, first);
             store_piece::<0>(one, length - 16, last);
             let two = then();
@@ -177,8 +169,13 @@ pub(super) unsafe fn copy_twice(
     }
 }
 
+/// Copies what was written a moment ago. Each word is loaded by itself: a load that spans more
+/// than one store waits until those have left the store buffer.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `length` bytes.
 #[inline(always)]
-unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
+pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!((8..=256).contains(&length));
     // SAFETY: all words and pieces lie below `length`.
     unsafe {
@@ -186,21 +183,21 @@ unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
             store_word(to, 0, load_word(from, 0));
             store_word(to, length - 8, load_word(from, length - 8));
         } else if length <= 64 {
-            piece::<FRESH, 0>(to, from, 0);
+            piece::<0>(to, from, 0);
             if length > 32 {
-                piece::<FRESH, 16>(to, from, 0);
-                piece::<FRESH, 0>(to, from, length - 32);
+                piece::<16>(to, from, 0);
+                piece::<0>(to, from, length - 32);
             }
-            piece::<FRESH, 0>(to, from, length - 16);
+            piece::<0>(to, from, length - 16);
         } else {
-            four::<FRESH>(to, from, 0);
+            four(to, from, 0);
             if length > 128 {
-                four::<FRESH>(to, from, 64);
+                four(to, from, 64);
             }
             if length > 192 {
-                four::<FRESH>(to, from, 128);
+                four(to, from, 128);
             }
-            four::<FRESH>(to, from, length - 64);
+            four(to, from, length - 64);
         }
     }
 }
@@ -210,13 +207,13 @@ unsafe fn copy<const FRESH: bool>(to: *mut u8, from: *const u8, length: usize) {
 /// # Safety
 /// They are readable and writable.
 #[inline(always)]
-unsafe fn four<const FRESH: bool>(to: *mut u8, from: *const u8, at: usize) {
+unsafe fn four(to: *mut u8, from: *const u8, at: usize) {
     // SAFETY: as the caller vouches.
     unsafe {
-        piece::<FRESH, 0>(to, from, at);
-        piece::<FRESH, 16>(to, from, at);
-        piece::<FRESH, 32>(to, from, at);
-        piece::<FRESH, 48>(to, from, at);
+        piece::<0>(to, from, at);
+        piece::<16>(to, from, at);
+        piece::<32>(to, from, at);
+        piece::<48>(to, from, at);
     }
 }
 
@@ -225,9 +222,9 @@ unsafe fn four<const FRESH: bool>(to: *mut u8, from: *const u8, at: usize) {
 /// # Safety
 /// They are readable and writable.
 #[inline(always)]
-unsafe fn piece<const FRESH: bool, const MORE: usize>(to: *mut u8, from: *const u8, at: usize) {
+unsafe fn piece<const MORE: usize>(to: *mut u8, from: *const u8, at: usize) {
     // SAFETY: as the caller vouches.
-    unsafe { store_piece::<MORE>(to, at, load_piece::<FRESH, MORE>(from, at)) };
+    unsafe { store_piece::<MORE>(to, at, load_piece::<MORE>(from, at)) };
 }
 
 /// The 8 bytes from `at` on.
@@ -268,35 +265,24 @@ unsafe fn store_word(to: *mut u8, at: usize, word: u64) {
     }
 }
 
-/// The 16 bytes `MORE` behind `at`: `FRESH` ones by words.
+/// The 16 bytes `MORE` behind `at`, by words.
 ///
 /// # Safety
 /// They are readable.
 #[inline(always)]
-unsafe fn load_piece<const FRESH: bool, const MORE: usize>(from: *const u8, at: usize) -> __m128i {
+unsafe fn load_piece<const MORE: usize>(from: *const u8, at: usize) -> __m128i {
     let piece;
     // SAFETY: as the caller vouches.
     unsafe {
-        if FRESH {
-            asm!(
-                "movq {piece}, [{from} + {at} + {more}]",
-                "movhps {piece}, [{from} + {at} + {more} + 8]",
-                from = in(reg) from,
-                at = in(reg) at,
-                more = const MORE,
-                piece = out(xmm_reg) piece,
-                options(nostack, preserves_flags, readonly),
-            );
-        } else {
-            asm!(
-                "movups {piece}, [{from} + {at} + {more}]",
-                from = in(reg) from,
-                at = in(reg) at,
-                more = const MORE,
-                piece = out(xmm_reg) piece,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
+        asm!(
+            "movq {piece}, [{from} + {at} + {more}]",
+            "movhps {piece}, [{from} + {at} + {more} + 8]",
+            from = in(reg) from,
+            at = in(reg) at,
+            more = const MORE,
+            piece = out(xmm_reg) piece,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     piece
 }

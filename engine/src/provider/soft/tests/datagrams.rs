@@ -46,14 +46,14 @@ fn members(device: &str, group: Gid) -> Vec<Member> {
     of.map(|(.., member)| *member).collect()
 }
 
-fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
+pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     let view = again(directory.fd, DIRECTORY_BYTES)?;
     let table = NonNull::new(view.as_ptr())?;
     // SAFETY: the view is kept, and nobody writes through it.
     Some(Arc::new(unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) }))
 }
 
-fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
+pub(super) fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
     again(file.fd, len as usize)
 }
 

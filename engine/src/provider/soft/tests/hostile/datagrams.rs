@@ -3,6 +3,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use super::super::datagrams::{attach, reach};
 use super::party::{LONGEST, Ledger};
 use super::*;
 use crate::provider::soft::inbox::{DATAGRAM_MAX, INBOX_BYTES};
@@ -15,17 +16,6 @@ const QKEY: u32 = 7;
 fn ticks() -> u64 {
     static NOW: AtomicU64 = AtomicU64::new(0);
     NOW.fetch_add(20_000, Ordering::Relaxed)
-}
-
-fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
-    let view = again(directory.fd, DIRECTORY_BYTES)?;
-    let table = NonNull::new(view.as_ptr())?;
-    // The view is kept, and nobody writes through it.
-    Some(Arc::new(unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) }))
-}
-
-fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
-    again(file.fd, len as usize)
 }
 
 /// A device that others find by the name of its table.
