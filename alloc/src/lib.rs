@@ -73,3 +73,7 @@ pub use pages::{Ask, Pages};
 pub use place::Place;
 pub use pool::{BlockPool, Depot, NotHome};
 pub use why::{Bound, Lack, Why};
+
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -9,10 +9,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{Exposed, Fabric};
-use doorbell_engine::provider::Access;
-use doorbell_engine::worker::SEND_BATCH;
-use doorbell_engine::wr::{Remote, SendOp};
+use doorbell::provider::Access;
+use doorbell::worker::SEND_BATCH;
+use doorbell::wr::{Remote, SendOp};
+use doorbell::{Exposed, Fabric};
 
 use crate::bare::{Bare, Door, Message, Shape, Slot, Verdict, remote, remote_words};
 use crate::error::Failure;

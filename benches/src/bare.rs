@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
-use doorbell_engine::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
-use doorbell_engine::wc::{Wc, WcFlags};
-use doorbell_engine::worker::{Config, POLL_BATCH, SEND_BATCH};
-use doorbell_engine::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::provider::{Poller, Qp, QpCaps, QpType, Sharing, Srq};
+use doorbell::wc::{Wc, WcFlags};
+use doorbell::worker::{Config, POLL_BATCH, SEND_BATCH};
+use doorbell::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 
 use crate::count;
 use crate::error::Failure;
@@ -496,7 +496,7 @@ pub(crate) fn remote((addr, rkey): (u64, u64)) -> Remote {
 }
 
 #[cold]
-fn refused(error: doorbell_engine::wr::PostError) -> Failure {
+fn refused(error: doorbell::wr::PostError) -> Failure {
     Failure::new(format!("post to {error}; the other side may have ended"))
 }
 

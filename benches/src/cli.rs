@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell_engine::worker::{Config, SEND_BATCH};
+use doorbell::worker::{Config, SEND_BATCH};
 
 use crate::wire::Op;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{
+use doorbell::{
     Channel, CompletionQueue, ConnParam, Device, Event, EventKind, Fabric, Id, IdKey, PortSpace,
     Program, QpInit, SharedReceive,
 };

@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use arrayvec::ArrayVec;
-use doorbell_cm::Fabric;
-use doorbell_engine::wr::SendOp;
+use doorbell::Fabric;
+use doorbell::wr::SendOp;
 use serde::{Deserialize, Serialize};
 
 use crate::bare::{Bare, Door, Shape, Verdict};

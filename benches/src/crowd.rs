@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::PeerId;
+use doorbell::Fabric;
+use doorbell::worker::PeerId;
 
 use crate::clock::{self, Clock};
 use crate::error::Failure;

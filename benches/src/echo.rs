@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use doorbell_cm::Fabric;
+use doorbell::Fabric;
 
 use crate::bare::{Bare, Door, Message, Shape, Verdict};
 use crate::error::Failure;
@@ -99,7 +99,7 @@ impl<F: Fabric> Echoes for Caller<F> {
 
     #[inline(always)]
     fn round(&mut self, payload: &[u8], number: u64) -> Result<(), Failure> {
-        self.bare.send(payload, doorbell_engine::wr::SendOp::Send)?;
+        self.bare.send(payload, doorbell::wr::SendOp::Send)?;
         while self.echoes == number {
             self.take()?;
         }

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use doorbell_alloc::MapError;
-use doorbell_cm::CmError;
-use doorbell_engine::error::SetupError;
-use doorbell_engine::worker::SendError;
+use doorbell::CmError;
+use doorbell::alloc::MapError;
+use doorbell::error::SetupError;
+use doorbell::worker::SendError;
 use doorbell_tune::{ChooseError, MeasureError, PinError};
 use thiserror::Error;
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use doorbell_cm::Fabric;
+use doorbell::Fabric;
 
 use crate::clock::{self, Clock};
 use crate::error::Failure;

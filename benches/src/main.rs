@@ -47,8 +47,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{Device, Fabric, Program};
+use doorbell::soft::SoftDevice;
+use doorbell::{Device, Fabric, Program};
 use doorbell_tune as tune;
 
 use crate::cli::{Cli, Cmd, Common, OverheadArgs, ServeArgs};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use doorbell_cm::Fabric;
+use doorbell::Fabric;
 
 use crate::clock::Clock;
 use crate::error::Failure;

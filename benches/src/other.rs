@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{Fabric, Listener};
+use doorbell::{Fabric, Listener};
 use doorbell_tune::CoreList;
 
 use crate::cli::ServeArgs;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Stdio};
 
-use doorbell_cm::soft::SOFT_DEVICE;
+use doorbell::soft::SOFT_DEVICE;
 use serde::Serialize;
 
 use crate::cli::OverheadArgs;
@@ -57,7 +57,7 @@ pub(crate) fn count(args: &OverheadArgs) -> Result<Vec<Record>, Failure> {
         )));
     }
     let sizes = &args.size;
-    let most = doorbell_engine::worker::Config::DEFAULT.inline_bytes;
+    let most = doorbell::worker::Config::DEFAULT.inline_bytes;
     if let Some(size) = sizes.iter().find(|size| !(1..=most).contains(size)) {
         return Err(Failure::new(format!(
             "--size {size}: overhead counts messages of 1 to {most} bytes, which go inline"

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::{PeerId, SEND_BATCH};
+use doorbell::Fabric;
+use doorbell::worker::{PeerId, SEND_BATCH};
 
 use crate::error::Failure;
 use crate::piece::Piece;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::Fabric;
+use doorbell::Fabric;
 use doorbell_tune as tune;
 use indicatif::{ProgressBar, ProgressStyle};
 

@@ -6,10 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{Fabric, Listener};
-use doorbell_engine::worker::{
+use doorbell::worker::{
     DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
 };
+use doorbell::{Fabric, Listener};
 use doorbell_tune as tune;
 
 use crate::error::Failure;

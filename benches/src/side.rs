@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use doorbell_alloc::Mapping;
-use doorbell_cm::{Dialer, Fabric};
-use doorbell_engine::provider::Caps;
-use doorbell_engine::worker::{
+use doorbell::alloc::Mapping;
+use doorbell::provider::Caps;
+use doorbell::worker::{
     Config, DownReason, Handler, Message, Outbox, PeerId, SendError, SharedRecv, Stats, Verdict,
     Worker,
 };
+use doorbell::{Dialer, Fabric};
 
 use crate::count;
 use crate::error::Failure;
@@ -461,8 +461,8 @@ mod tests {
 
     #[test]
     fn every_size_and_number_of_connections_gives_numbers_that_hold() {
-        let device = doorbell_cm::soft::SoftDevice::open().unwrap();
-        let caps = doorbell_engine::provider::Provider::caps(&device);
+        let device = doorbell::soft::SoftDevice::open().unwrap();
+        let caps = doorbell::provider::Provider::caps(&device);
         for size in [1, 8, 64, 65, 200, 4096, 1 << 20, SIZE_MAX] {
             for qps in [1, 2, 1000] {
                 let config = config(&request(size, qps), qps, caps).unwrap();

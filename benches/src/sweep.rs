@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_cm::Fabric;
+use doorbell::Fabric;
 
 use crate::clock::Clock;
 use crate::error::Failure;

@@ -4,10 +4,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use doorbell_alloc::{Ask, MapRequest};
-use doorbell_cm::{CmError, Exposed};
-use doorbell_engine::provider::{Access, Provider, Region};
-use doorbell_engine::wr::Sge;
+use doorbell::alloc::{Ask, MapRequest};
+use doorbell::provider::{Access, Provider, Region};
+use doorbell::wr::Sge;
+use doorbell::{CmError, Exposed};
 
 use crate::error::Failure;
 
@@ -167,7 +167,7 @@ pub(crate) fn wrong(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use doorbell_cm::soft::SoftDevice;
+    use doorbell::soft::SoftDevice;
 
     #[test]
     fn slots_stay_within_their_memory() {

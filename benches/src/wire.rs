@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
-use doorbell_engine::worker::Config;
+use doorbell::worker::Config;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -7,11 +7,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use doorbell_alloc::{Ask, MapRequest};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Provider, Region};
-use doorbell_engine::wr::Sge;
-
-use crate::error::CmError;
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, Provider, Region};
+use doorbell_seam::wr::Sge;
 
 /// Bytes in registered memory, for sends and receives.
 pub struct Buffer<P: Provider> {

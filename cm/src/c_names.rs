@@ -153,15 +153,15 @@
 //!   [`AddressVector`]
 
 #[cfg(doc)]
-use doorbell_engine::event::AsyncKind;
+use doorbell_seam::event::AsyncKind;
 #[cfg(doc)]
-use doorbell_engine::provider::{
+use doorbell_seam::provider::{
     AddressVector, CqInit, FlowRule, Poller, PollerEx, PortState, Provider, Qp, Rereg, Srq, WcEx,
 };
 #[cfg(doc)]
-use doorbell_engine::wc::{Status, Wc};
+use doorbell_seam::wc::{Status, Wc};
 #[cfg(doc)]
-use doorbell_engine::wr::{RecvWr, SendOp, SendWr, Sge};
+use doorbell_seam::wr::{RecvWr, SendOp, SendWr, Sge};
 
 #[cfg(doc)]
 use crate::{

@@ -2,15 +2,13 @@
 
 use std::fmt;
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Provider, WcEx};
-use doorbell_engine::wc::{Status, WcFlags, WcOpcode};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Provider, WcEx};
+use doorbell_seam::wc::{Status, Wc, WcFlags, WcOpcode};
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
-use crate::error::CmError;
-use crate::fabric::Fabric;
-use crate::queues::Polled;
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {
@@ -104,6 +102,13 @@ impl<P: Provider> fmt::Debug for Completion<P> {
             .field("extended", &self.extended)
             .finish()
     }
+}
+
+/// A completion that was polled.
+pub(crate) struct Polled {
+    pub(crate) wc: Wc,
+    /// The same, of an extended queue.
+    pub(crate) extended: Option<Box<WcEx>>,
 }
 
 pub(crate) fn completion<P: Provider>(polled: Polled, buffer: Option<Buffer<P>>) -> Completion<P> {

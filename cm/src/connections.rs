@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::worker::{Intake, Retry};
+use doorbell_fabric::{
+    Channel, CmError, CmId, ConnParam, Event, EventKind, Fabric, IdKey, IdOption, QpFields,
+};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Qp, QpType};
 
-use crate::attr::{ConnParam, IdOption};
-use crate::error::CmError;
-use crate::fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey};
-use crate::state::QpFields;
 use crate::worker_qp;
 
 /// A word for a worker that its mailbox had no room for yet.

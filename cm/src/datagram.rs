@@ -1,77 +1,23 @@
 //! Datagrams of ids and queue pairs: where they go, and where they came from.
 
-use std::fmt;
+use doorbell_fabric::{CmError, Fabric, UDP_QKEY, UdParam};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::GRH_BYTES;
+use doorbell_seam::wc::{Wc, WcFlags};
+use doorbell_seam::wr::SendFlags;
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{AddressHandle, GRH_BYTES};
-use doorbell_engine::wc::{Wc, WcFlags};
-use doorbell_engine::wr::{Destination, SendFlags, SendOp};
-
-use crate::attr::{UDP_QKEY, UdParam};
 use crate::buffer::Buffer;
 use crate::completion::Completion;
-use crate::error::{CmError, PostFailed, Refused};
+use crate::error::{PostFailed, Refused};
 use crate::external::ExternalQp;
-use crate::fabric::Fabric;
 use crate::id::Id;
-
-/// Where datagrams go: an address handle (`ibv_create_ah`) with the queue pair at its end. Cloning
-/// gives another on the same handle. Sends keep it until they have completed.
-pub struct Target<F: Fabric> {
-    way: F::Ah,
-    qp_num: u32,
-    qkey: u32,
-}
-
-impl<F: Fabric> Clone for Target<F> {
-    fn clone(&self) -> Self {
-        Target { way: self.way.clone(), ..*self }
-    }
-}
-
-impl<F: Fabric> Target<F> {
-    /// The target that an event or a datagram names.
-    ///
-    /// # Errors
-    /// What the device says to the address.
-    pub fn new(fabric: &F, to: &UdParam) -> Result<Target<F>, CmError> {
-        Ok(Target { way: fabric.create_ah(&to.to)?, qp_num: to.qp_num, qkey: to.qkey })
-    }
-
-    /// Another queue pair on the same way, with its key.
-    #[must_use]
-    pub fn other(&self, qp_num: u32, qkey: u32) -> Target<F> {
-        Target { way: self.way.clone(), qp_num, qkey }
-    }
-
-    pub(crate) fn way(&self) -> &F::Ah {
-        &self.way
-    }
-
-    /// The request that goes there.
-    pub(crate) fn op(&self, imm: Option<u32>) -> SendOp {
-        let to = Destination { ah: self.way.name(), qpn: self.qp_num, qkey: self.qkey };
-        match imm {
-            None => SendOp::SendTo(to),
-            Some(imm) => SendOp::SendToWithImm(to, imm),
-        }
-    }
-}
-
-impl<F: Fabric> fmt::Debug for Target<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target")
-            .field("qp_num", &self.qp_num)
-            .field("qkey", &self.qkey)
-            .finish_non_exhaustive()
-    }
-}
+use crate::target::Target;
 
 impl<F: Fabric> Id<F> {
     /// Posts one datagram: the first `len` bytes of a buffer, at most the path's MTU.
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]; the buffer comes back. Whether it arrives nobody
+    /// See [`doorbell_seam::wr::PostCause`]; the buffer comes back. Whether it arrives nobody
     /// knows.
     pub fn post_send_to(
         &mut self,

@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use doorbell_engine::error::Code;
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::error::Code;
 
-use crate::error::CmError;
-use crate::fabric::Fabric;
-use crate::soft::{SOFT_DEVICE, SoftDevice};
+use doorbell_soft::{SOFT_DEVICE, SoftDevice};
 
 /// The environment variable that names the device.
 const VARIABLE: &str = "DOORBELL_DEVICE";
@@ -17,7 +16,7 @@ pub enum Device {
     Soft(SoftDevice),
     /// An RDMA device through rdma-core.
     #[cfg(feature = "verbs")]
-    Verbs(doorbell_engine::provider::verbs::Verbs),
+    Verbs(doorbell_verbs::Verbs),
 }
 
 /// A program that runs on any device.
@@ -95,7 +94,7 @@ const CURE: &str = "this build knows no RDMA devices: build with --features verb
 
 #[cfg(feature = "verbs")]
 fn rdma_devices() -> Vec<String> {
-    doorbell_engine::provider::verbs::Verbs::devices()
+    doorbell_verbs::Verbs::devices()
 }
 
 #[cfg(not(feature = "verbs"))]
@@ -105,7 +104,7 @@ fn rdma_devices() -> Vec<String> {
 
 #[cfg(feature = "verbs")]
 fn open(name: &str) -> Result<Device, CmError> {
-    Ok(Device::Verbs(doorbell_engine::provider::verbs::Verbs::open(name)?))
+    Ok(Device::Verbs(doorbell_verbs::Verbs::open(name)?))
 }
 
 #[cfg(not(feature = "verbs"))]
@@ -117,7 +116,7 @@ fn open(name: &str) -> Result<Device, CmError> {
 /// The RDMA device that owns an address; one that cannot be opened does not count.
 #[cfg(feature = "verbs")]
 fn owner(addr: IpAddr) -> Option<Device> {
-    use doorbell_engine::provider::verbs::Verbs;
+    use doorbell_verbs::Verbs;
     let opened = rdma_devices().into_iter().filter_map(|name| Verbs::open(&name).ok());
     opened.into_iter().find(|device| device.addresses().contains(&addr)).map(Device::Verbs)
 }

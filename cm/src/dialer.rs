@@ -4,15 +4,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
+use doorbell_fabric::{CmError, CmId, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection};
+use doorbell_seam::error::Code;
 
-use crate::attr::PortSpace;
 use crate::connections::{Connections, Outcome, run};
-use crate::error::CmError;
-use crate::fabric::{CmId, EventKind, Fabric, IdKey, Rejection};
 use crate::redial::{Backoff, Kept};
-use crate::state::QpFields;
 
 /// Connects workers to listeners, and looks after the connections.
 pub struct Dialer<F: Fabric> {

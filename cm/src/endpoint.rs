@@ -3,11 +3,10 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use crate::addr::AddrInfo;
-use crate::error::CmError;
-use crate::fabric::Fabric;
+use doorbell_fabric::{AddrInfo, CmError, Fabric};
+
 use crate::id::Id;
-use crate::qp::QpInit;
+use crate::init::QpInit;
 
 /// An id made from an address (`rdma_create_ep`).
 ///
@@ -23,7 +22,8 @@ impl<F: Fabric> Endpoint<F> {
     /// Makes an endpoint. It is synchronous (EP-11).
     ///
     /// ```
-    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints, soft::SoftDevice};
+    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(device: &SoftDevice) -> Result<Endpoint<SoftDevice>, CmError> {
     /// let info = AddrInfo::resolve("127.0.0.1", "7471", &Hints::passive())?;
@@ -32,7 +32,8 @@ impl<F: Fabric> Endpoint<F> {
     /// ```
     /// No address at all cannot be said (EP-14):
     /// ```compile_fail,E0308
-    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints, soft::SoftDevice};
+    /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(device: &SoftDevice) -> Result<Endpoint<SoftDevice>, CmError> {
     /// Endpoint::create(device, None, None)

@@ -1,47 +1,8 @@
-//! The error of connection manager calls.
+//! What refused posts and changes give back.
 
-use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::wr::{PostCause, PostError};
-
-/// A connection manager call failed. Says what was asked, what the answer was, what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CmError(SetupError);
-
-impl CmError {
-    /// `asked`: what was wanted, with its figures; `answer`: what the system said.
-    pub fn new(code: Code, asked: impl Into<String>, answer: impl Into<String>) -> CmError {
-        CmError(SetupError::new(code, asked, answer))
-    }
-
-    /// Adds what the reader can do about it.
-    #[must_use]
-    pub fn cure(self, cure: impl Into<String>) -> CmError {
-        CmError(self.0.cure(cure))
-    }
-
-    /// The kind of failure, with its errno.
-    pub fn code(&self) -> Code {
-        self.0.code()
-    }
-
-    /// From the errno a system call left.
-    pub fn last_os(asked: impl Into<String>) -> CmError {
-        CmError::from_io(asked, &std::io::Error::last_os_error())
-    }
-
-    /// From an error of the standard library.
-    pub fn from_io(asked: impl Into<String>, error: &std::io::Error) -> CmError {
-        let code = error.raw_os_error().map_or(Code::Errno(5), Code::from_errno);
-        CmError::new(code, asked, error.to_string())
-    }
-}
-
-impl From<SetupError> for CmError {
-    fn from(error: SetupError) -> CmError {
-        CmError(error)
-    }
-}
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::wr::{PostCause, PostError};
 
 /// A list post stopped: what was not taken is still in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,16 +30,6 @@ impl From<PostFailed> for CmError {
         let code = Code::from_errno(failed.cause.errno());
         CmError::new(code, "post a request", failed.cause.to_string())
     }
-}
-
-/// Something still uses what was to be destroyed; it comes back.
-#[derive(Debug, thiserror::Error)]
-#[error("{cause}")]
-pub struct InUse<T> {
-    /// What uses it: `Busy`.
-    pub cause: CmError,
-    /// What was to be destroyed.
-    pub back: T,
 }
 
 /// Something could not be changed.

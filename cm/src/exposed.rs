@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use doorbell_alloc::{Ask, MapRequest, Mapping};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Provider, Region};
-use doorbell_engine::wr::Remote;
-
-use crate::error::CmError;
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, Provider, Region};
+use doorbell_seam::wr::Remote;
 
 /// Registered memory for one-sided access. Cloning gives another handle; the last one deregisters
 /// it, and from then on its key opens nothing (MR-3).

@@ -3,17 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{QpCaps, QpType};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_fabric::{CmError, Fabric, QpFields, QpState};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{QpCaps, QpType};
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
 use crate::completion::{Completion, SendRequest};
-use crate::error::{CmError, PostFailed, Refused};
-use crate::fabric::Fabric;
-use crate::qp::{Parts, QpInit, QueuePair};
-use crate::queues::CompletionQueue;
-use crate::state::{QpFields, QpState};
+use crate::cq::CompletionQueue;
+use crate::error::{PostFailed, Refused};
+use crate::init::QpInit;
+use crate::qp::{Parts, QueuePair};
 
 /// How long a wait sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);
@@ -150,7 +150,7 @@ impl<F: Fabric> ExternalQp<F> {
     /// Posts one send of the first `len` bytes of a buffer (`ibv_post_send`).
     ///
     /// # Errors
-    /// `State` before RTS; see [`doorbell_engine::wr::PostCause`]. The buffer comes back.
+    /// `State` before RTS; see [`doorbell_seam::wr::PostCause`]. The buffer comes back.
     pub fn post_send(
         &mut self,
         buffer: Buffer<F>,

@@ -1,13 +1,13 @@
 //! What only queue pairs of RAW_PACKET do: rules for what they get, and segmented sends.
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{FlowRule, QpType};
-use doorbell_engine::wr::SendFlags;
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{FlowRule, QpType};
+use doorbell_seam::wr::SendFlags;
 
 use crate::buffer::Buffer;
-use crate::error::{CmError, Refused};
+use crate::error::Refused;
 use crate::external::ExternalQp;
-use crate::fabric::Fabric;
 
 impl<F: Fabric> ExternalQp<F> {
     /// Adds a rule: what it speaks of comes in, from RTR on (`ibv_create_flow`). Rules end with the

@@ -4,22 +4,24 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, QpCaps, QpType};
-use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+use doorbell_fabric::{
+    CmError, CmId, ConnParam, Depths, Fabric, IdKey, IdOption, Join, PortSpace, QpFields, QpState,
+    UdParam,
+};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, QpCaps, QpType};
+use doorbell_seam::wr::{Remote, SendFlags, SendOp};
 
-use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, UdParam};
 use crate::buffer::Buffer;
 use crate::completion::{Completion, SendRequest};
-use crate::error::{CmError, PostFailed, Refused};
+use crate::cq::CompletionQueue;
+use crate::error::{PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::external::ExternalQp;
-use crate::fabric::{CmId, Fabric, IdKey};
-use crate::qp::{Parts, QpInit, QueuePair};
-use crate::queues::{CompletionQueue, SharedReceive};
-use crate::state::{QpFields, QpState};
+use crate::init::QpInit;
+use crate::qp::{Parts, QueuePair};
+use crate::srq::{SharedReceive, SrqInit};
 use crate::window::Window;
-use crate::xrc::SrqInit;
 
 /// How long completions are still waited for once the peer has left: its last messages and
 /// acknowledgements come another way than the news that it has gone.
@@ -54,7 +56,8 @@ impl<F: Fabric> Id<F> {
     /// there (ID-3).
     ///
     /// ```
-    /// use doorbell_cm::{CmError, Id, PortSpace, soft::SoftDevice};
+    /// use doorbell_cm::{CmError, Id, PortSpace};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(device: &SoftDevice) -> Result<Id<SoftDevice>, CmError> {
     /// Id::create(device, None, PortSpace::Tcp)
@@ -62,7 +65,8 @@ impl<F: Fabric> Id<F> {
     /// ```
     /// A port space that there is not cannot be said (ID-7):
     /// ```compile_fail,E0308
-    /// use doorbell_cm::{CmError, Id, PortSpace, soft::SoftDevice};
+    /// use doorbell_cm::{CmError, Id, PortSpace};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(device: &SoftDevice) -> Result<Id<SoftDevice>, CmError> {
     /// Id::create(device, None, 0x0107)
@@ -190,7 +194,8 @@ impl<F: Fabric> Id<F> {
     /// Makes the queue pair of this id (`rdma_create_qp`). It takes receives at once (QP-3).
     ///
     /// ```
-    /// use doorbell_cm::{CmError, Id, QpInit, soft::SoftDevice};
+    /// use doorbell_cm::{CmError, Id, QpInit};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(id: &mut Id<SoftDevice>) -> Result<(), CmError> {
     /// id.create_qp(&QpInit::rc())
@@ -198,7 +203,8 @@ impl<F: Fabric> Id<F> {
     /// ```
     /// No attributes at all cannot be said (QP-12):
     /// ```compile_fail,E0308
-    /// use doorbell_cm::{CmError, Id, QpInit, soft::SoftDevice};
+    /// use doorbell_cm::{CmError, Id, QpInit};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// # fn made(id: &mut Id<SoftDevice>) -> Result<(), CmError> {
     /// id.create_qp(None)
@@ -563,7 +569,7 @@ impl<F: Fabric> Id<F> {
     /// Posts one send of the first `len` bytes of a buffer (`rdma_post_send`).
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]; the buffer comes back.
+    /// See [`doorbell_seam::wr::PostCause`]; the buffer comes back.
     pub fn post_send(
         &mut self,
         buffer: Buffer<F>,
@@ -584,7 +590,8 @@ impl<F: Fabric> Id<F> {
     ///
     /// One call is a batch: it is never open, so that nobody else can post in between:
     /// ```
-    /// use doorbell_cm::{Id, SendRequest, soft::SoftDevice};
+    /// use doorbell_cm::{Id, SendRequest};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// type List = Vec<SendRequest<SoftDevice>>;
     /// fn both(id: &mut Id<SoftDevice>, one: &mut List, two: &mut List) {
@@ -594,7 +601,8 @@ impl<F: Fabric> Id<F> {
     /// ```
     /// Two at once cannot be said (PL-4):
     /// ```compile_fail,E0499
-    /// use doorbell_cm::{Id, SendRequest, soft::SoftDevice};
+    /// use doorbell_cm::{Id, SendRequest};
+    /// use doorbell_soft::SoftDevice;
     ///
     /// type List = Vec<SendRequest<SoftDevice>>;
     /// fn both(id: &mut Id<SoftDevice>, one: &mut List, two: &mut List) {
@@ -606,7 +614,7 @@ impl<F: Fabric> Id<F> {
     /// ```
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]. A list that cannot be built posts nothing:
+    /// See [`doorbell_seam::wr::PostCause`]. A list that cannot be built posts nothing:
     /// `Device(14)` (EFAULT) for a length beyond a buffer, `Malformed` for an operation that only
     /// another call can post.
     pub fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
@@ -619,7 +627,7 @@ impl<F: Fabric> Id<F> {
     /// Posts one inline send: `bytes` is copied during the call (SQ-4).
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`].
+    /// See [`doorbell_seam::wr::PostCause`].
     pub fn post_inline(
         &mut self,
         bytes: &[u8],
@@ -638,7 +646,7 @@ impl<F: Fabric> Id<F> {
     /// completed. A window of type 1 and no bytes: it is closed.
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
+    /// See [`doorbell_seam::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
     /// `Device(22)` (EINVAL) for a window of type 2 whose queue pair is gone.
     pub fn bind_window(
         &mut self,
@@ -658,7 +666,7 @@ impl<F: Fabric> Id<F> {
     /// [`SendFlags::FENCE`] it waits for READs through the window.
     ///
     /// # Errors
-    /// See [`doorbell_engine::wr::PostCause`].
+    /// See [`doorbell_seam::wr::PostCause`].
     pub fn invalidate(&mut self, rkey: u32, flags: SendFlags) -> Result<(), PostFailed> {
         match &mut self.qp {
             Some(qp) => qp.post_bare(SendOp::LocalInv(rkey), flags),

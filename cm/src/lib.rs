@@ -6,65 +6,65 @@
 //! Everything is generic over a [`Fabric`]: a device with its connection manager. [`Device`]
 //! chooses one at run time.
 
-mod addr;
-mod attr;
 mod buffer;
 pub mod c_names;
 mod completion;
 mod connections;
+mod cq;
 mod datagram;
 mod device;
 mod dialer;
 mod endpoint;
 mod error;
 mod exposed;
-mod extended;
 mod external;
-mod fabric;
 mod frames;
 mod id;
+mod init;
 mod listener;
 mod port;
+mod posted;
 mod qp;
-mod queues;
 mod redial;
 mod rereg;
 mod sleep;
 mod spread;
-mod state;
+mod srq;
+mod target;
 mod wait;
 mod window;
 mod worker_qp;
 mod xrc;
 
-pub mod soft;
-#[cfg(feature = "verbs")]
-pub mod verbs;
-
-pub use addr::{AddrInfo, Hints};
-pub use attr::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-pub use attr::{ConnParam, Depths, IdOption, Join, PathRecord, PortSpace, QpAttr, Source};
-pub use attr::{UDP_QKEY, UdParam};
 pub use buffer::Buffer;
 pub use completion::{Completion, SendRequest};
-pub use datagram::Target;
+pub use cq::CompletionQueue;
 pub use device::{Device, Program};
 pub use dialer::Dialer;
 pub use endpoint::Endpoint;
-pub use error::{CmError, InUse, NotChanged, PostFailed, Refused};
+pub use error::{NotChanged, PostFailed, Refused};
 pub use exposed::Exposed;
-pub use extended::QpAttrEx;
 pub use external::ExternalQp;
-pub use fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, Rejection};
 pub use id::Id;
+pub use init::QpInit;
 pub use listener::Listener;
 pub use port::Port;
-pub use qp::QpInit;
-pub use queues::{CompletionQueue, SharedReceive};
 pub use redial::Backoff;
 pub use rereg::ExposedChange;
 pub use sleep::run_sleeping;
 pub use spread::{IndirectionTable, WorkQueue};
-pub use state::{Mtu, QpFields, QpState};
+pub use srq::{SharedReceive, SrqInit};
+pub use target::Target;
 pub use window::Window;
-pub use xrc::{SrqInit, XrcDomain};
+pub use xrc::XrcDomain;
+
+pub use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
+pub use doorbell_fabric::{AddrInfo, Hints, Mtu, QpFields, QpState};
+pub use doorbell_fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, Rejection};
+pub use doorbell_fabric::{CmError, InUse, QpAttr, QpAttrEx};
+pub use doorbell_fabric::{ConnParam, Depths, IdOption, Join, PathRecord, PortSpace, Source};
+pub use doorbell_fabric::{UDP_QKEY, UdParam};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

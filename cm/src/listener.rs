@@ -4,14 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use doorbell_engine::error::Code;
 use doorbell_engine::worker::Intake;
+use doorbell_fabric::{CmError, CmId, EventKind, Fabric, PortSpace, QpFields};
+use doorbell_seam::error::Code;
 
-use crate::attr::PortSpace;
 use crate::connections::{Connections, run};
-use crate::error::CmError;
-use crate::fabric::{CmId, EventKind, Fabric};
-use crate::state::QpFields;
 
 /// Accepts connections and deals them out to workers in turn.
 pub struct Listener<F: Fabric> {

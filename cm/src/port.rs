@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Qp, QpType};
 use doorbell_engine::worker::Intake;
+use doorbell_fabric::{CmError, CmId, Fabric, Join, PortSpace, UDP_QKEY, UdParam};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Qp, QpType};
 
-use crate::attr::{Join, PortSpace, UDP_QKEY, UdParam};
-use crate::error::CmError;
-use crate::fabric::{CmId, Fabric};
 use crate::worker_qp;
 
 /// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has

@@ -4,234 +4,25 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{
-    Access, AttrMask, FlowRule, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
+use doorbell_fabric::{CmError, Fabric, QpAttr};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{
+    Access, FlowRule, Qp, QpCaps, QpType, SendOps, Window as _, WindowKind,
 };
-use doorbell_engine::wr::{
-    Binding, PostCause, Remote, Segmentation, SendFlags, SendOp, SendWr, Sge,
-};
+use doorbell_seam::wr::{Binding, PostCause, Remote, Segmentation, SendFlags, SendOp, SendWr, Sge};
 
-use crate::attr::QpAttr;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, SendRequest, completion};
-use crate::datagram::Target;
-use crate::error::{CmError, PostFailed, Refused};
+use crate::cq::CompletionQueue;
+use crate::error::{PostFailed, Refused};
 use crate::exposed::Exposed;
-use crate::extended::InitEx;
-use crate::fabric::Fabric;
-use crate::queues::{CompletionQueue, Posted, SharedReceive, first_number, lock};
+use crate::init::QpInit;
+use crate::posted::{Posted, first_number, lock};
 use crate::spread::TableUse;
+use crate::srq::SharedReceive;
+use crate::target::Target;
 use crate::window::{self, Window};
 use crate::xrc::XrcDomain;
-
-/// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
-/// along with it (QP-6).
-///
-/// ```
-/// use doorbell_cm::{QpInit, soft::SoftDevice};
-///
-/// let init = QpInit::<SoftDevice>::rc().send_wr(16).recv_wr(2).inline(16).signal_all(true);
-/// ```
-pub struct QpInit<F: Fabric> {
-    kind: QpType,
-    caps: QpCaps,
-    signal_all: bool,
-    send_cq: Option<CompletionQueue<F>>,
-    recv_cq: Option<CompletionQueue<F>>,
-    srq: Option<SharedReceive<F>>,
-    xrcd: Option<XrcDomain<F>>,
-    pd: Option<F>,
-    context: u64,
-    pub(crate) ex: InitEx<F>,
-}
-
-impl<F: Fabric> Clone for QpInit<F> {
-    fn clone(&self) -> Self {
-        QpInit {
-            kind: self.kind,
-            caps: self.caps,
-            signal_all: self.signal_all,
-            send_cq: self.send_cq.clone(),
-            recv_cq: self.recv_cq.clone(),
-            srq: self.srq.clone(),
-            xrcd: self.xrcd.clone(),
-            pd: self.pd.clone(),
-            context: self.context,
-            ex: self.ex.clone(),
-        }
-    }
-}
-
-impl<F: Fabric> QpInit<F> {
-    /// A reliable connection with one request each way, of one piece, nothing inline, and
-    /// completions for those sends that ask for one.
-    pub fn rc() -> QpInit<F> {
-        QpInit::of(QpType::Rc)
-    }
-
-    /// As [`QpInit::rc`], an unreliable connection: SEND and WRITE, which may be lost without a
-    /// word (section 2.6).
-    pub fn uc() -> QpInit<F> {
-        QpInit::of(QpType::Uc)
-    }
-
-    /// As [`QpInit::rc`], for unreliable datagrams: it takes sends at once (QP-4).
-    pub fn ud() -> QpInit<F> {
-        QpInit::of(QpType::Ud)
-    }
-
-    /// As [`QpInit::rc`], for Ethernet frames, headers and all ([`crate::ExternalQp`] only): it
-    /// sends to its device's port, and receives what its rules say
-    /// ([`crate::ExternalQp::create_flow`]).
-    pub fn raw_packet() -> QpInit<F> {
-        QpInit::of(QpType::RawPacket)
-    }
-
-    /// As [`QpInit::rc`], the sending end of an extended reliable connection: it receives nothing
-    /// (QX-5), and its messages name a shared receive queue
-    /// ([`SendOp::Xrc`](doorbell_engine::wr::SendOp::Xrc)).
-    pub fn xrc_send() -> QpInit<F> {
-        QpInit::of(QpType::XrcSend)
-    }
-
-    /// The receiving end of one: it has a domain ([`QpInit::xrcd`]) instead of queues.
-    pub fn xrc_recv() -> QpInit<F> {
-        QpInit::of(QpType::XrcRecv)
-    }
-
-    fn of(kind: QpType) -> QpInit<F> {
-        let caps = QpCaps { send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
-        let (send_cq, recv_cq, srq, xrcd, pd) = (None, None, None, None, None);
-        let (context, ex) = (0, InitEx::default());
-        QpInit { kind, caps, signal_all: false, send_cq, recv_cq, srq, xrcd, pd, context, ex }
-    }
-
-    /// Sends outstanding (`max_send_wr`).
-    #[must_use]
-    pub fn send_wr(mut self, count: u32) -> Self {
-        self.caps.send_wr = count;
-        self
-    }
-
-    /// Receives outstanding (`max_recv_wr`); on a shared receive queue only the depth of the
-    /// completion queue that is made (SRQ-11).
-    #[must_use]
-    pub fn recv_wr(mut self, count: u32) -> Self {
-        self.caps.recv_wr = count;
-        self
-    }
-
-    /// Pieces of a send (`max_send_sge`).
-    #[must_use]
-    pub fn send_sge(mut self, count: u32) -> Self {
-        self.caps.send_sge = count;
-        self
-    }
-
-    /// Pieces of a receive (`max_recv_sge`).
-    #[must_use]
-    pub fn recv_sge(mut self, count: u32) -> Self {
-        self.caps.recv_sge = count;
-        self
-    }
-
-    /// Bytes of an inline payload (`max_inline_data`).
-    #[must_use]
-    pub fn inline(mut self, bytes: u32) -> Self {
-        self.caps.inline = bytes;
-        self
-    }
-
-    /// Whether every send completes (`sq_sig_all`, QP-15).
-    #[must_use]
-    pub fn signal_all(mut self, all: bool) -> Self {
-        self.signal_all = all;
-        self
-    }
-
-    /// The queue sends complete in.
-    #[must_use]
-    pub fn send_cq(mut self, cq: &CompletionQueue<F>) -> Self {
-        self.send_cq = Some(cq.clone());
-        self
-    }
-
-    /// The queue receives complete in.
-    #[must_use]
-    pub fn recv_cq(mut self, cq: &CompletionQueue<F>) -> Self {
-        self.recv_cq = Some(cq.clone());
-        self
-    }
-
-    /// The shared receive queue to take receives from.
-    #[must_use]
-    pub fn srq(mut self, srq: &SharedReceive<F>) -> Self {
-        self.srq = Some(srq.clone());
-        self
-    }
-
-    /// The domain of XRC_RECV (QX-9); without one it is that which serves who names none (QP-16).
-    #[must_use]
-    pub fn xrcd(mut self, domain: &XrcDomain<F>) -> Self {
-        self.xrcd = Some(domain.clone());
-        self
-    }
-
-    /// The handle to whose protection domain it belongs; without one it is that of the handle with
-    /// which the id was made (QP-5).
-    #[must_use]
-    pub fn pd(mut self, pd: &F) -> Self {
-        self.pd = Some(pd.clone());
-        self
-    }
-
-    /// User data of the queue pair (`qp_context`, QX-18).
-    #[must_use]
-    pub fn context(mut self, context: u64) -> Self {
-        self.context = context;
-        self
-    }
-
-    pub(crate) fn kind(&self) -> QpType {
-        self.kind
-    }
-
-    /// The handle that is named, or else `fabric`.
-    pub(crate) fn pd_or<'a>(&'a self, fabric: &'a F) -> &'a F {
-        self.pd.as_ref().unwrap_or(fabric)
-    }
-
-    /// Refuses what does not go together with XRC.
-    fn check_xrc(&self) -> Result<(), CmError> {
-        let answer = match (&self.srq, &self.xrcd) {
-            (Some(srq), _) if srq.number().is_some() => {
-                "its shared receive queue is of an XRC domain: senders name that (QX-19)"
-            }
-            (Some(_), _) if self.kind.is_xrc() => "it takes receives of no queue of its own",
-            (_, Some(_)) if self.kind != QpType::XrcRecv => "only XRC_RECV has an XRC domain",
-            _ if self.kind == QpType::XrcRecv
-                && (self.send_cq.is_some() || self.recv_cq.is_some()) =>
-            {
-                "its shared receive queues have the completion queues (QP-7)"
-            }
-            _ if self.kind == QpType::XrcRecv && self.ex.attr().comp_mask() != AttrMask::PD => {
-                "it has a domain, and none of the other fields (QX-5)"
-            }
-            _ => return Ok(()),
-        };
-        Err(CmError::new(Code::Invalid, format!("a queue pair of {:?}", self.kind), answer))
-    }
-
-    /// With `srq` where none is named (QP-13); XRC uses none.
-    pub(crate) fn or_srq(mut self, srq: Option<&SharedReceive<F>>) -> Self {
-        if self.kind.is_xrc() {
-            return self;
-        }
-        self.srq = self.srq.or_else(|| srq.cloned());
-        self
-    }
-}
 
 /// What a send keeps until its slot is free.
 struct Sent<F: Fabric> {

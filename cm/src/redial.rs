@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_engine::worker::Intake;
-
-use crate::error::CmError;
-use crate::fabric::{Fabric, IdKey};
+use doorbell_fabric::{CmError, Fabric, IdKey};
 
 /// How long to wait before a connection is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,17 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Left, Provider, Rereg};
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, Left, Provider, Rereg};
 
-use crate::error::{CmError, NotChanged};
+use crate::error::NotChanged;
 use crate::exposed::{self, Exposed};
 
 /// What to change of exposed memory (`ibv_rereg_mr`); what is not named stays.
 ///
 /// ```
-/// use doorbell_cm::{Exposed, ExposedChange, NotChanged, soft::SoftDevice};
-/// use doorbell_engine::provider::Access;
+/// use doorbell_cm::{Exposed, ExposedChange, NotChanged};
+/// use doorbell_soft::SoftDevice;
+/// use doorbell_seam::provider::Access;
 ///
 /// # type Changed = Result<Exposed<SoftDevice>, NotChanged<Exposed<SoftDevice>>>;
 /// # fn closed(device: &SoftDevice, memory: Exposed<SoftDevice>) -> Changed {
@@ -69,7 +71,7 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `Busy`: there are other handles on it, or a window is bound to it (MR-4); `Invalid`: the
     /// device or the domain is another device's; `NotSupported`: the device cannot change that
-    /// ([`doorbell_engine::provider::Caps::rereg`]); `NoMemory`. It comes back as it was, but for
+    /// ([`doorbell_seam::provider::Caps::rereg`]); `NoMemory`. It comes back as it was, but for
     /// one that the device has failed to change midway: that is gone.
     pub fn reregister(
         self,

@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{Handler, Worker};
+use doorbell_seam::provider::Provider;
 
 use crate::wait::readable;
 

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Wq, WqFlags, WqState};
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Wq, WqFlags, WqState};
 
 use crate::buffer::Buffer;
 use crate::completion::{Completion, completion};
-use crate::error::{CmError, PostFailed};
-use crate::fabric::Fabric;
-use crate::queues::{CompletionQueue, Posted, lock};
+use crate::cq::CompletionQueue;
+use crate::error::PostFailed;
+use crate::posted::{Posted, lock};
 
 /// How long a wait sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use doorbell_engine::provider::{Provider, Window as _, WindowKind};
+use doorbell_fabric::CmError;
+use doorbell_seam::provider::{Provider, Window as _, WindowKind};
 
-use crate::error::CmError;
 use crate::exposed::Exposed;
 
 /// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind_window`] opens it. A

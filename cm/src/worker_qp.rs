@@ -1,13 +1,9 @@
 //! Queue pairs for workers.
 #![expect(unsafe_code, reason = "a worker's thread domain is a promise")]
 
-use doorbell_engine::provider::QpType;
 use doorbell_engine::worker::Intake;
-
-use crate::attr::QpAttr;
-use crate::error::CmError;
-use crate::extended::QpAttrEx;
-use crate::fabric::{CmId, Fabric};
+use doorbell_fabric::{CmError, CmId, Fabric, QpAttr, QpAttrEx};
+use doorbell_seam::provider::QpType;
 
 /// Makes the queue pair of an id for a worker: for a peer, or of UD for its datagrams. It is for
 /// the worker alone; the id goes on to connect and to disconnect it.

@@ -1,14 +1,12 @@
-//! Extended reliable connections of Layer 0: domains, and what shared receive queues are made with.
+//! Domains of extended reliable connections.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
-
-use crate::error::{CmError, InUse};
-use crate::queues::CompletionQueue;
+use doorbell_fabric::{CmError, InUse};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
 
 /// A domain of extended reliable connections (`ibv_open_xrcd`): queue pairs of XRC_RECV in it put
 /// messages into the shared receive queues in it that their senders name (section 2.10). Cloning
@@ -30,7 +28,7 @@ impl<P: Provider> XrcDomain<P> {
     /// Opens a domain, of this process alone.
     ///
     /// # Errors
-    /// `NotSupported`: the device has none ([`doorbell_engine::provider::Caps::xrc`]).
+    /// `NotSupported`: the device has none ([`doorbell_seam::provider::Caps::xrc`]).
     pub fn open(device: &P) -> Result<XrcDomain<P>, CmError> {
         Ok(XrcDomain::over(device.open_xrcd()?))
     }
@@ -84,57 +82,5 @@ impl<P: Provider> XrcDomain<P> {
 impl<P: Provider> fmt::Debug for XrcDomain<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XrcDomain").field("users", &self.users()).finish_non_exhaustive()
-    }
-}
-
-/// What a shared receive queue is made with (`struct ibv_srq_init_attr_ex`).
-pub struct SrqInit<P: Provider> {
-    pub(crate) depth: u32,
-    pub(crate) pd: Option<P>,
-    pub(crate) xrc: Option<Wanted<P>>,
-}
-
-/// Of one that is of an XRC domain.
-pub(crate) struct Wanted<P: Provider> {
-    pub(crate) domain: Option<XrcDomain<P>>,
-    pub(crate) cq: Option<CompletionQueue<P>>,
-}
-
-impl<P: Provider> SrqInit<P> {
-    /// A plain one (`IBV_SRQT_BASIC`), for at least `depth` receives.
-    pub fn new(depth: u32) -> SrqInit<P> {
-        SrqInit { depth, pd: None, xrc: None }
-    }
-
-    /// One of an XRC domain (`IBV_SRQT_XRC`): of the one that serves who names none, with a
-    /// completion queue of its own (SRQ-5), unless others are named.
-    pub fn xrc(depth: u32) -> SrqInit<P> {
-        SrqInit { xrc: Some(Wanted { domain: None, cq: None }), ..SrqInit::new(depth) }
-    }
-
-    /// The handle to whose protection domain it belongs; without one it is that of the handle it is
-    /// made on.
-    #[must_use]
-    pub fn pd(mut self, pd: &P) -> Self {
-        self.pd = Some(pd.clone());
-        self
-    }
-
-    /// The domain it is of; makes it one of XRC.
-    #[must_use]
-    pub fn domain(mut self, domain: &XrcDomain<P>) -> Self {
-        self.wanted().domain = Some(domain.clone());
-        self
-    }
-
-    /// The queue in which its receives complete; makes it one of XRC.
-    #[must_use]
-    pub fn cq(mut self, cq: &CompletionQueue<P>) -> Self {
-        self.wanted().cq = Some(cq.clone());
-        self
-    }
-
-    fn wanted(&mut self) -> &mut Wanted<P> {
-        self.xrc.get_or_insert(Wanted { domain: None, cq: None })
     }
 }

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{Dialer, Listener};
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
     Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Stats, Verdict,
     Worker,
 };
+use doorbell_seam::provider::Provider;
+use doorbell_soft::SoftDevice;
 
 /// What would hang fails instead; an emulated or a loaded machine takes long to connect so many.
 const LIMIT: Duration = Duration::from_secs(60);

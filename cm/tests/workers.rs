@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{Backoff, Dialer, Listener};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
     Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
 };
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+use doorbell_soft::SoftDevice;
 
 const LIMIT: Duration = Duration::from_secs(10);
 

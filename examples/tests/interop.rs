@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{AddrInfo, Buffer, ConnParam, Endpoint, Hints, Program, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell::error::Code;
+use doorbell::soft::SoftDevice;
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{AddrInfo, Buffer, ConnParam, Endpoint, Hints, Program, QpInit};
 use doorbell_examples::interop::{Plan, RdmaClient};
 
 /// The program. On a machine that is busy with other things all takes its time; only a hang must

@@ -12,7 +12,7 @@ use crate::steps::Report;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages, and the tests of them: parts of their names.
-const PACKAGES: &[&str] = &["doorbell-engine", "doorbell-cm"];
+const PACKAGES: &[&str] = &["doorbell-soft", "doorbell-engine"];
 const TESTS: &[&str] = &[
     "hostile",
     "what_is_read_lies_in_the_data",

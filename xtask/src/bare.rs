@@ -15,7 +15,14 @@ use crate::steps::Report;
 
 const BARE: &str = "x86_64-unknown-none";
 const ARM: &str = "aarch64-unknown-linux-gnu";
-const PACKAGES: &[&str] = &["doorbell-alloc", "doorbell-engine"];
+const PACKAGES: &[&str] = &[
+    "doorbell-alloc",
+    "doorbell-base",
+    "doorbell-seam",
+    "doorbell-engine",
+    "doorbell-soft",
+    "doorbell",
+];
 
 /// What these packages have that Debian's compiler, which is older than they ask for, has too, but
 /// calls unstable.
@@ -54,7 +61,7 @@ pub(crate) fn arm() -> Outcome<Report> {
     match toolchain(ARM)? {
         Toolchain::Installed => {
             cargo.args(["clippy", "--target", ARM, "--workspace", "--all-targets"]);
-            cargo.args(["--features", "doorbell-engine/sim", "--", "-D", "warnings"]);
+            cargo.args(["--features", "doorbell/sim", "--", "-D", "warnings"]);
         }
         Toolchain::Debian(usr) => {
             cargo.args(["check", "--no-default-features", "--target", ARM]);

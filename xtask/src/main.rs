@@ -5,6 +5,7 @@
 //! with an RDMA device, and [`ladder`] runs the table of checks in [`steps`].
 
 mod args;
+mod arrows;
 mod asan;
 mod bare;
 mod bench;
@@ -24,6 +25,7 @@ mod sim;
 mod steps;
 mod suite;
 mod tidy;
+mod uses;
 mod vm;
 
 use std::process::ExitCode;

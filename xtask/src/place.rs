@@ -76,7 +76,7 @@ fn search_path() -> String {
 /// Members of the workspace whose manifest declares `feature`, as `(package, folder)`.
 pub(crate) fn packages_with(feature: &str) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
-    for folder in entries(&root()) {
+    for folder in members() {
         let Ok(manifest) = std::fs::read_to_string(folder.join("Cargo.toml")) else { continue };
         if declares(&manifest, feature)
             && let Some(name) = package_name(&manifest)
@@ -87,17 +87,33 @@ pub(crate) fn packages_with(feature: &str) -> Vec<(String, PathBuf)> {
     found
 }
 
+/// The folders of the workspace's members, as its manifest lists them.
+pub(crate) fn members() -> Vec<PathBuf> {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap_or_default();
+    listed(&manifest).map(|folder| root().join(folder)).collect()
+}
+
+/// The entries of the list of members.
+fn listed(manifest: &str) -> impl Iterator<Item = &str> {
+    let list = manifest.split_once("members = [").map_or("", |(_, rest)| rest);
+    let list = list.split_once(']').map_or("", |(list, _)| list);
+    list.split(',').map(|entry| entry.trim().trim_matches('"')).filter(|entry| !entry.is_empty())
+}
+
 fn declares(manifest: &str, feature: &str) -> bool {
     section(manifest, "features").any(|(key, _)| key == feature)
 }
 
-fn package_name(manifest: &str) -> Option<String> {
+pub(crate) fn package_name(manifest: &str) -> Option<String> {
     let (_, value) = section(manifest, "package").find(|(key, _)| *key == "name")?;
     Some(value.trim_matches('"').to_owned())
 }
 
 /// The `key = value` lines of one section of a manifest.
-fn section<'a>(manifest: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+pub(crate) fn section<'a>(
+    manifest: &'a str,
+    name: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut inside = false;
     manifest.lines().filter_map(move |line| {
         let line = line.trim();
@@ -134,6 +150,13 @@ numa = \"1\"
         assert!(declares(MANIFEST, "verbs"));
         assert!(!declares(MANIFEST, "numa"));
         assert!(!declares(MANIFEST, "name"));
+    }
+
+    #[test]
+    fn the_members_are_read() {
+        let manifest = "[workspace]\nmembers = [\n    \"a\",\n    \"b/c\",\n]\n";
+        assert_eq!(listed(manifest).collect::<Vec<_>>(), ["a", "b/c"]);
+        assert!(members().iter().any(|folder| folder.ends_with("xtask")));
     }
 
     #[test]

@@ -8,8 +8,16 @@ use crate::place::{cargo, program, target};
 use crate::steps::Report;
 
 /// The packages with the feature `sim`, and that feature.
-const SIM: &[&str] =
-    &["--package", "doorbell-engine", "--package", "doorbell-examples", "--features", "sim"];
+const SIM: &[&str] = &[
+    "--package",
+    "doorbell-seam",
+    "--package",
+    "doorbell-soft",
+    "--package",
+    "doorbell-examples",
+    "--features",
+    "sim",
+];
 
 /// Seeds of the step, and how many a planted mistake has to be found in.
 const SEEDS: &str = "2000";
@@ -58,7 +66,7 @@ pub(crate) fn check() -> Outcome<Report> {
         capture(cargo().arg("clippy").args(SIM).args(["--all-targets", "--", "-D", "warnings"]))?;
     count += Count::one(lints.ok);
     text.push_str(&lints.text);
-    let filter = ["--lib", "--no-fail-fast", "--", "sim::", "fault::"];
+    let filter = ["--lib", "--no-fail-fast", "--", "sim::", "prng::"];
     let tests = capture(cargo().arg("test").args(SIM).args(filter))?;
     count += Count::of_program(&tests.text, tests.ok);
     text.push_str(&tests.text);

@@ -93,7 +93,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "bare",
-        shows: "engine and alloc build without an operating system, and run without std",
+        shows: "the datapath builds without an operating system, and runs without std",
         work: Work::Own(bare::check),
     },
     Step {
@@ -116,7 +116,10 @@ pub(crate) const STEPS: &[Step] = &[
             "--target-dir",
             "target/models",
             "--package",
+            "doorbell-soft",
+            "--package",
             "doorbell-engine",
+            "--no-default-features",
             "--release",
             "--lib",
             "models",

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Outcome;
 use crate::count::Count;
 use crate::place::{entries, root};
 use crate::steps::Report;
+use crate::{Outcome, arrows};
 
 /// Longest file, in lines, and longest line, in characters.
 const LINES_MAX: usize = 800;
@@ -36,6 +36,7 @@ pub(crate) fn check() -> Outcome<Report> {
         let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
         found.extend(broken(&name, &text));
     }
+    found.extend(arrows::broken()?);
     if files == 0 {
         return Err(format!("no file below {}", root().display()));
     }

@@ -9,12 +9,12 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use doorbell_alloc::Mapping;
-use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{Dialer, Listener};
-use doorbell_engine::worker::{
+use doorbell::alloc::Mapping;
+use doorbell::soft::SoftDevice;
+use doorbell::worker::{
     Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Stats, Verdict, Worker,
 };
+use doorbell::{Dialer, Listener};
 use doorbell_tune as tune;
 
 use crate::count::allocations;

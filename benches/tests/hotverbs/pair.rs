@@ -5,14 +5,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_alloc::{Ask, MapRequest};
-use doorbell_cm::soft::SoftDevice;
-use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
-use doorbell_engine::provider::{
+use doorbell::alloc::{Ask, MapRequest};
+use doorbell::provider::{
     Access, AddressHandle, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing,
 };
-use doorbell_engine::wc::Wc;
-use doorbell_engine::wr::{Destination, RecvWr, Remote, SendWr, Sge};
+use doorbell::soft::SoftDevice;
+use doorbell::wc::Wc;
+use doorbell::wr::{Destination, RecvWr, Remote, SendWr, Sge};
+use doorbell::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 
 /// Requests of a queue pair at a time, receives too.
 const DEPTH: u32 = 64;

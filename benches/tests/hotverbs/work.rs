@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use doorbell_engine::provider::{GRH_BYTES, QpType};
-use doorbell_engine::wc::Wc;
-use doorbell_engine::wr::{SendFlags, SendOp, SendWr};
+use doorbell::provider::{GRH_BYTES, QpType};
+use doorbell::wc::Wc;
+use doorbell::wr::{SendFlags, SendOp, SendWr};
 
 use crate::Plant;
 use crate::count::allocations;

@@ -8,8 +8,8 @@ use doorbell_cm::{
     AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, Event, EventKind, Fabric, Hints,
     Id, QpInit,
 };
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::harness;
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, Id, QpAttr, QpAttrEx, SharedReceive};
-use doorbell_engine::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing, Srq};
-use doorbell_engine::wc::{Status, Wc, WcOpcode};
-use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing, Srq};
+use doorbell_seam::wc::{Status, Wc, WcOpcode};
+use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use crate::bed::{Bed, SOON, received, send, sent};
 

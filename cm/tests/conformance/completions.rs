@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use doorbell_cm::{ConnParam, Fabric};
-use doorbell_engine::error::Code;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, SOON, number, received, send, send_inline, sent};
 use crate::harness::skip;

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use doorbell_cm::{
     CompletionQueue, Fabric, Id, PortSpace, SharedReceive, Target, UDP_QKEY, UdParam,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{CqFlags, CqInit, PollerEx, WcEx, WcFields};
-use doorbell_engine::wc::{Status, WcFlags, WcOpcode};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{CqFlags, CqInit, PollerEx, WcEx, WcFields};
+use doorbell_seam::wc::{Status, WcFlags, WcOpcode};
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, Pair, SOON, number, received, send, sent};
 use crate::datagrams;

@@ -8,10 +8,10 @@ use doorbell_cm::{
     AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, EventKind, ExternalQp, Fabric,
     Hints, Id, PortSpace, QpFields, QpInit, QpState, Source, Target, UDP_QKEY, UdParam,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{GRH_BYTES, QpType};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{GRH_BYTES, QpType};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, assert_padded, event, received};
 use crate::harness::skip;

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 use doorbell_cm::{Exposed, Fabric};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Atomics, LinkLayer, PortState};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, Atomics, LinkLayer, PortState};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, received, send, sent};
 use crate::harness::address;

@@ -1,10 +1,10 @@
 //! Protection domains: QP-5, EP-6, SRQ-1, MR-2 and QX-15.
 
 use doorbell_cm::{Buffer, CompletionQueue, Exposed, ExternalQp, Fabric, SharedReceive, SrqInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, WindowKind};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, WindowKind};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, received, send, sent};
 
@@ -100,7 +100,7 @@ fn mr_02_a_peers_key_is_good_within_its_domain<F: Fabric>(bed: &Bed<F>) {
         let (mut one, mut two) = bed.pair(&bed.small());
         for (device, good) in [(&near, true), (&far, false)] {
             let memory = Exposed::new(device, 64, rights).expect("memory");
-            let op: fn(doorbell_engine::wr::Remote) -> SendOp = op;
+            let op: fn(doorbell_seam::wr::Remote) -> SendOp = op;
             let request = op(memory.remote(0));
             one.post_send(bed.filled(64, 3), 64, request, SIGNALED).expect("a request");
             let status = sent(&mut one, &mut two).status;

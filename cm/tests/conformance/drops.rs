@@ -7,8 +7,8 @@ use doorbell_cm::{
     Buffer, CompletionQueue, ConnParam, EventKind, Exposed, ExternalQp, Fabric, Id, Join,
     PortSpace, SharedReceive, Target, Window,
 };
-use doorbell_engine::provider::{Access, WindowKind};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::provider::{Access, WindowKind};
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, SOON, event, send_inline};
 use crate::datagrams;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::thread;
 
 use doorbell_cm::{AddrInfo, ConnParam, Endpoint, Fabric, Hints, Id, PortSpace, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{Bed, SOON, assert_padded, received, send};
 

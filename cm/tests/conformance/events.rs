@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_cm::{CompletionQueue, Exposed, Fabric, Id, QpInit, SharedReceive};
-use doorbell_engine::error::Code;
-use doorbell_engine::event::{AsyncEvent, AsyncKind, Object};
-use doorbell_engine::provider::Access;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::event::{AsyncEvent, AsyncKind, Object};
+use doorbell_seam::provider::Access;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
 use crate::harness::skip;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use doorbell_cm::{
     ExternalQp, Fabric, Id, Join, PortSpace, QpFields, QpInit, QpState, Target, Window,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, AttrMask, CreateFlags, QpType, SendOps, WindowKind};
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, AttrMask, CreateFlags, QpType, SendOps, WindowKind};
+use doorbell_seam::wr::{PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, received, sent};
 use crate::datagrams;

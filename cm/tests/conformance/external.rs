@@ -7,9 +7,9 @@ use doorbell_cm::{
     AddrInfo, ConnParam, Depths, Endpoint, EventKind, ExternalQp, Fabric, Hints, Id, IdOption,
     QpFields, QpState,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, assert_padded, event};
 use crate::ids::listening;

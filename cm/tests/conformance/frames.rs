@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_cm::{Completion, ExternalQp, Fabric, Id, PortSpace, QpFields, QpInit, QpState};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{CreateFlags, FlowRule, Mac};
-use doorbell_engine::wc::{Status, WcOpcode};
-use doorbell_engine::wr::{PostCause, Remote, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{CreateFlags, FlowRule, Mac};
+use doorbell_seam::wc::{Status, WcOpcode};
+use doorbell_seam::wr::{PostCause, Remote, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON};
 use crate::extended::made;

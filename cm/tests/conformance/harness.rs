@@ -52,7 +52,7 @@ pub(crate) fn another<F: Fabric>() -> Option<F> {
 
 #[cfg(feature = "verbs")]
 fn rdma_devices() -> Vec<String> {
-    doorbell_engine::provider::verbs::Verbs::devices()
+    doorbell_verbs::Verbs::devices()
 }
 
 #[cfg(not(feature = "verbs"))]

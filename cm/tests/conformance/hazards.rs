@@ -4,9 +4,9 @@
 use std::thread;
 
 use doorbell_cm::{CompletionQueue, EventKind, Fabric, Id, PortSpace, SharedReceive};
-use doorbell_engine::error::Code;
-use doorbell_engine::event::{AsyncEvent, AsyncKind, Object};
-use doorbell_engine::provider::Provider;
+use doorbell_seam::error::Code;
+use doorbell_seam::event::{AsyncEvent, AsyncKind, Object};
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{A_WHILE, Bed, SOON, event, received, send_inline};
 use crate::events::{EVENTS, event as event_of};

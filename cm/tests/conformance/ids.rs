@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_cm::{AddrInfo, Channel, ConnParam, EventKind, Fabric, Hints, Id, PortSpace, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{A_WHILE, Bed, SOON, assert_padded, event};
 

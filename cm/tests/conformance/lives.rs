@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use doorbell_cm::{ConnParam, ExternalQp, Fabric, Id, QpFields, QpState, Target, UdParam};
-use doorbell_engine::event::{AsyncEvent, AsyncKind, Object};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::event::{AsyncEvent, AsyncKind, Object};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON};
 use crate::datagrams::{by_hand, to_rts};

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_cm::{CompletionQueue, ConnParam, EventKind, Fabric};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{Bed, SOON, event, received, send_inline, sent};
 use crate::ids::{pair_by_events, ready};

@@ -5,7 +5,7 @@ use std::thread;
 use doorbell_cm::{
     AddrInfo, Channel, ConnParam, Endpoint, EventKind, Fabric, Hints, Id, PortSpace,
 };
-use doorbell_engine::error::Code;
+use doorbell_seam::error::Code;
 
 use crate::bed::{A_WHILE, Bed, SOON, event, received, send_inline};
 use crate::ids::{listening, pair_by_events, ready};

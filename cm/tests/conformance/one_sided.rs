@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_cm::{Buffer, Completion, ConnParam, Exposed, Fabric, Id, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
-use doorbell_engine::wc::{Status, WcOpcode};
-use doorbell_engine::wr::{PostCause, Remote, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Access;
+use doorbell_seam::wc::{Status, WcOpcode};
+use doorbell_seam::wr::{PostCause, Remote, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, received, send_inline, sent};
 use crate::harness::skip;

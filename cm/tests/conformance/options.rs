@@ -6,7 +6,7 @@ use std::thread;
 use doorbell_cm::{
     CmError, ConnParam, EventKind, Fabric, Id, IdOption, Mtu, PathRecord, PortSpace,
 };
-use doorbell_engine::error::Code;
+use doorbell_seam::error::Code;
 
 use crate::bed::{A_WHILE, Bed, SOON, event};
 

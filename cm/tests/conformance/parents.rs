@@ -4,10 +4,10 @@
 use doorbell_cm::{
     Buffer, CompletionQueue, Exposed, Fabric, InUse, SharedReceive, SrqInit, Window,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, CqInit, WcFields, WindowKind};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, CqInit, WcFields, WindowKind};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, received, send, sent};
 use crate::harness::{another, skip};

@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{ConnParam, EventKind, Fabric, Id, PortSpace, QpInit, SharedReceive};
-use doorbell_engine::error::Code;
-use doorbell_engine::wc::Status;
+use doorbell_seam::error::Code;
+use doorbell_seam::wc::Status;
+use doorbell_soft::SoftDevice;
 
 use crate::bed::{Bed, SOON, event, received, send, send_inline};
 use crate::events::sleepy;
@@ -137,7 +137,7 @@ fn echo<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
         let got = received(&mut id);
         assert_eq!(got.len, size);
         let buffer = got.buffer.expect("its buffer");
-        id.post_send(buffer, size, doorbell_engine::wr::SendOp::Send, Default::default())
+        id.post_send(buffer, size, doorbell_seam::wr::SendOp::Send, Default::default())
             .expect("send back");
         let done = id.next_send(SOON).expect("sent").ok().expect("well");
         id.post_recv(done.buffer.expect("its buffer")).expect("a receive");

@@ -5,9 +5,9 @@ use doorbell_cm::{
     AddrInfo, CompletionQueue, ConnParam, Device, Endpoint, EventKind, ExternalQp, Fabric, Hints,
     Id, PortSpace, QpInit, QpState,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, event, received, send_inline, sent};
 use crate::ids::{listening, ready};

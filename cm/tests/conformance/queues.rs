@@ -5,10 +5,10 @@ use std::time::Duration;
 use doorbell_cm::{
     AddrInfo, CompletionQueue, ConnParam, Endpoint, Fabric, Hints, Id, PortSpace, QpInit,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{AttrMask, SendOps};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{AttrMask, SendOps};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{PostCause, SendFlags, SendOp};
 
 use crate::bed::{Bed, SOON, number, received, send, send_inline, sent};
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr, QpAttrEx};
-use doorbell_engine::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing};
-use doorbell_engine::wc::{Status, Wc};
-use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharing};
+use doorbell_seam::wc::{Status, Wc};
+use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use crate::bed::{Bed, SOON};
 

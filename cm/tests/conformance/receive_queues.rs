@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use doorbell_cm::{CompletionQueue, Fabric, Id, PortSpace, SharedReceive};
-use doorbell_engine::error::Code;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::PostCause;
+use doorbell_seam::error::Code;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::PostCause;
 
 use crate::bed::{Bed, SOON, received, send, send_inline, sent};
 

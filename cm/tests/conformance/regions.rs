@@ -1,10 +1,10 @@
 //! Regions that change: MR-5.
 
 use doorbell_cm::{Exposed, ExposedChange, Fabric, NotChanged, Window};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, ReregFlags, WindowKind};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, ReregFlags, WindowKind};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{Remote, SendFlags, SendOp};
 
 use crate::bed::{Bed, sent};
 use crate::harness::{another, skip};

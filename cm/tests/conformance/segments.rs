@@ -1,10 +1,10 @@
 //! Segmented sends: one send of TCP becomes frames (QX-7).
 
 use doorbell_cm::{ExternalQp, Fabric, QpInit, QpState};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{AttrMask, FlowRule, Mac, SendOps};
-use doorbell_engine::wc::{Status, WcOpcode};
-use doorbell_engine::wr::{PostCause, Segmentation, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{AttrMask, FlowRule, Mac, SendOps};
+use doorbell_seam::wc::{Status, WcOpcode};
+use doorbell_seam::wr::{PostCause, Segmentation, SendFlags, SendOp};
 
 use crate::bed::{Bed, SOON};
 use crate::extended::{made, refusal};

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use doorbell_cm::{Fabric, Id, QpInit, SendRequest};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, Provider};
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{Binding, PostCause, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, Provider};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{Binding, PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, number, received, send, send_inline, sent};
 use crate::harness::skip;

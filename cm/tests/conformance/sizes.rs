@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use doorbell_cm::{CompletionQueue, Fabric, Id, SharedReceive, SrqInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::wr::PostCause;
+use doorbell_seam::error::Code;
+use doorbell_seam::wr::PostCause;
 
 use crate::bed::{Bed, Pair, SOON, number, received, send, sent};
 use crate::harness::{another, skip};

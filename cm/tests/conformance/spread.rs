@@ -8,13 +8,13 @@ use doorbell_cm::{
     Buffer, Completion, CompletionQueue, ExternalQp, Fabric, IndirectionTable, QpFields, QpInit,
     QpState, SharedReceive, WorkQueue,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{
     AttrMask, CreateFlags, FlowRule, HASH_KEY_BYTES, HashFields, HashFunction, RxHash, WqFlags,
     WqState,
 };
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{PostCause, SendFlags};
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{PostCause, SendFlags};
 
 use crate::bed::{A_WHILE, Bed, SOON};
 use crate::extended::refusal;
@@ -273,7 +273,7 @@ fn qx_08_with_a_table_there_are_no_other_receives<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(refused.cause, PostCause::State);
     // It sends like any other.
     let there = frame(mac(45, 1), mac(45, 0), &[1; 60]);
-    qp.post_inline(&there, doorbell_engine::wr::SendOp::Send, SendFlags::SIGNALED)
+    qp.post_inline(&there, doorbell_seam::wr::SendOp::Send, SendFlags::SIGNALED)
         .expect_err("no inline was asked for");
     send(bed, &mut qp, &there);
 }

@@ -1,10 +1,10 @@
 //! The states of a queue pair, by hand: section 2.1, SM, and what each state takes.
 
 use doorbell_cm::{ExternalQp, Fabric, QpFields, QpState};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Access;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{PostCause, SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON};
 

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_cm::{ConnParam, Exposed, ExternalQp, Fabric, Id, Mtu, QpFields, QpInit, QpState};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Access;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, Pair, SOON, received, sent};
 use crate::external::{joined_by, up_as};

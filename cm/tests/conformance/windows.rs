@@ -1,9 +1,9 @@
 //! Memory windows: MW-1, MW-2, RC-5.
 
 use doorbell_cm::{Completion, Exposed, Fabric, Id, Window};
-use doorbell_engine::provider::{Access, WindowKind};
-use doorbell_engine::wc::{Status, WcOpcode};
-use doorbell_engine::wr::{PostCause, Remote, SendFlags, SendOp};
+use doorbell_seam::provider::{Access, WindowKind};
+use doorbell_seam::wc::{Status, WcOpcode};
+use doorbell_seam::wr::{PostCause, Remote, SendFlags, SendOp};
 
 use crate::bed::{Bed, received, sent};
 use crate::harness::skip;

@@ -9,10 +9,10 @@ use doorbell_cm::{
     AddrInfo, CompletionQueue, ConnParam, Endpoint, ExternalQp, Fabric, Hints, Id, PortSpace,
     QpFields, QpInit, QpState, SharedReceive, SrqInit, XrcDomain,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::QpType;
-use doorbell_engine::wc::{Status, WcOpcode};
-use doorbell_engine::wr::{PostCause, SendFlags, SendOp, XrcOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::QpType;
+use doorbell_seam::wc::{Status, WcOpcode};
+use doorbell_seam::wr::{PostCause, SendFlags, SendOp, XrcOp};
 
 use crate::bed::{A_WHILE, Bed, SOON};
 use crate::harness::skip;
@@ -337,7 +337,7 @@ fn qx_05_a_target_has_a_domain_instead_of_queues_and_a_sender_receives_nothing<F
     assert!(two.send_cq().is_none() && two.recv_cq().is_none());
     for qp in [&mut one, &mut two] {
         let init = QpFields {
-            access: Some(doorbell_engine::provider::Access::REMOTE_WRITE),
+            access: Some(doorbell_seam::provider::Access::REMOTE_WRITE),
             pkey_index: Some(0),
             port: Some(1),
             ..QpFields::to(QpState::Init)
@@ -468,7 +468,7 @@ fn xrc_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     let (srq, number) = queue(bed, &SrqInit::xrc(4));
     srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
-    let at = doorbell_engine::wr::Remote::default();
+    let at = doorbell_seam::wr::Remote::default();
     for op in [SendOp::Send, SendOp::SendWithImm(1), SendOp::Write(at)] {
         let refused = from.post_inline(&[], op, SIGNALED).expect_err("it names none");
         assert_eq!(refused.cause, PostCause::Malformed);
@@ -483,7 +483,7 @@ fn xrc_writes_name_a_queue_too<F: Fabric>(bed: &Bed<F>) {
     if !has(bed) {
         return;
     }
-    let rights = doorbell_engine::provider::Access::REMOTE_WRITE;
+    let rights = doorbell_seam::provider::Access::REMOTE_WRITE;
     let memory = doorbell_cm::Exposed::new(&bed.fabric, 64, rights).expect("memory");
     let (srq, number) = queue(bed, &SrqInit::xrc(4));
     srq.post(&mut vec![bed.filled(8, 7)]).expect("a receive");

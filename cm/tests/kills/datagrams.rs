@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{Buffer, ConnParam, Endpoint, Hints, Id, PortSpace, QpInit, Target};
-use doorbell_engine::provider::GRH_BYTES;
-use doorbell_engine::wr::SendFlags;
+use doorbell_seam::provider::GRH_BYTES;
+use doorbell_seam::wr::SendFlags;
+use doorbell_soft::SoftDevice;
 
 use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Killer, Stage, peer};

@@ -6,15 +6,15 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::soft::{SoftChannel, SoftDevice};
 use doorbell_cm::{
     Buffer, Channel, CmError, Completion, CompletionQueue, ConnParam, Endpoint, EventKind, Exposed,
     Fabric, Hints, Id, IdKey, QpInit,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Access;
+use doorbell_seam::wc::Status;
+use doorbell_seam::wr::{Remote, SendFlags, SendOp};
+use doorbell_soft::{SoftChannel, SoftDevice};
 
 use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};

@@ -16,7 +16,8 @@ use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use doorbell_cm::{AddrInfo, Endpoint, Hints, QpInit, soft::SoftDevice};
+use doorbell_cm::{AddrInfo, Endpoint, Hints, QpInit};
+use doorbell_soft::SoftDevice;
 
 use kill::PART;
 

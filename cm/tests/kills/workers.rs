@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::soft::SoftDevice;
 use doorbell_cm::{CmError, Dialer, Listener, run_sleeping};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
     Config, DownReason, Handle, Handler, Intake, Message, Outbox, PeerId, SendError, SharedRecv,
     Stats, Token, Verdict, Worker,
 };
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+use doorbell_soft::SoftDevice;
 
 use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use doorbell_alloc::Mapping;
 use doorbell_cm::{Fabric, QpFields, run_sleeping};
 use doorbell_engine::large::{Heard, Large};
-use doorbell_engine::provider::{Access, Provider};
-use doorbell_engine::wc::Status;
 use doorbell_engine::worker::{
     Config, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Retry, SendError, Token,
     Verdict,
 };
+use doorbell_seam::provider::{Access, Provider};
+use doorbell_seam::wc::Status;
 
 use crate::bed::{CONFIG, Pair, cases};
 

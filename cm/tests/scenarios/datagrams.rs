@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use doorbell_cm::{Fabric, Port, UDP_QKEY, UdParam};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
     Config, Datagram, DownReason, Handler, Message, Outbox, PeerId, SendError, Verdict, WayId,
 };
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{CONFIG, Pair, Side, address, cases};
 

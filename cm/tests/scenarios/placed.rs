@@ -2,10 +2,10 @@
 #![expect(unsafe_code, reason = "a thread domain is a promise")]
 
 use doorbell_cm::Fabric;
-use doorbell_engine::provider::Provider;
 use doorbell_engine::worker::{
     Config, DownReason, Handler, Intake, Message, Outbox, PeerId, Verdict,
 };
+use doorbell_seam::provider::Provider;
 
 use crate::bed::{CONFIG, Pair, Side, cases};
 

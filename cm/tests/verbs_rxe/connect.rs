@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::verbs::{VerbsChannel, VerbsId};
 use doorbell_cm::{
     Channel, CmId, ConnParam, Event, EventKind, Fabric, IdKey, PortSpace, Rejection,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Qp;
-use doorbell_engine::provider::verbs::{Verbs, VerbsQp};
-use doorbell_engine::wc::Status;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Qp;
+use doorbell_seam::wc::Status;
+use doorbell_verbs::{Verbs, VerbsQp};
+use doorbell_verbs::{VerbsChannel, VerbsId};
 
 use crate::rig::{Kit, LIMIT, Side, accept, connect, device, listener, pair, part, send};
 

@@ -1,9 +1,9 @@
 //! Messages, in both directions, and what posting refuses.
 
-use doorbell_engine::provider::verbs::VerbsQp;
-use doorbell_engine::provider::{Access, Provider, Qp, Srq};
-use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
-use doorbell_engine::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
+use doorbell_seam::provider::{Access, Provider, Qp, Srq};
+use doorbell_seam::wc::{Status, Wc, WcFlags, WcOpcode};
+use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
+use doorbell_verbs::VerbsQp;
 
 use crate::rig::{BLOCK, CAPS, Kit, Side, device, pair, part, send};
 
@@ -103,7 +103,7 @@ fn a_refused_request_stops_the_list_there() {
     let inline_max = active.qp.caps().inline as usize;
     let long = SendWr {
         flags: SendFlags::INLINE,
-        ..send(2, doorbell_engine::wr::Sge { length: inline_max as u32 + 1, ..fine.sge })
+        ..send(2, doorbell_seam::wr::Sge { length: inline_max as u32 + 1, ..fine.sge })
     };
     let wide = [fine.sge; 8];
     let wide = SendWr { more: &wide, ..send(3, fine.sge) };

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
 use doorbell_cm::{AddrInfo, CmError, CmId, ConnParam, Fabric, Hints, PortSpace, QpAttr};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::verbs::Verbs;
-use doorbell_engine::provider::{Provider, QpCaps, Sharing};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Provider, QpCaps, Sharing};
+use doorbell_verbs::Verbs;
 
 use crate::rig::{CAPS, Kit, LIMIT, accept, connect, device, listener};
 
@@ -134,7 +134,7 @@ fn capacities_have_limits_by_name() {
     }
     assert!(device.create_cq(caps.cqe_max + 1, Sharing::Shared).is_err());
     let qp = id.create_qp(&kit.device, &kit.attr()).expect("these fit");
-    use doorbell_engine::provider::Qp;
+    use doorbell_seam::provider::Qp;
     let got = qp.caps();
     assert!(got.send_wr >= CAPS.send_wr && got.recv_wr >= CAPS.recv_wr, "{got:?}");
     assert!(got.send_sge >= CAPS.send_sge && got.inline >= CAPS.inline, "{got:?}");

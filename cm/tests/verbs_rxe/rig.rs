@@ -5,16 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
-use doorbell_cm::verbs::VerbsId;
 use doorbell_cm::{AddrInfo, CmId, ConnParam, Fabric, Hints, QpAttr, QpAttrEx};
-use doorbell_engine::provider::verbs::{
-    Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq,
-};
-use doorbell_engine::provider::{
-    Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq,
-};
-use doorbell_engine::wc::Wc;
-use doorbell_engine::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::provider::{Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq};
+use doorbell_seam::wc::Wc;
+use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use doorbell_verbs::VerbsId;
+use doorbell_verbs::{Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq};
 
 /// Nothing here takes as long; a test that would hang fails instead.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);

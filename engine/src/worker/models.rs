@@ -8,8 +8,8 @@ use std_alloc::sync::Arc;
 
 use super::handle::{Desk, Handle};
 use super::mailbox::{Mail, Mailbox};
-use crate::models::{Model, check};
-use crate::provider::soft::Soft;
+use doorbell_base::models::{Model, check};
+use doorbell_soft::Soft;
 
 pub(crate) const MODELS: &[Model] = &[
     ("work for a worker that goes to rest", work_wakes),

@@ -12,15 +12,15 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
 use doorbell_engine::large::{Heard, Large};
-use doorbell_engine::provider::Provider;
-use doorbell_engine::provider::soft::Soft;
+use doorbell_seam::provider::Provider;
+use doorbell_soft::Soft;
 use doorbell_engine::rpc::{self, CallId, Calls, Incoming};
-use doorbell_engine::wc::Status;
+use doorbell_seam::wc::Status;
 use doorbell_engine::worker::{
     Datagram, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token,
     Verdict, WayId, Worker,
 };
-use doorbell_engine::wr::SendOp;
+use doorbell_seam::wr::SendOp;
 
 unsafe extern "C" {
     /// That of the C library.

@@ -13,12 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
-use doorbell_alloc::Mapping;
-use doorbell_cm::{Device, Dialer, Fabric, Listener, Program};
-use doorbell_engine::provider::Provider;
-use doorbell_engine::worker::{
+use doorbell::alloc::Mapping;
+use doorbell::provider::Provider;
+use doorbell::worker::{
     Config, DownReason, Handler, Message, Outbox, PeerId, SendError, SharedRecv, Verdict, Worker,
 };
+use doorbell::{Device, Dialer, Fabric, Listener, Program};
 
 /// How long a connection may take: a kernel repeats a request that was lost after four seconds.
 const DIAL: Duration = Duration::from_secs(20);

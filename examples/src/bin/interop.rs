@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use doorbell_cm::{CmError, Device, Program};
-use doorbell_engine::provider::QpType;
+use doorbell::provider::QpType;
+use doorbell::{CmError, Device, Program};
 use doorbell_examples::interop::{
     CmtimeServer, LIMIT, Mckey, MckeyReceiver, MckeySender, Pingpong, Plan, RdmaClient, RdmaServer,
     RdmaXclient, RdmaXserver, RpingClient, RpingServer, Rstream, RstreamClient, RstreamServer,

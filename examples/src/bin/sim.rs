@@ -15,9 +15,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Parser, ValueEnum};
-use doorbell_engine::error::SetupError;
-use doorbell_engine::provider::fault::Plant;
-use doorbell_engine::provider::soft::sim::Mistake as Slip;
+use doorbell::error::SetupError;
+use doorbell::provider::fault::Plant;
+use doorbell::soft::sim::Mistake as Slip;
 use doorbell_examples::sim::book::Counts;
 use doorbell_examples::sim::{Report, bare, run};
 

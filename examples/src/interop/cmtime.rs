@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use doorbell_cm::{
+use doorbell::error::Code;
+use doorbell::{
     Channel, CmError, ConnParam, Event, EventKind, Fabric, Id, IdKey, PortSpace, Program, QpInit,
 };
-use doorbell_engine::error::Code;
 
 use super::{Plan, announce, differs};
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{CmError, Fabric, Id, Join, PortSpace, Program, QpInit, UdParam};
+use doorbell::{CmError, Fabric, Id, Join, PortSpace, Program, QpInit, UdParam};
 
 use super::udaddy::Load;
 use super::{Plan, differs};

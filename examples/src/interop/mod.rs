@@ -16,10 +16,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::wc::Status;
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell::error::Code;
+use doorbell::wc::Status;
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 
 pub use cmtime::CmtimeServer;
 pub use mckey::{Mckey, MckeyReceiver, MckeySender};

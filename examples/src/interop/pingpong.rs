@@ -9,13 +9,13 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use doorbell_cm::{
+use doorbell::error::Code;
+use doorbell::provider::{Access, GRH_BYTES, Gid, QpType};
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{
     Buffer, CmError, Completion, ExternalQp, Fabric, Mtu, Program, QpFields, QpInit, QpState,
     Source, Target, UdParam,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Access, GRH_BYTES, Gid, QpType};
-use doorbell_engine::wr::{SendFlags, SendOp};
 
 use super::{Plan, announce, differs, is_unanswered};
 

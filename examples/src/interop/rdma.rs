@@ -3,8 +3,8 @@
 //! Both keep one receive posted before they connect; the client speaks first; each waits for its
 //! send and its receive, then disconnects.
 
-use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit};
 
 use super::{Plan, arrived, expect_message};
 

@@ -4,10 +4,10 @@
 //! says where its sink is, the server WRITEs the same bytes there and says done. All messages
 //! have 16 bytes: address, key, size, big-endian; the server's say nothing.
 
-use doorbell_cm::{Buffer, CmError, ConnParam, Exposed, Fabric, Id, Program, QpInit};
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::Access;
-use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+use doorbell::error::Code;
+use doorbell::provider::Access;
+use doorbell::wr::{Remote, SendFlags, SendOp};
+use doorbell::{Buffer, CmError, ConnParam, Exposed, Fabric, Id, Program, QpInit};
 
 use super::{Plan, arrived, carry_out, differs, expect_message};
 

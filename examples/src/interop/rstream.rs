@@ -9,9 +9,9 @@
 
 use std::collections::VecDeque;
 
-use doorbell_cm::{Buffer, CmError, Completion, ConnParam, Exposed, Fabric, Id, Program, QpInit};
-use doorbell_engine::provider::Access;
-use doorbell_engine::wr::{Remote, SendFlags, SendOp};
+use doorbell::provider::Access;
+use doorbell::wr::{Remote, SendFlags, SendOp};
+use doorbell::{Buffer, CmError, Completion, ConnParam, Exposed, Fabric, Id, Program, QpInit};
 
 use super::{Plan, differs};
 

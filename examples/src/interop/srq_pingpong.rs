@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use doorbell_cm::{
+use doorbell::error::Code;
+use doorbell::provider::{Gid, QpType};
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{
     Buffer, CmError, Completion, CompletionQueue, ExternalQp, Fabric, Program, QpInit,
     SharedReceive,
 };
-use doorbell_engine::error::Code;
-use doorbell_engine::provider::{Gid, QpType};
-use doorbell_engine::wr::{SendFlags, SendOp};
 
 use super::pingpong::{PSN, Pingpong, Side, exchange};
 use super::{Plan, differs};

@@ -3,8 +3,8 @@
 //! Each side posts as many receives as there will be messages before it connects. The client
 //! sends nothing until it has got everything; the server disconnects first.
 
-use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit, SendRequest};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit, SendRequest};
 
 use super::{Plan, arrived, expect_message};
 

@@ -4,12 +4,12 @@
 //! datagram says in its immediate data from which queue pair it comes; the server learns from the
 //! first where to answer, and answers when it has got all.
 
-use doorbell_cm::{
+use doorbell::provider::GRH_BYTES;
+use doorbell::wr::SendFlags;
+use doorbell::{
     AddrInfo, Buffer, CmError, Completion, ConnParam, Endpoint, Fabric, Hints, Id, PortSpace,
     Program, QpInit, Target, UdParam,
 };
-use doorbell_engine::provider::GRH_BYTES;
-use doorbell_engine::wr::SendFlags;
 
 use super::{Plan, announce, differs, expect_message};
 

@@ -2,8 +2,8 @@
 //! client, no answer. The server's private data is the number of its shared receive queue for
 //! other transports; with RC there is none, and it says 0.
 
-use doorbell_cm::{Buffer, CmError, ConnParam, Fabric, Program, QpInit};
-use doorbell_engine::wr::{SendFlags, SendOp};
+use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{Buffer, CmError, ConnParam, Fabric, Program, QpInit};
 
 use super::{Plan, arrived, differs, expect_message};
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
-use doorbell_engine::provider::soft::sim::{Prng, mix};
-use doorbell_engine::wc::Status;
-use doorbell_engine::worker::{DownReason, PeerId, RegionId};
-use doorbell_engine::wr::Remote;
+use doorbell::soft::sim::{Prng, mix};
+use doorbell::wc::Status;
+use doorbell::worker::{DownReason, PeerId, RegionId};
+use doorbell::wr::Remote;
 
 use super::bare::adds::Adds;
 use super::bare::field::pattern;

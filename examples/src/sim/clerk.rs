@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use doorbell_engine::provider::Provider;
-use doorbell_engine::wc::Status;
-use doorbell_engine::worker::{
+use doorbell::provider::Provider;
+use doorbell::wc::Status;
+use doorbell::worker::{
     DownReason, Handler, Message, Outbox, PeerId, Piece, Request, SendError, Token, Verdict,
 };
-use doorbell_engine::wr::SendOp;
+use doorbell::wr::SendOp;
 
 use super::book::{Book, End, Errand, Happening, SHELF, State};
 use super::text::Stream;

@@ -21,8 +21,8 @@ pub mod text;
 pub mod trace;
 pub mod world;
 
-use doorbell_alloc::Mapping;
-use doorbell_engine::error::{Code, SetupError};
+use doorbell::alloc::Mapping;
+use doorbell::error::{Code, SetupError};
 
 pub use self::run::{Report, run};
 

@@ -1,8 +1,8 @@
 //! What a seed decides before anything runs.
 
-use doorbell_engine::provider::fault::Odds;
-use doorbell_engine::provider::soft::sim::{Patience, Prng, Weather};
-use doorbell_engine::worker::Config;
+use doorbell::provider::fault::Odds;
+use doorbell::soft::sim::{Patience, Prng, Weather};
+use doorbell::worker::Config;
 
 /// One side of the wire.
 #[derive(Clone, Copy, Debug)]

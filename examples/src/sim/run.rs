@@ -1,8 +1,8 @@
 //! One simulation from its first step to its last account.
 
-use doorbell_engine::error::SetupError;
-use doorbell_engine::provider::fault::{DOZE_MAX, Odds, Plant};
-use doorbell_engine::provider::soft::sim;
+use doorbell::error::SetupError;
+use doorbell::provider::fault::{DOZE_MAX, Odds, Plant};
+use doorbell::soft::sim;
 
 use super::book::{Counts, Happening, State};
 use super::clerk;

@@ -1,7 +1,7 @@
 //! The simulation finds what is planted, and comes again.
 
-use doorbell_engine::provider::fault::Plant;
-use doorbell_engine::provider::soft::sim::Mistake;
+use doorbell::provider::fault::Plant;
+use doorbell::soft::sim::Mistake;
 
 use super::*;
 

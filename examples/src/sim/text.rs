@@ -1,7 +1,7 @@
 //! What is in a message: all of it follows from the seed, the connection, the side that sends, the
 //! stream and the number, so that a receiver knows every byte it must get.
 
-use doorbell_engine::provider::soft::sim::mix;
+use doorbell::soft::sim::mix;
 
 /// Sends and replies are numbered apart: a reply that waits for room may be overtaken by a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

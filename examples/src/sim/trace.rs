@@ -69,6 +69,6 @@ impl Hasher for Fnv {
     }
 
     fn finish(&self) -> u64 {
-        doorbell_engine::provider::soft::sim::mix(self.0)
+        doorbell::soft::sim::mix(self.0)
     }
 }

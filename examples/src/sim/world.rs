@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use doorbell_engine::error::SetupError;
-use doorbell_engine::provider::fault::{Fault, FaultQp, Plant};
-use doorbell_engine::provider::soft::sim::{Event, Prng, Wire};
-use doorbell_engine::provider::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
-use doorbell_engine::provider::{Access, Provider, QpType, Region};
-use doorbell_engine::wc::Status;
-use doorbell_engine::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
+use doorbell::error::SetupError;
+use doorbell::provider::fault::{Fault, FaultQp, Plant};
+use doorbell::provider::{Access, Provider, QpType, Region};
+use doorbell::soft::sim::{Event, Prng, Wire};
+use doorbell::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
+use doorbell::wc::Status;
+use doorbell::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;

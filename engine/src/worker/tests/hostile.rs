@@ -3,11 +3,11 @@
 //! request is answered once, and other peers of the worker are served as ever.
 
 use super::*;
-use crate::provider::soft::scribbler::{
-    Area, Dice, Hints, Part, Scribbler, areas_of, heap, seeds, under_attack,
-};
 use crate::provider::{Access, Region};
 use crate::wr::{Remote, SendOp};
+use doorbell_soft::scribbler::{
+    Area, Dice, Hints, Part, Scribbler, areas_of, heap, seeds, under_attack,
+};
 
 const WILD: Config = Config { window: 16, window_min: 4, keeps: 32, drain_turns: 100, ..CONFIG };
 /// Without credits: who has no receive waits.
@@ -278,7 +278,7 @@ fn live(seed: u64, totals: &mut [u32; 3]) {
     for side in &three.sides {
         let (receives, sends) = side.worker.blocks_home();
         assert_eq!((sends, side.worker.in_flight()), (config.send_blocks as usize, 0));
-        let posted = side.intake.srq().posted() as usize;
+        let posted = doorbell_soft::sim::posted(side.intake.srq()) as usize;
         assert_eq!(receives + posted, config.recv_blocks as usize, "receive blocks");
     }
 }

@@ -19,11 +19,9 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::provider::soft::{
-    Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring,
-};
 use crate::wc::Status;
 use crate::worker::core::Ends;
+use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 fn clock() -> u64 {
     0

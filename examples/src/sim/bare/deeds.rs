@@ -1,8 +1,8 @@
 //! What is posted: any mix of requests, some of them wrong.
 
-use doorbell_engine::provider::Access;
-use doorbell_engine::provider::Window;
-use doorbell_engine::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::provider::Access;
+use doorbell::provider::Window;
+use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::super::trace::now;
 use super::field::post;

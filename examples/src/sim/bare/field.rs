@@ -2,12 +2,12 @@
 //! that is not safe by itself.
 #![expect(unsafe_code, reason = "memory that a device writes, and posts that name it")]
 
-use doorbell_alloc::{Ask, MapRequest};
-use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::provider::soft::sim::mix;
-use doorbell_engine::provider::soft::{Soft, SoftQp, SoftRegion, SoftSrq};
-use doorbell_engine::provider::{Access, Provider, Qp, Region, Srq};
-use doorbell_engine::wr::{PostError, RecvWr, Remote, SendWr, Sge};
+use doorbell::alloc::{Ask, MapRequest};
+use doorbell::error::{Code, SetupError};
+use doorbell::provider::{Access, Provider, Qp, Region, Srq};
+use doorbell::soft::sim::mix;
+use doorbell::soft::{Soft, SoftQp, SoftRegion, SoftSrq};
+use doorbell::wr::{PostError, RecvWr, Remote, SendWr, Sge};
 
 /// See the module. There is one thread, and a device writes only while it is polled or posted to,
 /// so nobody ever writes what is read here.

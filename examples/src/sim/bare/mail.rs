@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use doorbell_engine::error::SetupError;
-use doorbell_engine::provider::soft::sim::{Prng, mix};
-use doorbell_engine::provider::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit};
-use doorbell_engine::provider::{
+use doorbell::error::SetupError;
+use doorbell::provider::{
     Access, AddressHandle, AddressVector, GRH_BYTES, Gid, Provider, Qp, QpCaps, QpType,
 };
-use doorbell_engine::wc::{Status, Wc, WcFlags};
-use doorbell_engine::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr};
+use doorbell::soft::sim::{Prng, mix};
+use doorbell::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit};
+use doorbell::wc::{Status, Wc, WcFlags};
+use doorbell::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr};
 
 use super::field::{Field, pattern, post, post_recv};
 

@@ -1,7 +1,7 @@
 //! What a seed decides about queue pairs without workers.
 
-use doorbell_engine::provider::Sharing;
-use doorbell_engine::provider::soft::sim::{Patience, Prng, Weather};
+use doorbell::provider::Sharing;
+use doorbell::soft::sim::{Patience, Prng, Weather};
 
 use super::super::plan;
 

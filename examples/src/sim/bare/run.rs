@@ -1,7 +1,7 @@
 //! One simulation of queue pairs from its first step to its last account.
 
-use doorbell_engine::error::SetupError;
-use doorbell_engine::provider::soft::sim::Mistake;
+use doorbell::error::SetupError;
+use doorbell::soft::sim::Mistake;
 
 use super::super::run::Report;
 use super::super::trace::now;

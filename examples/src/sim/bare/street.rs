@@ -10,11 +10,11 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use doorbell_alloc::{Ask, MapRequest, Mapping};
-use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::provider::Gid;
-use doorbell_engine::provider::soft::sim::Relay;
-use doorbell_engine::provider::soft::{
+use doorbell::alloc::{Ask, MapRequest, Mapping};
+use doorbell::error::{Code, SetupError};
+use doorbell::provider::Gid;
+use doorbell::soft::sim::Relay;
+use doorbell::soft::{
     DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Reach,
 };
 

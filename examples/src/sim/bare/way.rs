@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use doorbell_engine::provider::soft::sim::mix;
-use doorbell_engine::wc::{Status, Wc, WcFlags, WcOpcode};
+use doorbell::soft::sim::mix;
+use doorbell::wc::{Status, Wc, WcFlags, WcOpcode};
 
 use super::adds::Adds;
 use super::field::{Field, pattern};

@@ -1,14 +1,14 @@
 //! The world of one seed: two devices, their queue pairs, and the wire between them.
 
-use doorbell_engine::error::{Code, SetupError};
-use doorbell_engine::provider::soft::sim::{self, Event, Mistake, Prng, Wire, mix};
-use doorbell_engine::provider::soft::{
+use doorbell::error::{Code, SetupError};
+use doorbell::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind};
+use doorbell::soft::sim::{self, Event, Mistake, Prng, Wire, mix};
+use doorbell::soft::{
     Breaker, DIRECTORY_BYTES, Host, Soft, SoftCq, SoftPoller, SoftQp, SoftQpEx, SoftQpInit,
     SoftSrq, SoftWindow, Wiring,
 };
-use doorbell_engine::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind};
-use doorbell_engine::wc::{Status, Wc, WcFlags};
-use doorbell_engine::wr::RecvWr;
+use doorbell::wc::{Status, Wc, WcFlags};
+use doorbell::wr::RecvWr;
 
 use super::super::book::Counts;
 use super::super::trace::{Trace, now, set_now};

@@ -1,0 +1,14 @@
+//! What most programs import: `use doorbell::prelude::*`.
+
+pub use crate::alloc::Mapping;
+pub use crate::provider::{Access, Provider, Region};
+#[cfg(feature = "std")]
+pub use crate::soft::SoftDevice;
+pub use crate::worker::{
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+};
+#[cfg(feature = "std")]
+pub use crate::{
+    AddrInfo, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id, Listener,
+    Port, PortSpace, Program, QpInit,
+};

@@ -1,0 +1,26 @@
+//! The seam between Doorbell's control plane and its devices: a connection manager, as its man
+//! pages have it.
+//!
+//! - [`Fabric`]: a device with its connection manager; [`CmId`], [`Channel`], [`Event`]: what it
+//!   hands out;
+//! - [`AddrInfo`], [`QpAttr`], [`ConnParam`] and others: what it is asked with;
+//! - [`QpState`], [`QpFields`]: the states of a queue pair, one table for every device.
+
+mod addr;
+mod attr;
+mod error;
+pub mod extended;
+mod fabric;
+mod state;
+
+pub use addr::{AddrInfo, Hints};
+pub use attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
+pub use attr::{ConnParam, Depths, IdOption, Join, PathRecord, PortSpace, Source};
+pub use attr::{UDP_QKEY, UdParam};
+pub use error::{CmError, InUse};
+pub use fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, QpAttr, QpAttrEx, Rejection};
+pub use state::{Mask, Mtu, QpFields, QpState};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

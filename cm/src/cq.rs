@@ -1,0 +1,247 @@
+//! Completion queues of Layer 0, which ids may share.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::wake::WakeFds;
+use doorbell_seam::provider::{CqInit, Poller, PollerEx, Provider, Sharing, WcFields};
+use doorbell_seam::wc::Wc;
+
+use crate::completion::Polled;
+use crate::posted::{RECEIVE, lock, queue_of};
+use crate::wait::readable;
+
+/// Fields that every completion has here.
+const NEEDED: WcFields =
+    WcFields::BYTE_LEN.union(WcFields::IMM).union(WcFields::QP_NUM).union(WcFields::SRC_QP);
+
+/// Completions taken with one poll.
+const BATCH: usize = 16;
+
+/// A completion queue (`ibv_create_cq`) that ids may share. Cloning gives another handle.
+pub struct CompletionQueue<P: Provider>(Arc<Queue<P>>);
+
+struct Queue<P: Provider> {
+    cq: P::Cq,
+    depth: AtomicU32,
+    reader: Mutex<Reader<P>>,
+}
+
+/// The one reader, and what it has read for queue pairs that have not asked yet.
+struct Reader<P: Provider> {
+    poller: Source<P>,
+    inboxes: HashMap<u32, Inbox>,
+    /// Receives of shared queues that complete here, whichever queue pair took them.
+    shared: HashMap<u64, VecDeque<Polled>>,
+}
+
+/// Where a reader reads.
+enum Source<P: Provider> {
+    Plain(P::Poller),
+    Extended(P::PollerEx),
+}
+
+impl<P: Provider> Source<P> {
+    /// As far as all are alike.
+    fn waker(&mut self) -> &mut dyn Poller {
+        match self {
+            Source::Plain(poller) => poller,
+            Source::Extended(poller) => poller,
+        }
+    }
+}
+
+impl<P: Provider> Reader<P> {
+    /// Polls once, and gives each completion to whom it is for.
+    fn poll(&mut self) {
+        let mut out = [Wc::default(); BATCH];
+        match &mut self.poller {
+            Source::Plain(poller) => {
+                let count = poller.poll(&mut out);
+                for wc in &out[..count] {
+                    self.hand_out(Polled { wc: *wc, extended: None });
+                }
+            }
+            Source::Extended(poller) => {
+                if let Some(whole) = poller.next() {
+                    self.hand_out(Polled { wc: whole.plain(), extended: Some(Box::new(whole)) });
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self, polled: Polled) {
+        let receive = polled.wc.wr_id & RECEIVE != 0;
+        if receive && let Some(inbox) = self.shared.get_mut(&queue_of(polled.wc.wr_id)) {
+            inbox.push_back(polled);
+            return;
+        }
+        // Of a queue pair that is gone: nobody waits for it (QX-17).
+        let Some(inbox) = self.inboxes.get_mut(&polled.wc.qp_num) else { return };
+        if receive {
+            inbox.receives.push_back(polled);
+        } else {
+            inbox.sends.push_back(polled);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inbox {
+    sends: VecDeque<Polled>,
+    receives: VecDeque<Polled>,
+}
+
+impl<P: Provider> Clone for CompletionQueue<P> {
+    fn clone(&self) -> Self {
+        CompletionQueue(self.0.clone())
+    }
+}
+
+impl<P: Provider> CompletionQueue<P> {
+    /// Makes a queue of at least `depth` entries. It must hold what its queue pairs can have
+    /// outstanding together: one that runs over is dead (CP-5).
+    ///
+    /// # Errors
+    /// `Invalid`: `depth` 0 or over the device's limit.
+    pub fn new(device: &P, depth: u32) -> Result<CompletionQueue<P>, CmError> {
+        CompletionQueue::with(device, &CqInit::new(depth))
+    }
+
+    /// Makes one as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`, CP-9):
+    /// then each [`Completion`] has the fields asked for in [`Completion::extended`], besides those
+    /// that each has.
+    ///
+    /// # Errors
+    /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:
+    /// it lacks a field or a flag ([`doorbell_seam::provider::Caps::wc_fields`]).
+    pub fn with(device: &P, init: &CqInit) -> Result<CompletionQueue<P>, CmError> {
+        let depth = init.depth;
+        let (cq, poller) = if init.is_extended() {
+            let fields = init.fields | NEEDED;
+            let (cq, poller) = device.create_cq_ex(&CqInit { fields, ..*init })?;
+            (cq, Source::Extended(poller))
+        } else {
+            let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, init.comp_vector)?;
+            (cq, Source::Plain(poller))
+        };
+        let reader = Mutex::new(Reader { poller, inboxes: HashMap::new(), shared: HashMap::new() });
+        Ok(CompletionQueue(Arc::new(Queue { cq, depth: AtomicU32::new(depth), reader })))
+    }
+
+    /// The depth asked for, or that came back when its size was changed last.
+    pub fn depth(&self) -> u32 {
+        self.0.depth.load(Ordering::Relaxed)
+    }
+
+    /// Gives it room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says for how many.
+    /// What is in it stays, and it stays armed. One that is larger may stay so.
+    ///
+    /// # Errors
+    /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
+    /// is another device's. It stays as it was.
+    pub fn resize(&self, device: &P, depth: u32) -> Result<u32, CmError> {
+        let real = device.resize_cq(&self.0.cq, depth)?;
+        self.0.depth.store(real, Ordering::Relaxed);
+        Ok(real)
+    }
+
+    pub(crate) fn raw(&self) -> &P::Cq {
+        &self.0.cq
+    }
+
+    /// By what number asynchronous events name it.
+    pub fn id(&self, device: &P) -> u64 {
+        device.cq_id(&self.0.cq)
+    }
+
+    /// Asks for one wake-up by the next completion, or by the next that is solicited or an error
+    /// (`ibv_req_notify_cq`, CP-6). Completions that are there already wake nobody: look for them
+    /// after this and before [`CompletionQueue::wait`].
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn arm(&self, solicited: bool) -> Result<(), CmError> {
+        Ok(lock(&self.0.reader).poller.waker().arm(solicited)?)
+    }
+
+    /// The descriptors of its completion channel, to wait on for several queues and other things at
+    /// once; good as long as the queue. When one is readable, [`CompletionQueue::wait`] for no time
+    /// says whether it was this queue. `None` where nobody can be woken.
+    pub fn wake_fds(&self) -> Option<WakeFds> {
+        lock(&self.0.reader).poller.waker().wake_fds()
+    }
+
+    /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
+    /// for ever). True if it came; it is acknowledged (`ibv_get_cq_event`, `ibv_ack_cq_events`),
+    /// and the queue is armed no more.
+    ///
+    /// # Errors
+    /// What the system answers; `NotSupported` where nobody can be woken.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
+        let asked = "wait for a completion";
+        let fds = self.wake_fds().ok_or_else(|| {
+            CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
+        })?;
+        let fds = [fds.device, fds.queue.unwrap_or(fds.device)];
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let ready = readable(&fds, left).map_err(|error| CmError::from_io(asked, &error))?;
+            if lock(&self.0.reader).poller.waker().woken() {
+                return Ok(true);
+            }
+            if !ready {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Keeps completions of that queue pair from now on, or no more.
+    pub(crate) fn serve(&self, qp: u32, on: bool) {
+        let inboxes = &mut lock(&self.0.reader).inboxes;
+        if on {
+            inboxes.entry(qp).or_default();
+        } else {
+            inboxes.remove(&qp);
+        }
+    }
+
+    /// The oldest completion of a queue pair's sends or receives.
+    pub(crate) fn take(&self, qp: u32, receive: bool) -> Option<Polled> {
+        let reader = &mut *lock(&self.0.reader);
+        let waiting = |inboxes: &mut HashMap<u32, Inbox>| {
+            let inbox = inboxes.get_mut(&qp)?;
+            if receive { inbox.receives.pop_front() } else { inbox.sends.pop_front() }
+        };
+        if let Some(wc) = waiting(&mut reader.inboxes) {
+            return Some(wc);
+        }
+        reader.poll();
+        waiting(&mut reader.inboxes)
+    }
+
+    /// Keeps receives of that shared queue from now on, or no more.
+    pub(crate) fn serve_shared(&self, queue: u64, on: bool) {
+        let shared = &mut lock(&self.0.reader).shared;
+        if on {
+            shared.entry(queue).or_default();
+        } else {
+            shared.remove(&queue);
+        }
+    }
+
+    /// The oldest completion of a shared queue's receives.
+    pub(crate) fn take_shared(&self, queue: u64) -> Option<Polled> {
+        let reader = &mut *lock(&self.0.reader);
+        let waiting = reader.shared.get_mut(&queue)?.pop_front();
+        waiting.or_else(|| {
+            reader.poll();
+            reader.shared.get_mut(&queue)?.pop_front()
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Where datagrams go.
+
+use std::fmt;
+
+use doorbell_fabric::{CmError, Fabric, UdParam};
+use doorbell_seam::provider::AddressHandle;
+use doorbell_seam::wr::{Destination, SendOp};
+
+/// Where datagrams go: an address handle (`ibv_create_ah`) with the queue pair at its end. Cloning
+/// gives another on the same handle. Sends keep it until they have completed.
+pub struct Target<F: Fabric> {
+    way: F::Ah,
+    qp_num: u32,
+    qkey: u32,
+}
+
+impl<F: Fabric> Clone for Target<F> {
+    fn clone(&self) -> Self {
+        Target { way: self.way.clone(), ..*self }
+    }
+}
+
+impl<F: Fabric> Target<F> {
+    /// The target that an event or a datagram names.
+    ///
+    /// # Errors
+    /// What the device says to the address.
+    pub fn new(fabric: &F, to: &UdParam) -> Result<Target<F>, CmError> {
+        Ok(Target { way: fabric.create_ah(&to.to)?, qp_num: to.qp_num, qkey: to.qkey })
+    }
+
+    /// Another queue pair on the same way, with its key.
+    #[must_use]
+    pub fn other(&self, qp_num: u32, qkey: u32) -> Target<F> {
+        Target { way: self.way.clone(), qp_num, qkey }
+    }
+
+    pub(crate) fn way(&self) -> &F::Ah {
+        &self.way
+    }
+
+    /// The request that goes there.
+    pub(crate) fn op(&self, imm: Option<u32>) -> SendOp {
+        let to = Destination { ah: self.way.name(), qpn: self.qp_num, qkey: self.qkey };
+        match imm {
+            None => SendOp::SendTo(to),
+            Some(imm) => SendOp::SendToWithImm(to, imm),
+        }
+    }
+}
+
+impl<F: Fabric> fmt::Debug for Target<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("qp_num", &self.qp_num)
+            .field("qkey", &self.qkey)
+            .finish_non_exhaustive()
+    }
+}

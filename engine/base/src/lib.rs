@@ -1,0 +1,20 @@
+//! What the datapath is built from, `no_std`: [`room`], lists and maps with room that was made
+//! beforehand, and [`sync`], the atomics of memory that threads and processes share.
+//!
+//! In a model run (`--cfg loom`) the atomics are loom's, and `models` runs a crate's models with
+//! each memory order weakened in turn.
+
+#![no_std]
+
+extern crate alloc as std_alloc;
+#[cfg(any(test, loom))]
+extern crate std;
+
+#[cfg(loom)]
+pub mod models;
+pub mod room;
+pub mod sync;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,181 @@
+//! Work completions: what is polled. 32 bytes, plain data.
+
+use bitflags::bitflags;
+
+/// How a request ended (`enum ibv_wc_status`, numbers as there; section 2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Status {
+    /// Done.
+    #[default]
+    Success = 0,
+    /// The message was longer than the receive, or than the device allows.
+    LocalLength = 1,
+    /// The queue pair could not carry out the request.
+    LocalQpOperation = 2,
+    /// A local key, bound or right was wrong.
+    LocalProtection = 4,
+    /// The queue pair was in error before the request ran.
+    Flushed = 5,
+    /// A memory window could not be bound.
+    MwBind = 6,
+    /// An answer of the peer made no sense.
+    BadResponse = 7,
+    /// A local access failed while the request ran.
+    LocalAccess = 8,
+    /// The peer found the request itself wrong.
+    RemoteInvalidRequest = 9,
+    /// The peer's key, bounds or rights did not allow it.
+    RemoteAccess = 10,
+    /// The peer could not carry it out.
+    RemoteOperation = 11,
+    /// The peer never acknowledged, over all retries.
+    RetryExceeded = 12,
+    /// The peer had no receive posted, over all retries.
+    RnrRetryExceeded = 13,
+    /// Aborted by the peer.
+    RemoteAborted = 16,
+    /// The device failed.
+    Fatal = 19,
+    /// The peer's answer took too long.
+    ResponseTimeout = 20,
+    /// Anything else, and numbers newer than this list.
+    General = 21,
+}
+
+impl Status {
+    /// The status of a number a device gave; unknown ones are [`Status::General`].
+    pub fn from_raw(raw: u32) -> Status {
+        match raw {
+            0 => Status::Success,
+            1 => Status::LocalLength,
+            2 => Status::LocalQpOperation,
+            4 => Status::LocalProtection,
+            5 => Status::Flushed,
+            6 => Status::MwBind,
+            7 => Status::BadResponse,
+            8 => Status::LocalAccess,
+            9 => Status::RemoteInvalidRequest,
+            10 => Status::RemoteAccess,
+            11 => Status::RemoteOperation,
+            12 => Status::RetryExceeded,
+            13 => Status::RnrRetryExceeded,
+            16 => Status::RemoteAborted,
+            19 => Status::Fatal,
+            20 => Status::ResponseTimeout,
+            _ => Status::General,
+        }
+    }
+
+    /// True for [`Status::Success`].
+    #[inline]
+    pub fn is_ok(self) -> bool {
+        self == Status::Success
+    }
+}
+
+/// Which kind of request ended (`enum ibv_wc_opcode`, numbers as there).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// A SEND of ours.
+    #[default]
+    Send = 0,
+    /// A WRITE of ours.
+    Write = 1,
+    /// A READ of ours; its bytes are there.
+    Read = 2,
+    /// A compare-and-swap of ours; what was there before has come.
+    CompareSwap = 3,
+    /// A fetch-and-add of ours; what was there before has come.
+    FetchAdd = 4,
+    /// A memory window of ours is open.
+    Bind = 5,
+    /// A memory window of ours is closed.
+    LocalInv = 6,
+    /// A segmented send of ours.
+    Tso = 7,
+    /// A receive that a SEND filled.
+    Recv = 128,
+    /// A receive that a WRITE with immediate data consumed; its buffer is untouched.
+    RecvWriteWithImm = 129,
+    /// An opcode this engine does not post.
+    Other = 255,
+}
+
+impl WcOpcode {
+    /// The opcode of a number a device gave.
+    pub fn from_raw(raw: u32) -> WcOpcode {
+        match raw {
+            0 => WcOpcode::Send,
+            1 => WcOpcode::Write,
+            2 => WcOpcode::Read,
+            3 => WcOpcode::CompareSwap,
+            4 => WcOpcode::FetchAdd,
+            5 => WcOpcode::Bind,
+            6 => WcOpcode::LocalInv,
+            7 => WcOpcode::Tso,
+            128 => WcOpcode::Recv,
+            129 => WcOpcode::RecvWriteWithImm,
+            _ => WcOpcode::Other,
+        }
+    }
+}
+
+bitflags! {
+    /// Flags of a completion (`enum ibv_wc_flags`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WcFlags: u16 {
+        /// A global routing header is present (UD).
+        const GRH = 1;
+        /// `imm` holds the immediate data of the sender.
+        const WITH_IMM = 2;
+        /// `imm` holds the key of the memory window that the message has closed (RC-5).
+        const WITH_INV = 8;
+        /// `imm` holds the VLAN tag that was taken out of a frame, in its low 16 bits
+        /// ([`crate::provider::CreateFlags::CVLAN_STRIPPING`]).
+        const CVLAN = 16;
+    }
+}
+
+/// One completion (`struct ibv_wc`). On an error only `wr_id`, `status`, `qp_num` and
+/// `vendor_err` are defined (CP-1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Wc {
+    /// The request's own number.
+    pub wr_id: u64,
+    /// The queue pair the request ran on.
+    pub qp_num: u32,
+    /// Bytes received, read, or written by a WRITE with immediate data (CP-2); undefined for sends
+    /// and WRITEs.
+    pub byte_len: u32,
+    /// Immediate data, as the sender gave it, if the flag says so.
+    pub imm: u32,
+    /// The device's own word on an error.
+    pub vendor_err: u32,
+    /// How it ended.
+    pub status: Status,
+    /// What it was; undefined on an error.
+    pub opcode: WcOpcode,
+    /// What else is defined.
+    pub flags: WcFlags,
+    /// The sender's queue pair; of datagrams only.
+    pub src_qp: u32,
+}
+
+impl Wc {
+    /// True for a message that came well and has nothing besides its bytes.
+    #[inline(always)]
+    pub fn is_plain_receive(&self) -> bool {
+        // The three in one look.
+        let [low, high] = self.flags.bits().to_le_bytes();
+        let what = [self.status as u8, self.opcode as u8, low, high];
+        u32::from_le_bytes(what) == u32::from_le_bytes([0, WcOpcode::Recv as u8, 0, 0])
+    }
+}
+
+const _: () = assert!(size_of::<Wc>() == 32, "two completions fill a cache line");
+const _: () = assert!(Status::Success as u8 == 0, "`is_plain_receive` says so");

@@ -1,0 +1,366 @@
+//! Event channels: epoll over the sockets of their ids, and a queue of what happened. There is
+//! no thread behind a channel: whoever asks for the next event does the work.
+//!
+//! A synchronous id has a channel of its own that nobody else sees, as librdmacm does it (ID-4).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use doorbell_fabric::CmError;
+use doorbell_fabric::{Channel, Event, EventKind, IdKey};
+
+use super::SoftDevice;
+use super::conn::{End, Raised, State};
+use super::id::SoftId;
+use super::sys::{Epoll, Timer, Waker};
+
+/// The key of the waker; ids count from 1.
+const WAKE: u64 = 0;
+/// The key of the timer.
+const TIME: u64 = u64::MAX;
+
+/// An event channel of the soft device.
+pub struct SoftChannel(pub(super) Arc<Inner>);
+
+impl Channel<SoftDevice> for SoftChannel {
+    fn next(&self, limit: Duration) -> Result<Option<Event<SoftDevice>>, CmError> {
+        let Some((key, raised)) = self.0.next(Some(limit))? else { return Ok(None) };
+        // An id that is gone has no events, unless it goes at this very moment.
+        let context = self.0.find(key).map_or(0, |(end, _)| end.context());
+        let request = raised.request.map(|end| {
+            end.set_context(context);
+            SoftId::over(end, self.0.clone(), false)
+        });
+        Ok(Some(Event {
+            kind: raised.kind,
+            key: IdKey(key),
+            context,
+            status: raised.status,
+            private_data: raised.data,
+            depths: raised.depths,
+            ud: raised.ud,
+            request,
+        }))
+    }
+}
+
+impl AsFd for SoftChannel {
+    /// Readable while there is something to be done, also what is due because time has passed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.epoll.as_fd()
+    }
+}
+
+/// The inside of a channel. The queue holds ends, never ids, so that nothing in it keeps the
+/// channel itself alive.
+pub(super) struct Inner {
+    epoll: Epoll,
+    /// Only where others may add to a channel that is being waited on, or wait on its descriptor
+    /// alone: what makes that readable when something was queued, or is due.
+    bells: Option<(Waker, Timer)>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    queue: VecDeque<(u64, Raised)>,
+    members: HashMap<u64, Weak<End>>,
+    /// Ends of peers that have not said what they want, with the key of their listener.
+    unborn: HashMap<u64, (Arc<End>, u64)>,
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// What the timer is set to.
+    timer_at: Option<Instant>,
+}
+
+/// What an id takes along.
+struct Baggage {
+    events: Vec<Raised>,
+    unborn: Vec<Arc<End>>,
+}
+
+impl Inner {
+    /// A channel for one synchronous id, or one that many threads may use.
+    pub(super) fn new(many: bool) -> Result<Inner, CmError> {
+        let failed = |error: std::io::Error| {
+            CmError::from_io("open an event channel", &error)
+                .cure("close files, or raise ulimit -n")
+        };
+        let epoll = Epoll::new().map_err(failed)?;
+        let bells = match many {
+            true => Some((Waker::new().map_err(failed)?, Timer::new().map_err(failed)?)),
+            false => None,
+        };
+        if let Some((waker, timer)) = &bells {
+            epoll.add(waker.fd(), WAKE).map_err(failed)?;
+            epoll.add(timer.fd(), TIME).map_err(failed)?;
+        }
+        Ok(Inner { epoll, bells, lists: Mutex::default() })
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        // Poisoning says that another thread panicked between two whole steps: still in order.
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an id in.
+    pub(super) fn join(&self, end: &Arc<End>) -> Result<(), CmError> {
+        self.lists().members.insert(end.key, Arc::downgrade(end));
+        self.watch(end)
+    }
+
+    /// Lets an id go, and with it every event that nobody has taken (ID-8, ID-9).
+    pub(super) fn leave(&self, end: &End) {
+        // Dropped outside the lock: an end says goodbye to its peer.
+        drop(self.take_out(end));
+    }
+
+    /// Moves an id to another channel, with all that nobody has taken (MG-3).
+    pub(super) fn hand_over(&self, end: &Arc<End>, to: &Inner) -> Result<(), CmError> {
+        let Baggage { events, unborn } = self.take_out(end);
+        to.join(end)?;
+        for unborn in unborn {
+            self.unwatch(&unborn);
+            to.lists().unborn.insert(unborn.key, (unborn.clone(), end.key));
+            to.watch(&unborn)?;
+        }
+        for raised in events {
+            if let Some(request) = &raised.request {
+                // What happened to it since is later than the request itself.
+                let since = self.take_out(request);
+                to.join(request)?;
+                to.raise(end.key, raised.clone());
+                for raised in since.events {
+                    to.raise(request.key, raised);
+                }
+            } else {
+                to.raise(end.key, raised);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an id out, with what nobody has taken of it.
+    fn take_out(&self, end: &End) -> Baggage {
+        let mut baggage = Baggage { events: Vec::new(), unborn: Vec::new() };
+        {
+            let mut lists = self.lists();
+            lists.members.remove(&end.key);
+            let unborn = std::mem::take(&mut lists.unborn);
+            for (key, (unborn, of)) in unborn {
+                if of == end.key {
+                    baggage.unborn.push(unborn);
+                } else {
+                    lists.unborn.insert(key, (unborn, of));
+                }
+            }
+            let queue = std::mem::take(&mut lists.queue);
+            for (key, raised) in queue {
+                if key == end.key {
+                    baggage.events.push(raised);
+                } else {
+                    lists.queue.push_back((key, raised));
+                }
+            }
+        }
+        self.unwatch(end);
+        baggage
+    }
+
+    fn unwatch(&self, end: &End) {
+        let mut core = end.lock();
+        if let Some(fd) = core.audible()
+            && core.watched
+        {
+            self.epoll.remove(fd);
+        }
+        core.watched = false;
+    }
+
+    /// Looks at what an end waits for now: its socket, its deadline.
+    pub(super) fn watch(&self, end: &End) -> Result<(), CmError> {
+        let mut core = end.lock();
+        if let Some(fd) = core.audible()
+            && !core.watched
+        {
+            self.epoll
+                .add(fd, end.key)
+                .map_err(|error| CmError::from_io("watch a connection", &error))?;
+            core.watched = true;
+        }
+        if let Some(deadline) = core.deadline {
+            drop(core);
+            self.lists().timers.push(Reverse((deadline, end.key)));
+            self.set_timer();
+        }
+        Ok(())
+    }
+
+    /// Queues an event. While others are queued, the waker says so already: it is cleared only when
+    /// there are none.
+    pub(super) fn raise(&self, key: u64, raised: Raised) {
+        let first = {
+            let mut lists = self.lists();
+            lists.queue.push_back((key, raised));
+            lists.queue.len() == 1
+        };
+        if first {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some((waker, _)) = &self.bells {
+            waker.wake();
+        }
+    }
+
+    /// Sets the timer to what is due next.
+    fn set_timer(&self) {
+        if let Some((_, timer)) = &self.bells {
+            let mut lists = self.lists();
+            let next = lists.timers.peek().map(|Reverse((at, _))| *at);
+            if lists.timer_at != next {
+                lists.timer_at = next;
+                timer.set(next);
+            }
+        }
+    }
+
+    /// The next event within `limit` (none: for ever), doing what there is to do until it comes.
+    pub(super) fn next(&self, limit: Option<Duration>) -> Result<Option<(u64, Raised)>, CmError> {
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            self.expire()?;
+            if let Some(next) = self.lists().queue.pop_front() {
+                return Ok(Some(next));
+            }
+            let timer = self.lists().timers.peek().map(|Reverse((at, _))| *at);
+            let now = Instant::now();
+            let until = match (end, timer) {
+                (Some(end), Some(timer)) => Some(end.min(timer)),
+                (end, timer) => end.or(timer),
+            };
+            let pause = until.map(|until| until.saturating_duration_since(now));
+            let keys = self
+                .epoll
+                .wait(pause)
+                .map_err(|error| CmError::from_io("wait for events", &error))?;
+            for key in &keys {
+                self.handle(*key)?;
+            }
+            if keys.is_empty() && end.is_some_and(|end| Instant::now() >= end) {
+                self.expire()?;
+                return Ok(self.lists().queue.pop_front());
+            }
+        }
+    }
+
+    /// The end with that key, and its listener if it is not born yet.
+    fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
+        let lists = self.lists();
+        if let Some((end, listener)) = lists.unborn.get(&key) {
+            return Some((end.clone(), Some(*listener)));
+        }
+        Some((lists.members.get(&key)?.upgrade()?, None))
+    }
+
+    /// Something is to be read on a socket.
+    fn handle(&self, key: u64) -> Result<(), CmError> {
+        if let (WAKE, Some((waker, _))) = (key, &self.bells) {
+            // Only while nothing is queued: who waits on the descriptor alone would miss the rest.
+            let lists = self.lists();
+            if lists.queue.is_empty() {
+                waker.clear();
+            }
+            return Ok(());
+        }
+        if key == TIME {
+            // What is due is done before the next event is looked for; that sets the timer anew.
+            return Ok(());
+        }
+        let Some((end, listener)) = self.find(key) else { return Ok(()) };
+        if end.lock().state == State::Listening {
+            return self.admit(&end);
+        }
+        let raised = end.read();
+        self.arrived(&end, listener, raised)
+    }
+
+    /// A peer has connected to a listener.
+    fn admit(&self, listener: &End) -> Result<(), CmError> {
+        let core = listener.lock();
+        let Some(socket) = &core.socket else { return Ok(()) };
+        let accepted = socket.accept().map_err(|error| {
+            CmError::from_io("take a connection request", &error)
+                .cure("close files, or raise ulimit -n")
+        })?;
+        let Some(end) = accepted.and_then(|socket| End::unborn(&core, socket)) else {
+            return Ok(());
+        };
+        drop(core);
+        let end = Arc::new(end);
+        self.lists().unborn.insert(end.key, (end.clone(), listener.key));
+        self.watch(&end)?;
+        // It most often has spoken already.
+        let raised = end.read();
+        self.arrived(&end, Some(listener.key), raised)
+    }
+
+    /// Passes on what an end has heard; one that was born becomes a request of its listener.
+    fn arrived(
+        &self,
+        end: &Arc<End>,
+        listener: Option<u64>,
+        raised: Option<Raised>,
+    ) -> Result<(), CmError> {
+        let Some(listener) = listener else {
+            if let Some(raised) = raised {
+                self.raise(end.key, raised);
+            }
+            return self.watch(end);
+        };
+        match raised {
+            Some(raised) if raised.kind == EventKind::ConnectRequest => {
+                {
+                    let mut lists = self.lists();
+                    lists.unborn.remove(&end.key);
+                    lists.members.insert(end.key, Arc::downgrade(end));
+                }
+                self.raise(listener, Raised { request: Some(end.clone()), ..raised });
+            }
+            _ => {
+                if end.lock().state != State::Unborn {
+                    self.lists().unborn.remove(&end.key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what was put off until now.
+    fn expire(&self) -> Result<(), CmError> {
+        let now = Instant::now();
+        let mut any = false;
+        loop {
+            let key = {
+                let mut lists = self.lists();
+                match lists.timers.peek() {
+                    Some(Reverse((at, _))) if *at <= now => lists.timers.pop(),
+                    _ => None,
+                }
+            };
+            let Some(Reverse((_, key))) = key else { break };
+            any = true;
+            let Some((end, listener)) = self.find(key) else { continue };
+            let raised = end.expire(now);
+            self.arrived(&end, listener, raised)?;
+        }
+        if any {
+            self.set_timer();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Queue pairs that belong to no id, and connections on their behalf (CM-12).
+//!
+//! Before such a queue pair goes to RTR nobody knows which connection it is for; what says so then
+//! are the fields that the connection manager gave out for it: peer, number, first packet. Under
+//! these the end waits to be wired.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use doorbell_fabric::CmError;
+use doorbell_fabric::extended;
+use doorbell_fabric::{Depths, QpAttr};
+use doorbell_fabric::{Mtu, QpFields, QpState};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, AddressVector, Gid, GlobalRoute, Qp, QpType};
+
+use super::conn::{Core, End, State};
+use super::links::{Ends, Offer};
+use super::wire::Instance;
+use super::{RNR_TIMER_DEFAULT, SoftDevice, rnr_timer_ns, sys};
+use crate::{Breaker, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
+
+/// What names a connection to who takes a queue pair to RTR: the peer's device, its queue pair,
+/// the number of its first packet.
+type Token = (Instance, u32, u32);
+
+/// Ends that wait for a queue pair.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<HashMap<Token, Weak<End>>>);
+
+impl Waiting {
+    fn add(&self, token: Token, end: &Arc<End>) {
+        // Poisoning says that another thread panicked between two whole steps: still in order.
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.retain(|_, end| end.strong_count() > 0);
+        table.insert(token, Arc::downgrade(end));
+    }
+
+    fn take(&self, token: &Token) -> Option<Arc<End>> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.remove(token)?.upgrade()
+    }
+}
+
+/// The part of an end that is about a queue pair of somebody else.
+#[derive(Default)]
+pub(super) struct External {
+    /// On whose behalf this end asks.
+    pub(super) asks_for: Option<Breaker>,
+    /// The peer's queue pair, once it has answered.
+    pub(super) answer: Option<u32>,
+    /// The link of the answer is not joined to the queue pair yet.
+    pub(super) unwired: bool,
+    /// The link made for the queue pair of that number, before the request is accepted.
+    pub(super) offered: Option<(Offer, u32)>,
+    /// The number of the first packet, given out with the fields.
+    psn: Option<u32>,
+}
+
+/// `ibv_create_qp_ex`, of an id or of none. The device's own queue pair begins in INIT; what RESET
+/// refuses is refused by who keeps the state ([`crate::ExternalQp`]).
+pub(super) fn create(
+    device: &SoftDevice,
+    attr: &QpAttr<'_, SoftDevice>,
+) -> Result<SoftQp, CmError> {
+    extended::check(&format!("a queue pair of {}", device.name()), attr)?;
+    let max_tso_header = attr.ex.max_tso_header.unwrap_or_default();
+    if max_tso_header > SEGMENT_HEADER_MAX {
+        let asked = format!("a queue pair with headers of {max_tso_header} bytes");
+        let answer = format!("{} takes {SEGMENT_HEADER_MAX} at most (QX-7)", device.name());
+        return Err(CmError::new(Code::Invalid, asked, answer));
+    }
+    let ex = SoftQpEx {
+        max_tso_header,
+        create_flags: attr.ex.create_flags.unwrap_or_default(),
+        spread: attr.ex.rwq_ind_tbl.zip(attr.ex.rx_hash_conf.as_ref()),
+    };
+    let qp = device.1.create_qp(&SoftQpInit {
+        kind: attr.kind,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        caps: attr.caps,
+        signal_all: attr.signal_all,
+        ex,
+    })?;
+    Ok(qp)
+}
+
+/// `ibv_modify_qp`.
+pub(super) fn modify(
+    device: &SoftDevice,
+    qp: &mut SoftQp,
+    from: QpState,
+    fields: &QpFields,
+) -> Result<(), CmError> {
+    let raw = qp.kind() == QpType::RawPacket;
+    match (from, fields.state.unwrap_or(from)) {
+        (QpState::Reset, QpState::Reset) => {}
+        (_, QpState::Reset) => qp.begin_again(),
+        (_, QpState::Sqd) if raw => {
+            let asked = format!("take a queue pair of {} to Sqd", device.name());
+            return Err(CmError::new(Code::NotSupported, asked, "frames are not held back")
+                .cure("wait for the completions instead"));
+        }
+        (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
+        (_, QpState::Err) => qp.fail(),
+        (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
+        (_, QpState::Rtr) => return wire(device, &qp.breaker(), fields),
+        (from, to) => {
+            match (from, to) {
+                (QpState::Sqe, QpState::Rts) => qp.recover(),
+                (QpState::Sqd, QpState::Rts) => qp.resume(),
+                _ => {}
+            }
+            if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
+                qp.breaker().set_rnr_timer(time);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it takes what comes; sends before
+/// RTS are refused by who keeps the state.
+fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
+    if let Some(qkey) = fields.qkey {
+        qp.breaker().set_qkey(qkey);
+    }
+    match (from, fields.state) {
+        (_, Some(QpState::Rtr)) => qp.breaker().open(),
+        (QpState::Sqe, Some(QpState::Rts)) => qp.recover(),
+        (QpState::Sqd, Some(QpState::Rts)) => qp.resume(),
+        _ => {}
+    }
+}
+
+/// Joins the queue pair to the connection that the fields are of.
+fn wire(device: &SoftDevice, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+    let route = fields.av.and_then(|av| av.route);
+    let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
+    let token = token.map(|((route, qp), psn)| (route.gid.0, qp, psn));
+    let Some(end) = token.and_then(|token| device.0.waiting.take(&token)) else {
+        let asked = "take a queue pair to RTR";
+        let answer = "the connection manager has not given out these fields, or for one only once";
+        return Err(CmError::new(Code::NotSupported, asked, answer)
+            .cure("on this device use what init_qp_attr says; it has no other way to a peer"));
+    };
+    let mut core = end.lock();
+    core.wire(qp, fields)
+}
+
+/// What init_qp_attr says (`rdma_init_qp_attr`).
+pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmError> {
+    let asked = || format!("what a queue pair needs for {state:?}");
+    let mut core = end.lock();
+    if core.state == State::Idle {
+        return Err(CmError::new(Code::Invalid, asked(), "the id is bound to no device"));
+    }
+    let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let kind = core.kind;
+    if state == QpState::Init {
+        return Ok(QpFields {
+            access: Some(rights),
+            pkey_index: Some(0),
+            port: Some(1),
+            ..QpFields::to(state)
+        });
+    }
+    let Some((instance, peer, depths)) = core.peer_of_external() else {
+        let answer = format!("the id is {:?}: the peer is not known yet", core.state);
+        return Err(CmError::new(Code::Invalid, asked(), answer));
+    };
+    match state {
+        QpState::Rtr => {
+            let psn = core.psn()?;
+            let token = (instance, peer, psn);
+            core.device.waiting.add(token, end);
+            let route = GlobalRoute { gid: Gid(instance), hop_limit: 1, ..GlobalRoute::default() };
+            Ok(QpFields {
+                av: Some(AddressVector { route: Some(route), port: 1, ..AddressVector::default() }),
+                path_mtu: Some(Mtu::Bytes4096),
+                dest_qp: Some(peer),
+                rq_psn: Some(psn),
+                max_dest_rd_atomic: takes(kind).then_some(depths.responder),
+                min_rnr_timer: takes(kind).then_some(RNR_TIMER_DEFAULT),
+                ..QpFields::to(state)
+            })
+        }
+        QpState::Rts => Ok(QpFields {
+            timeout: Some(core.options.ack_timeout),
+            retry_cnt: asks(kind).then_some(7),
+            rnr_retry: asks(kind).then_some(7),
+            sq_psn: Some(core.psn()?),
+            max_rd_atomic: asks(kind).then_some(depths.initiator),
+            ..QpFields::to(state)
+        }),
+        _ => {
+            let answer = "the connection manager knows INIT, RTR and RTS only";
+            Err(CmError::new(Code::Invalid, asked(), answer))
+        }
+    }
+}
+
+/// True if queue pairs of that type are asked for something.
+fn takes(kind: QpType) -> bool {
+    kind != QpType::XrcSend
+}
+
+/// True if they ask for something.
+fn asks(kind: QpType) -> bool {
+    kind != QpType::XrcRecv
+}
+
+impl Core {
+    /// The peer's device and queue pair, and the depths of the connection, as far as they are
+    /// known.
+    fn peer_of_external(&self) -> Option<(Instance, u32, Depths)> {
+        match (self.state, &self.request, self.external.answer) {
+            (State::Asked, Some(request), _) => {
+                let depths = request.depths.swapped().within(self.depths_max());
+                Some((request.place.instance, request.qp, depths))
+            }
+            (State::Answered, _, Some(peer)) => Some((self.peer_instance?, peer, self.depths)),
+            _ => None,
+        }
+    }
+
+    fn psn(&mut self) -> Result<u32, CmError> {
+        if let Some(psn) = self.external.psn {
+            return Ok(psn);
+        }
+        let mut bytes = [0; 4];
+        sys::random(&mut bytes).map_err(|error| CmError::from_io("a packet number", &error))?;
+        Ok(*self.external.psn.insert(u32::from_le_bytes(bytes) >> 8))
+    }
+
+    /// Joins a queue pair to this end's connection.
+    fn wire(&mut self, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+        let asked = "join a queue pair to a connection";
+        let most = self.depths_max();
+        let limit = |wanted: Option<u8>, most: u8| wanted.unwrap_or(most).min(most);
+        let timer = fields.min_rnr_timer.unwrap_or(RNR_TIMER_DEFAULT);
+        let wiring = |peer, rnr_retry, initiator| Wiring {
+            peer,
+            peer_rnr_retry: rnr_retry,
+            rnr_timer_ns: rnr_timer_ns(timer).unwrap_or_default(),
+            initiator_depth: initiator,
+            responder_depth: limit(fields.max_dest_rd_atomic, most.responder),
+        };
+        match (self.state, &self.request, &self.external.asks_for, &self.link) {
+            (State::Asked, Some(request), ..) => {
+                let Some(peer) = self.peer else {
+                    return Err(CmError::new(Code::Invalid, asked, "the peer has left"));
+                };
+                let here = self.place(qp);
+                let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
+                let (links, bell) = (&self.device.links, self.peer_bell.take());
+                let offer = links.offer(ends, request.directory, bell, qp)?;
+                // The retries that this side allows are said when it accepts; too late for this.
+                let initiator = request.depths.swapped().initiator.min(most.initiator);
+                qp.connect(&offer.link, wiring(request.qp, 7, initiator));
+                self.external.offered = Some((offer, qp.num()));
+                Ok(())
+            }
+            (State::Answered, _, Some(asks_for), Some(link)) if self.external.unwired => {
+                if asks_for.num() != qp.num() {
+                    let answer = format!("it is for queue pair {}", asks_for.num());
+                    return Err(CmError::new(Code::Invalid, asked, answer));
+                }
+                let peer = self.external.answer.unwrap_or_default();
+                qp.connect(link, wiring(peer, self.rnr_retry, self.depths.initiator));
+                self.external.unwired = false;
+                Ok(())
+            }
+            (state, ..) => {
+                Err(CmError::new(Code::Invalid, asked, format!("the id is {state:?} by now")))
+            }
+        }
+    }
+
+    /// Gives back what was prepared for a queue pair and not used.
+    pub(super) fn drop_external(&mut self) {
+        if let Some((offer, _)) = self.external.offered.take() {
+            // The end the peer would have taken.
+            offer.link.release_end();
+        }
+        if std::mem::take(&mut self.external.unwired)
+            && let Some(link) = &self.link
+        {
+            link.release_end();
+        }
+    }
+}

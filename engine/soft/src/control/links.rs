@@ -1,0 +1,198 @@
+//! The links of this device instance to others: made once per pair of places, then shared by all
+//! connections between them.
+//!
+//! The memory goes along with every answer, also when the peer should have it already: answers
+//! travel on sockets of their own, so one that names a link may be read before the one that
+//! brought it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use doorbell_alloc::{Ask, MapRequest, Mapping};
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+
+use super::host;
+use super::neighbours::reach;
+use super::sys;
+use super::wire::{Place, Reply};
+use crate::{Breaker, FileName, LINK_BYTES, LinkShared, Side};
+
+/// Two places that a link may join; the peer's process is named by the kernel, so that no process
+/// can pass for another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Ends {
+    pub(super) peer_pid: i32,
+    pub(super) peer: Place,
+    pub(super) here: Place,
+}
+
+/// A link as the registry knows it. The domains own the links.
+struct Entry {
+    id: u64,
+    /// This side made it.
+    maker: bool,
+    link: Weak<LinkShared>,
+}
+
+/// A link with one more connection's two ends taken.
+pub(super) struct Offer {
+    pub(super) link: Arc<LinkShared>,
+    pub(super) id: u64,
+    pub(super) maker: bool,
+}
+
+/// The registry. Crossing connections may leave two links between the same places.
+#[derive(Default)]
+pub(super) struct Links {
+    made: AtomicU64,
+    table: Mutex<HashMap<Ends, Vec<Entry>>>,
+}
+
+impl Links {
+    /// A link for a connection that this side accepts: one that both have, or a new one, brought
+    /// to the domain of `qp`. `bell` is what the peer has sent as that of its domain; only a new
+    /// link has use for it.
+    pub(super) fn offer(
+        &self,
+        ends: Ends,
+        directory: FileName,
+        bell: Option<OwnedFd>,
+        qp: &Breaker,
+    ) -> Result<Offer, CmError> {
+        // Poisoning says that another thread panicked between two whole steps: still in order.
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in table.get(&ends).into_iter().flatten() {
+            if let Some(link) = entry.link.upgrade()
+                && link.acquire()
+            {
+                return Ok(Offer { link, id: entry.id, maker: entry.maker });
+            }
+        }
+        let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+        let memory = memory.map_err(|error| {
+            let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
+            CmError::new(Code::NoMemory, asked, error.to_string())
+        })?;
+        let reach = reach(ends.peer_pid, directory);
+        let bell = bell.and_then(host::bell_from_peer);
+        let link =
+            Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
+        qp.attach(&link);
+        let id = self.made.fetch_add(1, Ordering::Relaxed);
+        add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
+        Ok(Offer { link, id, maker: true })
+    }
+
+    /// The link that the peer's answer names; of `files` the first is its memory, the second the
+    /// bell of the peer's domain.
+    pub(super) fn take(
+        &self,
+        ends: Ends,
+        reply: &Reply,
+        files: Vec<OwnedFd>,
+        qp: &Breaker,
+    ) -> Result<Arc<LinkShared>, CmError> {
+        let asked = "take the link of the peer that accepted";
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in table.get(&ends).into_iter().flatten() {
+            if entry.id == reply.link
+                && entry.maker != reply.maker
+                && let Some(link) = entry.link.upgrade()
+            {
+                return Ok(link);
+            }
+        }
+        let mut files = files.into_iter();
+        let (true, Some(file)) = (reply.maker, files.next()) else {
+            return Err(CmError::new(Code::Invalid, asked, "it names one that is not there"));
+        };
+        let memory = Mapping::from_memfd(file, LINK_BYTES)
+            .map_err(|error| CmError::new(Code::Invalid, asked, error.to_string()))?;
+        if memory.pages().is_reserved() {
+            // A hole punched there could end this process when no huge page is left to fill it.
+            return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
+        }
+        let reach = reach(ends.peer_pid, reply.directory);
+        let bell = files.next().and_then(host::bell_from_peer);
+        let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
+        let link = Arc::new(link);
+        qp.attach(&link);
+        add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
+        Ok(link)
+    }
+
+    /// Links that are alive.
+    #[cfg(test)]
+    pub(super) fn alive(&self) -> usize {
+        let table = self.table.lock().unwrap();
+        table.values().flatten().filter(|entry| entry.link.strong_count() > 0).count()
+    }
+}
+
+/// Enters a link and forgets those that are gone, once there are as many as are alive.
+fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
+    if table.len() == table.capacity() {
+        give_up_dead(table);
+        table.retain(|_, entries| {
+            entries.retain(|entry| entry.link.strong_count() > 0);
+            !entries.is_empty()
+        });
+    }
+    let entries = table.entry(ends).or_default();
+    entries.retain(|entry| entry.link.strong_count() > 0);
+    entries.push(entry);
+}
+
+/// A process that has said goodbye on all its connections may end before it gives back its ends of
+/// a link, and nothing is heard of it any more: nobody else will.
+fn give_up_dead(table: &HashMap<Ends, Vec<Entry>>) {
+    for (ends, entries) in table {
+        if sys::is_gone(ends.peer_pid) {
+            entries
+                .iter()
+                .filter_map(|entry| entry.link.upgrade())
+                .for_each(|link| link.peer_gone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of a process that has ended goes with the last of this side; that of one that lives
+    /// is there for its next connection.
+    #[test]
+    fn a_link_does_not_outlive_both_its_processes() {
+        let mut dead = std::process::Command::new("/bin/true").spawn().unwrap();
+        let gone = i32::try_from(dead.id()).unwrap();
+        dead.wait().unwrap();
+        let here = i32::try_from(std::process::id()).unwrap();
+        let links: Vec<_> = [here, gone]
+            .map(|peer_pid| {
+                let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+                let link = Arc::new(LinkShared::new(memory.unwrap(), Side::Maker).unwrap());
+                (peer_pid, link)
+            })
+            .into();
+        let mut table = HashMap::new();
+        let place = |domain| Place { instance: [1; 16], domain, queue: 0 };
+        for (peer_pid, link) in &links {
+            let ends = Ends { peer_pid: *peer_pid, peer: place(1), here: place(2) };
+            add(&mut table, ends, Entry { id: 0, maker: true, link: Arc::downgrade(link) });
+        }
+        // As many as make it look.
+        let mut others = Vec::new();
+        for domain in 3..40 {
+            let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+            let link = Arc::new(LinkShared::new(memory.unwrap(), Side::Maker).unwrap());
+            let ends = Ends { peer_pid: here, peer: place(domain), here: place(2) };
+            add(&mut table, ends, Entry { id: 0, maker: true, link: Arc::downgrade(&link) });
+            others.push(link);
+        }
+        assert_eq!([links[0].1.acquire(), links[1].1.acquire()], [true, false]);
+    }
+}

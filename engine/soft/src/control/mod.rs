@@ -1,0 +1,361 @@
+//! The soft device with its connection manager: threads and processes of one machine, no NIC, no
+//! kernel module, no root.
+//!
+//! Two sides meet over a Unix socket in the abstract name space, so nothing stays behind however
+//! a process ends; each is a process of the same user, by the kernel's word. They agree on a
+//! link, a piece of shared memory, and the messages go through that. The socket stays open as
+//! long as the connection: its end is the end of the peer's process.
+//!
+//! What a peer writes is untrusted: `wire` takes whole messages only, and a peer that talks
+//! nonsense loses its own connection.
+//!
+//! No thread works behind anybody's back. The connection manager works when it is called: in a
+//! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
+
+mod channel;
+mod conn;
+mod external;
+mod host;
+#[cfg(test)]
+mod hostile;
+mod id;
+mod links;
+mod neighbours;
+mod place;
+mod sidr;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_seam::error::{Code, SetupError};
+use doorbell_seam::event::AsyncEvent;
+use doorbell_seam::provider::{
+    Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Gid, PortAttr, Provider, Rereg,
+    Reregistered, Sharing, WindowKind, WqFlags,
+};
+use doorbell_seam::wc::Wc;
+
+use crate::{
+    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftPollerEx, SoftQp,
+    SoftRegion, SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
+};
+
+pub use self::channel::SoftChannel;
+pub use self::id::SoftId;
+
+use self::channel::Inner;
+use self::external::Waiting;
+use self::host::Directory;
+use self::links::Links;
+use self::wire::Instance;
+use doorbell_fabric::AddrInfo;
+use doorbell_fabric::CmError;
+use doorbell_fabric::{CmId, Fabric};
+use doorbell_fabric::{PortSpace, QpAttr, Source};
+use doorbell_fabric::{QpFields, QpState};
+
+/// The name of the device that is always there.
+pub const SOFT_DEVICE: &str = "soft0";
+
+/// `min_rnr_timer` code of new connections: 0.64 ms. (A kernel leaves 655 ms there: QP-21.)
+const RNR_TIMER_DEFAULT: u8 = 12;
+
+/// The soft device, open. Two that are opened are two devices of one name: their queue pairs can
+/// connect to each other, their regions and queues do not mix.
+#[derive(Clone)]
+pub struct SoftDevice(Arc<DeviceInner>, Soft);
+
+/// What all handles on a device share; the rest of a handle is its protection domain.
+struct DeviceInner {
+    name: String,
+    instance: Instance,
+    soft: Soft,
+    /// Where peers find its table of regions.
+    directory: FileName,
+    links: Links,
+    waiting: Waiting,
+    keys: AtomicU64,
+}
+
+impl DeviceInner {
+    fn next_key(&self) -> u64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn rd_atomic_max(&self) -> u8 {
+        self.soft.caps().rd_atomic_max
+    }
+}
+
+impl SoftDevice {
+    /// Opens [`SOFT_DEVICE`].
+    ///
+    /// # Errors
+    /// Only if the system has no random bytes, no memory or no file descriptors left.
+    pub fn open() -> Result<SoftDevice, CmError> {
+        SoftDevice::named(SOFT_DEVICE)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Opens a soft device of another name. Devices of different names do not see each other.
+    ///
+    /// # Errors
+    /// `Invalid`: the name is not 1 to 16 letters and digits.
+    pub fn named(name: &str) -> Result<SoftDevice, CmError> {
+        let asked = || format!("open soft device '{name}'");
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if name.is_empty() || name.len() > 16 || !plain {
+            let answer = "a name is 1 to 16 letters and digits";
+            return Err(CmError::new(Code::Invalid, asked(), answer));
+        }
+        let mut instance = Instance::default();
+        sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
+        let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
+        let directory = Directory::new()?;
+        let soft = Soft::new(name, host, Some(directory.mapping));
+        let inner = DeviceInner {
+            name: name.to_owned(),
+            instance,
+            soft: soft.clone(),
+            directory: directory.name,
+            links: Links::default(),
+            waiting: Waiting::default(),
+            keys: AtomicU64::new(1),
+        };
+        Ok(SoftDevice(Arc::new(inner), soft))
+    }
+}
+
+/// Nanoseconds since some moment before the first call; never goes back.
+fn monotonic_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let passed = START.get_or_init(Instant::now).elapsed().as_nanos();
+    u64::try_from(passed).unwrap_or(u64::MAX)
+}
+
+/// The time of a `min_rnr_timer` code (RC-1), in nanoseconds.
+fn rnr_timer_ns(code: u8) -> Option<u64> {
+    const HUNDREDTHS_OF_MS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    HUNDREDTHS_OF_MS.get(usize::from(code)).map(|hundredths| hundredths * 10_000)
+}
+
+impl Provider for SoftDevice {
+    type Region = SoftRegion;
+    type Cq = SoftCq;
+    type Poller = SoftPoller;
+    type PollerEx = SoftPollerEx;
+    type Srq = SoftSrq;
+    type Window = SoftWindow;
+    type Qp = SoftQp;
+    type Xrcd = SoftXrcd;
+    type Td = SoftTd;
+    type Ah = SoftAh;
+
+    fn caps(&self) -> &Caps {
+        self.1.caps()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        self.1.query_port(port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        self.1.query_gid(port, index)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        self.1.query_pkey(port, index)
+    }
+
+    fn alloc_pd(&self) -> Result<SoftDevice, SetupError> {
+        Ok(SoftDevice(self.0.clone(), self.1.alloc_pd()?))
+    }
+
+    #[expect(unsafe_code, reason = "passes the promise on")]
+    unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.1.alloc_td() }
+    }
+
+    fn td_users(td: &SoftTd) -> usize {
+        Soft::td_users(td)
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<SoftDevice, SetupError> {
+        Ok(SoftDevice(self.0.clone(), self.1.alloc_parent_domain(td)?))
+    }
+
+    fn is_same_device(&self, other: &SoftDevice) -> bool {
+        self.1.is_same_device(&other.1)
+    }
+
+    fn pd_users(&self) -> usize {
+        self.1.pd_users()
+    }
+
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.1.peer_memory(len)
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
+        self.1.register(memory, access)
+    }
+
+    fn reregister(&self, region: SoftRegion, change: Rereg) -> Reregistered<SoftRegion> {
+        self.1.reregister(region, change)
+    }
+
+    fn create_cq_on(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+        comp_vector: u32,
+    ) -> Result<(SoftCq, SoftPoller), SetupError> {
+        self.1.create_cq_on(depth, sharing, comp_vector)
+    }
+
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(SoftCq, SoftPollerEx), SetupError> {
+        self.1.create_cq_ex(init)
+    }
+
+    fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {
+        self.1.resize_cq(cq, depth)
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
+        self.1.create_srq(depth)
+    }
+
+    fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        self.1.open_xrcd()
+    }
+
+    fn default_xrcd(&self) -> Result<SoftXrcd, SetupError> {
+        self.1.default_xrcd()
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &SoftXrcd,
+        cq: &SoftCq,
+        depth: u32,
+    ) -> Result<SoftSrq, SetupError> {
+        self.1.create_xrc_srq(xrcd, cq, depth)
+    }
+
+    fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
+        self.1.create_window(kind)
+    }
+
+    fn cq_id(&self, cq: &SoftCq) -> u64 {
+        self.1.cq_id(cq)
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.1.next_async_event()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.1.async_fd()
+    }
+
+    fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
+        self.1.create_ah(to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
+        self.1.sender_of(wc, header)
+    }
+}
+
+impl Fabric for SoftDevice {
+    type Id = SoftId;
+    type Channel = SoftChannel;
+    type Flow = SoftFlow;
+    type Wq = SoftWq;
+    type RwqIndTable = SoftIndTable;
+
+    fn open_channel(&self) -> Result<SoftChannel, CmError> {
+        Inner::new(true).map(|inner| SoftChannel(Arc::new(inner)))
+    }
+
+    fn create_id(
+        &self,
+        channel: Option<&SoftChannel>,
+        space: PortSpace,
+    ) -> Result<SoftId, CmError> {
+        SoftId::new(&self.0, channel.map(|channel| &channel.0), space, space.qp_type())
+    }
+
+    fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
+        /// As librdmacm allows for each of the two (EP-2); nothing here takes time.
+        const LIMIT: Duration = Duration::from_secs(2);
+        info.check_type()?;
+        let mut id = SoftId::new(&self.0, None, info.space(), info.qp_type())?;
+        match (info.is_passive(), info.local(), info.remote()) {
+            (true, Some(local), _) => id.bind(local)?,
+            (false, local, Some(remote)) => {
+                id.resolve_addr(local, remote, LIMIT)?;
+                id.resolve_route(LIMIT)?;
+            }
+            _ => {
+                let answer = "it has no address for that side";
+                return Err(CmError::new(
+                    Code::Invalid,
+                    format!("an endpoint of {info:?}"),
+                    answer,
+                ));
+            }
+        }
+        Ok(id)
+    }
+
+    fn source(&self, addr: IpAddr) -> Result<Source, CmError> {
+        place::check_local(&format!("send from {addr}"), self.name(), addr)?;
+        // All addresses are one GID.
+        Ok(Source { gid: self.0.soft.gid(), index: 0, port: 1 })
+    }
+
+    fn create_qp(&self, attr: &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError> {
+        external::create(self, attr)
+    }
+
+    fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, CmError> {
+        Ok(self.1.create_xrc_recv(xrcd)?)
+    }
+
+    fn create_flow(&self, qp: &SoftQp, rule: FlowRule) -> Result<SoftFlow, CmError> {
+        Ok(qp.create_flow(rule)?)
+    }
+
+    fn create_wq(&self, cq: &SoftCq, depth: u32, flags: WqFlags) -> Result<SoftWq, CmError> {
+        Ok(self.1.create_wq(cq, depth, flags)?)
+    }
+
+    fn create_rwq_ind_table(&self, queues: &[&SoftWq]) -> Result<SoftIndTable, CmError> {
+        Ok(self.1.create_rwq_ind_table(queues)?)
+    }
+
+    fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+        external::modify(self, qp, from, fields)
+    }
+
+    /// It keeps none: what it is told it either does or refuses.
+    fn query_qp(&self, _qp: &SoftQp) -> Result<QpFields, CmError> {
+        Ok(QpFields::default())
+    }
+}

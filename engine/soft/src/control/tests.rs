@@ -1,0 +1,481 @@
+//! What only this device's own protocol shows: peers that lie, and links.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use doorbell_fabric::QpAttrEx;
+use doorbell_fabric::{Channel, Event, EventKind};
+use doorbell_fabric::{ConnParam, Depths, QpAttr};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Poller, Provider, QpCaps, QpType, Sharing};
+use doorbell_seam::wc::{Status, Wc};
+
+use super::sys::{Received, Socket};
+use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
+use super::*;
+use crate::SoftQp;
+
+/// No directory.
+const NOWHERE: FileName = FileName { fd: 0, inode: 0 };
+
+pub(super) const SOON: Duration = Duration::from_secs(10);
+const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 16 };
+
+pub(super) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+pub(super) fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
+    let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
+    let attr = QpAttr {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+        ex: QpAttrEx::default(),
+    };
+    (id.create_qp(device, &attr).unwrap(), poller)
+}
+
+fn next(channel: &SoftChannel) -> Event<SoftDevice> {
+    channel.next(SOON).unwrap().expect("an event")
+}
+
+/// A listener with a channel, and the name to connect to by hand.
+pub(super) fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, String) {
+    let mut id = device.create_id(Some(channel), PortSpace::Tcp).unwrap();
+    id.bind(loopback(0)).unwrap();
+    id.listen(0).unwrap();
+    let name = place::name(device.name(), id.local_addr().unwrap());
+    (id, name)
+}
+
+/// A peer that does as it likes.
+pub(super) struct Liar(pub(super) Socket);
+
+impl Liar {
+    pub(super) fn knock(name: &str) -> Liar {
+        let socket = Socket::new().unwrap();
+        socket.connect(name).unwrap();
+        Liar(socket)
+    }
+
+    fn say(&self, message: &Message) {
+        self.0.send(&message.encode(), &[]).unwrap();
+    }
+
+    fn hear(&self) -> Option<Message> {
+        let end = Instant::now() + SOON;
+        let mut bytes = [0; MESSAGE_MAX];
+        while Instant::now() < end {
+            match self.0.receive(&mut bytes).unwrap() {
+                Received::Message(length, _) => return Message::decode(&bytes[..length]),
+                Received::Closed => return None,
+                Received::Nothing => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        panic!("not a word");
+    }
+}
+
+fn request() -> Message {
+    let place = Place { instance: [3; 16], domain: 1, queue: 2 };
+    let from = loopback(9);
+    Message::Request(Box::new(Request {
+        place,
+        qp: 77,
+        from,
+        depths: Depths::default(),
+        directory: NOWHERE,
+        data: padded(b"hi"),
+    }))
+}
+
+#[test]
+fn rc_1_the_timer_table_has_its_known_values() {
+    assert_eq!(rnr_timer_ns(0), Some(655_360_000));
+    assert_eq!(rnr_timer_ns(1), Some(10_000));
+    assert_eq!(rnr_timer_ns(12), Some(640_000));
+    assert_eq!(rnr_timer_ns(31), Some(491_520_000));
+    assert_eq!(rnr_timer_ns(32), None);
+}
+
+#[test]
+fn names_are_checked() {
+    assert!(SoftDevice::named("soft1").is_ok());
+    for name in ["", "soft/0", "a b", "averyverylongname"] {
+        assert!(SoftDevice::named(name).is_err_and(|error| error.code() == Code::Invalid));
+    }
+}
+
+#[test]
+fn devices_of_different_names_do_not_see_each_other() {
+    let (one, two) = (SoftDevice::named("one").unwrap(), SoftDevice::named("two").unwrap());
+    let channel = one.open_channel().unwrap();
+    let (listener, _) = listener(&one, &channel);
+    let to = listener.local_addr().unwrap();
+    let mut id = two.create_id(None, PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, to, SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let _qp = with_qp(&two, &mut id);
+    let error = id.connect(&ConnParam::default()).unwrap_err();
+    assert_eq!(error.code(), Code::Refused);
+}
+
+/// A peer that says nothing, nonsense, or the wrong thing costs its own connection only: no
+/// request comes of it, and the next peer is served.
+#[test]
+fn a_listener_survives_peers_that_lie() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (_listener, name) = listener(&device, &channel);
+    let _silent = Liar::knock(&name);
+    drop(Liar::knock(&name));
+    let nonsense = Liar::knock(&name);
+    nonsense.0.send(&[0xff; MESSAGE_MAX], &[]).unwrap();
+    let long = Liar::knock(&name);
+    long.0.send(&[0; MESSAGE_MAX + 1], &[]).unwrap();
+    let wrong = Liar::knock(&name);
+    wrong.say(&Message::Ready);
+    let honest = Liar::knock(&name);
+    honest.say(&request());
+    let event = next(&channel);
+    assert_eq!(event.kind, EventKind::ConnectRequest);
+    assert_eq!(event.private_data[..3], *b"hi\0");
+    assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "the only request");
+    for liar in [nonsense, long, wrong] {
+        assert!(liar.hear().is_none(), "it was hung up on");
+    }
+}
+
+/// A peer that was accepted and then talks nonsense, or claims the memory of a link it never
+/// took, loses its connection; its queue pair here is flushed.
+#[test]
+fn an_accepted_peer_that_lies_is_cut_off() {
+    let device = SoftDevice::open().unwrap();
+    for nonsense in [Message::Ready.encode(), request().encode(), vec![7; 40]] {
+        let channel = device.open_channel().unwrap();
+        let (_listener, name) = listener(&device, &channel);
+        let liar = Liar::knock(&name);
+        liar.say(&request());
+        let mut id = next(&channel).request.unwrap();
+        let (_qp, _poller) = with_qp(&device, &mut id);
+        id.accept(&ConnParam::default()).unwrap();
+        assert!(matches!(liar.hear(), Some(Message::Reply(_))));
+        liar.say(&Message::Ready);
+        assert_eq!(next(&channel).kind, EventKind::Established);
+        liar.0.send(&nonsense, &[]).unwrap();
+        let event = next(&channel);
+        assert_eq!((event.kind, event.status), (EventKind::Disconnected, -104));
+        assert!(liar.hear().is_none(), "it was hung up on");
+    }
+}
+
+/// A worker's words of credit lie where its peers reach them, in this process and in others.
+#[test]
+fn memory_for_peers_can_be_mapped() {
+    let device = SoftDevice::open().unwrap();
+    let memory = device.peer_memory(24).unwrap();
+    assert!(memory.fd().is_some() && memory.len() >= 24);
+}
+
+/// A passive side that names a link which is not there, or sends memory that is none, is refused:
+/// an error here, a rejection there.
+#[test]
+fn a_reply_with_a_false_link_is_refused() {
+    let device = SoftDevice::open().unwrap();
+    let short = doorbell_alloc::MapRequest::new(4096).pages(doorbell_alloc::Ask::Plain);
+    let short = short.shared(true).map().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let files = [(true, None), (false, None), (true, short.fd()), (true, Some(raw(&null)))];
+    for (maker, file) in files {
+        let socket = Socket::new().unwrap();
+        let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
+        socket.listen(4).unwrap();
+        let channel = device.open_channel().unwrap();
+        let mut id = device.create_id(Some(&channel), PortSpace::Tcp).unwrap();
+        id.resolve_addr(None, to, SOON).unwrap();
+        id.resolve_route(SOON).unwrap();
+        let (_qp, _poller) = with_qp(&device, &mut id);
+        id.connect(&ConnParam::default()).unwrap();
+        let kinds = [next(&channel).kind, next(&channel).kind];
+        assert_eq!(kinds, [EventKind::AddrResolved, EventKind::RouteResolved]);
+        let liar = Liar(socket.accept().unwrap().expect("it has connected"));
+        assert!(matches!(liar.hear(), Some(Message::Request(_))));
+        let place = Place { instance: [3; 16], domain: 1, queue: 2 };
+        let depths = Depths::default();
+        let reply =
+            Reply { place, qp: 77, link: 5, maker, depths, directory: NOWHERE, data: padded(&[]) };
+        let reply = Message::Reply(Box::new(reply)).encode();
+        liar.0.send(&reply, file.as_slice()).unwrap();
+        let event = next(&channel);
+        assert_eq!((event.kind, event.status), (EventKind::ConnectError, -22));
+        assert!(matches!(liar.hear(), Some(Message::Reject { status: 28, .. })));
+        assert_eq!(device.0.links.alive(), 0);
+    }
+}
+
+fn raw(file: &std::fs::File) -> i32 {
+    use std::os::fd::AsRawFd;
+    file.as_raw_fd()
+}
+
+/// Runs `f` on a thread that is another user, as only root can; false where that is not so.
+fn as_stranger(f: impl FnOnce() + Send + 'static) -> bool {
+    const NOBODY: libc::c_long = 65534;
+    if sys::user() != 0 {
+        // Straight to the descriptor: what is printed by a test that passes is not shown.
+        let _ = writeln!(std::io::stderr(), "\nskipped: only root can pose as another user");
+        return false;
+    }
+    let stranger = std::thread::spawn(move || {
+        #[expect(unsafe_code, reason = "the library's own call would change every thread")]
+        // SAFETY: takes numbers only. The system call, unlike the library's, changes this thread.
+        let answer = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        assert_eq!((answer, sys::user()), (0, NOBODY as u32));
+        f();
+    });
+    stranger.join().expect("the stranger");
+    true
+}
+
+#[test]
+fn another_users_process_is_not_let_in() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (_listener, name) = listener(&device, &channel);
+    let (tell, told) = std::sync::mpsc::channel();
+    let knocked = as_stranger(move || {
+        let liar = Liar::knock(&name);
+        liar.say(&request());
+        tell.send(liar).unwrap();
+    });
+    if knocked {
+        assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "no request");
+        assert!(told.recv().unwrap().hear().is_none(), "it was hung up on");
+    }
+}
+
+#[test]
+fn another_users_listener_is_not_talked_to() {
+    let device = SoftDevice::open().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let (name, to) = {
+        let socket = Socket::new().unwrap();
+        let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
+        (place::name(device.name(), to), to)
+    };
+    let listens = as_stranger(move || {
+        let socket = Socket::new().unwrap();
+        socket.bind(&name).unwrap();
+        socket.listen(4).unwrap();
+        tell.send(socket).unwrap();
+    });
+    if listens {
+        let socket = told.recv().unwrap();
+        let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+        id.resolve_addr(None, to, SOON).unwrap();
+        id.resolve_route(SOON).unwrap();
+        let _qp = with_qp(&device, &mut id);
+        let error = id.connect(&ConnParam::default()).unwrap_err();
+        assert_eq!(error.code(), Code::Denied, "{error}");
+        assert!(Liar(socket.accept().unwrap().unwrap()).hear().is_none(), "not a word to it");
+    }
+}
+
+/// One connection, by hand on both sides, in one thread.
+pub(super) struct Both {
+    one: (SoftId, SoftQp, SoftPoller),
+    two: (SoftId, SoftQp, SoftPoller),
+}
+
+pub(super) fn connect(
+    one: &SoftDevice,
+    two: &SoftDevice,
+    srqs: Option<(&SoftSrq, &SoftSrq)>,
+) -> Both {
+    let (here, there) = (one.open_channel().unwrap(), two.open_channel().unwrap());
+    let (listener, _) = listener(two, &there);
+    let make = |device: &SoftDevice, id: &mut SoftId, srq| {
+        let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
+        let attr = QpAttr {
+            kind: QpType::Rc,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq,
+            caps: CAPS,
+            signal_all: true,
+            ex: QpAttrEx::default(),
+        };
+        (id.create_qp(device, &attr).unwrap(), poller)
+    };
+    let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let (qp, poller) = make(one, &mut id, srqs.map(|srqs| srqs.0));
+    id.connect(&ConnParam::default()).unwrap();
+    let mut request = next(&there).request.unwrap();
+    let (other_qp, other_poller) = make(two, &mut request, srqs.map(|srqs| srqs.1));
+    request.accept(&ConnParam::default()).unwrap();
+    for kind in [EventKind::AddrResolved, EventKind::RouteResolved, EventKind::Established] {
+        assert_eq!(next(&here).kind, kind);
+    }
+    assert_eq!(next(&there).kind, EventKind::Established);
+    Both { one: (id, qp, poller), two: (request, other_qp, other_poller) }
+}
+
+#[test]
+fn connections_between_the_same_places_share_a_link_and_the_last_takes_it_along() {
+    let (one, two) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
+    let srqs = (one.create_srq(8).unwrap(), two.create_srq(8).unwrap());
+    let srqs = Some((&srqs.0, &srqs.1));
+    let first = connect(&one, &two, srqs);
+    let second = connect(&one, &two, srqs);
+    // In the other direction the roles change; the link is the same.
+    let back = connect(&two, &one, srqs.map(|(a, b)| (b, a)));
+    assert_eq!((one.0.links.alive(), two.0.links.alive()), (1, 1));
+    drop(first);
+    drop(back);
+    assert_eq!((one.0.links.alive(), two.0.links.alive()), (1, 1), "still in use");
+    drop(second);
+    let next = connect(&one, &two, srqs);
+    assert_eq!((one.0.links.alive(), two.0.links.alive()), (1, 1), "a new one, the old is gone");
+    drop(next);
+}
+
+#[test]
+fn queue_pairs_of_one_device_and_one_queue_meet_themselves() {
+    let device = SoftDevice::open().unwrap();
+    let srq = device.create_srq(8).unwrap();
+    let first = connect(&device, &device, Some((&srq, &srq)));
+    let second = connect(&device, &device, Some((&srq, &srq)));
+    assert_eq!(device.0.links.alive(), 2, "its two ends");
+    drop((first, second));
+}
+
+#[test]
+fn an_accepted_peer_that_never_took_its_end_gives_it_back() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (_listener, name) = listener(&device, &channel);
+    let liar = Liar::knock(&name);
+    liar.say(&request());
+    let mut id = next(&channel).request.unwrap();
+    let (qp, mut poller) = with_qp(&device, &mut id);
+    id.accept(&ConnParam::default()).unwrap();
+    assert_eq!(device.0.links.alive(), 1);
+    assert!(matches!(liar.hear(), Some(Message::Reply(_))));
+    let data = Box::new(padded(b"no, thank you"));
+    liar.say(&Message::Reject { status: 28, data });
+    let event = next(&channel);
+    assert_eq!((event.kind, event.status), (EventKind::Rejected, 28));
+    assert!(event.private_data.starts_with(b"no, thank you\0"));
+    assert_eq!(poller.poll(&mut [Wc::default(); 4]), 0, "nothing was posted");
+    drop((id, qp));
+    assert_eq!(device.0.links.alive(), 0, "the link went with the queue pair");
+}
+
+/// A worker drops the queue pair before the control plane hears the answer.
+#[test]
+fn a_queue_pair_that_is_gone_when_the_answer_comes_leaks_no_link() {
+    let (one, two) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
+    let (here, there) = (one.open_channel().unwrap(), two.open_channel().unwrap());
+    let (listener, _) = listener(&two, &there);
+    let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let (qp, _poller) = with_qp(&one, &mut id);
+    id.connect(&ConnParam::default()).unwrap();
+    drop(qp);
+    let mut request = next(&there).request.unwrap();
+    let (other, _other_poller) = with_qp(&two, &mut request);
+    request.accept(&ConnParam::default()).unwrap();
+    for kind in [EventKind::AddrResolved, EventKind::RouteResolved, EventKind::Established] {
+        assert_eq!(next(&here).kind, kind);
+    }
+    drop(id);
+    assert_eq!(next(&there).kind, EventKind::Established);
+    assert_eq!(next(&there).kind, EventKind::Disconnected);
+    drop(other);
+    assert_eq!(two.0.links.alive(), 0);
+    // On the other side it goes when the next one comes.
+    let _next = connect(&one, &two, None);
+    assert_eq!(one.0.links.alive(), 1);
+}
+
+#[test]
+fn a_channel_that_waits_hears_of_ids_that_join_it() {
+    let device = SoftDevice::open().unwrap();
+    let channel = std::sync::Arc::new(device.open_channel().unwrap());
+    let (tell, told) = std::sync::mpsc::channel();
+    let waits = channel.clone();
+    // With a limit beyond the test's own: only being woken ends this in time.
+    std::thread::spawn(move || {
+        let event = waits.next(Duration::from_secs(3600)).unwrap().expect("an event");
+        tell.send(event.kind).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let mut id = device.create_id(Some(&channel), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, loopback(7), SOON).unwrap();
+    assert_eq!(told.recv_timeout(SOON).expect("woken"), EventKind::AddrResolved);
+}
+
+/// Who goes past the safe layer meets the same rules.
+#[test]
+fn an_id_makes_one_queue_pair_and_only_when_bound() {
+    let device = SoftDevice::open().unwrap();
+    let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
+    let attr = QpAttr {
+        kind: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+        ex: QpAttrEx::default(),
+    };
+    let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+    let code = |made: Result<SoftQp, CmError>| made.map(|_| ()).map_err(|error| error.code());
+    assert_eq!(code(id.create_qp(&device, &attr)), Err(Code::Invalid), "QP-2");
+    id.bind(loopback(0)).unwrap();
+    let other = SoftDevice::open().unwrap();
+    assert_eq!(code(id.create_qp(&other, &attr)), Err(Code::Invalid), "QP-2");
+    let _qp = id.create_qp(&device.alloc_pd().unwrap(), &attr).unwrap();
+    assert_eq!(code(id.create_qp(&device, &attr)), Err(Code::Invalid), "QP-11");
+    let error = id.resolve_route(SOON).unwrap_err();
+    assert_eq!(error.code(), Code::Invalid, "CM-3");
+    id.resolve_addr(None, loopback(7), SOON).unwrap();
+    assert_eq!(id.resolve_route(Duration::ZERO).unwrap_err().code(), Code::Invalid, "CM-3");
+    assert_eq!(id.set_rnr_timer(12).unwrap_err().code(), Code::Invalid, "not connected");
+}
+
+#[test]
+fn an_abandoned_queue_pair_is_flushed_when_its_id_goes() {
+    let device = SoftDevice::open().unwrap();
+    let Both { one, two } = connect(&device, &device, None);
+    let (id, _qp, mut poller) = one;
+    let region = device.register(Mapping::plain(4096).unwrap(), Access::LOCAL_WRITE).unwrap();
+    let (mut other_id, mut other_qp, mut other_poller) = two;
+    post_receive(&mut other_qp, &region);
+    drop(id);
+    let mut out = [Wc::default(); 4];
+    assert_eq!(poller.poll(&mut out), 0);
+    assert_eq!(other_poller.poll(&mut out), 0, "the peer's queue pair is untouched (QP-22)");
+    // Its channel is gone, but the id can still be asked.
+    let _ = other_id.disconnect();
+    assert_eq!(other_poller.poll(&mut out), 1);
+    assert_eq!(out[0].status, Status::Flushed);
+    drop(other_qp);
+}
+
+fn post_receive(qp: &mut SoftQp, region: &SoftRegion) {
+    use doorbell_seam::provider::{Qp, Region};
+    use doorbell_seam::wr::{RecvWr, Sge};
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    #[expect(unsafe_code, reason = "the region outlives the queue pair in its test")]
+    // SAFETY: as the reason says, and nobody else touches the bytes.
+    unsafe { qp.post_recv(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
+}

@@ -1,0 +1,420 @@
+//! Models of what two threads do to a link's memory: see `doorbell_base::models`.
+#![expect(unsafe_code, reason = "memory of the ring")]
+#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
+
+use core::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use doorbell_alloc::{Ask, MapRequest, Mapping};
+use doorbell_base::models::{Model, check as model};
+use loom::thread;
+
+use super::alarm::Alarm;
+use super::copy;
+use super::layout::{
+    FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
+    split,
+};
+use super::link::LinkShared;
+use super::reader::Rx;
+use super::ring::{Refusal, Tx};
+use super::sleep::before_last_look;
+use super::sync::{Ordering, reads, wrote};
+use crate::wc::Status;
+
+/// Those that are run with each order weakened.
+pub(crate) const SMALL_MODELS: &[Model] = &[
+    ("a sleeper", || sleep(Place::Bell)),
+    ("the next lap, the line says so", || reuse(Answer::Line)),
+    ("the next lap, the bell says so", || reuse(Answer::In(Place::Bell))),
+    ("the next lap, the ring says so", || reuse(Answer::In(Place::Ring))),
+    ("refusals", refusals),
+    ("two in the ring", || exchange([Place::Ring; 2], false)),
+    ("two in the bell", || exchange([Place::Bell; 2], false)),
+    ("two in all lines of the bell", || exchange([Place::LongBell; 2], false)),
+    ("a question and an answer", || converse(&[SPEAK, None], &[None, SPEAK])),
+    ("two questions", || converse(&[SPEAK, None], &[SPEAK, None])),
+];
+
+const SPEAK: Option<Place> = Some(Place::Bell);
+
+std::thread_local! {
+    /// Of a link: a run leaves nothing in it but what was written to the ring.
+    static MEMORY: Arc<Mapping> =
+        Arc::new(MapRequest::new(LINK_BYTES).pages(Ask::Plain).map().expect("memory"));
+}
+
+/// The memory of a link, as both sides have it.
+struct Shared([LinkShared; 2]);
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let end = |side| LinkShared::over(MEMORY.with(Arc::clone), side).expect("enough");
+        let shared = Shared([Side::Maker, Side::Taker].map(end));
+        // All words are there before there are threads.
+        let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
+        (0..32).for_each(|n| out.bell(n).store(0, Ordering::Relaxed));
+        for way in [out, input] {
+            way.tail().store(0, Ordering::Relaxed);
+            (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
+        }
+        for side in [Side::Maker, Side::Taker] {
+            header.asleep(side).store(0, Ordering::Relaxed);
+        }
+        Arc::new(shared)
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        NonNull::new(self.0[0].memory().as_ptr()).expect("it has an address")
+    }
+
+    fn header(&self) -> LinkHeader {
+        unsafe { split(self.base(), Side::Maker).2 }
+    }
+
+    fn end(&self, side: Side) -> End {
+        let (out, input, header) = unsafe { split(self.base(), side) };
+        let alarm = || Alarm::new(&header, side.peer(), None);
+        let (tx, rx) = (Tx::new(out, alarm()), Rx::new(input, alarm()));
+        End { tx, rx, side, said: 0, heard: 0 }
+    }
+}
+
+/// One end of a link: how many records it published, and how many it took.
+struct End {
+    tx: Tx,
+    rx: Rx,
+    side: Side,
+    said: u64,
+    heard: u64,
+}
+
+fn header(length: u32) -> Header {
+    Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
+}
+
+/// Words of a payload: as many as one line of the bell has, and one that is behind it.
+const SHORT: usize = 2;
+const LONG: usize = 5;
+
+/// Record `n` of a side: its payload names both in each word.
+fn payload(side: Side, n: u64) -> [u64; LONG] {
+    let side = u64::from(side == Side::Maker);
+    core::array::from_fn(|word| (n * 2 + side + 1) << 8 | word as u64)
+}
+
+/// Where a record is published: in the ring alone, or in the bell as well.
+#[derive(Clone, Copy)]
+enum Place {
+    Ring,
+    Bell,
+    LongBell,
+}
+
+impl End {
+    /// Publishes the next record.
+    fn say(&mut self, place: Place) {
+        let words = if matches!(place, Place::LongBell) { LONG } else { SHORT };
+        let (header, payload) = (header(words as u32 * 8), payload(self.side, self.said));
+        let (from, ack) = (payload.as_ptr().cast::<u8>(), self.rx.at);
+        self.said += 1;
+        let record = header.record();
+        match place {
+            Place::Bell | Place::LongBell => unsafe {
+                self.tx.publish_lone(header, record, from, ack);
+            },
+            Place::Ring => {
+                let to = self.tx.begin(header, 0);
+                unsafe { copy::fresh(to, from, words * 8) };
+                self.tx.end(header);
+                self.tx.publish(ack);
+            }
+        }
+    }
+
+    /// Takes what there is, as the device's poll does.
+    fn hear(&mut self) {
+        let mut to = [0u64; LONG];
+        let written = !self.rx.has_seen_written();
+        let word = self.rx.peek();
+        if !(written || self.rx.has_seen(word))
+            && let Some(lone) = self.rx.lone_like(word, header(0), self.tx.published())
+            && lone.header.length() as usize <= LONG * 8
+            && unsafe { self.rx.take_lone(lone, to.as_mut_ptr().cast()) }
+        {
+            return self.check(to, lone.header, "the bell, as expected,");
+        }
+        if !self.rx.look() {
+            return;
+        }
+        if let Some(lone) = self.rx.lone(self.tx.spoken())
+            && unsafe { self.rx.take_lone(lone, to.as_mut_ptr().cast()) }
+        {
+            return self.check(to, lone.header, "the bell");
+        }
+        assert!(self.rx.advance(), "a tail that no sender writes");
+        while !self.rx.caught_up() {
+            let header = self.rx.header().expect("a header that a sender wrote");
+            if header == Header::JUMP {
+                assert!(self.rx.jump(), "where no sender jumps");
+                continue;
+            }
+            unsafe { self.rx.fetch(header, to.as_mut_ptr().cast()) };
+            self.rx.consume(header);
+            self.check(to, header, "the ring");
+        }
+    }
+
+    fn check(&mut self, got: [u64; LONG], header: Header, place: &str) {
+        let words = header.length() as usize / 8;
+        let want = payload(self.side.peer(), self.heard);
+        assert_eq!(got[..words], want[..words], "{place} gave parts of another record");
+        self.heard += 1;
+    }
+}
+
+/// Fills the first segment up to where one record more fits.
+fn fill_segment(tx: &mut Tx) {
+    let large = header(FRAGMENT);
+    while tx.fits(large.record() + 2 * header(16).record()) {
+        tx.begin(large, 0);
+        tx.end(large);
+    }
+    let rest = SEGMENT - JUMP_BYTES - tx.at as u32 - header(16).record();
+    let rest = header(rest - header(0).record());
+    tx.begin(rest, 0);
+    tx.end(rest);
+    tx.publish(0);
+}
+
+/// Reads all that is published.
+fn drain(rx: &mut Rx) {
+    let mut to = [0; FRAGMENT as usize];
+    assert!(rx.look() && rx.advance());
+    while !rx.caught_up() {
+        let header = rx.header().expect("a header that a sender wrote");
+        unsafe { rx.fetch(header, to.as_mut_ptr()) };
+        rx.consume(header);
+    }
+}
+
+fn exchange(places: [Place; 2], jumps: bool) {
+    model(move || {
+        let shared = Shared::new();
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        if jumps {
+            fill_segment(&mut from.tx);
+            drain(&mut to.rx);
+            to.rx.tell(to.rx.at);
+        }
+        let writer = thread::spawn(move || {
+            for place in places {
+                let record = header(16).record();
+                if !from.tx.fits(record) {
+                    from.tx.read_taken();
+                    assert!(from.tx.find(record, true));
+                }
+                from.say(place);
+            }
+        });
+        (0..2).for_each(|_| to.hear());
+        writer.join().expect("the writer");
+        to.hear();
+        assert_eq!(to.heard, 2, "each record once");
+        drop(shared);
+    });
+}
+
+/// Two records alone, one after the other: a reader in the middle never mixes them.
+#[test]
+fn models_two_records_in_the_bell() {
+    exchange([Place::Bell; 2], false);
+}
+
+/// The same with records of more than one line, and of one line and more in turn.
+#[test]
+fn models_two_long_records_in_the_bell() {
+    exchange([Place::LongBell; 2], false);
+    exchange([Place::LongBell, Place::Bell], false);
+    exchange([Place::Bell, Place::LongBell], false);
+}
+
+/// The same where the second begins the ring's next lap.
+#[test]
+fn models_a_jump_before_the_second() {
+    exchange([Place::Bell; 2], true);
+    exchange([Place::Ring, Place::Bell], true);
+    exchange([Place::Bell, Place::Ring], true);
+}
+
+/// One in the bell, then one in the ring alone, and the other way round.
+#[test]
+fn models_bell_and_ring_in_turn() {
+    exchange([Place::Bell, Place::Ring], false);
+    exchange([Place::Ring, Place::Bell], false);
+}
+
+/// Both sides write to the bell when they like. What each does, in order: `None` hears.
+fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
+    fn run(end: &mut End, steps: &[Option<Place>]) {
+        for step in steps {
+            match step {
+                Some(place) => end.say(*place),
+                None => end.hear(),
+            }
+        }
+    }
+    model(move || {
+        let shared = Shared::new();
+        let (mut one, mut two) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let other = thread::spawn(move || {
+            run(&mut one, maker);
+            one
+        });
+        run(&mut two, taker);
+        let mut one = other.join().expect("the other side");
+        one.hear();
+        two.hear();
+        assert_eq!((one.heard, two.heard), (two.said, one.said), "each record once");
+        drop(shared);
+    });
+}
+
+/// Both write to the same line of the bell, at once or one behind the other: neither takes what it
+/// wrote itself for the peer's.
+#[test]
+fn models_two_writers_of_the_bell() {
+    converse(&[Some(Place::Bell), None], &[Some(Place::Bell), None]);
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::Bell)]);
+    converse(&[Some(Place::Bell), Some(Place::Bell)], &[None, Some(Place::Bell)]);
+    converse(&[Some(Place::Bell), None], &[Some(Place::Ring), None, Some(Place::Bell)]);
+    // An answer that is in the ring alone, and ends where what is in the bell does.
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::Ring)]);
+}
+
+/// The same with records of more than one line.
+#[test]
+fn models_two_writers_of_all_lines() {
+    converse(&[Some(Place::LongBell), None], &[Some(Place::LongBell), None]);
+    converse(&[Some(Place::LongBell), None], &[None, Some(Place::LongBell)]);
+    converse(&[Some(Place::Bell), None], &[None, Some(Place::LongBell)]);
+}
+
+/// What says that space is given back.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// The receiver's own line.
+    Line,
+    /// The acknowledgement that comes with a message.
+    In(Place),
+}
+
+/// The sender writes where the receiver has read, in its next lap.
+fn reuse(answer: Answer) {
+    model(move || {
+        let shared = Shared::new();
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        fill_segment(&mut from.tx);
+        let last = header(16);
+        from.tx.begin(last, 0);
+        from.tx.end(last);
+        from.tx.publish(0);
+        let reader = thread::spawn(move || {
+            drain(&mut to.rx);
+            match answer {
+                Answer::Line => to.rx.tell(to.rx.at),
+                Answer::In(place) => to.say(place),
+            }
+            to
+        });
+        let told = match answer {
+            Answer::Line => from.tx.read_taken().is_some(),
+            Answer::In(_) => {
+                let told = from.rx.look();
+                from.tx.note_freed(from.rx.heard());
+                told
+            }
+        };
+        let full = from.tx.at;
+        assert!(!from.tx.fits(last.record()) && from.tx.find(last.record(), true));
+        assert_eq!(from.tx.at > full, told, "in the next lap, or else in the next segment");
+        from.say(Place::Ring);
+        let mut to = reader.join().expect("the reader");
+        to.hear();
+        // Or along with the first.
+        assert!(to.heard == from.said || !told, "each record once");
+        drop(shared);
+    });
+}
+
+/// Space is given back before it is written to again, whatever says so.
+#[test]
+fn models_space_is_used_again() {
+    reuse(Answer::Line);
+    reuse(Answer::In(Place::Bell));
+    reuse(Answer::In(Place::LongBell));
+    reuse(Answer::In(Place::Ring));
+}
+
+/// A receiver refuses a record, and another when the sender has dealt with that.
+fn refusals() {
+    model(|| {
+        let shared = Shared::new();
+        let (mut from, to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let status = [Status::RetryExceeded, Status::RnrRetryExceeded];
+        let refusal = move |n: u32| Refusal {
+            at: u64::from(n) * 8,
+            qp: n + 4,
+            status: status[n as usize % 2],
+        };
+        // In the place of the line's second word, which is not written again while it may be read.
+        const PLACE: *const u8 = ptr::without_provenance(8);
+        let refuser = thread::spawn(move || {
+            wrote(PLACE, 8);
+            to.rx.write_refusal(1, refusal(1));
+            if to.tx.settled_refusal() == 1 {
+                wrote(PLACE, 8);
+                to.rx.write_refusal(2, refusal(2));
+            }
+        });
+        for _ in 0..2 {
+            if let Some(got) = from.tx.read_refusal(0) {
+                let number = from.tx.refusal_seen();
+                let want = refusal(number);
+                assert!((got.at, got.qp, got.status) == (want.at, want.qp, want.status));
+                reads(PLACE, 8);
+                from.rx.settle_refusal(number);
+            }
+        }
+        refuser.join().expect("the refuser");
+        drop(shared);
+    });
+}
+
+/// A refusal is read whole, and not written over before it was.
+#[test]
+fn models_refusals_are_whole() {
+    refusals();
+}
+
+/// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.
+fn sleep(place: Place) {
+    model(move || {
+        let shared = Shared::new();
+        let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
+        let publisher = thread::spawn(move || from.say(place));
+        shared.0[1].set_asleep(true);
+        before_last_look(|| ());
+        to.hear();
+        publisher.join().expect("the publisher");
+        // Its alarm has taken the word away if it found the sleeper asleep.
+        let rung = shared.header().asleep(Side::Taker).load(Ordering::Relaxed) == 0;
+        assert!(to.heard == 1 || rung, "asleep for good");
+    });
+}
+
+/// See [`sleep`].
+#[test]
+fn models_no_wake_up_is_lost() {
+    [Place::Bell, Place::LongBell, Place::Ring].into_iter().for_each(sleep);
+}

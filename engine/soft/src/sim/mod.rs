@@ -1,0 +1,42 @@
+//! A wire in virtual time: the soft device over a network that is not there.
+//!
+//! Two devices, each with domains of its own, are joined by ports instead of by shared memory. A
+//! port is the far end of a link's memory, and between two ports lies a network that loses,
+//! doubles, delays and reorders packets as a seed says. The ports hide that as a NIC does: packet
+//! numbers, acknowledgements, go-back-N, a limit on retries. What is above the ring (states,
+//! accounting, checks, RNR, flushes, and the worker) is the same code as ever, so what a seed
+//! finds here is a fault of that code.
+//!
+//! In the order a message meets them: [`port`] reads it from its sender's ring, [`flow`] numbers
+//! it and keeps it, [`net`] carries it or not, and the other side's `flow` and `port` bring it to
+//! the receiver's ring; [`wire`] drives all of it, and [`prng`] is the only source of chance.
+//! Datagrams have no port: a [`relay`] takes them out of one inbox and puts them into another.
+//! [`mistake`] says what can be planted in the wire, to see whether it is found.
+//!
+//! For simulation only: it allocates as it goes, and one thread runs everything.
+
+mod flow;
+mod mistake;
+mod net;
+mod port;
+mod relay;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use self::flow::Patience;
+pub use self::mistake::Mistake;
+pub use self::net::Weather;
+pub use self::relay::Relay;
+pub use self::wire::{Event, Memory, Wire};
+pub use doorbell_seam::prng::{Prng, mix};
+
+use doorbell_seam::prng;
+
+use super::SoftSrq;
+
+/// Receives that a shared queue holds now, not counting what domains have fetched ahead: for the
+/// account at the end of a simulation, when no queue pair uses it any more.
+pub fn posted(srq: &SoftSrq) -> u32 {
+    srq.queue.posted()
+}

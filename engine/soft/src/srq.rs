@@ -1,0 +1,65 @@
+//! Shared receive queues, as their owners hold them.
+#![expect(unsafe_code, reason = "posts what the caller vouches for")]
+
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::check_depth;
+use super::nic::Nic;
+use super::pd::Pd;
+use super::recvq::RecvQueue;
+use super::xrc::XrcPlace;
+use crate::error::{Code, SetupError};
+use crate::provider::Srq;
+use crate::wr::{PostError, RecvWr};
+
+/// A shared receive queue of the soft device.
+#[derive(Clone)]
+pub struct SoftSrq {
+    /// Before the queue: from then on nothing fills its receives.
+    pub(super) xrc: Option<Arc<XrcPlace>>,
+    pub(super) nic: Arc<Nic>,
+    pub(super) queue: Arc<RecvQueue>,
+    pub(super) _pd: Pd,
+}
+
+impl Srq for SoftSrq {
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn resize(&self, depth: u32) -> Result<(), SetupError> {
+        let what = "shared receive queue";
+        check_depth(what, depth, self.nic.caps.srq_wr_max)?;
+        self.queue.resize(depth).map_err(|least| {
+            let answer = format!("{least} receives are in it, or that is its limit");
+            SetupError::new(Code::Invalid, format!("a {what} of {depth}"), answer)
+        })
+    }
+
+    fn id(&self) -> u64 {
+        self.queue.id().into()
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number())
+    }
+
+    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
+        if limit > self.queue.depth() {
+            let asked = format!("a limit of {limit}");
+            let answer = format!("the queue is for {} receives", self.queue.depth());
+            return Err(SetupError::new(Code::Invalid, asked, answer));
+        }
+        self.queue.set_limit(limit);
+        Ok(())
+    }
+
+    fn limit(&self) -> Result<u32, SetupError> {
+        Ok(self.queue.limit())
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.queue.post(list)
+    }
+}

@@ -1,0 +1,199 @@
+//! Many links of which few are busy: what a poll looks at, and that nothing is missed.
+
+use super::*;
+use crate::rounds::LOOKS;
+use crate::wc::Status;
+
+/// Polls without a message that are enough for every link to rest.
+const QUIET: usize = 600;
+
+/// A server on one receive queue, and as many devices that are connected to it, a link each.
+struct Many {
+    server: End,
+    qps: Vec<SoftQp>,
+    clients: Vec<End>,
+}
+
+impl Many {
+    fn new(clients: usize) -> Many {
+        let mut server = end(CAPS, true);
+        let (mut qps, mut ends) = (Vec::new(), Vec::new());
+        for _ in 0..clients {
+            let mut client = end(CAPS, true);
+            let mut qp = make_qp(&server.nic, &server.cq, server.srq.as_ref(), CAPS);
+            join(&mut client.qp, &mut qp, 7);
+            client.recv(0, 0, 64);
+            qps.push(qp);
+            ends.push(client);
+        }
+        for n in 0..32 {
+            server.recv(n, 64 * n as usize, 64);
+        }
+        Many { server, qps, clients: ends }
+    }
+
+    fn rest(&mut self) {
+        for _ in 0..QUIET {
+            assert!(self.server.poll().is_empty());
+        }
+    }
+
+    /// How many links the server does not serve.
+    fn resting(&self) -> usize {
+        let inside = unsafe { self.server.poller.cq.domain.alone() };
+        inside.links.iter().flatten().filter(|link| link.rests()).count()
+    }
+
+    /// True if the link of that client is one of them.
+    fn rests(&self, client: usize) -> bool {
+        let inside = unsafe { self.server.poller.cq.domain.alone() };
+        let qp = inside.qp(self.qps[client].num()).unwrap();
+        let link = unsafe { qp.as_ref() }.link;
+        inside.links[link].as_ref().unwrap().rests()
+    }
+
+    /// The queue pair whose message comes within so many polls, and in how many it did.
+    fn comes_within(&mut self, polls: usize) -> (u32, usize) {
+        for n in 1..=polls {
+            if let [wc] = self.server.poll()[..] {
+                assert_eq!(wc.status, Status::Success);
+                return (wc.qp_num, n);
+            }
+        }
+        panic!("nothing in {polls} polls");
+    }
+}
+
+/// Links on which nothing comes rest, but for one; what comes over one that rests is seen after as
+/// many polls as it takes to look at all, and then at once.
+#[test]
+fn what_comes_over_a_link_that_rests_is_seen() {
+    let clients = 4 * LOOKS;
+    let mut many = Many::new(clients);
+    assert_eq!(many.resting(), 0);
+    many.rest();
+    assert_eq!(many.resting(), clients - 1);
+    for from in [0, clients - 1, clients / 2] {
+        many.rest();
+        let num = many.qps[from].num();
+        many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.comes_within(clients).0, num, "of link {from}");
+        for _ in 0..3 {
+            many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+            assert_eq!(many.comes_within(2).0, num);
+        }
+    }
+    // All at once: each comes.
+    many.rest();
+    for client in &mut many.clients {
+        client.send(1, 0, 8, SendFlags::empty()).unwrap();
+    }
+    let mut came = Vec::new();
+    for _ in 0..QUIET {
+        for wc in many.server.poll() {
+            many.server.recv(wc.wr_id, 64 * wc.wr_id as usize, 64);
+            came.push(wc.qp_num);
+        }
+    }
+    came.sort_unstable();
+    let mut nums: Vec<_> = many.qps.iter().map(SoftQp::num).collect();
+    nums.sort_unstable();
+    assert_eq!(came, nums);
+}
+
+/// What is posted on a link that rests goes out at once, and completes; so does a list, and one
+/// that is carried out by the peer.
+#[test]
+fn what_is_posted_on_a_link_that_rests_goes_out() {
+    let mut many = Many::new(3);
+    for round in 0..3 {
+        for n in 0..3 {
+            many.rest();
+            assert_eq!(many.resting(), 2);
+            let at = many.clients[n].region.remote(0);
+            let sge = many.server.sge(0, 8);
+            let wr = |op| SendWr { wr_id: 7, op, flags: SendFlags::SIGNALED, sge, more: &[] };
+            let (list, sends): (&[_], _) = match round {
+                0 => (&[wr(SendOp::Send)], 1),
+                1 => (&[wr(SendOp::Send), wr(SendOp::Send)], 2),
+                _ => (&[wr(SendOp::Write(at))], 0),
+            };
+            many.clients[n].recv(1, 0, 64);
+            unsafe { many.qps[n].post(list) }.unwrap();
+            let (mut got, mut done) = (0, 0);
+            for _ in 0..16 {
+                got += many.clients[n].poll().len();
+                done += many.server.poll().len();
+            }
+            assert_eq!((got, done), (sends, list.len()), "{round} over link {n}");
+        }
+    }
+}
+
+/// A link over which a completion is waited for does not rest: what the peer has taken it says
+/// beside the bell. One with a message that nobody has taken does, but a refusal is seen.
+#[test]
+fn what_a_peer_says_beside_the_bell_is_heard() {
+    for flags in [SendFlags::SIGNALED, SendFlags::empty()] {
+        let mut many = Many::new(4);
+        let sge = many.server.sge(0, 8);
+        let wr = SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] };
+        unsafe { many.qps[2].post(&[wr]) }.unwrap();
+        many.rest();
+        let refused = flags.is_empty();
+        assert_eq!((many.resting(), many.rests(2)), (3, refused));
+        if refused {
+            many.clients[2].qp.fail();
+        }
+        let mut ends = Vec::new();
+        for _ in 0..QUIET {
+            many.clients[2].poll();
+            ends.extend(many.server.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        let status = if refused { Status::RetryExceeded } else { Status::Success };
+        assert_eq!(ends, [(7, status)]);
+    }
+}
+
+/// CP-6: before it sleeps a domain looks at every link, at those that rest as well.
+#[test]
+fn cp_6_who_falls_asleep_has_looked_at_every_link() {
+    let mut many = Many::new(6 * LOOKS);
+    many.rest();
+    many.clients[3 * LOOKS].send(1, 0, 8, SendFlags::empty()).unwrap();
+    unsafe { many.server.poller.cq.domain.enter(|inside| inside.fall_asleep()) };
+    assert_eq!(many.comes_within(1).1, 1);
+}
+
+/// Every poll serves every busy link, also the first one after most of them have gone.
+#[test]
+fn a_poll_serves_all_that_are_left() {
+    for polls in 1..12 {
+        let mut many = Many::new(12);
+        for _ in 0..polls {
+            many.server.poll();
+        }
+        many.qps.drain(2..);
+        many.clients.drain(2..);
+        many.clients[1].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.comes_within(1).1, 1, "after {polls} polls");
+    }
+}
+
+/// A connection that ends while its link rests takes it along.
+#[test]
+fn a_link_that_rests_goes_with_its_last_queue_pair() {
+    let mut many = Many::new(4);
+    many.rest();
+    for left in (0..4).rev() {
+        drop(many.clients.remove(0));
+        drop(many.qps.remove(0));
+        many.rest();
+        let inside = unsafe { many.server.poller.cq.domain.alone() };
+        assert_eq!(inside.links.iter().flatten().count(), left);
+        if let Some(client) = many.clients.first_mut() {
+            client.send(1, 0, 8, SendFlags::empty()).unwrap();
+            many.comes_within(4);
+        }
+    }
+}

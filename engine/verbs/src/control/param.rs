@@ -1,0 +1,155 @@
+//! What connections are made with, checked before librdmacm sees it, and what its answers mean.
+
+use std::io;
+use std::ptr;
+
+use doorbell_fabric::CmError;
+use doorbell_fabric::ConnParam;
+use doorbell_fabric::{EventKind, Rejection};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Caps;
+use rdma_sys::rdma_conn_param;
+
+use super::core::Told;
+
+/// Refuses private data over `max` bytes (CM-8).
+pub(super) fn check_data(asked: &str, data: &[u8], max: usize) -> Result<u8, CmError> {
+    let len = data.len();
+    u8::try_from(len).ok().filter(|_| len <= max).ok_or_else(|| {
+        let answer = format!("{len} bytes of private data, {max} fit");
+        CmError::new(Code::Invalid, asked, answer).cure("send them as a message")
+    })
+}
+
+/// The parameters in C's form (CM-5, CM-6). They point to the private data.
+pub(super) fn conn_param(
+    asked: &str,
+    param: &ConnParam<'_>,
+    data_max: usize,
+    caps: &Caps,
+) -> Result<rdma_conn_param, CmError> {
+    let invalid = |answer: String| CmError::new(Code::Invalid, asked, answer);
+    let len = check_data(asked, param.private_data, data_max)?;
+    for (name, depth) in [
+        ("responder_resources", param.responder_resources),
+        ("initiator_depth", param.initiator_depth),
+    ] {
+        if depth != u8::MAX && depth > caps.rd_atomic_max {
+            let (device, max) = (&caps.device, caps.rd_atomic_max);
+            return Err(invalid(format!("{name} {depth}, but {device} has {max}"))
+                .cure("255 takes the device's maximum"));
+        }
+    }
+    for (name, count) in [("retry_count", param.retry_count), ("rnr_retry", param.rnr_retry)] {
+        if count > 7 {
+            return Err(invalid(format!("{name} {count}, the field goes from 0 to 7")));
+        }
+    }
+    let data = param.private_data;
+    Ok(rdma_conn_param {
+        private_data: if data.is_empty() { ptr::null() } else { data.as_ptr().cast() },
+        private_data_len: len,
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: 1,
+        retry_count: param.retry_count,
+        rnr_retry_count: param.rnr_retry,
+        // librdmacm takes both from the id's queue pair, if it has one.
+        srq: 0,
+        qp_num: param.qp_num,
+    })
+}
+
+/// The error of an event that is not the one waited for; `peer` names the other side.
+pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
+    let status = told.status;
+    let from_status = || {
+        let text = io::Error::from_raw_os_error(status.saturating_abs()).to_string();
+        (address_code(status.saturating_abs()), text)
+    };
+    let (code, answer) = match told.kind {
+        Some(EventKind::Rejected) => (Code::Refused, rejection(peer, status)),
+        Some(EventKind::Unreachable) if status < 0 => from_status(),
+        Some(EventKind::Unreachable) if status == 1 => {
+            (Code::Refused, format!("nobody listens at {peer} (status 1)"))
+        }
+        Some(EventKind::Unreachable) if status == 2 => {
+            (Code::Refused, format!("the program at {peer} rejected it (status 2)"))
+        }
+        Some(EventKind::Unreachable) => (Code::TimedOut, format!("{peer} does not answer")),
+        Some(EventKind::AddrError | EventKind::RouteError) if status != 0 => from_status(),
+        Some(EventKind::ConnectError) if status < 0 => from_status(),
+        Some(EventKind::Disconnected) => (Code::Reset, format!("{peer} has disconnected")),
+        Some(EventKind::DeviceRemoval) => (Code::NoDevice, String::from("the device goes away")),
+        kind => (Code::Errno(libc::EIO), format!("event {kind:?} with status {status}")),
+    };
+    CmError::new(code, asked, answer)
+}
+
+/// What the reject codes of section 2.11 mean; iWARP has an errno instead.
+fn rejection(peer: &str, status: i32) -> String {
+    const NO_LISTENER: i32 = Rejection::NoListener as i32;
+    const CONSUMER: i32 = Rejection::Consumer as i32;
+    match status {
+        NO_LISTENER => format!("nobody listens at {peer} (reject code {status})"),
+        CONSUMER => format!("the program at {peer} rejected it (reject code {status})"),
+        _ if status < 0 => format!("nobody listens at {peer}, or it rejected (status {status})"),
+        _ => format!("the connection manager of {peer} rejected it (reject code {status})"),
+    }
+}
+
+/// The code of an errno about an address: one without a way to it is one the device lacks.
+pub(super) fn address_code(errno: i32) -> Code {
+    match errno {
+        libc::ENETUNREACH | libc::EHOSTUNREACH => Code::AddrNotAvailable,
+        errno => Code::from_errno(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps() -> Caps {
+        let mut caps = Caps::named("rxe0");
+        caps.rd_atomic_max = 16;
+        caps
+    }
+
+    #[test]
+    fn the_limits_of_parameters_hold() {
+        let ok = |param: &ConnParam<'_>| conn_param("connect", param, 56, &caps()).is_ok();
+        assert!(ok(&ConnParam::default()));
+        assert!(ok(&ConnParam { private_data: &[1; 56], ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { private_data: &[1; 57], ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { private_data: &[1; 300], ..ConnParam::default() }));
+        assert!(ok(&ConnParam { initiator_depth: 16, ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { initiator_depth: 17, ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { responder_resources: 254, ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { rnr_retry: 8, ..ConnParam::default() }));
+        assert!(!ok(&ConnParam { retry_count: 8, ..ConnParam::default() }));
+    }
+
+    #[test]
+    fn nobody_there_and_a_refusal_are_told_apart() {
+        let say = |status| {
+            let told = Told { kind: Some(EventKind::Rejected), status, depths: None };
+            let error = failure("connect", "10.0.0.1:7", told);
+            assert_eq!(error.code(), Code::Refused);
+            error.to_string()
+        };
+        assert!(say(8).contains("nobody listens at 10.0.0.1:7"));
+        assert!(say(28).contains("the program at 10.0.0.1:7 rejected"));
+        assert!(say(10).contains("reject code 10"));
+    }
+
+    #[test]
+    fn silence_is_a_time_out() {
+        for (kind, status) in [(EventKind::Unreachable, -110), (EventKind::AddrError, -110)] {
+            let told = Told { kind: Some(kind), status, depths: None };
+            assert_eq!(failure("connect", "peer", told).code(), Code::TimedOut);
+        }
+        let told = Told { kind: Some(EventKind::AddrError), status: -113, depths: None };
+        assert_eq!(failure("connect", "peer", told).code(), Code::AddrNotAvailable);
+    }
+}

@@ -1,0 +1,186 @@
+//! The verbs device: any RDMA NIC, and soft-RoCE, through rdma-core.
+//!
+//! In the order things are made: [`Verbs`] opens a device, registers memory and makes queues;
+//! the connection manager (`doorbell-cm`) makes each [`VerbsQp`]; requests are posted there and
+//! come back through a [`VerbsPoller`]. One slice is one call of the driver: one doorbell.
+//!
+//! The device's context is the one the RDMA connection manager holds, because objects of any
+//! other context are those of another device to it.
+
+#![cfg(feature = "verbs")]
+
+extern crate alloc as std_alloc;
+
+mod ah;
+mod control;
+mod cq;
+mod cq_ex;
+mod device;
+mod extended;
+mod front;
+mod parent;
+mod port;
+mod qp;
+mod region;
+mod send;
+mod shim;
+mod spread;
+mod srq;
+mod trial;
+mod wake;
+mod window;
+mod xrc;
+
+pub use self::ah::{VerbsAh, address_of, raw_address};
+pub use self::control::{VerbsChannel, VerbsFlow, VerbsId};
+pub use self::cq::{VerbsCq, VerbsPoller};
+pub use self::cq_ex::VerbsPollerEx;
+pub use self::device::Verbs;
+pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
+pub use self::parent::VerbsTd;
+pub use self::port::ForkState;
+pub use self::qp::{QpHome, QpParts, VerbsQp};
+pub use self::region::VerbsRegion;
+pub use self::spread::{VerbsIndTable, VerbsWq};
+pub use self::srq::VerbsSrq;
+pub use self::window::VerbsWindow;
+pub use self::xrc::VerbsXrcd;
+
+use doorbell_alloc::Mapping;
+use doorbell_seam::{error, event, provider, wc, wr};
+
+use crate::error::SetupError;
+use crate::event::AsyncEvent;
+use crate::provider::{
+    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, PortAttr, Provider, Rereg, Reregistered,
+    Sharing, WindowKind,
+};
+use crate::wc::Wc;
+
+impl Provider for Verbs {
+    type Region = VerbsRegion;
+    type Cq = VerbsCq;
+    type Poller = VerbsPoller;
+    type PollerEx = VerbsPollerEx;
+    type Srq = VerbsSrq;
+    type Window = VerbsWindow;
+    type Qp = VerbsQp;
+    type Xrcd = VerbsXrcd;
+    type Td = VerbsTd;
+    type Ah = VerbsAh;
+
+    fn caps(&self) -> &Caps {
+        self.device().caps()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
+        port::query(self.device(), port)
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
+        port::gid(self.device(), port, index)
+    }
+
+    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
+        port::pkey(self.device(), port, index)
+    }
+
+    fn alloc_pd(&self) -> Result<Verbs, SetupError> {
+        self.new_pd()
+    }
+
+    #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
+    unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
+        VerbsTd::new(self.device().root())
+    }
+
+    fn td_users(td: &VerbsTd) -> usize {
+        td.users()
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
+        self.new_parent(td)
+    }
+
+    fn is_same_device(&self, other: &Verbs) -> bool {
+        self.context() == other.context()
+    }
+
+    fn pd_users(&self) -> usize {
+        self.users()
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
+        VerbsRegion::new(self.device(), memory, access)
+    }
+
+    fn reregister(&self, region: VerbsRegion, change: Rereg) -> Reregistered<VerbsRegion> {
+        region.change(self.device(), change)
+    }
+
+    /// Both kinds of sharing give the same queue: the driver locks it.
+    fn create_cq_on(
+        &self,
+        depth: u32,
+        _sharing: Sharing,
+        comp_vector: u32,
+    ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
+        let init = CqInit { depth, comp_vector, ..CqInit::default() };
+        let cq = VerbsCq::new(self.device().root(), &init, false)?;
+        Ok((cq.clone(), VerbsPoller::new(cq)))
+    }
+
+    fn create_cq_ex(&self, init: &CqInit) -> Result<(VerbsCq, VerbsPollerEx), SetupError> {
+        let cq = VerbsCq::new(self.device().cq_home(), init, true)?;
+        Ok((cq.clone(), VerbsPollerEx::new(cq, init.fields)))
+    }
+
+    fn resize_cq(&self, cq: &VerbsCq, depth: u32) -> Result<u32, SetupError> {
+        cq.resize(self.device(), depth)
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
+        VerbsSrq::new(self.device(), depth)
+    }
+
+    fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
+        VerbsXrcd::open(self.device().root())
+    }
+
+    fn default_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
+        VerbsXrcd::common(self.device().root())
+    }
+
+    fn create_xrc_srq(
+        &self,
+        xrcd: &VerbsXrcd,
+        cq: &VerbsCq,
+        depth: u32,
+    ) -> Result<VerbsSrq, SetupError> {
+        VerbsSrq::of_xrc(self.device(), xrcd, cq, depth)
+    }
+
+    fn create_window(&self, kind: WindowKind) -> Result<VerbsWindow, SetupError> {
+        VerbsWindow::new(self.device(), kind)
+    }
+
+    fn cq_id(&self, cq: &VerbsCq) -> u64 {
+        cq.as_ptr() as u64
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.device().events_ready().then(|| wake::next_event(self.context())).flatten()
+    }
+
+    fn async_fd(&self) -> Option<i32> {
+        self.device().events_ready().then(|| self.device().async_fd())
+    }
+
+    fn create_ah(&self, to: &AddressVector) -> Result<VerbsAh, SetupError> {
+        VerbsAh::new(self.device(), to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
+        ah::sender_of(self, wc, header)
+    }
+}
