@@ -6,7 +6,8 @@
 //! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
 //! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`load`], [`sweep`],
 //! [`crowd`], [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), what is counted
-//! ([`overhead`], [`counted`]), and what comes out ([`piece`], [`record`], [`table`], [`report`]).
+//! ([`mod@overhead`], [`counted`]), and what comes out ([`piece`], [`record`], [`table`],
+//! [`report`]).
 
 mod bandwidth;
 mod bare;

@@ -113,8 +113,8 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// Makes one as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`, CP-9):
-    /// then each [`Completion`] has the fields asked for in [`Completion::extended`], besides those
-    /// that each has.
+    /// then each [`crate::Completion`] has in [`crate::Completion::extended`] the fields asked for,
+    /// besides those that each has.
     ///
     /// # Errors
     /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:

@@ -323,6 +323,7 @@ impl SendWr<'_> {
     }
 
     /// All of them, in order.
+    #[inline]
     pub fn all_pieces(&self) -> impl Iterator<Item = Sge> {
         core::iter::once(self.sge).chain(self.more.iter().copied())
     }

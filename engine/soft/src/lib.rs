@@ -2,10 +2,10 @@
 //!
 //! The receiver's poll does the NIC's work. A post writes records to a ring in shared memory and
 //! rings once; the peer's poll moves each into the next posted receive and makes the completion.
-//! In data order: [`requester`], [`held`] → [`ring`] → [`reader`] → [`responder`] → [`recvq`] →
-//! [`cq`], with [`domain`] as what one thread drives, and [`link`] as what connects two of them.
-//! One-sided requests go the same way to [`target`], and what they ask for comes back through
-//! [`answers`].
+//! In data order: `requester`, `held` → `ring` → `reader` → `responder` → `recvq` →
+//! `cq`, with `domain` as what one thread drives, and `link` as what connects two of them.
+//! One-sided requests go the same way to `target`, and what they ask for comes back through
+//! `answers`.
 //!
 //! What one process shares is a [`Soft`]; connections between processes are the business of the
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.

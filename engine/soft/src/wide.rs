@@ -61,10 +61,11 @@ pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// The same of 64 bytes or more.
+/// The same of 64 bytes or more. Marked cold so that short copies keep their registers.
 ///
 /// # Safety
 /// As for [`copy_fresh`].
+#[cold]
 #[inline(never)]
 unsafe fn pull_long(to: *mut u8, from: *const u8, length: usize) {
     let mut at = 0;

@@ -1,8 +1,8 @@
 //! The verbs device: any RDMA NIC, and soft-RoCE, through rdma-core.
 //!
-//! In the order things are made: [`Verbs`] opens a device, registers memory and makes queues;
-//! the connection manager (`doorbell-cm`) makes each [`VerbsQp`]; requests are posted there and
-//! come back through a [`VerbsPoller`]. One slice is one call of the driver: one doorbell.
+//! In the order things are made: `Verbs` opens a device, registers memory and makes queues;
+//! the connection manager (`doorbell-cm`) makes each `VerbsQp`; requests are posted there and
+//! come back through a `VerbsPoller`. One slice is one call of the driver: one doorbell.
 //!
 //! The device's context is the one the RDMA connection manager holds, because objects of any
 //! other context are those of another device to it.

@@ -1,5 +1,6 @@
 //! The same in a model run, over loom's: so that every order the rules of memory allow is tried,
 //! also with one place made weaker than it says.
+#![allow(missing_docs, reason = "as in `core`, or beside `real`")]
 
 use core::any::Any;
 use core::cell::RefCell;
