@@ -25,7 +25,7 @@ pub(super) const MESSAGE_MAX: u32 = 1 << 30;
 pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     let mut flags = RecordFlags::empty();
     if signaled {
-        flags |= RecordFlags::ASK;
+        flags |= RecordFlags::ACK_REQ;
     }
     if solicited {
         flags |= RecordFlags::SOLICITED;
@@ -49,7 +49,7 @@ pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
 #[inline(never)]
 pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     keep_for_later(qp, wr);
-    if !qp.in_backlog && !qp.held && !qp.paused && qp.poison.is_none() {
+    if !qp.in_backlog && !qp.waits_for_response && !qp.paused && qp.poison.is_none() {
         qp.in_backlog = true;
         link.let_wait(qp.num);
     }
@@ -84,8 +84,8 @@ pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
             qp.poison = Some((qp.sent, status));
             break;
         }
-        if waits_for_answers(qp, &pending) {
-            qp.held = true;
+        if waits_for_responses(qp, &pending) {
+            qp.waits_for_response = true;
             break;
         }
         match write_request(link, memory, qp, &pending) {
@@ -125,9 +125,9 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
 }
 
 /// True if the request may not start before an answer has come (SQ-5, SQ-7).
-fn waits_for_answers(qp: &QpContext, pending: &Pending) -> bool {
-    let full = !pending.op.is_outward() && qp.asking() >= u32::from(qp.initiator_depth);
-    full || (pending.fence && qp.asking() > 0)
+fn waits_for_responses(qp: &QpContext, pending: &Pending) -> bool {
+    let full = !pending.op.is_outward() && qp.reads_in_flight() >= u32::from(qp.initiator_depth);
+    full || (pending.fence && qp.reads_in_flight() > 0)
 }
 
 /// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`. Or why
@@ -174,14 +174,14 @@ fn write_request(
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Tso(_) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {
-            write_ask(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
+            write_read(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
         }
         SendOp::CompareSwap { at, compare, swap } => {
             let operands = [at.addr, at.rkey.into(), compare, swap];
-            write_ask(link, qp, (KIND_SWAP, srq), &operands)
+            write_read(link, qp, (KIND_SWAP, srq), &operands)
         }
         SendOp::FetchAdd { at, add } => {
-            write_ask(link, qp, (KIND_ADD, srq), &[at.addr, at.rkey.into(), add])
+            write_read(link, qp, (KIND_ADD, srq), &[at.addr, at.rkey.into(), add])
         }
     };
     if written {
@@ -209,7 +209,7 @@ fn write_local(
     deed: impl FnOnce(&QpContext) -> bool,
     otherwise: Status,
 ) -> Result<bool, Status> {
-    let mut flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+    let mut flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
     flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
     let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
     let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
@@ -233,7 +233,7 @@ fn write_local(
 
 /// Writes a request whose answer brings bytes: one record of operands. The number of a shared
 /// receive queue goes where others have immediate data.
-fn write_ask(
+fn write_read(
     link: &mut Link,
     qp: &mut QpContext,
     (kind, srq): (u8, Option<u32>),

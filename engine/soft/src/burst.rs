@@ -161,7 +161,7 @@ mod tests {
         // Each with so many words of payload published.
         let odd = [
             (record(KIND_SEND, plain, 8, 6), 9000),
-            (record(KIND_SEND, plain | RecordFlags::ASK, 8, 7), 9000),
+            (record(KIND_SEND, plain | RecordFlags::ACK_REQ, 8, 7), 9000),
             (record(KIND_SEND, plain | RecordFlags::IMM, 8, 7), 9000),
             (record(KIND_SEND, RecordFlags::FIRST, 8, 7), 9000),
             (record(KIND_SEND + 1, plain, 8, 7), 9000),

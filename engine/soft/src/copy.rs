@@ -3,9 +3,9 @@
 
 use core::ptr::{self, NonNull};
 
-use super::sync::{AtomicU64, Ordering, reads, word};
 #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-use super::wide;
+use super::copy_x86;
+use super::sync::{AtomicU64, Ordering, reads, word};
 
 /// Copies exactly `length` bytes, at most 16, none beyond on either side.
 ///
@@ -40,7 +40,7 @@ unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
 /// # Safety
 /// As for [`short`].
 #[inline(always)]
-pub(super) unsafe fn fresh(to: *mut u8, from: *const u8, length: usize) {
+pub(super) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
     let piece = |at: usize, bytes: usize| {
         // SAFETY: as in `short`.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
@@ -101,7 +101,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::copy_fresh(to.as_ptr(), from, length) };
+        return unsafe { copy_x86::copy_recent(to.as_ptr(), from, length) };
     }
     let mut at = 0;
     // SAFETY: words that begin below `length`; of the last one only bytes below it are read.
@@ -120,15 +120,15 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
 }
 
 /// Bytes that fit in registers while they are copied twice.
-pub(super) const TWICE_MAX: usize = 32;
+pub(super) const DUAL_MAX: usize = 32;
 
-/// Copies at most [`TWICE_MAX`] bytes that were written a moment ago to `one`, and when `then` was
+/// Copies at most [`DUAL_MAX`] bytes that were written a moment ago to `one`, and when `then` was
 /// done to the words it gives, as [`to_shared`] does.
 ///
 /// # Safety
 /// As for [`short`] and [`to_shared`].
 #[inline(always)]
-pub(super) unsafe fn twice(
+pub(super) unsafe fn copy_dual(
     one: *mut u8,
     from: *const u8,
     length: usize,
@@ -137,11 +137,11 @@ pub(super) unsafe fn twice(
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::copy_twice(one, from, length, || then().as_ptr()) };
+        return unsafe { copy_x86::copy_dual(one, from, length, || then().as_ptr()) };
     }
     // SAFETY: as above.
     unsafe {
-        fresh(one, from, length);
+        copy_recent(one, from, length);
         to_shared(then(), from, length);
     }
 }
@@ -155,7 +155,7 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::pull(to, from.as_ptr(), length) };
+        return unsafe { copy_x86::pull(to, from.as_ptr(), length) };
     }
     let mut at = 0;
     // SAFETY: words that begin below `length`; of the last one only bytes below it are written.
@@ -184,7 +184,7 @@ pub(super) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { wide::pull_any(to, from, length) };
+        return unsafe { copy_x86::pull_any(to, from, length) };
     }
     let mut at = 0;
     // SAFETY: words and bytes below `length`; a `Word` may lie anywhere.
@@ -210,7 +210,7 @@ mod tests {
     fn every_length_is_copied_and_nothing_beyond() {
         let from: [u8; 800] = core::array::from_fn(|i| (i * 7 + 1) as u8);
         for (length, copy) in
-            (0..=700).flat_map(|length| [(length, fresh as Copy), (length, untrusted)])
+            (0..=700).flat_map(|length| [(length, copy_recent as Copy), (length, untrusted)])
         {
             let mut to = [0xeeu8; 800];
             // SAFETY: both arrays are longer than `length`.
@@ -272,7 +272,7 @@ mod tests {
             let (to, mut done) = (one.as_mut_ptr(), false);
             // SAFETY: as above; `one` is longer.
             unsafe {
-                twice(to, from.as_ptr(), length, || {
+                copy_dual(to, from.as_ptr(), length, || {
                     done = *to == if length > 0 { from[0] } else { 0xee };
                     words.start()
                 });

@@ -50,10 +50,10 @@ impl PollerEx for SoftPollerEx {
         debug_assert_eq!(cq.domain.sharing(), Sharing::Shared);
         // SAFETY: `enter` locks a shared domain.
         let (wc, [completion_ts, wallclock_ns]) = unsafe {
-            cq.domain.enter(|inside| {
-                inside.progress(&mut Queued { budget: SHARED_BUDGET });
-                inside.attend_overruns();
-                inside.take_stamped(cq.index)
+            cq.domain.enter(|state| {
+                state.progress(&mut Queued { budget: SHARED_BUDGET });
+                state.attend_overruns();
+                state.take_stamped(cq.index)
             })
         }?;
         let mut whole = WcEx::of(&wc, self.fields);

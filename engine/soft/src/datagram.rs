@@ -8,14 +8,14 @@ use std_alloc::sync::Arc;
 
 use super::backlog::{keep_for_later, readable};
 use super::cq::{Retire, Sink};
-use super::domain::{Command, Inside};
+use super::domain::{Command, DomainState};
 use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
 use super::qp::{Datagrams, Pieces, QpContext, Sent, State, gathered};
 use super::raw::{Raw, Spread, header_fits};
 use super::requester::{admissible, error_wc, push};
-use super::{Breaker, Soft, SoftCq, SoftQpEx};
+use super::{QpControl, Soft, SoftCq, SoftQpEx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
@@ -42,7 +42,7 @@ impl QpContext {
         let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
             return;
         };
-        self.state = State::Loose;
+        self.state = State::Unreliable;
         datagrams.inbox.skip_to(first, clock);
     }
 }
@@ -64,7 +64,7 @@ impl Soft {
                 neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, &*asked, none))?;
             let memory = (neighbours.memory)(INBOX_BYTES)?;
             let file = (self.nic.host.name_file)(&memory);
-            let bell = cq.domain.sleeper.bell.as_ref().map(Bell::fd);
+            let bell = cq.domain.local_waker.bell.as_ref().map(Bell::fd);
             let inbox =
                 Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
                     SetupError::new(
@@ -102,7 +102,7 @@ impl Soft {
     }
 }
 
-impl Breaker {
+impl QpControl {
     /// Sets the key of a queue pair of UD, which senders have to know; of any other nothing.
     pub fn set_qkey(&self, qkey: u32) {
         self.domain.command(Command::SetQkey { num: self.num, qkey });
@@ -139,7 +139,7 @@ impl Breaker {
     }
 }
 
-impl Inside {
+impl DomainState {
     /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
     pub(super) fn post_datagrams(
         &mut self,
@@ -149,13 +149,13 @@ impl Inside {
         for (accepted, wr) in list.iter().enumerate() {
             let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
             checked.map_err(|cause| PostError { accepted, cause })?;
-            if qp.paused && qp.state == State::Loose {
+            if qp.paused && qp.state == State::Unreliable {
                 keep_for_later(qp, wr);
                 continue;
             }
             let status = match qp.state {
-                State::Loose if qp.kind == QpType::Ud => self.send_datagram(qp, wr),
-                State::Loose => self.send_frame(qp, wr),
+                State::Unreliable if qp.kind == QpType::Ud => self.send_datagram(qp, wr),
+                State::Unreliable => self.send_frame(qp, wr),
                 _ => Status::Flushed,
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
@@ -220,7 +220,7 @@ impl Inside {
                 break;
             }
             let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
-            let known = stamp.qkey == datagrams.qkey && qp.state.is_loose();
+            let known = stamp.qkey == datagrams.qkey && qp.state.is_unreliable();
             if known {
                 self.receive_datagram(qp, &stamp, sink);
             }

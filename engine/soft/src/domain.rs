@@ -18,14 +18,14 @@ use super::Host;
 use super::cq::{CompletionQueue, Retire};
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkPlace, LinkShared};
-use super::lives::NewLife;
-use super::lone::Expected;
+use super::link_scheduler::LinkScheduler;
+use super::local_waker::LocalWaker;
 use super::memory::qp_word;
 use super::nic::{Nic, QPS};
+use super::predicted::PredictedReceive;
 use super::qp::{CLOSED, QpContext, State};
-use super::recvq::{RecvQueue, Stash, Used};
-use super::rounds::Rounds;
-use super::sleep::Sleeper;
+use super::recvq::{Prefetch, RecvQueue, Used};
+use super::reset_sqd::Reset;
 use super::sync::{AtomicBool, Ordering};
 use super::xrc::{NewXrcQueue, XrcQueues};
 use crate::provider::{Access, QpType, Sharing};
@@ -74,7 +74,7 @@ pub(super) enum Command {
         num: u32,
     },
     /// The queue pair begins anew, in INIT.
-    BeginAgain(Box<NewLife>),
+    Reset(Box<Reset>),
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover {
         num: u32,
@@ -114,7 +114,7 @@ pub(super) struct Connect {
 /// A receive queue as one domain sees it.
 pub(super) struct RqUse {
     pub(super) queue: Arc<RecvQueue>,
-    pub(super) stash: Stash,
+    pub(super) prefetch: Prefetch,
     users: u32,
 }
 
@@ -126,36 +126,36 @@ pub(super) struct Domain {
     sharing: Sharing,
     lock: Mutex<()>,
     attention: Arc<AtomicBool>,
-    pub(super) sleeper: Arc<Sleeper>,
+    pub(super) local_waker: Arc<LocalWaker>,
     commands: Mutex<Commands>,
-    inside: UnsafeCell<Inside>,
+    state: UnsafeCell<DomainState>,
 }
 
 /// What only the domain's owner of the moment touches.
-pub(super) struct Inside {
+pub(super) struct DomainState {
     pub(super) nic: Arc<Nic>,
     /// Commands wait.
     pub(super) attention: Arc<AtomicBool>,
-    pub(super) sleeper: Arc<Sleeper>,
+    pub(super) local_waker: Arc<LocalWaker>,
     /// The domain's.
     pub(super) id: u32,
     /// Queue pairs by slot (the low bits of their number).
     pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
-    /// By slot. Not to be looked into while one is served ([`Inside::serve`]).
+    /// By slot. Not to be looked into while one is served ([`DomainState::serve`]).
     pub(super) links: Vec<Option<LinkPlace>>,
     pub(super) rqs: Vec<RqUse>,
     /// Those of XRC domains; only the shared domain has any.
     pub(super) xrc: XrcQueues,
     pub(super) cqs: Vec<CompletionQueue>,
     /// Slots of queue pairs that fail or flush.
-    pub(super) todo: Vec<u32>,
+    pub(super) service_queue: Vec<u32>,
     /// The message that is waited for.
-    pub(super) expected: Expected,
-    pub(super) rounds: Rounds,
+    pub(super) predicted: PredictedReceive,
+    pub(super) scheduler: LinkScheduler,
     pub(super) sharing: Sharing,
 }
 
-// SAFETY: `inside` is reached only through `enter`, whose contract allows one thread at a time;
+// SAFETY: `state` is reached only through `enter`, whose contract allows one thread at a time;
 // the raw pointers in it are owned boxes. Everything else is atomic or a concurrent queue.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
@@ -171,7 +171,7 @@ impl Command {
 impl Domain {
     pub(super) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
         let attention = Arc::new(AtomicBool::new(false));
-        let sleeper = Arc::new(Sleeper::new((nic.host.bell)()));
+        let local_waker = Arc::new(LocalWaker::new((nic.host.bell)()));
         let id = nic.next_domain();
         Domain {
             id,
@@ -179,21 +179,21 @@ impl Domain {
             sharing,
             lock: Mutex::new(()),
             attention: attention.clone(),
-            sleeper: sleeper.clone(),
+            local_waker: local_waker.clone(),
             commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
-            inside: UnsafeCell::new(Inside {
+            state: UnsafeCell::new(DomainState {
                 nic: nic.clone(),
                 attention,
-                sleeper,
+                local_waker,
                 id,
                 qps: Box::new([None; QPS]),
                 links: Vec::with_capacity(64),
                 rqs: Vec::with_capacity(16),
                 xrc: XrcQueues::new(),
                 cqs: Vec::with_capacity(4),
-                todo: Vec::with_capacity(QPS),
-                expected: Expected::nothing(),
-                rounds: Rounds::new(64),
+                service_queue: Vec::with_capacity(QPS),
+                predicted: PredictedReceive::nothing(),
+                scheduler: LinkScheduler::new(64),
                 sharing,
             }),
         }
@@ -211,12 +211,12 @@ impl Domain {
     pub(super) fn add_cq(&self, queue: CompletionQueue) -> usize {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
-            self.enter(|inside| {
-                let free = inside.cqs.iter().position(CompletionQueue::is_gone);
-                let index = free.unwrap_or(inside.cqs.len());
-                match inside.cqs.get_mut(index) {
+            self.enter(|state| {
+                let free = state.cqs.iter().position(CompletionQueue::is_gone);
+                let index = free.unwrap_or(state.cqs.len());
+                match state.cqs.get_mut(index) {
                     Some(place) => *place = queue,
-                    None => inside.cqs.push(queue),
+                    None => state.cqs.push(queue),
                 }
                 index
             })
@@ -231,8 +231,8 @@ impl Domain {
         }
         // SAFETY: a shared domain is locked by `enter`.
         unsafe {
-            self.enter(|inside| {
-                if let Some(place) = inside.cqs.get_mut(index) {
+            self.enter(|state| {
+                if let Some(place) = state.cqs.get_mut(index) {
                     *place = CompletionQueue::gone();
                 }
             });
@@ -246,7 +246,7 @@ impl Domain {
             return Ok(());
         }
         // SAFETY: a shared domain is locked by `enter`.
-        unsafe { self.enter(|inside| inside.cqs[index].resize(depth)) }
+        unsafe { self.enter(|state| state.cqs[index].resize(depth)) }
     }
 
     /// By what number events name a completion queue.
@@ -301,7 +301,7 @@ impl Domain {
             // SAFETY: `enter` locks a shared domain.
             unsafe { self.enter(|_| ()) };
         }
-        self.sleeper.wake();
+        self.local_waker.wake();
     }
 
     /// Runs `f` on the inside, after the commands that wait.
@@ -310,7 +310,7 @@ impl Domain {
     /// On an exclusive domain no other thread is inside at the same time: the contract of
     /// [`Sharing::Exclusive`]. `f` does not enter again.
     #[inline(always)]
-    pub(super) unsafe fn enter<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
+    pub(super) unsafe fn enter<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> R {
         if self.sharing == Sharing::Exclusive {
             // SAFETY: the caller keeps everybody else out.
             return unsafe { self.enter_alone(f) };
@@ -325,7 +325,7 @@ impl Domain {
     /// # Safety
     /// No other thread is inside at the same time. `f` does not enter again.
     #[inline(always)]
-    pub(super) unsafe fn enter_alone<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
+    pub(super) unsafe fn enter_alone<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> R {
         // SAFETY: by this function's contract there is no other reference.
         f(unsafe { self.alone() })
     }
@@ -336,27 +336,27 @@ impl Domain {
     /// No other thread is inside as long as the reference lives, and nobody enters again.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "one at a time, by contract")]
-    pub(super) unsafe fn alone(&self) -> &mut Inside {
+    pub(super) unsafe fn alone(&self) -> &mut DomainState {
         // SAFETY: by this function's contract there is no other reference.
-        let inside = unsafe { &mut *self.inside.get() };
+        let state = unsafe { &mut *self.state.get() };
         if self.attention.load(Ordering::Acquire) {
-            self.attend(inside);
+            self.attend(state);
         }
-        inside
+        state
     }
 
     /// Carries out what the control plane left.
     #[cold]
     #[inline(never)]
-    fn attend(&self, inside: &mut Inside) {
+    fn attend(&self, state: &mut DomainState) {
         // Cleared first: a command pushed after the last pop raises it again. A swap, because it
         // also reads: whoever's flag it takes away, it sees that one's command.
         self.attention.swap(false, Ordering::AcqRel);
-        inside.expect_nothing();
+        state.drop_prediction();
         while let Some(command) = self.next_command() {
-            inside.execute(command);
+            state.execute(command);
         }
-        inside.stir_all();
+        state.activate_all();
     }
 }
 
@@ -368,11 +368,11 @@ pub(super) mod models;
 impl Drop for Domain {
     fn drop(&mut self) {
         while let Some(command) = self.next_command() {
-            self.inside.get_mut().execute(command);
+            self.state.get_mut().execute(command);
         }
-        let inside = self.inside.get_mut();
-        for slot in 0..inside.qps.len() {
-            inside.remove(slot);
+        let state = self.state.get_mut();
+        for slot in 0..state.qps.len() {
+            state.remove(slot);
         }
     }
 }
@@ -388,7 +388,7 @@ pub(super) fn qp_in(
     if unsafe { qp.as_ref() }.num == num { Some(qp) } else { None }
 }
 
-impl Inside {
+impl DomainState {
     /// The queue pair with that number, if it is alive.
     #[inline(always)]
     pub(super) fn qp(&self, num: u32) -> Option<NonNull<QpContext>> {
@@ -396,10 +396,10 @@ impl Inside {
     }
 
     /// Puts a queue pair on the list of those that need work without a message.
-    pub(super) fn worry(&mut self, qp: &mut QpContext) {
-        if !qp.in_todo {
-            qp.in_todo = true;
-            self.todo.put(qp.num);
+    pub(super) fn schedule(&mut self, qp: &mut QpContext) {
+        if !qp.is_scheduled {
+            qp.is_scheduled = true;
+            self.service_queue.put(qp.num);
         }
     }
 
@@ -444,7 +444,7 @@ impl Inside {
                 link.index = free.unwrap_or(self.links.len());
                 // A link for which there is no memory is not there: who is to be connected over it
                 // is not.
-                if self.rounds.make_room(link.index + 1) {
+                if self.scheduler.make_room(link.index + 1) {
                     let _ = self.links.place(link.index, Some(link.into()));
                 }
             }
@@ -459,15 +459,15 @@ impl Inside {
                 if let Some(mut qp) = self.qp(num) {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
-                    if lost && qp.state.is_loose() {
+                    if lost && qp.state.is_unreliable() {
                         if qp.kind == QpType::Uc {
-                            self.mute(qp);
+                            self.peer_lost(qp);
                         }
                         return;
                     }
-                    let upto = self.safe_position(qp);
+                    let upto = self.acked_position(qp);
                     self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
-                    self.tell_all();
+                    self.ack_all();
                 }
             }
             Command::SetQkey { num, qkey } => {
@@ -483,7 +483,7 @@ impl Inside {
                     // SAFETY: a box this domain owns; `&mut self` is the only way to it.
                     let qp = unsafe { qp.as_mut() };
                     qp.open(first, self.nic.host.clock);
-                    self.worry(qp);
+                    self.schedule(qp);
                 }
             }
             Command::Pause { num, notify } => {
@@ -498,9 +498,9 @@ impl Inside {
                     self.resume(unsafe { qp.as_mut() });
                 }
             }
-            Command::BeginAgain(new) => {
+            Command::Reset(new) => {
                 self.begin_again(*new);
-                self.tell_all();
+                self.ack_all();
             }
             Command::Recover { num } => {
                 if let Some(mut qp) = self.qp(num) {
@@ -511,7 +511,7 @@ impl Inside {
             Command::Destroy { num } => {
                 if self.qp(num).is_some() {
                     self.remove(num as usize % QPS);
-                    self.tell_all();
+                    self.ack_all();
                 }
             }
         }
@@ -543,8 +543,8 @@ impl Inside {
         match self.rqs.get_mut(index) {
             Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
             _ => {
-                let stash = queue.attach(&self.sleeper, used)?;
-                if !self.rqs.place(index, RqUse { stash, queue, users: 1 }) {
+                let prefetch = queue.attach(&self.local_waker, used)?;
+                if !self.rqs.place(index, RqUse { prefetch, queue, users: 1 }) {
                     return None;
                 }
             }
@@ -557,7 +557,7 @@ impl Inside {
         let Some(rq) = self.rqs.get_mut(index) else { return };
         rq.users -= 1;
         if rq.users == 0 {
-            rq.queue.detach(&mut rq.stash);
+            rq.queue.detach(&mut rq.prefetch);
         }
     }
 
@@ -577,7 +577,7 @@ impl Inside {
         qp.peer = connect.peer;
         let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
         let reliable = !qp.kind.is_unreliable();
-        flags.set(RecordFlags::ASK, qp.signal_all && reliable);
+        flags.set(RecordFlags::ACK_REQ, qp.signal_all && reliable);
         flags.set(RecordFlags::UNRELIABLE, !reliable);
         qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
@@ -597,7 +597,7 @@ impl Inside {
         if !takes {
             qp.rights = Access::empty();
         }
-        qp.state = if reliable { State::Rts } else { State::Loose };
+        qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
             let word = qp_word(qp.who(), qp.rights);
             self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
@@ -608,10 +608,10 @@ impl Inside {
             }
             qp.open_on = if link.rq == qp.rq && !qp.kind.is_xrc() { index } else { CLOSED };
             if !takes {
-                link.never_plain();
+                link.always_slow();
             }
             link.users += 1;
-            let room = link.owe_at_most(qp.responder_depth);
+            let room = link.reserve_responses(qp.responder_depth);
             if link.is_broken() || !link.reserve_waiting() || !room {
                 self.fail_qp(qp, 0, Some(Status::RetryExceeded));
             }
@@ -642,7 +642,7 @@ impl Inside {
         // SAFETY: a box this domain owns; `&mut self` is the only way to it.
         let qp = unsafe { pointer.as_ref() };
         self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
-        self.todo.retain(|num| *num != qp.num);
+        self.service_queue.retain(|num| *num != qp.num);
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
             && let Some(rq) = self.rqs.get_mut(qp.rq)
         {
@@ -653,7 +653,7 @@ impl Inside {
         self.leave_queue(qp.own_rq());
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
-            link.owe_less(qp.responder_depth);
+            link.release_responses(qp.responder_depth);
             link.users -= 1;
             link.shared.release_end();
             if qp.paused {
@@ -673,9 +673,9 @@ impl Inside {
     }
 
     /// Tells every peer how far this domain has read: before a silence that may be long.
-    fn tell_all(&mut self) {
+    fn ack_all(&mut self) {
         for link in self.links.iter_mut().flatten() {
-            link.tell_now();
+            link.ack_now();
         }
     }
 }

@@ -55,7 +55,7 @@ fn for_a_sleeper() {
         let domain = domain(&nic);
         let theirs = domain.clone();
         let control = thread::spawn(move || theirs.command(COMMAND));
-        unsafe { domain.enter(Inside::fall_asleep) };
+        unsafe { domain.enter(DomainState::fall_asleep) };
         domain.poll();
         control.join().expect("the control plane");
         assert!(!domain.has_commands() || RINGS.get() > 0, "asleep for good");

@@ -190,7 +190,7 @@ impl Inbox {
     }
 
     /// The owner is about to sleep, or awake again. What makes sure that no sender misses it is
-    /// argued in [`super::alarm`].
+    /// argued in [`super::peer_waker`].
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
     }
@@ -350,7 +350,7 @@ impl Outlet {
                 break;
             }
         }
-        // As in `Alarm::check`: published first, then looked.
+        // As in `PeerWaker::check`: published first, then looked.
         half_barrier();
         if self.slots.asleep().load(Ordering::Relaxed) != 0 {
             self.wake();

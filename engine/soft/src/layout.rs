@@ -1,23 +1,26 @@
 //! The shared memory of a link: two directions between two domains.
 //!
 //! ```text
-//! link:       header 2 lines  users; who sleeps
-//!             bell   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
-//!                             of the other way, then the last record posted alone
+//! link:       header 2 lines  users; which sides sleep
+//!             slot   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
+//!                             of the other direction, then the last record posted alone
 //!             direction 0, direction 1
-//! direction:  tail   2 lines  sender writes    word 0 = as in the bell
+//! direction:  tail   2 lines  sender writes    word 0 = as in the slot
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   1024 lines                sender writes; records, 8-byte aligned
 //! ```
 //! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
 //! payload of what is one-sided begins with operand words: address and key, then what it needs.
-//! It never wraps: a jump, a header alone, says that the next is at the start of the data (see
-//! [`super::lap`]). A record posted alone is also copied into the bell itself, so that it costs one
-//! cache line transfer, the line the receiver already reads. The answer goes into the same line,
-//! which by then is the receiver's: with a line for each direction its sender would first have to
-//! take it from the peer, who reads it all the time, and that costs as much as the message. What is
-//! in the ring alone is published in a line of its direction, which the sender never reads: it
-//! looks at the bell, and would take that from the receiver.
+//! A record never wraps: a jump, which is a header alone, says that the next record is at the start
+//! of the data (see [`super::wrap_policy`]).
+//!
+//! A record posted alone is also copied into the mailbox slot: it then costs one cache line
+//! transfer, of the line that the receiver already reads. The reply goes into the same line, which
+//! the replying side owns by then. With a line for each direction it would first have to take that
+//! line from the peer, who polls it, and that transfer costs as much as the message. A record that
+//! is in the ring alone is published in a line of its direction, which its sender never reads. If
+//! it were published in the slot, each look of the sender at the slot would take the line away from
+//! the receiver.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
@@ -38,22 +41,22 @@ pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
 /// Lines of the bell.
-pub(super) const BELL_LINES: usize = 4;
+pub(super) const SLOT_LINES: usize = 4;
 /// Words before the payload in the first line of the bell, and in the second; behind that it runs
 /// on to the bell's end.
-const BELL_HEAD: usize = 4;
-const BEHIND_HEAD: usize = 2;
+const SLOT_HEAD: usize = 4;
+const SLOT_REST_HEAD: usize = 2;
 /// Bytes of payload in the first line of the bell, and in those behind it.
-pub(super) const BELL_FIRST_BYTES: usize = LINE - 8 * BELL_HEAD;
-const BEHIND_BYTES: usize = (BELL_LINES - 1) * LINE - 8 * BEHIND_HEAD;
+pub(super) const SLOT_FIRST_BYTES: usize = LINE - 8 * SLOT_HEAD;
+const SLOT_REST_BYTES: usize = (SLOT_LINES - 1) * LINE - 8 * SLOT_REST_HEAD;
 /// Bytes of payload in the whole bell.
-pub(super) const BELL_PAYLOAD: u32 = (BELL_FIRST_BYTES + BEHIND_BYTES) as u32;
+pub(super) const SLOT_PAYLOAD_MAX: u32 = (SLOT_FIRST_BYTES + SLOT_REST_BYTES) as u32;
 /// Bytes a lone record may have in the first line of the bell, and in the whole.
-pub(super) const BELL_FIRST: u32 = 8 + BELL_FIRST_BYTES as u32;
-pub(super) const BELL_MAX: u32 = 8 + BELL_PAYLOAD;
+pub(super) const SLOT_FIRST_RECORD: u32 = 8 + SLOT_FIRST_BYTES as u32;
+pub(super) const SLOT_RECORD_MAX: u32 = 8 + SLOT_PAYLOAD_MAX;
 
-const BELL: usize = 2 * LINE;
-const DIRECTIONS: usize = BELL + BELL_LINES * LINE;
+const SLOT: usize = 2 * LINE;
+const DIRECTIONS: usize = SLOT + SLOT_LINES * LINE;
 const TAIL: usize = 0;
 const TAKEN: usize = 2 * LINE;
 const DATA: usize = 4 * LINE;
@@ -68,9 +71,9 @@ const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill w
 
 /// Lines of the bell behind the first that a payload fills which does not fit there.
 #[inline(always)]
-pub(super) fn lines_behind(length: usize) -> usize {
-    debug_assert!(length > BELL_FIRST_BYTES);
-    (length - BELL_FIRST_BYTES + 8 * BEHIND_HEAD).div_ceil(LINE)
+pub(super) fn slot_rest_lines(length: usize) -> usize {
+    debug_assert!(length > SLOT_FIRST_BYTES);
+    (length - SLOT_FIRST_BYTES + 8 * SLOT_REST_HEAD).div_ceil(LINE)
 }
 
 /// Which end of a link this is.
@@ -100,7 +103,7 @@ bitflags! {
         /// shared receive queue.
         const IMM = 1;
         /// The sender wants to hear soon that this was taken: the bit of SIGNALED.
-        const ASK = SendFlags::SIGNALED.bits();
+        const ACK_REQ = SendFlags::SIGNALED.bits();
         /// Solicited event: the bit it has in a send request.
         const SOLICITED = SendFlags::SOLICITED.bits();
         /// First fragment of a message.
@@ -126,7 +129,7 @@ pub(super) const KIND_SWAP: u8 = 4;
 /// Asks for an atomic. Operands: address; key; what to add.
 pub(super) const KIND_ADD: u8 = 5;
 /// What was asked for, or a piece of it. Operand: the status; bytes follow if that is success.
-pub(super) const KIND_ANSWER: u8 = 6;
+pub(super) const KIND_RESPONSE: u8 = 6;
 
 /// Immediate data of a WRITE that its sender has carried out. Operand: how many bytes it had.
 pub(super) const KIND_NOTICE: u8 = 7;
@@ -147,7 +150,7 @@ pub(super) const JUMP_BYTES: u32 = 8;
 
 /// Operand words of each kind, in bytes.
 pub(super) const WRITE_OPERANDS: u32 = 16;
-pub(super) const ANSWER_OPERANDS: u32 = 8;
+pub(super) const RESPONSE_OPERANDS: u32 = 8;
 pub(super) const SRQ_OPERANDS: u32 = 8;
 
 /// A record header: length, kind, flags, destination queue pair, in one word.
@@ -236,9 +239,9 @@ impl Header {
 #[derive(Clone, Copy)]
 pub(super) struct Direction {
     base: NonNull<u8>,
-    bell: NonNull<u8>,
+    slot: NonNull<u8>,
     /// The word of the bell that is this direction's sender's.
-    spoken_tail: NonNull<u8>,
+    slot_tail: NonNull<u8>,
     /// Marks its positions in the bell, where the other sender's stand too: multiples of 8.
     mark: u64,
 }
@@ -256,9 +259,9 @@ pub(super) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Directi
     debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
     // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
     let direction = |n: usize| unsafe {
-        let bell = base.add(BELL);
-        let (base, spoken_tail) = (base.add(DIRECTIONS + n * DIRECTION), bell.add(n * 8));
-        Direction { base, bell, spoken_tail, mark: n as u64 }
+        let slot = base.add(SLOT);
+        let (base, slot_tail) = (base.add(DIRECTIONS + n * DIRECTION), slot.add(n * 8));
+        Direction { base, slot, slot_tail, mark: n as u64 }
     };
     let (first, second) = (direction(0), direction(1));
     match side {
@@ -300,57 +303,57 @@ impl Direction {
 
     /// The same of what is in the bell as well.
     #[inline(always)]
-    pub(super) fn spoken_tail(&self) -> &AtomicU64 {
+    pub(super) fn slot_tail(&self) -> &AtomicU64 {
         // SAFETY: as above; it is in the bell.
-        unsafe { word(self.spoken_tail) }
+        unsafe { word(self.slot_tail) }
     }
 
     /// The seal of the lone record in the bell, which both directions share: see
-    /// [`super::ring::Tx::begin_speaking`].
+    /// [`super::ring::Tx::begin_slot`].
     #[inline(always)]
     pub(super) fn seal(&self) -> &AtomicU64 {
-        self.bell(2)
+        self.slot_word(2)
     }
 
     /// The seal of what of it is behind the first line.
     #[inline(always)]
-    pub(super) fn seal_behind(&self) -> &AtomicU64 {
-        self.bell(LINE / 8)
+    pub(super) fn slot_rest_seal(&self) -> &AtomicU64 {
+        self.slot_word(LINE / 8)
     }
 
     /// Its header.
     #[inline(always)]
-    pub(super) fn spoken_header(&self) -> &AtomicU64 {
-        self.bell(3)
+    pub(super) fn slot_header(&self) -> &AtomicU64 {
+        self.slot_word(3)
     }
 
     /// Its payload in the first line: words that are only ever used as atomics, as all of the bell.
     #[inline(always)]
-    pub(super) fn spoken(&self) -> NonNull<u8> {
+    pub(super) fn slot_payload(&self) -> NonNull<u8> {
         // SAFETY: as in `tail`; it is in the bell.
-        unsafe { self.bell.add(8 * BELL_HEAD) }
+        unsafe { self.slot.add(8 * SLOT_HEAD) }
     }
 
     /// Its payload behind that line.
     #[inline(always)]
-    pub(super) fn spoken_behind(&self) -> NonNull<u8> {
+    pub(super) fn slot_rest(&self) -> NonNull<u8> {
         // SAFETY: as in `tail`; it is in the bell.
-        unsafe { self.bell.add(LINE + 8 * BEHIND_HEAD) }
+        unsafe { self.slot.add(LINE + 8 * SLOT_REST_HEAD) }
     }
 
     /// Line `n` of the bell.
     #[inline(always)]
-    pub(super) fn bell_line(&self, n: usize) -> NonNull<u8> {
-        debug_assert!(n < BELL_LINES);
+    pub(super) fn slot_line(&self, n: usize) -> NonNull<u8> {
+        debug_assert!(n < SLOT_LINES);
         // SAFETY: as in `tail`; it is in the bell.
-        unsafe { self.bell.add(n * LINE) }
+        unsafe { self.slot.add(n * LINE) }
     }
 
     /// Word `n` of the bell.
     #[inline(always)]
-    pub(super) fn bell(&self, n: usize) -> &AtomicU64 {
+    pub(super) fn slot_word(&self, n: usize) -> &AtomicU64 {
         // SAFETY: as in `tail`; the word is in the bell.
-        unsafe { word(self.bell.add(n * 8)) }
+        unsafe { word(self.slot.add(n * 8)) }
     }
 
     /// What seals the lone record that ends at a position: no other one of either direction has it.
@@ -373,7 +376,7 @@ impl Direction {
 
     /// The data of a lap that begins at that position.
     #[inline(always)]
-    pub(super) fn lap(&self, base: u64) -> Data {
+    pub(super) fn data_from(&self, base: u64) -> Data {
         // SAFETY: the data lies in the direction.
         let start = unsafe { self.base.add(DATA) };
         Data { origin: start.as_ptr().wrapping_sub(base as usize) }

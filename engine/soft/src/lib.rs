@@ -2,10 +2,10 @@
 //!
 //! The receiver's poll does the NIC's work. A post writes records to a ring in shared memory and
 //! rings once; the peer's poll moves each into the next posted receive and makes the completion.
-//! In data order: `requester`, `held` → `ring` → `reader` → `responder` → `recvq` →
+//! In data order: `requester`, `deferred` → `ring` → `reader` → `responder` → `recvq` →
 //! `cq`, with `domain` as what one thread drives, and `link` as what connects two of them.
-//! One-sided requests go the same way to `target`, and what they ask for comes back through
-//! `answers`.
+//! One-sided requests go the same way to `responder`, and what they ask for comes back through
+//! `read_response`.
 //!
 //! What one process shares is a [`Soft`]; connections between processes are the business of the
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.
@@ -16,26 +16,24 @@ extern crate alloc as std_alloc;
 #[cfg(all(any(test, loom, feature = "sim"), not(feature = "std")))]
 extern crate std;
 
-mod alarm;
-mod answers;
 mod backlog;
-mod breaker;
 mod burst;
 #[cfg(feature = "std")]
 mod control;
 mod copy;
+#[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+mod copy_x86;
 mod cq;
 mod cq_ex;
 mod datagram;
-mod direct;
+mod deferred;
 mod domain;
-mod held;
 mod inbox;
-mod lap;
 mod layout;
 mod link;
-mod lives;
-mod lone;
+mod link_scheduler;
+mod local_rdma;
+mod local_waker;
 mod memory;
 #[cfg(test)]
 #[cfg(loom)]
@@ -43,26 +41,29 @@ mod models;
 mod nic;
 mod path;
 mod pd;
+mod peer_waker;
 mod poller;
+mod predicted;
 mod qp;
+mod qp_control;
 mod raw;
-mod reach;
+mod read_response;
 mod reader;
+mod receive;
 mod recvq;
 mod region;
+mod remote_map;
 mod requester;
+mod reset_sqd;
 mod responder;
 mod ring;
-mod rounds;
 #[cfg(any(test, feature = "sim"))]
 #[cfg(not(any(loom, miri)))]
 #[doc(hidden)]
 pub mod scribbler;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod sleep;
 mod srq;
-mod target;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -70,8 +71,7 @@ mod unreliable;
 #[cfg(test)]
 #[cfg(loom)]
 mod weakened;
-#[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-mod wide;
+mod wrap_policy;
 mod xrc;
 
 use core::ptr::NonNull;
@@ -82,7 +82,6 @@ use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
-pub use self::breaker::Breaker;
 #[cfg(feature = "std")]
 pub use self::control::{SOFT_DEVICE, SoftChannel, SoftDevice, SoftId};
 pub use self::cq_ex::SoftPollerEx;
@@ -93,9 +92,11 @@ pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::{Member, Membership, Neighbours, SoftAh};
 pub use self::pd::SoftTd;
 pub use self::poller::{SoftCq, SoftPoller};
+pub use self::qp_control::QpControl as Breaker;
+pub(crate) use self::qp_control::QpControl;
 pub use self::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
-pub use self::reach::{Attach, Reach};
 pub use self::region::{SoftRegion, SoftWindow};
+pub use self::remote_map::{Attach, Reach};
 pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 
@@ -603,7 +604,7 @@ impl SoftQp {
         self.breaker().attach(link);
     }
 
-    /// See [`Breaker::connect`].
+    /// See [`QpControl::connect`].
     pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
         self.breaker().connect(link, wiring);
     }
@@ -616,8 +617,8 @@ impl SoftQp {
 
     /// A handle by which the control plane can connect and fail the queue pair that a worker
     /// owns.
-    pub fn breaker(&self) -> Breaker {
-        Breaker {
+    pub fn breaker(&self) -> QpControl {
+        QpControl {
             domain: self.domain.clone(),
             num: self.num,
             queue: self.key,
@@ -647,7 +648,7 @@ impl Qp for SoftQp {
         let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
         // SAFETY: as in `post`; the request has no buffers.
         unsafe {
-            self.domain.enter(|inside| inside.post(&mut *self.context.as_ptr(), &[wr]))?;
+            self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), &[wr]))?;
         }
         window.key = rkey;
         Ok(rkey)
@@ -666,7 +667,7 @@ impl Qp for SoftQp {
         // SAFETY: on an exclusive domain the caller is the polling thread, by the contract of
         // `Qp::post`; a shared one is locked. The context lives until this handle is dropped,
         // and `enter` has carried out the command that gave it to the domain.
-        unsafe { self.domain.enter(|inside| inside.post(&mut *self.context.as_ptr(), list)) }
+        unsafe { self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), list)) }
     }
 
     const HOLDS: bool = true;
@@ -683,7 +684,7 @@ impl Qp for SoftQp {
     #[inline(always)]
     unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
         // SAFETY: as in `hold_more`.
-        unsafe { held::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
+        unsafe { deferred::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 
     #[inline(always)]
@@ -700,7 +701,7 @@ impl Qp for SoftQp {
     unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
         // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
         // left meanwhile waits for the next poll or bell.
-        unsafe { held::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
+        unsafe { deferred::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 
     #[inline(always)]
@@ -715,7 +716,7 @@ impl Qp for SoftQp {
     #[inline(always)]
     unsafe fn ring(&mut self) {
         // SAFETY: as in `post`.
-        unsafe { self.domain.enter(|inside| inside.ring(&mut *self.context.as_ptr())) }
+        unsafe { self.domain.enter(|state| state.ring(&mut *self.context.as_ptr())) }
     }
 
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
@@ -725,10 +726,10 @@ impl Qp for SoftQp {
         let result = self.queue.post(list);
         // SAFETY: as in `post`.
         unsafe {
-            self.domain.enter(|inside| {
+            self.domain.enter(|state| {
                 let qp = &mut *self.context.as_ptr();
                 if qp.state == State::Err {
-                    inside.worry(qp);
+                    state.schedule(qp);
                 }
             });
         }

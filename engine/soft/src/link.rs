@@ -13,14 +13,14 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
-use super::alarm::Alarm;
-use super::answers::Answer;
 use super::layout::{
-    BELL_FIRST, BELL_MAX, Header, LINK_BYTES, LinkHeader, RecordFlags, Side, split,
+    Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
 };
+use super::peer_waker::PeerWaker;
 use super::qp::CLOSED;
-use super::reach::Reach;
+use super::read_response::Response;
 use super::reader::Rx;
+use super::remote_map::Reach;
 use super::ring::{Refusal, Tx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
@@ -104,7 +104,7 @@ impl LinkShared {
         self
     }
 
-    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`Alarm`].
+    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
     }
@@ -260,28 +260,28 @@ pub(super) struct Link {
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here, as far as was looked.
-    safe: u64,
+    acked: u64,
     /// The acknowledgement in the bell that was last taken over.
-    noted: u32,
+    last_ack: u32,
     /// The queue pair that the last message alone was for.
-    pub(super) talker: u32,
+    pub(super) last_qp: u32,
     /// Polls since something last came in.
-    pub(super) quiet: u32,
+    pub(super) empty_polls: u32,
     /// The last message came alone, and from a peer that had heard everything.
-    pub(super) converses: bool,
+    pub(super) ping_pong: bool,
     /// For how long an answered peer is left alone, in steps: lately that would have been enough.
-    pub(super) patience: u32,
+    pub(super) spin_budget: u32,
     /// For so many answers it is not.
-    pub(super) resigned: u32,
-    /// What lately came from a peer that had not heard everything, see [`Link::note_heard`].
-    pub(super) crossed: u32,
+    pub(super) spin_disabled: u32,
+    /// What lately came from a peer that had not heard everything, see [`Link::note_arrivals`].
+    pub(super) contention: u32,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
-    pub(super) unusual: bool,
-    /// Polls do not serve it, see [`super::rounds`]; then it is unusual.
-    resting: bool,
+    pub(super) slow_path: bool,
+    /// Polls do not serve it, see [`super::link_scheduler`]; then it is unusual.
+    idle: bool,
     /// It always is: its queue pair sends nothing plain.
-    never_plain: bool,
+    always_slow: bool,
     /// Queue pairs that begin no sends for now.
     pauses: u32,
     /// For which queue pairs it was made, see [`super::qp::QpContext::key`].
@@ -290,10 +290,10 @@ pub(super) struct Link {
     backlog: VecDeque<u32>,
     /// READs and atomics of the peer that are taken and not answered, in order; as many as all
     /// queue pairs of the link allow together.
-    answers: VecDeque<Answer>,
-    answers_max: usize,
+    responses: VecDeque<Response>,
+    responses_max: usize,
     /// A refusal that waits for answers on their way: the requests before it are not done.
-    pub(super) unheard: Option<Refusal>,
+    pub(super) deferred_refusal: Option<Refusal>,
     /// Refusals the peer has not dealt with, oldest first; the first is in the line, under that
     /// number. Until it is dealt with, nothing behind it is acknowledged: no send that failed
     /// can ever look as if it had succeeded.
@@ -310,41 +310,41 @@ pub(super) struct Link {
 }
 
 /// From then on messages are said to cross: two of those that did, with few between that did not.
-const CROSSED: u32 = 8;
+const CONTENDED: u32 = 8;
 
 impl Link {
     pub(super) fn new(shared: Arc<LinkShared>) -> Link {
         let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
         let (out, input, _) = unsafe { split(base, shared.side) };
-        let alarm = || Alarm::new(&shared.header, shared.side.peer(), shared.bell.clone());
+        let peer_waker = || PeerWaker::new(&shared.header, shared.side.peer(), shared.bell.clone());
         Link {
             index: 0,
             rq: CLOSED,
-            talker: 0,
-            quiet: 0,
-            tx: Tx::new(out, alarm()),
-            rx: Rx::new(input, alarm()),
+            last_qp: 0,
+            empty_polls: 0,
+            tx: Tx::new(out, peer_waker()),
+            rx: Rx::new(input, peer_waker()),
             signaled: SignaledQueue {
                 ring: vec![Signaled::default(); SIGNALED_MAX as usize].into_boxed_slice(),
                 head: 0,
                 tail: 0,
             },
-            safe: 0,
-            noted: 0,
-            converses: false,
-            patience: 0,
-            resigned: 0,
-            crossed: 0,
-            unusual: false,
-            resting: false,
-            never_plain: false,
+            acked: 0,
+            last_ack: 0,
+            ping_pong: false,
+            spin_budget: 0,
+            spin_disabled: 0,
+            contention: 0,
+            slow_path: false,
+            idle: false,
+            always_slow: false,
             pauses: 0,
             key: 0,
             backlog: VecDeque::new(),
-            answers: VecDeque::new(),
-            answers_max: 0,
-            unheard: None,
+            responses: VecDeque::new(),
+            responses_max: 0,
+            deferred_refusal: None,
             refusals: ArrayVec::new(),
             refusal_number: 0,
             refused: ArrayVec::new(),
@@ -357,7 +357,7 @@ impl Link {
 
     /// How far this side has taken every record.
     #[inline(always)]
-    fn taken_until(&self) -> u64 {
+    fn ack_position(&self) -> u64 {
         match self.refusals.first() {
             None => self.rx.at,
             Some(refusal) => refusal.at,
@@ -367,44 +367,44 @@ impl Link {
     /// The acknowledgement to send along with a publication.
     #[inline(always)]
     pub(super) fn ack(&mut self) -> u64 {
-        if self.unusual {
-            return self.unusual_ack();
+        if self.slow_path {
+            return self.slow_path_ack();
         }
-        self.rx.note_told();
+        self.rx.note_ack_sent();
         self.rx.at
     }
 
     #[cold]
-    fn unusual_ack(&mut self) -> u64 {
+    fn slow_path_ack(&mut self) -> u64 {
         if self.refusals.is_empty() {
-            self.rx.note_told();
+            self.rx.note_ack_sent();
         }
-        self.taken_until()
+        self.ack_position()
     }
 
     /// The peer has taken every record up to here, by the bell as last read. Asked for only where
     /// it matters, and at least once in every segment ([`Link::has_space`]), so that the low
     /// half the peer sends is enough.
     #[inline(always)]
-    pub(super) fn safe(&mut self) -> u64 {
+    pub(super) fn acked(&mut self) -> u64 {
         // Only what is new: 4 GiB later an old one looks as if it were.
-        let heard = self.rx.heard();
-        if heard != self.noted {
-            self.noted = heard;
-            self.note_ack(heard);
+        let peer_ack = self.rx.peer_ack();
+        if peer_ack != self.last_ack {
+            self.last_ack = peer_ack;
+            self.note_ack(peer_ack);
         }
-        self.safe
+        self.acked
     }
 
     /// Takes over what the peer says it has taken: a step forward, and not past what was
     /// published. The space up to there is free as well.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, upto: u32) {
-        let step = u64::from(upto.wrapping_sub(self.safe as u32));
-        if step <= self.tx.published() - self.safe {
+        let step = u64::from(upto.wrapping_sub(self.acked as u32));
+        if step <= self.tx.published() - self.acked {
             // Where there is nothing new, nothing is stored.
             if step > 0 {
-                self.safe += step;
+                self.acked += step;
             }
             self.tx.note_freed(upto);
         }
@@ -412,11 +412,11 @@ impl Link {
 
     /// True if something on the wire is not known to be taken.
     #[inline(always)]
-    pub(super) fn waits(&mut self) -> bool {
+    pub(super) fn has_unacked(&mut self) -> bool {
         let published = self.tx.published();
         // Usually the last thing heard, and new, is that everything was taken.
-        let heard = self.rx.heard();
-        (heard != published as u32 || heard == self.noted) && self.safe() != published
+        let peer_ack = self.rx.peer_ack();
+        (peer_ack != published as u32 || peer_ack == self.last_ack) && self.acked() != published
     }
 
     /// True if a record of that size that is published alone goes by the bell: not where messages
@@ -424,51 +424,52 @@ impl Link {
     /// further lines only when the peer has read everything: in a stream it is read from the ring
     /// anyway, and the lines would cost.
     #[inline(always)]
-    pub(super) fn speaks(&mut self, record: u32) -> bool {
-        self.crossed < CROSSED && (record <= BELL_FIRST || record <= BELL_MAX && !self.waits())
+    pub(super) fn uses_slot(&mut self, record: u32) -> bool {
+        self.contention < CONTENDED
+            && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
     }
 
     /// So many messages came at once: they cross with others, unless it is one from a peer that had
     /// heard everything. True if it is.
-    pub(super) fn note_heard(&mut self, messages: usize) -> bool {
-        let follows = messages == 1 && self.rx.heard() == self.tx.published() as u32;
+    pub(super) fn note_arrivals(&mut self, messages: usize) -> bool {
+        let follows = messages == 1 && self.rx.peer_ack() == self.tx.published() as u32;
         if follows {
-            self.note_followed();
+            self.note_no_contention();
         } else if messages > 0 {
-            self.crossed = (self.crossed + CROSSED / 2).min(2 * CROSSED);
+            self.contention = (self.contention + CONTENDED / 2).min(2 * CONTENDED);
         }
         follows
     }
 
     /// One came that crossed nothing.
     #[inline(always)]
-    pub(super) fn note_followed(&mut self) {
-        self.crossed = self.crossed.saturating_sub(1);
+    pub(super) fn note_no_contention(&mut self) {
+        self.contention = self.contention.saturating_sub(1);
     }
 
     /// A message that asks for a completion is sent, one of many: what crossed before, as words of
     /// credit cross with a stream, counts no more.
     #[inline(always)]
-    pub(super) fn note_asked(&mut self) {
-        self.crossed = self.crossed.saturating_sub(CROSSED / 2);
+    pub(super) fn note_signaled(&mut self) {
+        self.contention = self.contention.saturating_sub(CONTENDED / 2);
     }
 
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in
     /// it is given to the caller, who fails the queue pair and then calls `settle_refusal`.
     #[inline(always)]
     pub(super) fn look_at_taken(&mut self) -> Option<Refusal> {
-        if !self.waits() {
+        if !self.has_unacked() {
             return None;
         }
-        if let Some(safe) = self.tx.read_taken() {
-            self.note_ack(safe);
+        if let Some(acked) = self.tx.read_taken() {
+            self.note_ack(acked);
         }
-        self.tx.read_refusal(self.safe)
+        self.tx.read_refusal(self.acked)
     }
 
     /// The peer broke the rules.
     pub(super) fn break_off(&mut self) {
-        (self.broken, self.unusual) = (true, true);
+        (self.broken, self.slow_path) = (true, true);
         // No new connection over it.
         self.shared.peer_gone();
     }
@@ -476,7 +477,7 @@ impl Link {
     /// True if there is more to do than to wait for the next message.
     #[inline(always)]
     pub(super) fn is_busy(&self) -> bool {
-        self.unusual || self.rx.owes() || !self.signaled.is_empty() || !self.rx.caught_up()
+        self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
     }
 
     /// True if something has come: a record, or a refusal. (How far the peer has read matters to
@@ -486,42 +487,42 @@ impl Link {
     }
 
     /// True if nothing but what comes may ask for its service.
-    pub(super) fn may_rest(&self) -> bool {
-        !self.is_busy() && self.unheard.is_none()
+    pub(super) fn may_idle(&self) -> bool {
+        !self.is_busy() && self.deferred_refusal.is_none()
     }
 
     /// True if polls do not serve it.
     #[inline(always)]
-    pub(super) fn rests(&self) -> bool {
-        self.unusual && self.resting
+    pub(super) fn is_idle(&self) -> bool {
+        self.slow_path && self.idle
     }
 
-    pub(super) fn set_resting(&mut self, resting: bool) {
-        (self.resting, self.quiet) = (resting, 0);
-        self.note_usual();
+    pub(super) fn set_idle(&mut self, idle: bool) {
+        (self.idle, self.empty_polls) = (idle, 0);
+        self.update_slow_path();
     }
 
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
-        self.unusual && self.broken
+        self.slow_path && self.broken
     }
 
     /// The first queue pair in the backlog.
     #[inline(always)]
     pub(super) fn first_waiting(&self) -> Option<u32> {
-        if self.unusual { self.backlog.front().copied() } else { None }
+        if self.slow_path { self.backlog.front().copied() } else { None }
     }
 
     /// Puts a queue pair at the end of the backlog.
     pub(super) fn let_wait(&mut self, qp: u32) {
         self.backlog.put(qp);
-        self.unusual = true;
+        self.slow_path = true;
     }
 
     /// The first queue pair leaves the backlog.
     pub(super) fn first_waits_no_more(&mut self) {
         self.backlog.pop_front();
-        self.note_usual();
+        self.update_slow_path();
     }
 
     /// A queue pair is gone from the backlog, wherever it was.
@@ -531,7 +532,7 @@ impl Link {
                 self.backlog.put(num);
             }
         }
-        self.note_usual();
+        self.update_slow_path();
     }
 
     /// Room for every queue pair at once: the data plane never grows the backlog. False: there is
@@ -542,62 +543,62 @@ impl Link {
     }
 
     /// Owes the peer an answer.
-    pub(super) fn owe(&mut self, answer: Answer) {
-        self.answers.put(answer);
-        self.unusual = true;
+    pub(super) fn queue_response(&mut self, response: Response) {
+        self.responses.put(response);
+        self.slow_path = true;
     }
 
     /// The oldest answer owed.
-    pub(super) fn first_owed(&mut self) -> Option<&mut Answer> {
-        self.answers.front_mut()
+    pub(super) fn first_response(&mut self) -> Option<&mut Response> {
+        self.responses.front_mut()
     }
 
     /// The oldest answer is written whole.
-    pub(super) fn settle_first_owed(&mut self) -> Option<Answer> {
-        let answer = self.answers.pop_front();
-        self.note_usual();
-        answer
+    pub(super) fn pop_response(&mut self) -> Option<Response> {
+        let response = self.responses.pop_front();
+        self.update_slow_path();
+        response
     }
 
     /// One more queue pair, whose peer may ask for so many answers at a time: there is room for
     /// all at once, so that the data plane never grows it. False: there is no memory for them.
     #[must_use]
-    pub(super) fn owe_at_most(&mut self, more: u8) -> bool {
-        self.answers_max += usize::from(more);
-        self.answers.make_room(self.answers_max)
+    pub(super) fn reserve_responses(&mut self, more: u8) -> bool {
+        self.responses_max += usize::from(more);
+        self.responses.make_room(self.responses_max)
     }
 
     /// A queue pair less.
-    pub(super) fn owe_less(&mut self, less: u8) {
-        self.answers_max -= usize::from(less);
+    pub(super) fn release_responses(&mut self, less: u8) {
+        self.responses_max -= usize::from(less);
     }
 
     /// From now on nothing that is posted here takes the fast path.
-    pub(super) fn never_plain(&mut self) {
-        (self.never_plain, self.unusual) = (true, true);
+    pub(super) fn always_slow(&mut self) {
+        (self.always_slow, self.slow_path) = (true, true);
     }
 
     /// One more queue pair begins no sends for now, or one less.
     pub(super) fn pause(&mut self, on: bool) {
         self.pauses = if on { self.pauses + 1 } else { self.pauses.saturating_sub(1) };
-        self.note_usual();
+        self.update_slow_path();
     }
 
     /// What is on its way for a queue pair, or owed by it, is nobody's from here on.
     pub(super) fn forget(&mut self, qp: u32) {
         self.signaled.forget(qp);
-        for answer in self.answers.iter_mut().filter(|answer| answer.who.qp == qp) {
-            answer.who.qp = 0;
+        for response in self.responses.iter_mut().filter(|response| response.who.qp == qp) {
+            response.who.qp = 0;
         }
     }
 
-    fn note_usual(&mut self) {
-        self.unusual = self.broken
-            || self.resting
-            || self.never_plain
+    fn update_slow_path(&mut self) {
+        self.slow_path = self.broken
+            || self.idle
+            || self.always_slow
             || self.pauses > 0
             || !self.backlog.is_empty()
-            || !self.answers.is_empty()
+            || !self.responses.is_empty()
             || !self.refusals.is_empty();
     }
 
@@ -618,15 +619,15 @@ impl Link {
     fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
         // All that the peer may have said is looked at here, once in every segment at least: what
         // is new when it is looked at next is no older than that.
-        self.safe();
-        if let Some(safe) = self.tx.read_taken() {
-            self.note_ack(safe);
+        self.acked();
+        if let Some(acked) = self.tx.read_taken() {
+            self.note_ack(acked);
         }
         if self.tx.widen(bytes) {
             return true;
         }
-        let acked = self.rx.peer_ack();
-        if acked != self.noted {
+        let acked = self.rx.peer_ack_now();
+        if acked != self.last_ack {
             self.tx.note_freed(acked);
         }
         self.tx.find(bytes, grow)
@@ -647,7 +648,7 @@ impl Link {
         }
         self.refused.put(qp);
         self.refusals.put(Refusal { at: self.rx.at, qp, status });
-        self.unusual = true;
+        self.slow_path = true;
         if self.refusals.len() == 1 {
             self.show_refusal();
         }
@@ -675,18 +676,18 @@ impl Link {
             self.refusals.drop_first(1);
             self.show_refusal();
             self.rx.ask();
-            self.note_usual();
+            self.update_slow_path();
         }
-        self.tell_now();
+        self.ack_now();
     }
 
     /// Moves past the record whose header was read, and tells the peer where that is due.
     pub(super) fn consume(&mut self, header: Header) {
         self.rx.consume(header);
-        if self.rx.owes() {
-            self.tell_now();
+        if self.rx.ack_is_due() {
+            self.ack_now();
         }
-        if header.flags().contains(RecordFlags::ASK) {
+        if header.flags().contains(RecordFlags::ACK_REQ) {
             self.rx.ask();
         }
     }
@@ -695,17 +696,17 @@ impl Link {
     #[must_use]
     pub(super) fn jump(&mut self) -> bool {
         let follows = self.rx.jump();
-        if self.rx.owes() {
-            self.tell_now();
+        if self.rx.ack_is_due() {
+            self.ack_now();
         }
         follows
     }
 
     /// Tells the peer now how far this side has read.
-    pub(super) fn tell_now(&mut self) {
-        if !self.rx.has_told() {
-            let safe = self.taken_until();
-            self.rx.tell(safe);
+    pub(super) fn ack_now(&mut self) {
+        if !self.rx.has_acked() {
+            let acked = self.ack_position();
+            self.rx.write_ack(acked);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Written by the control plane, read on every access of the data plane without a lock. A key is
 //! the slot and twenty random bits: one that was deregistered fails (MR-3), and one that nobody
 //! told cannot be had by counting. The table may lie in memory that peers can read: see
-//! [`super::reach`].
+//! [`super::remote_map`].
 #![expect(unsafe_code, reason = "the table is shared memory; accesses of a peer name addresses")]
 
 use core::ptr::NonNull;
@@ -439,7 +439,7 @@ impl Bounds {
 
 /// The region last written to, so that the next access finds it without the table.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct MrCache {
     /// Its key; 0, with no bytes, for none.
     key: u32,
     /// The domain whose regions it may be: that of its receive queue.
@@ -449,10 +449,10 @@ pub(super) struct Recent {
     bounds: Bounds,
 }
 
-impl Recent {
+impl MrCache {
     /// None yet, for a receive queue of that domain.
-    pub(super) fn of(pd: PdMark) -> Recent {
-        Recent { pd, ..Recent::default() }
+    pub(super) fn of(pd: PdMark) -> MrCache {
+        MrCache { pd, ..MrCache::default() }
     }
 
     /// Forgets the region if any has gone since it was looked up. For the start of a poll: an
@@ -460,7 +460,7 @@ impl Recent {
     #[inline(always)]
     pub(super) fn renew(&mut self, memory: &Memory) {
         if self.removals != memory.removals() {
-            *self = Recent::of(self.pd);
+            *self = MrCache::of(self.pd);
         }
     }
 
@@ -489,12 +489,12 @@ impl Recent {
         // Counted before the look: a region that goes in between makes this one old.
         let removals = memory.removals();
         let Some(bounds) = memory.region(key, Access::LOCAL_WRITE, self.pd) else { return false };
-        *self = Recent { key, pd: self.pd, removals, bounds };
+        *self = MrCache { key, pd: self.pd, removals, bounds };
         true
     }
 }
 
-/// Where buffers of one length may begin: see [`Recent::starts`].
+/// Where buffers of one length may begin: see [`MrCache::starts`].
 #[derive(Clone, Copy)]
 pub(super) struct Starts {
     first: u64,
@@ -597,7 +597,7 @@ mod tests {
         let go = memory.insert(0x9000, 0x100, (Access::LOCAL_WRITE, HOME), None).unwrap();
         let read_only = insert(&memory, Access::empty());
         let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
-        let mut window = Recent::default();
+        let mut window = MrCache::default();
         assert!(!window.writable(&memory, piece(0, 0x9000), 1));
         assert!(!window.writable(&memory, piece(read_only, 0x1000), 1));
         assert!(window.writable(&memory, piece(go, 0x9000), 0x100));
@@ -619,7 +619,7 @@ mod tests {
         let memory = memory();
         let key = insert(&memory, Access::LOCAL_WRITE);
         let piece = |lkey, length| Sge { addr: 0x1000, length, lkey };
-        let mut window = Recent::default();
+        let mut window = MrCache::default();
         assert!(window.starts(piece(key, 1)).is_none(), "it was not looked up");
         assert!(window.writable(&memory, piece(key, 1), 1));
         let starts = window.starts(piece(key, 0x40)).unwrap();

@@ -9,16 +9,16 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_base::models::{Model, check as model};
 use loom::thread;
 
-use super::alarm::Alarm;
 use super::copy;
 use super::layout::{
     FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
     split,
 };
 use super::link::LinkShared;
+use super::local_waker::before_last_look;
+use super::peer_waker::PeerWaker;
 use super::reader::Rx;
 use super::ring::{Refusal, Tx};
-use super::sleep::before_last_look;
 use super::sync::{Ordering, reads, wrote};
 use crate::wc::Status;
 
@@ -53,7 +53,7 @@ impl Shared {
         let shared = Shared([Side::Maker, Side::Taker].map(end));
         // All words are there before there are threads.
         let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
-        (0..32).for_each(|n| out.bell(n).store(0, Ordering::Relaxed));
+        (0..32).for_each(|n| out.slot_word(n).store(0, Ordering::Relaxed));
         for way in [out, input] {
             way.tail().store(0, Ordering::Relaxed);
             (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
@@ -74,8 +74,8 @@ impl Shared {
 
     fn end(&self, side: Side) -> End {
         let (out, input, header) = unsafe { split(self.base(), side) };
-        let alarm = || Alarm::new(&header, side.peer(), None);
-        let (tx, rx) = (Tx::new(out, alarm()), Rx::new(input, alarm()));
+        let peer_waker = || PeerWaker::new(&header, side.peer(), None);
+        let (tx, rx) = (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()));
         End { tx, rx, side, said: 0, heard: 0 }
     }
 }
@@ -121,11 +121,11 @@ impl End {
         let record = header.record();
         match place {
             Place::Bell | Place::LongBell => unsafe {
-                self.tx.publish_lone(header, record, from, ack);
+                self.tx.publish_in_slot(header, record, from, ack);
             },
             Place::Ring => {
                 let to = self.tx.begin(header, 0);
-                unsafe { copy::fresh(to, from, words * 8) };
+                unsafe { copy::copy_recent(to, from, words * 8) };
                 self.tx.end(header);
                 self.tx.publish(ack);
             }
@@ -138,17 +138,17 @@ impl End {
         let written = !self.rx.has_seen_written();
         let word = self.rx.peek();
         if !(written || self.rx.has_seen(word))
-            && let Some(lone) = self.rx.lone_like(word, header(0), self.tx.published())
+            && let Some(lone) = self.rx.predicted_in_slot(word, header(0), self.tx.published())
             && lone.header.length() as usize <= LONG * 8
-            && unsafe { self.rx.take_lone(lone, to.as_mut_ptr().cast()) }
+            && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
         {
             return self.check(to, lone.header, "the bell, as expected,");
         }
         if !self.rx.look() {
             return;
         }
-        if let Some(lone) = self.rx.lone(self.tx.spoken())
-            && unsafe { self.rx.take_lone(lone, to.as_mut_ptr().cast()) }
+        if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot())
+            && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
         {
             return self.check(to, lone.header, "the bell");
         }
@@ -205,7 +205,7 @@ fn exchange(places: [Place; 2], jumps: bool) {
         if jumps {
             fill_segment(&mut from.tx);
             drain(&mut to.rx);
-            to.rx.tell(to.rx.at);
+            to.rx.write_ack(to.rx.at);
         }
         let writer = thread::spawn(move || {
             for place in places {
@@ -322,7 +322,7 @@ fn reuse(answer: Answer) {
         let reader = thread::spawn(move || {
             drain(&mut to.rx);
             match answer {
-                Answer::Line => to.rx.tell(to.rx.at),
+                Answer::Line => to.rx.write_ack(to.rx.at),
                 Answer::In(place) => to.say(place),
             }
             to
@@ -331,7 +331,7 @@ fn reuse(answer: Answer) {
             Answer::Line => from.tx.read_taken().is_some(),
             Answer::In(_) => {
                 let told = from.rx.look();
-                from.tx.note_freed(from.rx.heard());
+                from.tx.note_freed(from.rx.peer_ack());
                 told
             }
         };

@@ -12,7 +12,7 @@ use super::Host;
 use super::inbox::DATAGRAM_MAX;
 use super::memory::{Memory, PDS, REGIONS};
 use super::path::gid_of;
-use super::qp::{ASKS_MAX, SEND_SGE_MAX};
+use super::qp::{READS_MAX, SEND_SGE_MAX};
 use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
@@ -73,7 +73,7 @@ impl Nic {
         caps.srq_wr_max = 1 << 20;
         caps.message_max = 1 << 30;
         caps.inline_max = 1024;
-        caps.rd_atomic_max = ASKS_MAX as u8;
+        caps.rd_atomic_max = READS_MAX as u8;
         caps.xrc = true;
         caps.rereg = ReregFlags::all();
         (caps.parent_domains, caps.thread_domains) = (true, true);

@@ -26,7 +26,7 @@ use super::inbox::{Door, INBOX_BYTES, OpenBell, Outlet, Stamp};
 use super::memory::FileName;
 use super::pd::Pd;
 use super::qp::Pieces;
-use super::reach::{Attach, Reach};
+use super::remote_map::{Attach, Reach};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};

@@ -77,7 +77,7 @@ impl Poller for SoftPoller {
 
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
         let domain = &self.cq.domain;
-        if domain.sleeper.bell.is_none() {
+        if domain.local_waker.bell.is_none() {
             let answer = "this device was opened without bells";
             return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
         }
@@ -85,30 +85,30 @@ impl Poller for SoftPoller {
         let index = self.cq.index;
         // SAFETY: `enter` locks a shared domain; on another this is the one reader.
         unsafe {
-            domain.enter(|inside| match domain.sharing() {
-                Sharing::Shared => inside.arm(index, arm),
-                Sharing::Exclusive => inside.fall_asleep(),
+            domain.enter(|state| match domain.sharing() {
+                Sharing::Shared => state.arm(index, arm),
+                Sharing::Exclusive => state.fall_asleep(),
             });
         }
         Ok(())
     }
 
     fn wake_fds(&self) -> Option<WakeFds> {
-        let device = self.cq.domain.sleeper.bell.as_ref()?.fd();
+        let device = self.cq.domain.local_waker.bell.as_ref()?.fd();
         Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
     }
 
     fn woken(&mut self) -> bool {
         let (domain, index) = (&self.cq.domain, self.cq.index);
-        for bell in [&domain.sleeper.bell, &self.cq.bell].into_iter().flatten() {
+        for bell in [&domain.local_waker.bell, &self.cq.bell].into_iter().flatten() {
             bell.clear();
         }
         // SAFETY: as in `arm`.
         unsafe {
-            domain.enter(|inside| match domain.sharing() {
-                Sharing::Shared => inside.attend_wake(index, SHARED_BUDGET),
+            domain.enter(|state| match domain.sharing() {
+                Sharing::Shared => state.attend_wake(index, SHARED_BUDGET),
                 Sharing::Exclusive => {
-                    inside.wake_up();
+                    state.wake_up();
                     true
                 }
             })
@@ -116,7 +116,7 @@ impl Poller for SoftPoller {
     }
 
     fn bell(&self) -> Option<Bell> {
-        self.cq.domain.sleeper.bell.clone()
+        self.cq.domain.local_waker.bell.clone()
     }
 }
 
@@ -126,10 +126,10 @@ impl SoftPoller {
         let index = self.cq.index;
         // SAFETY: `enter` locks a shared domain.
         unsafe {
-            self.cq.domain.enter(|inside| {
-                inside.progress(&mut Queued { budget: SHARED_BUDGET });
-                inside.attend_overruns();
-                inside.take_completions(index, out)
+            self.cq.domain.enter(|state| {
+                state.progress(&mut Queued { budget: SHARED_BUDGET });
+                state.attend_overruns();
+                state.take_completions(index, out)
             })
         }
     }

@@ -24,7 +24,7 @@ use crate::wr::{RecvWr, SendOp, Sge};
 pub(super) const SEND_SGE_MAX: usize = 4;
 
 /// READs and atomics in flight at most, in each direction of a connection.
-pub(super) const ASKS_MAX: usize = 16;
+pub(super) const READS_MAX: usize = 16;
 
 /// No link.
 pub(super) const CLOSED: usize = usize::MAX;
@@ -37,8 +37,9 @@ pub(super) enum State {
     /// Both directions work, and the peer acknowledges what it takes (RC).
     Rts,
     /// Both directions work, and nobody hears what became of a send (UC, UD in RTS).
-    Loose,
-    /// As `Loose`, but a send has failed here: sends are flushed until the owner goes on (SQE).
+    Unreliable,
+    /// As `Unreliable`, but a send has failed here: sends are flushed until the owner recovers the
+    /// queue pair (SQE).
     Sqe,
     /// Everything outstanding is flushed.
     Err,
@@ -46,13 +47,13 @@ pub(super) enum State {
 
 impl State {
     /// True if messages come in and nobody is told what became of them.
-    pub(super) fn is_loose(self) -> bool {
-        matches!(self, State::Loose | State::Sqe)
+    pub(super) fn is_unreliable(self) -> bool {
+        matches!(self, State::Unreliable | State::Sqe)
     }
 
     /// True if what waits may be written to the wire.
     pub(super) fn sends(self) -> bool {
-        matches!(self, State::Rts | State::Loose)
+        matches!(self, State::Rts | State::Unreliable)
     }
 }
 
@@ -137,7 +138,7 @@ pub(super) struct Assembly {
 
 /// What an unreliable queue pair has of a message whose fragments are coming in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coming {
+pub(super) enum Incoming {
     /// Nothing, or one that is being dropped.
     Nothing,
     /// A SEND.
@@ -188,8 +189,8 @@ pub(super) struct QpContext {
     /// Our wait between them, in nanoseconds.
     pub(super) rnr_timer_ns: u64,
 
-    /// Where plain messages go without another look.
-    pub(super) lane: Lane,
+    /// What plain messages may use without further checks.
+    pub(super) reserved: Reserved,
     /// Requests posted.
     pub(super) posted: u32,
     /// Requests that are wholly on the wire, counted from the front.
@@ -215,19 +216,19 @@ pub(super) struct QpContext {
     /// What the peer may do to memory through this queue pair.
     pub(super) rights: Access,
     /// READs and atomics put on the wire, and those of them answered; both wrap.
-    pub(super) asked: u32,
-    pub(super) answered: u32,
+    pub(super) reads_sent: u32,
+    pub(super) reads_done: u32,
     /// Ring position behind the last one-sided request that was put there.
     pub(super) one_sided_until: u64,
     /// The requests in flight, by their count modulo the size.
-    asks: [u32; ASKS_MAX],
+    reads: [u32; READS_MAX],
     /// Bytes of the oldest one's answer that have come.
-    pub(super) answer_bytes: u32,
+    pub(super) response_bytes: u32,
     /// Its next request waits for an answer: fenced, or as many asked as may be. It is in no
     /// backlog until one comes.
-    pub(super) held: bool,
+    pub(super) waits_for_response: bool,
     /// READs and atomics of the peer that are taken and not answered.
-    pub(super) owed: u8,
+    pub(super) pending_reads: u8,
     /// Completions up to this request are due, and wait for answers to requests before them.
     pub(super) parked: Option<u32>,
     /// Bytes of a WRITE that is coming in pieces.
@@ -236,8 +237,8 @@ pub(super) struct QpContext {
     /// Of UD: where datagrams come in.
     pub(super) datagrams: Option<Box<Datagrams>>,
     /// Of UC: what comes in, and that the peer is gone, so that what is sent goes nowhere.
-    pub(super) coming: Coming,
-    pub(super) mute: bool,
+    pub(super) incoming: Incoming,
+    pub(super) peer_lost: bool,
 
     /// Request that could not be carried out here, with its status: the queue pair fails when
     /// all before it are done.
@@ -247,9 +248,9 @@ pub(super) struct QpContext {
     /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
     pub(super) good_until: u64,
     pub(super) cause: Option<Status>,
-    pub(super) in_todo: bool,
+    pub(super) is_scheduled: bool,
     /// It was said that it takes nothing more from its shared receive queue.
-    pub(super) last_told: bool,
+    pub(super) last_wqe_raised: bool,
 
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
@@ -262,29 +263,29 @@ pub(super) struct QpContext {
     pub(super) xrc: XrcPart,
 }
 
-/// What is known to be free for plain messages that are held, or go alone: they need no more than
-/// one look at it. It is opened by the general ways ([`super::domain::Inside::hold`],
-/// [`super::domain::Inside::post_first`]) and is good for as long as nothing else happens to its
-/// queue pair. So it is closed by
+/// Ring space and send slots that the next plain messages may use without further checks, whether
+/// they are deferred or published one by one. The general functions reserve
+/// ([`super::domain::DomainState::hold`], [`super::domain::DomainState::post_first`]). The
+/// reservation holds until something else happens to the queue pair. It is dropped by
 ///
-/// - every post but that of a message alone, which takes a slot and its bytes: what is one-sided,
-///   long, or finds no space takes slots without bytes in the ring, or leaves something that must
-///   not be overtaken;
-/// - whatever takes the queue pair out of RTS: an error, a pause, a new life.
+/// - every other post: a one-sided or long request, or one that finds no space, takes a send slot
+///   without the bytes in the ring, or leaves a request that no other may overtake;
+/// - whatever takes the queue pair out of RTS: an error, SQD, a reset.
 ///
-/// What other queue pairs do to the link in between takes none of the space, or moves the position
-/// on; and a request written to one that has become unusual is one that had come a little earlier.
+/// Posts of other queue pairs on the same link use none of the reserved space: they move `at`
+/// forward, and `until` is a position. A message may be written to a link that has left the fast
+/// path meanwhile: it is as if it had been posted a little earlier.
 #[derive(Clone, Copy)]
-pub(super) struct Lane {
-    /// The link, in which the queue pair counts as a user.
+pub(super) struct Reserved {
+    /// The link. The queue pair counts as one of its users.
     pub(super) link: Option<NonNull<Link>>,
-    /// Up to that position of its ring there is space, and a slot for each record that fits.
+    /// Ring space is free up to this position, with a send slot for each record that fits.
     pub(super) until: u64,
 }
 
-impl Lane {
-    /// Nothing is known.
-    pub(super) const CLOSED: Lane = Lane { link: None, until: 0 };
+impl Reserved {
+    /// No reservation.
+    pub(super) const NONE: Reserved = Reserved { link: None, until: 0 };
 }
 
 /// The memory of a send queue: its slots, what is kept of requests that wait, their payloads.
@@ -339,7 +340,7 @@ impl QpContext {
             peer: 0,
             rnr_retry: 7,
             rnr_timer_ns: 0,
-            lane: Lane::CLOSED,
+            reserved: Reserved::NONE,
             posted: 0,
             sent: 0,
             sent_bytes: 0,
@@ -355,24 +356,24 @@ impl QpContext {
             initiator_depth: 0,
             responder_depth: 0,
             rights: Access::empty(),
-            asked: 0,
+            reads_sent: 0,
             one_sided_until: 0,
-            answered: 0,
-            asks: [0; ASKS_MAX],
-            answer_bytes: 0,
-            held: false,
-            owed: 0,
+            reads_done: 0,
+            reads: [0; READS_MAX],
+            response_bytes: 0,
+            waits_for_response: false,
+            pending_reads: 0,
             parked: None,
             writing: None,
             datagrams: None,
-            coming: Coming::Nothing,
-            mute: false,
+            incoming: Incoming::Nothing,
+            peer_lost: false,
             poison: None,
             urged: false,
             good_until: 0,
             cause: None,
-            in_todo: false,
-            last_told: false,
+            is_scheduled: false,
+            last_wqe_raised: false,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
             rq: usize::MAX,
@@ -450,29 +451,29 @@ impl QpContext {
 
     /// Notes that request `sent`, a READ or an atomic, is on the wire.
     pub(super) fn ask(&mut self) {
-        self.asks[self.asked as usize % ASKS_MAX] = self.sent;
-        self.asked = self.asked.wrapping_add(1);
+        self.reads[self.reads_sent as usize % READS_MAX] = self.sent;
+        self.reads_sent = self.reads_sent.wrapping_add(1);
     }
 
     /// READs and atomics in flight.
     #[inline(always)]
-    pub(super) fn asking(&self) -> u32 {
-        self.asked.wrapping_sub(self.answered)
+    pub(super) fn reads_in_flight(&self) -> u32 {
+        self.reads_sent.wrapping_sub(self.reads_done)
     }
 
     /// The oldest request in flight that an answer is for.
     #[inline(always)]
-    pub(super) fn oldest_ask(&self) -> Option<u32> {
-        let oldest = self.asks[self.answered as usize % ASKS_MAX];
-        (self.asked != self.answered).then_some(oldest)
+    pub(super) fn oldest_read(&self) -> Option<u32> {
+        let oldest = self.reads[self.reads_done as usize % READS_MAX];
+        (self.reads_sent != self.reads_done).then_some(oldest)
     }
 
     /// True if request `index`, or one before it, waits for its answer.
     #[inline(always)]
-    pub(super) fn awaits_answer(&self, index: u32) -> bool {
+    pub(super) fn awaits_response(&self, index: u32) -> bool {
         // Both lie in `completed .. posted`.
         let place = |index: u32| index.wrapping_sub(self.completed);
-        self.oldest_ask().is_some_and(|oldest| place(oldest) <= place(index))
+        self.oldest_read().is_some_and(|oldest| place(oldest) <= place(index))
     }
 
     /// Keeps what is needed to send request `posted` later; an inline payload is copied.

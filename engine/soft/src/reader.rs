@@ -2,21 +2,22 @@
 //! wrote is compared with what is possible before anything is done with it; see [`super::ring`].
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
-use super::alarm::Alarm;
 use super::burst::Burst;
 use super::copy;
 use super::layout::{
-    AREA, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, SEGMENT, lines_behind,
+    AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_RECORD_MAX,
+    slot_rest_lines,
 };
+use super::peer_waker::PeerWaker;
 use super::ring::{Refusal, fetch_line, tail_word};
 use super::sync::{Ordering, fence, reads};
 
 /// Bytes read after which the sender is told at the latest.
-const TELL_EVERY: u64 = SEGMENT as u64 / 4;
+const ACK_EVERY: u64 = SEGMENT as u64 / 4;
 
 /// A record read from the bell.
 #[derive(Clone, Copy)]
-pub(super) struct Lone {
+pub(super) struct SlotRecord {
     pub(super) header: Header,
     /// Ring position behind it.
     end: u64,
@@ -26,7 +27,7 @@ pub(super) struct Lone {
 
 /// The receiving end.
 pub(super) struct Rx {
-    pub(super) way: Direction,
+    pub(super) dir: Direction,
     /// The lap's.
     pub(super) data: Data,
     /// The next record to read.
@@ -42,38 +43,38 @@ pub(super) struct Rx {
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
     /// Lines behind the first of the bell that the last record there had, if it had any.
-    pub(super) behind: usize,
+    pub(super) slot_lines: usize,
     /// The sender is close by.
     pub(super) is_near: bool,
-    alarm: Alarm,
+    peer_waker: PeerWaker,
 }
 
 impl Rx {
-    pub(super) fn new(way: Direction, alarm: Alarm) -> Rx {
-        let (data, end) = (way.lap(0), u64::from(AREA));
+    pub(super) fn new(dir: Direction, peer_waker: PeerWaker) -> Rx {
+        let (data, end) = (dir.data_from(0), u64::from(AREA));
         Rx {
-            way,
+            dir,
             data,
             at: 0,
             tail: 0,
             end,
             word: 0,
             seen: [0; 2],
-            due: TELL_EVERY,
-            behind: 0,
+            due: ACK_EVERY,
+            slot_lines: 0,
             is_near: false,
-            alarm,
+            peer_waker,
         }
     }
 
     /// The sender's last acknowledgement, now: for a side that needs space and has not polled.
-    pub(super) fn peer_ack(&self) -> u32 {
+    pub(super) fn peer_ack_now(&self) -> u32 {
         (self.newest(self.words()) >> 32) as u32
     }
 
     /// The sender's last acknowledgement, as last read.
     #[inline(always)]
-    pub(super) fn heard(&self) -> u32 {
+    pub(super) fn peer_ack(&self) -> u32 {
         (self.word >> 32) as u32
     }
 
@@ -84,7 +85,7 @@ impl Rx {
     }
 
     /// Reads the sender's words: true if its tail has moved on. Acquire pairs with `publish` and
-    /// `end_speaking`: the records below the tail are complete.
+    /// `end_slot`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
         let words = self.words();
@@ -99,7 +100,7 @@ impl Rx {
 
     #[inline(always)]
     fn words(&self) -> [u64; 2] {
-        [self.way.spoken_tail().load(Ordering::Acquire), self.way.tail().load(Ordering::Acquire)]
+        [self.dir.slot_tail().load(Ordering::Acquire), self.dir.tail().load(Ordering::Acquire)]
     }
 
     /// The last of the sender's words, which are these now: of those that have changed the one with
@@ -124,16 +125,16 @@ impl Rx {
     /// write it.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
-        if self.is_near || self.behind == 1 {
-            self.expect_lines();
+        if self.is_near || self.slot_lines == 1 {
+            self.prefetch_slot();
         }
-        self.way.spoken_tail().load(Ordering::Acquire)
+        self.dir.slot_tail().load(Ordering::Acquire)
     }
 
     /// True if there is nothing in the ring alone.
     #[inline(always)]
     pub(super) fn has_seen_written(&self) -> bool {
-        self.way.tail().load(Ordering::Relaxed) == self.seen[1]
+        self.dir.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
     /// True if that word in the bell was seen.
@@ -146,16 +147,16 @@ impl Rx {
     /// it.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
-        self.expect_lines();
+        self.prefetch_slot();
         self.words() != self.seen
     }
 
     /// If the last record in the bell filled lines behind the first, the next may too: where they
     /// are asked for along with the first the misses overlap.
     #[inline(always)]
-    fn expect_lines(&self) {
-        for line in 1..=self.behind {
-            fetch_line(self.way.bell_line(line).as_ptr());
+    fn prefetch_slot(&self) {
+        for line in 1..=self.slot_lines {
+            fetch_line(self.dir.slot_line(line).as_ptr());
         }
     }
 
@@ -169,50 +170,56 @@ impl Rx {
     /// holds it as well. Its header is loaded once: what is checked is what is used. `spoken` is
     /// the [`Tx::spoken`](super::ring::Tx::spoken) of this side.
     #[inline(always)]
-    pub(super) fn lone(&self, spoken: u32) -> Option<Lone> {
+    pub(super) fn slot_record(&self, spoken: u32) -> Option<SlotRecord> {
         let (word, news) = (self.word, self.news());
         let end = self.at + u64::from(news);
-        // See `Tx::begin_speaking`. 2 GiB after it was last written to from here the bell looks as
+        // See `Tx::begin_slot`. 2 GiB after it was last written to from here the bell looks as
         // if it was just now: then the ring is read.
-        let heard = self.heard().wrapping_sub(spoken) as i32 >= 0;
-        if !heard || self.way.seal().load(Ordering::Relaxed) != self.way.seal_of(end) {
+        let peer_ack = self.peer_ack().wrapping_sub(spoken) as i32 >= 0;
+        if !peer_ack || self.dir.seal().load(Ordering::Relaxed) != self.dir.seal_of(end) {
             return None;
         }
-        let header = Header(self.way.spoken_header().load(Ordering::Relaxed));
-        let fits = header.is_plain_send() && header.plain_record() == news && news <= BELL_MAX;
-        if fits { Some(Lone { header, end, word }) } else { None }
+        let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
+        let fits =
+            header.is_plain_send() && header.plain_record() == news && news <= SLOT_RECORD_MAX;
+        if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
     /// The record in the bell, whose first word that is, if it is such a message, all that is new,
     /// and of a sender that has heard all up to `said`, where this side's last record ends. Whether
-    /// the rest of the bell is of the same record [`Rx::take_lone`] finds out.
+    /// the rest of the bell is of the same record [`Rx::take_from_slot`] finds out.
     #[inline(always)]
-    pub(super) fn lone_like(&self, word: u64, like: Header, said: u64) -> Option<Lone> {
-        let header = Header(self.way.spoken_header().load(Ordering::Relaxed));
+    pub(super) fn predicted_in_slot(
+        &self,
+        word: u64,
+        like: Header,
+        said: u64,
+    ) -> Option<SlotRecord> {
+        let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
         let end = self.at + u64::from(header.plain_record());
         let fits = header.is_like(like) && word == tail_word(end, said);
-        if fits { Some(Lone { header, end, word }) } else { None }
+        if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
     /// Copies the payload of the record in the bell to `to`, and moves past it. False: the bell
     /// changed meanwhile, and nothing was consumed; the record is in the ring.
     ///
     /// # Safety
-    /// `lone` is what [`Rx::lone`] or [`Rx::lone_like`] gave just now, of the latter no more than
-    /// the bell holds; `to` is writable for the length in its header, and nobody else uses those
-    /// bytes.
+    /// `lone` is what [`Rx::slot_record`] or [`Rx::predicted_in_slot`] just returned, in the second
+    /// case no longer than the slot; `to` is writable for the length in its header, and nobody else
+    /// uses those bytes.
     #[inline(always)]
-    pub(super) unsafe fn take_lone(&mut self, lone: Lone, to: *mut u8) -> bool {
+    pub(super) unsafe fn take_from_slot(&mut self, lone: SlotRecord, to: *mut u8) -> bool {
         let length = lone.header.length() as usize;
-        if length > BELL_FIRST_BYTES {
+        if length > SLOT_FIRST_BYTES {
             // SAFETY: as the caller vouches.
-            return unsafe { self.take_lines(length, (lone.end, lone.word), to) };
+            return unsafe { self.take_long_from_slot(length, (lone.end, lone.word), to) };
         }
         // SAFETY: the caller vouches for `to`.
-        unsafe { copy::from_shared(to, self.way.spoken(), length) };
-        // See `Tx::begin_speaking`: with this the contents read above belong to the tail.
+        unsafe { copy::from_shared(to, self.dir.slot_payload(), length) };
+        // See `Tx::begin_slot`: with this the contents read above belong to the tail.
         fence(Ordering::Acquire);
-        let whole = self.way.seal().load(Ordering::Relaxed) == self.way.seal_of(lone.end);
+        let whole = self.dir.seal().load(Ordering::Relaxed) == self.dir.seal_of(lone.end);
         if whole {
             self.move_to(lone.end, lone.word);
         }
@@ -223,21 +230,26 @@ impl Rx {
     /// nothing of a short one has to be kept over a call.
     ///
     /// # Safety
-    /// As for `take_lone`; the length is more than the first line holds.
+    /// As for `take_from_slot`; the length is more than the first line holds.
     #[cold]
     #[inline(never)]
-    unsafe fn take_lines(&mut self, length: usize, (end, word): (u64, u64), to: *mut u8) -> bool {
-        let way = self.way;
+    unsafe fn take_long_from_slot(
+        &mut self,
+        length: usize,
+        (end, word): (u64, u64),
+        to: *mut u8,
+    ) -> bool {
+        let way = self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`.
         unsafe {
-            copy::from_shared(to, way.spoken(), BELL_FIRST_BYTES);
-            let behind = length - BELL_FIRST_BYTES;
-            copy::from_shared(to.add(BELL_FIRST_BYTES), way.spoken_behind(), behind);
+            copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
+            let behind = length - SLOT_FIRST_BYTES;
+            copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
-        self.behind = lines_behind(length);
-        // See `Tx::begin_speaking`.
+        self.slot_lines = slot_rest_lines(length);
+        // See `Tx::begin_slot`.
         fence(Ordering::Acquire);
-        let (seal, seals) = (way.seal_of(end), [way.seal(), way.seal_behind()]);
+        let (seal, seals) = (way.seal_of(end), [way.seal(), way.slot_rest_seal()]);
         let whole = seals.iter().all(|it| it.load(Ordering::Relaxed) == seal);
         if whole {
             self.move_to(end, word);
@@ -281,7 +293,7 @@ impl Rx {
             return false;
         }
         self.at = behind;
-        (self.data, self.end) = (self.way.lap(self.at), self.at + u64::from(AREA));
+        (self.data, self.end) = (self.dir.data_from(self.at), self.at + u64::from(AREA));
         self.prefetch((self.tail - self.at) as u32);
         true
     }
@@ -361,49 +373,49 @@ impl Rx {
 
     /// True if the sender asked, or so much was read since it was told that it should be told now.
     #[inline(always)]
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn ack_is_due(&self) -> bool {
         self.at >= self.due
     }
 
     /// The sender is told of everything read.
     #[inline(always)]
-    pub(super) fn note_told(&mut self) {
+    pub(super) fn note_ack_sent(&mut self) {
         // Where nothing comes, nothing is stored.
-        if !self.has_told() {
-            self.due = self.at + TELL_EVERY;
+        if !self.has_acked() {
+            self.due = self.at + ACK_EVERY;
         }
     }
 
     /// True if the sender knows all there is to tell.
     #[inline(always)]
-    pub(super) fn has_told(&self) -> bool {
-        self.due == self.at + TELL_EVERY
+    pub(super) fn has_acked(&self) -> bool {
+        self.due == self.at + ACK_EVERY
     }
 
     /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
     /// who sees the number sees the rest.
     pub(super) fn write_refusal(&self, number: u32, refusal: Refusal) {
         let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
-        self.way.taken(2).store(rest, Ordering::Relaxed);
+        self.dir.taken(2).store(rest, Ordering::Relaxed);
         let word = u64::from(number) | refusal.at << 32;
-        self.way.taken(1).store(word, Ordering::Release);
-        self.alarm.check();
+        self.dir.taken(1).store(word, Ordering::Release);
+        self.peer_waker.check();
     }
 
     /// Tells the peer that its refusal with that number was dealt with.
     pub(super) fn settle_refusal(&self, number: u32) {
-        self.way.taken(3).store(u64::from(number), Ordering::Release);
-        self.alarm.check();
+        self.dir.taken(3).store(u64::from(number), Ordering::Release);
+        self.peer_waker.check();
     }
 
-    /// Tells the sender, in this side's own line: everything read, and `safe`, up to where every
+    /// Tells the sender, in this side's own line: everything read, and `acked`, up to where every
     /// record was taken. Release: our reads come before the space is given back.
     #[inline(always)]
-    pub(super) fn tell(&mut self, safe: u64) {
-        self.note_told();
-        let word = u64::from(self.at as u32) | safe << 32;
-        self.way.taken(0).store(word, Ordering::Release);
-        self.alarm.check();
+    pub(super) fn write_ack(&mut self, acked: u64) {
+        self.note_ack_sent();
+        let word = u64::from(self.at as u32) | acked << 32;
+        self.dir.taken(0).store(word, Ordering::Release);
+        self.peer_waker.check();
     }
 
     #[inline(always)]

@@ -13,13 +13,13 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-use super::memory::{PdMark, Recent};
-use super::sleep::Sleeper;
+use super::local_waker::LocalWaker;
+use super::memory::{MrCache, PdMark};
 use crate::room::{Grow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// Receives a domain fetches ahead at most.
-pub(super) const STASH: usize = 64;
+pub(super) const PREFETCH_MAX: usize = 64;
 
 /// The queue proper: a ring of posted receives.
 struct Ring {
@@ -44,7 +44,7 @@ struct Claim {
     /// How many it has fetched ahead, and how many of those it has used.
     claimed: u32,
     used: Used,
-    sleeper: Arc<Sleeper>,
+    local_waker: Arc<LocalWaker>,
 }
 
 impl Claim {
@@ -150,24 +150,24 @@ impl RecvQueue {
 
     /// One more domain consumes from here, and counts in `used`; its stash. `None`: there is no
     /// memory to note it.
-    pub(super) fn attach(&self, sleeper: &Arc<Sleeper>, used: Used) -> Option<Stash> {
+    pub(super) fn attach(&self, local_waker: &Arc<LocalWaker>, used: Used) -> Option<Prefetch> {
         let mut ring = self.ring.lock();
-        let claim = Claim { claimed: 0, used: used.clone(), sleeper: sleeper.clone() };
+        let claim = Claim { claimed: 0, used: used.clone(), local_waker: local_waker.clone() };
         let claims = &mut ring.claims;
         let number = claims.iter().position(Option::is_none).unwrap_or(claims.len());
         if !claims.place(number, Some(claim)) {
             return None;
         }
         self.users.fetch_add(1, Ordering::Relaxed);
-        let (recent, wrs) = (Recent::of(self.pd), [RecvWr::default(); STASH]);
-        Some(Stash { number, used, next: 0, end: 0, recent, wrs })
+        let (mr_cache, wrs) = (MrCache::of(self.pd), [RecvWr::default(); PREFETCH_MAX]);
+        Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
     }
 
     /// One domain less: what it has fetched ahead comes back.
-    pub(super) fn detach(&self, stash: &mut Stash) {
-        self.give_back(stash);
+    pub(super) fn detach(&self, prefetch: &mut Prefetch) {
+        self.give_back(prefetch);
         self.users.fetch_sub(1, Ordering::Relaxed);
-        if let Some(claim) = self.ring.lock().claims.get_mut(stash.number) {
+        if let Some(claim) = self.ring.lock().claims.get_mut(prefetch.number) {
             *claim = None;
         }
     }
@@ -202,7 +202,7 @@ impl RecvQueue {
     fn feed(&self, ring: &mut Ring) {
         ring.starved = false;
         for claim in ring.claims.iter().flatten() {
-            claim.sleeper.wake();
+            claim.local_waker.wake();
         }
     }
 
@@ -223,11 +223,11 @@ impl RecvQueue {
     #[cold]
     #[inline(never)]
     #[must_use]
-    pub(super) fn fetch(&self, stash: &mut Stash, exact: bool) -> bool {
+    pub(super) fn fetch(&self, prefetch: &mut Prefetch, exact: bool) -> bool {
         let mut ring = self.ring.lock();
-        let reached = self.take(&mut ring, stash, exact);
-        if stash.end == 0 {
-            self.want(&mut ring, stash.number);
+        let reached = self.take(&mut ring, prefetch, exact);
+        if prefetch.end == 0 {
+            self.want(&mut ring, prefetch.number);
         }
         reached
     }
@@ -236,10 +236,10 @@ impl RecvQueue {
     /// nor so that an event would come before its time.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetch_ahead(&self, stash: &mut Stash, exact: bool) {
+    pub(super) fn prefetch_ahead(&self, prefetch: &mut Prefetch, exact: bool) {
         let mut ring = self.ring.lock();
         if ring.len() > ring.limit + self.users.load(Ordering::Relaxed) {
-            let reached = self.take(&mut ring, stash, exact);
+            let reached = self.take(&mut ring, prefetch, exact);
             debug_assert!(!reached);
         }
     }
@@ -255,29 +255,29 @@ impl RecvQueue {
         for (other, claim) in ring.claims.iter().enumerate() {
             if let Some(claim) = claim.as_ref().filter(|claim| other != number && claim.has_some())
             {
-                claim.sleeper.wake();
+                claim.local_waker.wake();
             }
         }
     }
 
     /// Moves receives from the front to an empty stash; see [`RecvQueue::fetch`].
-    fn take(&self, ring: &mut Ring, stash: &mut Stash, exact: bool) -> bool {
+    fn take(&self, ring: &mut Ring, prefetch: &mut Prefetch, exact: bool) -> bool {
         let shared = self.users.load(Ordering::Relaxed).max(1);
         let share = ring.len() / 4 / shared;
-        let mut ahead = if exact { 1 } else { share.clamp(1, STASH as u32) };
+        let mut ahead = if exact { 1 } else { share.clamp(1, PREFETCH_MAX as u32) };
         if ring.limit > 0 {
             ahead = ahead.min(ring.len().saturating_sub(ring.limit)).max(1);
         }
         let take = ahead.min(ring.len());
         let at = ring.head as usize & (ring.slots.len() - 1);
         let (front, back) = ring.slots.split_at_checked(at).unwrap_or_default();
-        let to = stash.wrs.get_mut(..take as usize).unwrap_or_default();
+        let to = prefetch.wrs.get_mut(..take as usize).unwrap_or_default();
         let straight = copy_into(to, back);
         copy_into(to.get_mut(straight..).unwrap_or_default(), front);
         ring.head = ring.head.wrapping_add(take);
-        (stash.next, stash.end) = (0, take);
-        stash.used.store(0, Ordering::Relaxed);
-        ring.claim(stash.number, take);
+        (prefetch.next, prefetch.end) = (0, take);
+        prefetch.used.store(0, Ordering::Relaxed);
+        ring.claim(prefetch.number, take);
         let reached = ring.len() < ring.limit;
         if reached {
             ring.limit = 0;
@@ -295,21 +295,21 @@ impl RecvQueue {
     /// them may sleep.
     #[cold]
     #[inline(never)]
-    pub(super) fn give_back(&self, stash: &mut Stash) {
+    pub(super) fn give_back(&self, prefetch: &mut Prefetch) {
         let mut ring = self.ring.lock();
         self.wanted.store(false, Ordering::Relaxed);
-        let some = stash.len() > 0;
+        let some = prefetch.len() > 0;
         let mask = ring.slots.len() - 1;
-        while stash.len() > 0 {
-            stash.end -= 1;
+        while prefetch.len() > 0 {
+            prefetch.end -= 1;
             ring.head = ring.head.wrapping_sub(1);
             let at = ring.head as usize & mask;
-            let back = stash.wrs.get(stash.end as usize);
+            let back = prefetch.wrs.get(prefetch.end as usize);
             if let (Some(place), Some(wr)) = (ring.slots.get_mut(at), back) {
                 *place = *wr;
             }
         }
-        ring.claim(stash.number, stash.end);
+        ring.claim(prefetch.number, prefetch.end);
         if some && ring.starved {
             self.feed(&mut ring);
         }
@@ -333,18 +333,18 @@ impl RecvQueue {
 }
 
 /// Receives fetched ahead by one domain, oldest first from `next`.
-pub(super) struct Stash {
+pub(super) struct Prefetch {
     /// The domain's number at the queue.
     number: usize,
     /// How many of those fetched last are used: `next`, for the queue to see.
     used: Used,
     next: u32,
     end: u32,
-    recent: Recent,
-    wrs: [RecvWr; STASH],
+    mr_cache: MrCache,
+    wrs: [RecvWr; PREFETCH_MAX],
 }
 
-impl Stash {
+impl Prefetch {
     /// The oldest, left in place.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<&RecvWr> {
@@ -353,18 +353,18 @@ impl Stash {
 
     /// The oldest, left in place, and where it may lie.
     #[inline(always)]
-    pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut Recent)> {
+    pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut MrCache)> {
         if self.next == self.end {
             return None;
         }
-        Some((&self.wrs[self.next as usize % STASH], &mut self.recent))
+        Some((&self.wrs[self.next as usize % PREFETCH_MAX], &mut self.mr_cache))
     }
 
     /// All of them, left in place, and where they may lie.
     #[inline(always)]
-    pub(super) fn ready(&mut self) -> (&[RecvWr], &mut Recent) {
+    pub(super) fn ready(&mut self) -> (&[RecvWr], &mut MrCache) {
         let wrs = self.wrs.get(self.next as usize..self.end as usize).unwrap_or_default();
-        (wrs, &mut self.recent)
+        (wrs, &mut self.mr_cache)
     }
 
     /// Takes away the oldest `count`.
@@ -390,19 +390,19 @@ mod tests {
         RecvWr { wr_id: n, ..RecvWr::default() }
     }
 
-    fn attach(queue: &RecvQueue) -> Stash {
-        queue.attach(&Arc::new(Sleeper::new(None)), Used::default()).unwrap()
+    fn attach(queue: &RecvQueue) -> Prefetch {
+        queue.attach(&Arc::new(LocalWaker::new(None)), Used::default()).unwrap()
     }
 
-    fn drain(queue: &RecvQueue, stash: &mut Stash) -> Vec<u64> {
+    fn drain(queue: &RecvQueue, prefetch: &mut Prefetch) -> Vec<u64> {
         let mut seen = Vec::new();
         loop {
-            if stash.len() == 0 {
-                let _ = queue.fetch(stash, false);
+            if prefetch.len() == 0 {
+                let _ = queue.fetch(prefetch, false);
             }
-            let Some(first) = stash.first() else { return seen };
+            let Some(first) = prefetch.first() else { return seen };
             seen.push(first.wr_id);
-            stash.advance(1);
+            prefetch.advance(1);
         }
     }
 
@@ -420,14 +420,14 @@ mod tests {
     #[test]
     fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
-        let mut stash = attach(&queue);
+        let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..64).map(wr).collect();
         queue.post(&list).unwrap();
-        let _ = queue.fetch(&mut stash, false);
-        assert_eq!(stash.len(), 16);
+        let _ = queue.fetch(&mut prefetch, false);
+        assert_eq!(prefetch.len(), 16);
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
         for used in 1..=16 {
-            stash.advance(1);
+            prefetch.advance(1);
             queue.post(&list[..1]).unwrap();
             assert_eq!(queue.post(&list[..1]).unwrap_err().cause, PostCause::Full, "{used}");
         }
@@ -438,18 +438,18 @@ mod tests {
     #[test]
     fn pl_5_a_list_leaves_room_for_what_is_fetched_ahead() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
-        let mut stash = attach(&queue);
+        let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..128).map(wr).collect();
         queue.post(&list[..64]).unwrap();
         for ahead in [16, 12, 9] {
-            assert_eq!(stash.len(), 0);
-            let _ = queue.fetch(&mut stash, false);
-            assert_eq!(stash.len(), ahead);
-            stash.advance(if ahead == 9 { 0 } else { ahead });
+            assert_eq!(prefetch.len(), 0);
+            let _ = queue.fetch(&mut prefetch, false);
+            assert_eq!(prefetch.len(), ahead);
+            prefetch.advance(if ahead == 9 { 0 } else { ahead });
         }
         assert_eq!(queue.post(&list[64..64 + 37]).unwrap_err().accepted, 28);
-        queue.give_back(&mut stash);
-        assert_eq!(drain(&queue, &mut stash), (28..92).collect::<Vec<_>>());
+        queue.give_back(&mut prefetch);
+        assert_eq!(drain(&queue, &mut prefetch), (28..92).collect::<Vec<_>>());
     }
 
     /// CP-6: who found nothing and sleeps is woken by receives that come back, and who sleeps with
@@ -457,16 +457,16 @@ mod tests {
     #[test]
     fn cp_6_receives_that_come_back_wake_who_lacks_them() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
-        let sleepers = [(); 2].map(|()| Arc::new(Sleeper::new(None)));
+        let sleepers = [(); 2].map(|()| Arc::new(LocalWaker::new(None)));
         let attach = |n: usize| queue.attach(&sleepers[n], Used::default()).unwrap();
         let (mut one, mut two) = (attach(0), attach(1));
         queue.post(&[wr(0), wr(1)]).unwrap();
-        for stash in [&mut one, &mut two] {
-            let _ = queue.fetch(stash, false);
-            assert_eq!(stash.len(), 1);
+        for prefetch in [&mut one, &mut two] {
+            let _ = queue.fetch(prefetch, false);
+            assert_eq!(prefetch.len(), 1);
         }
         two.advance(1);
-        sleepers.iter().for_each(|sleeper| sleeper.set(true));
+        sleepers.iter().for_each(|local_waker| local_waker.set(true));
         let _ = queue.fetch(&mut two, false);
         assert_eq!(two.len(), 0);
         assert!(!sleepers[0].is_asleep() && sleepers[1].is_asleep());
@@ -474,9 +474,9 @@ mod tests {
         assert!(!sleepers[1].is_asleep());
         // Nobody lacks any now.
         let _ = queue.fetch(&mut two, false);
-        sleepers.iter().for_each(|sleeper| sleeper.set(true));
+        sleepers.iter().for_each(|local_waker| local_waker.set(true));
         queue.give_back(&mut two);
-        assert!(sleepers.iter().all(|sleeper| sleeper.is_asleep()));
+        assert!(sleepers.iter().all(|local_waker| local_waker.is_asleep()));
     }
 
     /// Section 2.7: receives are fetched before there is a message only where that makes no event
@@ -484,20 +484,20 @@ mod tests {
     #[test]
     fn what_is_fetched_ahead_of_need_is_spare() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
-        let mut stash = attach(&queue);
-        queue.fetch_ahead(&mut stash, false);
-        assert!(stash.len() == 0 && !queue.ring.lock().starved);
+        let mut prefetch = attach(&queue);
+        queue.prefetch_ahead(&mut prefetch, false);
+        assert!(prefetch.len() == 0 && !queue.ring.lock().starved);
         let list: Vec<_> = (0..12).map(wr).collect();
         queue.post(&list).unwrap();
         queue.set_limit(10);
         for (ahead, limit) in [(2, 10), (0, 10)] {
-            queue.fetch_ahead(&mut stash, false);
-            assert_eq!((stash.len(), queue.limit()), (ahead, limit));
-            stash.advance(ahead);
+            queue.prefetch_ahead(&mut prefetch, false);
+            assert_eq!((prefetch.len(), queue.limit()), (ahead, limit));
+            prefetch.advance(ahead);
         }
         queue.set_limit(0);
-        queue.fetch_ahead(&mut stash, false);
-        assert_eq!(stash.len(), 2);
+        queue.prefetch_ahead(&mut prefetch, false);
+        assert_eq!(prefetch.len(), 2);
     }
 
     /// Section 2.7: first in, first out, over stash and give-back.
@@ -525,25 +525,25 @@ mod tests {
     #[test]
     fn a_queue_of_another_size_has_the_same_receives() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
-        let mut stash = attach(&queue);
+        let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..128).map(wr).collect();
         queue.post(&list[..64]).unwrap();
-        let _ = queue.fetch(&mut stash, false);
-        stash.advance(10);
+        let _ = queue.fetch(&mut prefetch, false);
+        prefetch.advance(10);
         queue.post(&list[64..74]).unwrap();
-        assert_eq!((stash.len(), queue.resize(63)), (6, Err(64)));
+        assert_eq!((prefetch.len(), queue.resize(63)), (6, Err(64)));
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0, "it is as it was");
         queue.resize(100).unwrap();
         queue.post(&list[74..110]).unwrap();
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
-        queue.give_back(&mut stash);
+        queue.give_back(&mut prefetch);
         queue.resize(100).unwrap();
-        assert_eq!(drain(&queue, &mut stash), (10..110).collect::<Vec<_>>());
+        assert_eq!(drain(&queue, &mut prefetch), (10..110).collect::<Vec<_>>());
         queue.set_limit(8);
         assert_eq!(queue.resize(7), Err(8));
         queue.resize(8).unwrap();
         assert_eq!(queue.post(&list[..9]).unwrap_err().accepted, 8);
-        assert_eq!(drain(&queue, &mut stash), (0..8).collect::<Vec<_>>());
+        assert_eq!(drain(&queue, &mut prefetch), (0..8).collect::<Vec<_>>());
     }
 
     /// Section 2.7: one event, when fewer than the limit are left, however many were fetched ahead
@@ -551,21 +551,21 @@ mod tests {
     #[test]
     fn srq_limit_fires_once_when_fewer_are_left() {
         let queue = RecvQueue::new(0, 256, PdMark::default());
-        let mut stash = attach(&queue);
+        let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..200).map(wr).collect();
         queue.post(&list).unwrap();
         queue.set_limit(60);
         let mut used = 0;
         let mut fired = Vec::new();
         while used < 200 {
-            if stash.len() == 0 && queue.fetch(&mut stash, false) {
-                fired.push(200 - used - stash.len());
+            if prefetch.len() == 0 && queue.fetch(&mut prefetch, false) {
+                fired.push(200 - used - prefetch.len());
                 assert_eq!(queue.limit(), 0);
             }
-            used += stash.len();
-            stash.advance(stash.len());
+            used += prefetch.len();
+            prefetch.advance(prefetch.len());
         }
         assert_eq!(fired, [59]);
-        assert!(!queue.fetch(&mut stash, false), "it is empty, and the limit is gone");
+        assert!(!queue.fetch(&mut prefetch, false), "it is empty, and the limit is gone");
     }
 }

@@ -7,13 +7,13 @@ use super::backlog;
 use super::bound_kind;
 use super::copy;
 use super::cq::{CompletionQueue, Retire, Sink};
-use super::direct;
-use super::domain::{Inside, qp_in};
+use super::domain::{DomainState, qp_in};
 use super::layout::{FRAGMENT, Header, KIND_WRITE, RECORD_MAX, RecordFlags, WRITE_OPERANDS};
 use super::link::{Link, Signaled};
+use super::local_rdma;
 use super::memory::Memory;
 use super::nic::QPS;
-use super::qp::{CLOSED, Lane, QpContext, SEND_SGE_MAX, Sent, SqEntry, State};
+use super::qp::{CLOSED, QpContext, Reserved, SEND_SGE_MAX, Sent, SqEntry, State};
 use super::ring::CLAIM_MIN;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
@@ -21,7 +21,7 @@ use crate::room::Take;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
-impl Inside {
+impl DomainState {
     /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
     /// rings once at the end (and on the way for every quarter segment of a long list).
     #[inline(never)]
@@ -50,7 +50,7 @@ impl Inside {
 
     #[inline(never)]
     fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        qp.lane = Lane::CLOSED;
+        qp.reserved = Reserved::NONE;
         if qp.state != State::Rts {
             return self.post_idle(qp, list);
         }
@@ -74,7 +74,7 @@ impl Inside {
         list: &[SendWr<'_>],
         done: usize,
     ) -> Result<(), PostError> {
-        self.stir(qp.link);
+        self.activate(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: done, cause: PostCause::State });
         };
@@ -85,9 +85,9 @@ impl Inside {
                 result = Err(PostError { accepted, cause });
                 break;
             }
-            let written = calm(link, qp) && write_whole(link, memory, qp, wr);
+            let written = fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
             let done =
-                written || (qp.state == State::Rts && direct::carry_out(link, memory, qp, wr));
+                written || (qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr));
             if !done {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= RECORD_MAX {
@@ -103,7 +103,7 @@ impl Inside {
             link.tx.publish(ack);
         }
         if qp.poison.is_some() {
-            self.worry(qp);
+            self.schedule(qp);
         }
         result
     }
@@ -111,13 +111,13 @@ impl Inside {
     /// A post outside RTS: refused before (section 2.1), taken and flushed in ERR.
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        if qp.state.is_loose() {
-            return self.post_loose(qp, list);
+        if qp.state.is_unreliable() {
+            return self.post_unreliable(qp, list);
         }
         if qp.state != State::Err {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
-        self.worry(qp);
+        self.schedule(qp);
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
             push(qp, wr, 0, Sent::empty());
@@ -128,9 +128,9 @@ impl Inside {
     /// Makes completions for what the peer has taken.
     #[inline(never)]
     pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        let safe = link.safe();
+        let acked = link.acked();
         while let Some(first) = link.signaled.first() {
-            if safe < first.end || sink.room() == 0 {
+            if acked < first.end || sink.room() == 0 {
                 return;
             }
             link.signaled.pop();
@@ -140,7 +140,7 @@ impl Inside {
             if qp.state != State::Rts {
                 continue;
             }
-            if qp.parked.is_some() || qp.awaits_answer(first.index) {
+            if qp.parked.is_some() || qp.awaits_response(first.index) {
                 self.park(qp, first.index);
             } else {
                 self.succeed(qp, first.index, sink);
@@ -153,8 +153,8 @@ impl Inside {
     #[cold]
     fn park(&mut self, qp: &mut QpContext, index: u32) {
         qp.parked = Some(index.wrapping_add(1));
-        if !qp.awaits_answer(index) {
-            self.worry(qp);
+        if !qp.awaits_response(index) {
+            self.schedule(qp);
         }
     }
 
@@ -164,7 +164,7 @@ impl Inside {
         let Some(upto) = qp.parked else { return true };
         while qp.completed != upto {
             let index = qp.completed;
-            if qp.awaits_answer(index) {
+            if qp.awaits_response(index) {
                 return true;
             }
             if !qp.entry(index).sent.contains(Sent::SIGNALED) {
@@ -234,8 +234,8 @@ impl Inside {
                 let ack = link.ack();
                 link.tx.publish(ack);
             }
-            if qp.poison.is_some() || qp.state.is_loose() {
-                self.worry(qp);
+            if qp.poison.is_some() || qp.state.is_unreliable() {
+                self.schedule(qp);
             }
             if !wrote {
                 return;
@@ -244,9 +244,9 @@ impl Inside {
     }
 
     /// Ring position up to which the requests of a queue pair are known to have succeeded.
-    pub(super) fn safe_position(&mut self, qp: &QpContext) -> u64 {
+    pub(super) fn acked_position(&mut self, qp: &QpContext) -> u64 {
         match self.links.get_mut(qp.link) {
-            Some(Some(link)) => link.safe(),
+            Some(Some(link)) => link.acked(),
             _ => 0,
         }
     }
@@ -259,15 +259,15 @@ impl Inside {
         }
         // Its place in the backlog is skipped when its turn comes.
         qp.in_backlog = false;
-        qp.held = false;
+        qp.waits_for_response = false;
         qp.parked = None;
-        (qp.open_on, qp.lane) = (CLOSED, Lane::CLOSED);
+        (qp.open_on, qp.reserved) = (CLOSED, Reserved::NONE);
         qp.state = State::Err;
         self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         qp.good_until = good_until;
         qp.cause = cause;
         (qp.poison, qp.urged) = (None, false);
-        self.worry(qp);
+        self.schedule(qp);
     }
 
     /// Queue pairs of a completion queue that was overrun go to ERR (CP-5).
@@ -284,8 +284,8 @@ impl Inside {
                 let qp = unsafe { &mut *qp.as_ptr() };
                 if qp.send_cq == cq || qp.recv_cq == cq {
                     self.nic.raise(AsyncKind::QpFatal, Object::Qp(qp.num));
-                    let safe = self.safe_position(qp);
-                    self.fail_qp(qp, safe, None);
+                    let acked = self.acked_position(qp);
+                    self.fail_qp(qp, acked, None);
                 }
             }
         }
@@ -294,19 +294,19 @@ impl Inside {
     /// Work on queue pairs that fail or flush, as far as there is room for completions.
     #[cold]
     #[inline(never)]
-    pub(super) fn attend_todo<S: Sink>(&mut self, sink: &mut S) {
+    pub(super) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
         let mut at = 0;
-        while let Some(num) = self.todo.get(at).copied()
+        while let Some(num) = self.service_queue.get(at).copied()
             && sink.room() > 0
         {
             let Some(qp) = self.qp(num) else {
-                self.todo.take_at(at);
+                self.service_queue.take_at(at);
                 continue;
             };
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { &mut *qp.as_ptr() };
             let mut done = match qp.kind.is_unreliable() {
-                true => self.complete_loose(qp, sink),
+                true => self.complete_unreliable(qp, sink),
                 false => self.release_parked(qp, sink) && qp.poison.is_none(),
             };
             self.fail_poisoned(qp);
@@ -318,13 +318,13 @@ impl Inside {
             }
             // A queue pair of UD is looked at in every poll.
             if done && !self.receive_datagrams(qp, sink) {
-                let told = qp.last_told || qp.kind == QpType::XrcRecv;
+                let told = qp.last_wqe_raised || qp.kind == QpType::XrcRecv;
                 if qp.state == State::Err && qp.rq_shared && !told {
-                    qp.last_told = true;
+                    qp.last_wqe_raised = true;
                     self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
                 }
-                qp.in_todo = false;
-                self.todo.take_at(at);
+                qp.is_scheduled = false;
+                self.service_queue.take_at(at);
             } else {
                 at += 1;
             }
@@ -335,7 +335,7 @@ impl Inside {
     /// may be refused, and that error comes first (SQ-3).
     fn fail_poisoned(&mut self, qp: &mut QpContext) {
         let Some((index, status)) = qp.poison else { return };
-        if qp.asking() > 0 || qp.parked.is_some() {
+        if qp.reads_in_flight() > 0 || qp.parked.is_some() {
             return;
         }
         let mut good_until = 0;
@@ -345,7 +345,7 @@ impl Inside {
             before = before.wrapping_add(1);
         }
         // The rest of a message that had begun never comes, and nothing else may come behind it.
-        if qp.sent_bytes > 0 || self.safe_position(qp) >= good_until {
+        if qp.sent_bytes > 0 || self.acked_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
         } else if !qp.urged {
             qp.urged = self.urge(qp);
@@ -356,7 +356,7 @@ impl Inside {
     /// False if there is no space.
     fn urge(&mut self, qp: &QpContext) -> bool {
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return true };
-        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ASK;
+        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
         let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
         if link.is_broken() || !link.has_space(header.record()) {
             return link.is_broken();
@@ -383,7 +383,7 @@ impl Inside {
             if entry.sent.contains(Sent::ON_WIRE)
                 && qp.cause != Some(Status::Flushed)
                 && good_until >= entry.end
-                && !qp.awaits_answer(index)
+                && !qp.awaits_response(index)
             {
                 if !entry.sent.contains(Sent::SIGNALED) {
                     qp.completed = index.wrapping_add(1);
@@ -430,9 +430,9 @@ impl Inside {
                 return true;
             } else {
                 let Some(rq) = self.rqs.get_mut(qp.rq) else { return true };
-                match rq.stash.first().map(|wr| wr.wr_id) {
+                match rq.prefetch.first().map(|wr| wr.wr_id) {
                     Some(wr_id) => {
-                        rq.stash.advance(1);
+                        rq.prefetch.advance(1);
                         wr_id
                     }
                     None => match rq.queue.pop() {
@@ -498,10 +498,10 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
-/// See [`Inside::post_lone`].
+/// See [`DomainState::post_lone`].
 #[inline(always)]
 fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-    if !calm(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
+    if !fast_path_ok(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
         return false;
     }
     let Some(plain) = plain(memory, qp, wr) else { return false };
@@ -513,9 +513,9 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
     // space, and what goes by the bell fits there.
     unsafe {
-        match link.speaks(plain.record) {
-            true => link.tx.publish_lone(header, plain.record, payload, ack),
-            false => link.tx.publish_silent(header, plain.record, payload, ack),
+        match link.uses_slot(plain.record) {
+            true => link.tx.publish_in_slot(header, plain.record, payload, ack),
+            false => link.tx.publish_in_ring(header, plain.record, payload, ack),
         }
     }
     enter(link, qp, wr, header, link.tx.at);
@@ -526,7 +526,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
 /// published.
 #[inline(always)]
 fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
-    if !calm(link, qp) {
+    if !fast_path_ok(link, qp) {
         return 0;
     }
     if let Some(first) = list.first() {
@@ -547,13 +547,13 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
             }
             writer = link.tx.writer();
         }
-        if header.flags().contains(RecordFlags::ASK) && !link.signaled.has_room() {
+        if header.flags().contains(RecordFlags::ACK_REQ) && !link.signaled.has_room() {
             break;
         }
         let to = writer.begin(header, imm);
         // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
         // was checked unless it is inline.
-        unsafe { copy::fresh(to, wr.sge.addr as *const u8, header.length() as usize) };
+        unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, header.length() as usize) };
         writer.end(record);
         enter(link, qp, wr, header, writer.at);
         done += 1;
@@ -575,8 +575,8 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
 
 /// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
 #[inline(always)]
-pub(super) fn calm(link: &Link, qp: &QpContext) -> bool {
-    qp.sent == qp.posted && !link.unusual
+pub(super) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
+    qp.sent == qp.posted && !link.slow_path
 }
 
 /// A request that is one record of one piece, and needs no more than a slot and space.
@@ -613,7 +613,7 @@ pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
 /// True if there is a slot for it.
 #[inline(always)]
 pub(super) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
-    let asks = plain.header.flags().contains(RecordFlags::ASK);
+    let asks = plain.header.flags().contains(RecordFlags::ACK_REQ);
     qp.room() > 0 && (!asks || link.signaled.has_room())
 }
 
@@ -634,7 +634,7 @@ pub(super) fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain:
     let mut writer = link.tx.writer();
     let to = writer.begin(plain.header, plain.imm);
     // SAFETY: as in `post_batch`.
-    unsafe { copy::fresh(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
+    unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
     writer.end(plain.record);
     link.tx.end_writer(&writer);
     enter(link, qp, wr, plain.header, writer.at);
@@ -644,10 +644,10 @@ pub(super) fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain:
 #[inline(always)]
 fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, end: u64) {
     let mut sent = Sent::ON_WIRE;
-    if header.flags().contains(RecordFlags::ASK) {
+    if header.flags().contains(RecordFlags::ACK_REQ) {
         sent |= Sent::SIGNALED;
         link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
-        link.note_asked();
+        link.note_signaled();
     }
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
     qp.sent = qp.posted;

@@ -1,649 +1,211 @@
-//! The receiving side of the device: what a poll does with the records of a link.
+//! One-sided requests of a peer, where their memory is: carried out by its owner's poll.
 //!
-//! The checks come in the order of section 2.5. A record is consumed only when everything about
-//! it is decided; without a receive it stays where it is, unacknowledged (RNR). The fast path is
-//! a whole message for a queue pair that has a receive for it; everything else is slow.
-#![expect(unsafe_code, reason = "writes to posted receive buffers")]
+//! The checks come in the order of section 2.5: the rights of the queue pair, then key, bounds and
+//! rights of the memory. A refused request touches nothing and consumes no receive.
+#![expect(unsafe_code, reason = "writes to registered memory")]
 
-use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
-
-use super::burst::Burst;
-use super::cq::{Direct, Retire, Sink};
-use super::domain::{Inside, qp_in};
+use super::backlog::MESSAGE_MAX;
+use super::cq::{Retire, Sink};
+use super::domain::DomainState;
 use super::layout::{
-    Header, KIND_ADD, KIND_ANSWER, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE,
-    KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
+    Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
 };
 use super::link::Link;
-use super::memory::Recent;
-use super::nic::QPS;
-use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
-use super::reader::Lone;
-use super::requester::error_wc;
-use super::ring::Refusal;
-use crate::event::{AsyncKind, Object};
-use crate::provider::{Access, Polled, Sharing};
-use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::RecvWr;
+use super::memory::Step;
+use super::qp::QpContext;
+use super::read_response::{Response, Unsent};
+use super::receive::recv_wc;
+use crate::provider::Access;
+use crate::wc::{Status, WcOpcode};
 
-/// Of polls in which nothing came in, the first and every such-and-such after it look at the
-/// peer's own line for acknowledgements: usually they come with its records. In the shared domain
-/// every poll looks.
-const LOOK_EVERY: u32 = 4;
-
-/// Records of one link and poll that take the slow way at most: fragments and refusals give no
-/// completion, and a poll is one bounded step.
-const SLOW_MAX: u32 = 64;
-
-impl Inside {
-    /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
-    #[inline(always)]
-    pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let Some(first) = out.first_mut() else { return 0 };
-        match self.poll_one() {
-            Polled::Nothing => 0,
-            Polled::More => self.poll_more(out),
-            Polled::One(wc) => {
-                *first = wc;
-                1
-            }
-        }
-    }
-
-    /// The rest of a poll, when `poll_one` has said that there may be more.
-    #[inline(never)]
-    pub(super) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
-        let places = out.len();
-        let mut sink = Direct { free: out.iter_mut() };
-        self.progress(&mut sink);
-        places - sink.room()
-    }
-
-    /// One pass over everything there is to do, until the sink is full. Links are served in
-    /// turn, so that a busy one cannot starve the others.
-    #[inline(always)]
-    pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
-        self.expect_nothing();
-        if !self.todo.is_empty() {
-            self.attend_todo(sink);
-        }
-        if self.links.len() == 1 {
-            self.serve(0, sink);
-        } else {
-            self.serve_all(sink);
-        }
-    }
-
-    /// Gives back what was fetched ahead and another domain waits for.
-    pub(super) fn give_back(&mut self) {
-        for rq in &mut self.rqs {
-            if rq.queue.is_wanted() && rq.stash.len() > 0 {
-                rq.queue.give_back(&mut rq.stash);
-            }
-        }
-    }
-
-    /// Serves one link, beside everything else of the domain.
-    #[inline(always)]
-    pub(super) fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        let link: *mut Link = &raw mut **link;
-        // SAFETY: the box stays where it is, and nobody else refers to it: nothing that is called
-        // while a link is served looks into `links` (its users are the commands, posts and what
-        // fails without a message, each of them a step of its own).
-        self.serve_link(unsafe { &mut *link }, sink);
-    }
-
-    /// Completions out, records in, acknowledgements both ways.
-    #[inline(always)]
-    fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        // An acknowledgement waits one poll, so that a reply can carry it.
-        if link.rx.owes() {
-            link.tell_now();
-        }
-        if !link.signaled.is_empty() {
-            self.complete(link, sink);
-        }
-        let came = self.receive_all(link, sink);
-        link.quiet = if came { 0 } else { link.quiet.wrapping_add(1) };
-        if S::THOROUGH || link.quiet % LOOK_EVERY == 1 {
-            self.look_around(link);
-        }
-        if S::THOROUGH && link.rx.owes() {
-            link.tell_now();
-        }
-        if link.unusual {
-            self.serve_unusual(link);
-        }
-    }
-
-    /// What of a link is not the way of a message.
-    #[cold]
-    #[inline(never)]
-    fn serve_unusual(&mut self, link: &mut Link) {
-        link.attend_refusals();
-        self.advance_answers(link);
-        self.advance_link(link);
-    }
-
-    /// What is looked at only now and then: the peer's own line, for acknowledgements that came
-    /// with no record of its, and for refusals; receives that another domain waits for.
-    #[inline(never)]
-    pub(super) fn look_around(&mut self, link: &mut Link) {
-        self.expect_nothing();
-        if link.waits()
-            && let Some(refusal) = link.unheard.take().or_else(|| link.look_at_taken())
-        {
-            self.take_refusal(link, refusal);
-        }
-        self.give_back();
-    }
-
-    /// Takes what is left of the last look at the bell, looks once more and takes what is new, as
-    /// far as the sink has room and nothing must wait. True if that gave completions.
-    #[inline(always)]
-    fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
-        if link.is_broken() {
-            return false;
-        }
-        let mut came = false;
-        if !link.rx.caught_up() {
-            came = self.receive_ring(link, sink);
-            if !link.rx.caught_up() {
-                return came;
-            }
-        }
-        if !link.rx.look() {
-            return came;
-        }
-        if sink.room() > 0
-            && let Some(lone) = link.rx.lone(link.tx.spoken())
-            && let Some((wc, recv_cq)) = self.receive_lone(link, lone)
-        {
-            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(lone.header.flags()));
-            return true;
-        }
-        if !link.rx.advance() {
-            self.cut_off(link);
-            return came;
-        }
-        self.receive_ring(link, sink) || came
-    }
-
-    /// Takes records from the ring up to the tail. True if that gave completions.
-    #[inline(always)]
-    fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
-        let room = sink.room();
-        if self.rqs.get(link.rq).is_none_or(|rq| rq.stash.len() > 0) {
-            self.receive_burst(link, sink);
-        }
-        if !link.rx.caught_up() {
-            self.receive_rest(link, sink);
-        }
-        sink.room() != room
-    }
-
-    /// Goes on where a burst ended: with a record that is not plain, or has no receive.
-    #[cold]
-    #[inline(never)]
-    fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        for _ in 0..SLOW_MAX {
-            if sink.room() == 0 || !(self.restock(link) || self.receive_slow(link, sink)) {
-                return;
-            }
-            self.receive_burst(link, sink);
-            if link.rx.caught_up() {
-                return;
-            }
-        }
-    }
-
-    /// Fetches receives ahead, if it is only those that the next record lacks. True if there are
-    /// some now.
-    fn restock(&mut self, link: &Link) -> bool {
-        let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
-            return false;
-        };
-        let dry = self.rqs.get(link.rq).is_some_and(|rq| rq.stash.len() == 0);
-        dry && open_on(&self.qps, header.qp(), link.index).is_some() && self.has_receives(link.rq)
-    }
-
-    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
-    /// that has a receive. Its completion, and for which queue. `None`: nothing was done, and the
-    /// ring has it as well.
-    #[inline(always)]
-    pub(super) fn receive_lone(&mut self, link: &mut Link, lone: Lone) -> Option<(Wc, usize)> {
-        let header = lone.header;
-        let rq = self.rqs.get_mut(link.rq)?;
-        let (wr, recent) = rq.stash.ready_first()?;
-        recent.renew(&self.nic.memory);
-        let (length, wr_id) = (header.length(), wr.wr_id);
-        if length > wr.sge.length || !recent.writable(&self.nic.memory, wr.sge, length) {
-            return None;
-        }
-        let recv_cq = open_on(&self.qps, header.qp(), link.index)?;
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
-        if !unsafe { link.rx.take_lone(lone, wr.sge.addr as *mut u8) } {
-            return None;
-        }
-        if header.flags().contains(RecordFlags::ASK) {
-            link.rx.ask();
-        }
-        rq.stash.advance(1);
-        link.talker = header.qp();
-        link.converses = link.note_heard(1);
-        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
-    }
-
-    /// The fast path for records in the ring: whole messages for queue pairs that have receives.
-    /// Stops before the first record that is anything else.
-    #[inline(never)]
-    fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
-        let memory = &self.nic.memory;
-        let (wrs, recent) = rq.stash.ready();
-        recent.renew(memory);
-        let mut burst = link.rx.burst();
-        let (mut used, mut seen) = (0, 0);
-        while let Some(wr) = wrs.get(used)
-            && sink.room() > 0
-            && let Some((header, record)) = burst.next()
-        {
-            let (num, length) = (header.qp(), header.length());
-            let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
-            if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
-                let rest = wrs.get(used..).unwrap_or_default();
-                let run = sink.fill(|places| receive_run(&mut burst, num, rest, recent, places));
-                used += run;
-                if run > 0 {
-                    continue;
-                }
-            }
-            if !header.is_whole_send()
-                || length > wr.sge.length
-                || !recent.writable(memory, wr.sge, length)
-            {
-                break;
-            }
-            // SAFETY: as in `receive_lone`.
-            unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
-            let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
-            burst.consume(record);
-            seen |= header.flags().bits();
-            used += 1;
-            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
-        }
-        rq.stash.advance(used as u32);
-        link.rx.end_burst(&burst);
-        link.note_heard(used);
-        if link.rx.owes() {
-            link.tell_now();
-        }
-        if seen & RecordFlags::ASK.bits() != 0 {
-            link.rx.ask();
-        }
-    }
-
-    /// Everything else, one record. Decided only on what the ring says, never on a bell that may be
-    /// half rewritten. False: the record stays, and the link stands still.
-    #[cold]
-    #[inline(never)]
-    fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
-        let Some(header) = link.rx.header() else {
-            self.cut_off(link);
-            return false;
-        };
+impl DomainState {
+    /// A record in order for a queue pair in RTS, of a kind that names memory here. False: it has
+    /// to wait, or the link is no more.
+    pub(super) fn receive_one_sided<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
         match header.kind() {
-            KIND_ANSWER => return self.take_answer(link, header),
-            KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
-            KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
-            KIND_JUMP if header == Header::JUMP && link.jump() => return true,
-            _ => {
-                self.cut_off(link);
-                return false;
+            KIND_WRITE => self.take_write(link, header, qp, sink),
+            KIND_NOTICE => {
+                let Some([size]) = link.rx.operands::<1>(header) else {
+                    self.cut_off(link);
+                    return false;
+                };
+                let size = u32::try_from(size).unwrap_or(u32::MAX);
+                self.take_notice(link, header, qp, size, sink)
             }
+            KIND_READ => self.take_read(link, header, qp, sink),
+            _ => self.take_atomic(link, header, qp, sink),
         }
-        let Some(qp) = qp_in(&self.qps, header.qp()) else {
-            return self.receive_for_nobody(link, header, None);
+    }
+
+    /// A WRITE or a fragment of one. All of it must be allowed before the first byte is written;
+    /// immediate data needs a receive before the last is (RC-4).
+    fn take_write<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Some([addr, rest]) = link.rx.operands::<2>(header) else {
+            self.cut_off(link);
+            return false;
         };
-        // SAFETY: as in `open_on`.
-        let qp = unsafe { &mut *qp.as_ptr() };
-        if qp.link == link.index && qp.state.is_loose() {
-            return self.receive_loose(link, header, qp, sink);
+        let (rkey, size) = (rest as u32, (rest >> 32) as u32);
+        let flags = header.flags();
+        let length = header.length() - WRITE_OPERANDS;
+        let written = qp.writing.unwrap_or(0);
+        let fits = size <= MESSAGE_MAX
+            && u64::from(written) + u64::from(length) <= u64::from(size)
+            && (!flags.contains(RecordFlags::LAST) || written + length == size);
+        if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        if qp.link != link.index || qp.state != State::Rts {
-            let ours = link.key == qp.key;
-            return self.receive_for_nobody(link, header, ours.then_some(qp.state));
+        // The whole range with the first fragment, and each fragment's own again: the region may
+        // have gone meanwhile, and a peer may name another.
+        let range = if qp.writing.is_none() { size } else { length };
+        let nic = self.nic.clone();
+        let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
+        if range > 0 && lent.is_none() {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
-        if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
-            return self.receive_xrc(link, header, qp, sink);
-        }
-        if !qp.is_in_order(header, KIND_SEND) {
-            return self.refuse_invalid(link, header, qp, sink);
-        }
-        if header.kind() != KIND_SEND {
-            return self.receive_one_sided(link, header, qp, sink);
-        }
-        if qp.assembly.is_none() && !self.has_receive(qp) {
+        let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST) && !qp.kind.is_xrc();
+        if notifies && !self.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
-        self.receive_fragment(link, header, qp, sink)
-    }
-
-    /// True if there is a receive for the queue pair's next message.
-    pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
-        let found = self.has_receives(qp.rq);
-        if found {
-            qp.rnr_since_ns = None;
+        if length > 0 {
+            // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
+            // and the region stays while it is lent.
+            unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
         }
-        found
-    }
-
-    /// True if receives of that queue are at hand, fetching some if there are none.
-    pub(super) fn has_receives(&mut self, rq: usize) -> bool {
-        let exact = self.sharing == Sharing::Shared;
-        let Some(rq) = self.rqs.get_mut(rq) else { return false };
-        if rq.stash.len() == 0 && rq.queue.fetch(&mut rq.stash, exact) {
-            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
+        drop(lent);
+        qp.writing = (!flags.contains(RecordFlags::LAST)).then_some(written + length);
+        if notifies {
+            self.notify(link, header, qp, size, sink);
         }
-        rq.stash.len() > 0
-    }
-
-    /// Fetches the next receives, if there are none left here and no want of them anywhere.
-    pub(super) fn fetch_ahead(&mut self, rq: usize) {
-        let exact = self.sharing == Sharing::Shared;
-        if let Some(rq) = self.rqs.get_mut(rq)
-            && rq.stash.len() == 0
-        {
-            rq.queue.fetch_ahead(&mut rq.stash, exact);
-        }
-    }
-
-    /// One fragment of a message, or a whole one: the first takes a receive, the last completes
-    /// it.
-    pub(super) fn receive_fragment<S: Sink>(
-        &mut self,
-        link: &mut Link,
-        header: Header,
-        qp: &mut QpContext,
-        sink: &mut S,
-    ) -> bool {
-        let Assembly { wr, received } = match qp.assembly {
-            Some(assembly) => assembly,
-            None => {
-                let Some(wr) = self.take_receive(qp) else { return false };
-                qp.open_on = CLOSED;
-                *qp.assembly.insert(Assembly { wr, received: 0 })
-            }
-        };
-        let skip = if header.kind() == KIND_TO_SRQ { SRQ_OPERANDS } else { 0 };
-        let length = header.length() - skip;
-        if length > wr.sge.length - received {
-            let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
-            return self.refuse(link, header, qp, statuses, sink);
-        }
-        if header.flags().contains(RecordFlags::INV)
-            && !self.nic.memory.invalidate(link.rx.immediate(header), qp.num)
-        {
-            let statuses = (Some(Status::Flushed), Status::RemoteAccess);
-            return self.refuse(link, header, qp, statuses, sink);
-        }
-        let to = wr.sge.addr + u64::from(received);
-        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
-            let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
-            return self.refuse(link, header, qp, statuses, sink);
-        }
-        // SAFETY: as in `open_on`.
-        unsafe { link.rx.fetch_part(header, skip, length, to as *mut u8) };
-        let flags = header.flags();
-        let imm = link.rx.immediate(header);
         link.consume(header);
-        if !flags.contains(RecordFlags::LAST) {
-            qp.assembly = Some(Assembly { wr, received: received + length });
-            return true;
-        }
-        qp.assembly = None;
-        qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
-        let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         true
     }
 
-    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
-    /// that queue's domain (section 2.7).
-    pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
-        let Some(rq) = self.rqs.get(qp.rq) else { return false };
-        let pd = rq.queue.pd();
-        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
-    }
-
-    /// A record for a queue pair that is not there, not on this link, not ready, or dead.
-    fn receive_for_nobody(
-        &mut self,
-        link: &mut Link,
-        header: Header,
-        state: Option<State>,
-    ) -> bool {
-        let waits = self.attention.load(Ordering::Acquire);
-        if header.flags().contains(RecordFlags::UNRELIABLE) && !waits {
-            link.consume(header);
-            return true;
-        }
-        if state == Some(State::Init) || waits {
-            // Being connected, or the command that does it is still to be read: it stays.
-            return false;
-        }
-        let noted = link.refuse(header.qp(), Status::RetryExceeded);
-        if noted {
-            link.rx.consume(header);
-        }
-        noted
-    }
-
-    /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
-    pub(super) fn wait_for_receive<S: Sink>(
+    /// Immediate data of a WRITE of `size` bytes that came before, or that the peer has carried
+    /// out itself.
+    pub(super) fn take_notice<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
+        size: u32,
         sink: &mut S,
     ) -> bool {
-        if qp.rnr_retry == 7 {
-            return false;
+        let allowed = qp.rights.contains(Access::REMOTE_WRITE) && size <= MESSAGE_MAX;
+        if !allowed || !header.flags().contains(RecordFlags::IMM) {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        // The fast path is closed meanwhile, so that the wait is forgotten with the next message.
-        qp.open_on = CLOSED;
-        let now = (self.nic.host.clock)();
-        let since = *qp.rnr_since_ns.get_or_insert(now);
-        let patience = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
-        if now.saturating_sub(since) < patience {
-            return false;
+        if !self.has_receive(qp) {
+            return self.wait_for_receive(link, header, qp, sink);
         }
-        let statuses = (None, Status::RnrRetryExceeded);
-        self.refuse(link, header, qp, statuses, sink)
-    }
-
-    /// Refuses a record that no honest sender writes there.
-    fn refuse_invalid<S: Sink>(
-        &mut self,
-        link: &mut Link,
-        header: Header,
-        qp: &mut QpContext,
-        sink: &mut S,
-    ) -> bool {
-        let status = Status::RemoteInvalidRequest;
-        let here = (header.kind() == KIND_SEND).then_some(status);
-        self.refuse(link, header, qp, (here, status), sink)
-    }
-
-    /// Refuses a record: the receive it would have used, if it is of that kind, completes with the
-    /// first status, the peer hears the second, and this queue pair is in error (SM-3). False: it
-    /// has to wait.
-    pub(super) fn refuse<S: Sink>(
-        &mut self,
-        link: &mut Link,
-        header: Header,
-        qp: &mut QpContext,
-        (here, there): (Option<Status>, Status),
-        sink: &mut S,
-    ) -> bool {
-        // What it asked for before comes first: of requests done, none may look as if it had
-        // failed.
-        if qp.owed > 0 || !link.refuse(header.qp(), there) {
-            return false;
-        }
-        let taken = match (qp.assembly.take(), here) {
-            (Some(assembly), _) => Some(assembly.wr),
-            (None, Some(_)) => self.take_receive(qp),
-            (None, None) => None,
-        };
-        if let Some(RecvWr { wr_id, .. }) = taken {
-            let wc = error_wc(wr_id, qp.num, here.unwrap_or(Status::Flushed));
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-        }
-        link.rx.consume(header);
-        let kind = match there {
-            Status::RemoteAccess => Some(AsyncKind::QpAccessError),
-            Status::RemoteInvalidRequest if here.is_none() => Some(AsyncKind::QpRequestError),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            self.nic.raise(kind, Object::Qp(qp.num));
-        }
-        self.fail_qp(qp, link.safe(), None);
+        self.notify(link, header, qp, size, sink);
+        link.consume(header);
         true
     }
 
-    pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
-        let rq = self.rqs.get_mut(qp.rq)?;
-        let wr = rq.stash.first().copied()?;
-        rq.stash.advance(1);
-        Some(wr)
-    }
-
-    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
-    #[cold]
-    #[inline(never)]
-    fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
-        let slot = self.qps.iter().flatten().find(|qp| {
-            // SAFETY: boxes this domain owns.
-            let qp = unsafe { qp.as_ref() };
-            qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
-        });
-        if let Some(slot) = slot.copied() {
-            // SAFETY: as in `open_on`.
-            let qp = unsafe { &mut *slot.as_ptr() };
-            if let Some(ask) = qp.oldest_ask()
-                && qp.entry(ask).end <= refusal.at
-            {
-                // Its answer comes first.
-                link.unheard = Some(refusal);
-                return;
-            }
-            if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
-                self.fail_qp(qp, refusal.at, Some(refusal.status));
-            }
-        }
-        link.settle_refusal();
-    }
-
-    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
-    #[cold]
-    pub(super) fn cut_off(&mut self, link: &mut Link) {
-        link.break_off();
-        let safe = link.safe();
-        for slot in 0..QPS {
-            let Some(qp) = self.qps[slot] else { continue };
-            // SAFETY: as in `open_on`.
-            let qp = unsafe { &mut *qp.as_ptr() };
-            if qp.link == link.index {
-                self.fail_qp(qp, safe, Some(Status::RetryExceeded));
-            }
+    /// A receive completes with the immediate data of a WRITE of `size` bytes.
+    pub(super) fn notify<S: Sink>(
+        &mut self,
+        link: &Link,
+        header: Header,
+        qp: &QpContext,
+        size: u32,
+        sink: &mut S,
+    ) {
+        let imm = link.rx.immediate(header);
+        if let Some(wr) = self.take_receive(qp) {
+            let mut wc = recv_wc(wr.wr_id, qp.num, size, header.flags(), imm);
+            wc.opcode = WcOpcode::RecvWriteWithImm;
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(header.flags()));
         }
     }
-}
 
-/// The completion queue for receives of the queue pair with that number, if it is open on that
-/// link: whole messages may be taken for it without another look.
-#[inline(always)]
-pub(super) fn open_on(
-    table: &[Option<NonNull<QpContext>>; QPS],
-    num: u32,
-    link: usize,
-) -> Option<usize> {
-    let qp = qp_in(table, num)?;
-    // SAFETY: a box the domain owns; nobody else holds a reference during a poll.
-    let qp = unsafe { qp.as_ref() };
-    if qp.open_on == link { Some(qp.recv_cq) } else { None }
-}
-
-/// Takes plain messages for one queue pair, which is open and has these receives: as many as are
-/// next to each other and have places, while the receives are of one length and lie in the region
-/// lately used; how many. By itself, so that all it looks at stays in registers.
-#[inline(never)]
-fn receive_run(
-    burst: &mut Burst,
-    qp: u32,
-    wrs: &[RecvWr],
-    recent: &Recent,
-    places: &mut [Wc],
-) -> usize {
-    let Some(first) = wrs.first().map(|wr| wr.sge) else { return 0 };
-    let Some(starts) = recent.starts(first) else { return 0 };
-    let mut plain = burst.plain(Header::plain_for(qp), first.length);
-    let blank = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
-    let mut count = 0;
-    for (wr, place) in wrs.iter().zip(places) {
-        if !wr.sge.is_like(first) || !starts.allow(wr.sge.addr) {
-            break;
+    /// A READ: what it asks for is owed from here on.
+    fn take_read<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let Some([addr, rest]) = link.rx.operands::<2>(header) else {
+            self.cut_off(link);
+            return false;
+        };
+        let (rkey, length) = (rest as u32, (rest >> 32) as u32);
+        let allowed = qp.rights.contains(Access::REMOTE_READ) && length <= MESSAGE_MAX;
+        if !allowed || qp.pending_reads >= qp.responder_depth {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        let Some((length, record)) = plain.next() else { break };
-        // SAFETY: as in `receive_lone`: the length is not more than the first one's, which this one
-        // has as well, and so has room in the region.
-        unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
-        plain.consume(record);
-        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
-        count += 1;
+        let allowed = || {
+            let memory = &self.nic.memory;
+            memory.lend(qp.who(), rkey, addr, length, Access::REMOTE_READ).is_some()
+        };
+        if length > 0 && !allowed() {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
+        }
+        self.queue_response(link, header, qp, Unsent::Bytes { addr, rkey, left: length });
+        true
     }
-    burst.end_plain(&plain);
-    count
-}
 
-/// True if the position is where a request of this queue pair that is not yet done begins.
-fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
-    let mut index = qp.completed;
-    while index != qp.posted {
-        let entry = *qp.entry(index);
-        if !entry.sent.contains(Sent::ON_WIRE) {
-            // Cut in fragments, the first of them on the wire already.
-            return qp.sent_bytes > 0 && index == qp.sent;
+    /// An atomic: done now, and what was there before is owed.
+    fn take_atomic<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
+        let request = match header.kind() {
+            KIND_SWAP => link.rx.operands::<4>(header).map(|[addr, rkey, compare, swap]| {
+                (addr, rkey as u32, Step::Swap { compare, swap })
+            }),
+            _ => link
+                .rx
+                .operands::<3>(header)
+                .map(|[addr, rkey, value]| (addr, rkey as u32, Step::Add(value))),
+        };
+        let Some((addr, rkey, step)) = request else {
+            self.cut_off(link);
+            return false;
+        };
+        let allowed = qp.rights.contains(Access::REMOTE_ATOMIC) && addr.is_multiple_of(8);
+        if !allowed || qp.pending_reads >= qp.responder_depth {
+            return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        if position < entry.end {
-            return true;
-        }
-        index = index.wrapping_add(1);
+        let nic = self.nic.clone();
+        let Some(lent) = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC) else {
+            return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
+        };
+        // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change
+        // these bytes, and so uses them with atomics only; the region stays while it is lent.
+        let before = unsafe { step.apply(addr as *mut u64) };
+        drop(lent);
+        self.queue_response(link, header, qp, Unsent::Value(before));
+        true
     }
-    false
-}
 
-#[inline(always)]
-pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
-    let word = match (record.contains(RecordFlags::IMM), record.contains(RecordFlags::INV)) {
-        (false, _) => WcFlags::empty(),
-        (true, false) => WcFlags::WITH_IMM,
-        (true, true) => WcFlags::WITH_INV,
-    };
-    Wc {
-        wr_id,
-        qp_num,
-        byte_len,
-        imm,
-        vendor_err: 0,
-        status: Status::Success,
-        opcode: WcOpcode::Recv,
-        flags: word,
-        src_qp: 0,
+    /// The record is done with, and its answer goes out when there is space.
+    fn queue_response(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        unsent: Unsent,
+    ) {
+        link.queue_response(Response { who: qp.who(), peer: qp.peer, unsent });
+        qp.pending_reads += 1;
+        link.consume(header);
     }
 }

@@ -8,19 +8,19 @@
 
 use core::ptr::NonNull;
 
-use super::alarm::Alarm;
 use super::copy;
-use super::lap::Lap;
 use super::layout::{
-    BELL_FIRST, BELL_FIRST_BYTES, BELL_MAX, Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX,
-    SEGMENT,
+    Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
+    SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
 };
+use super::peer_waker::PeerWaker;
 use super::sync::{Ordering, fence, wrote};
+use super::wrap_policy::WrapPolicy;
 use crate::wc::Status;
 
 /// The sending end.
 pub(super) struct Tx {
-    way: Direction,
+    dir: Direction,
     /// The lap's.
     data: Data,
     /// Where the next record goes.
@@ -35,14 +35,14 @@ pub(super) struct Tx {
     taken: u64,
     /// Up to where records may be held back: there is space, and it is not too much.
     hold_until: u64,
-    lap: Lap,
+    wrap: WrapPolicy,
     /// There was no space when it was last looked for.
     waited: bool,
     /// Behind the last record that was copied into the bell; its low half.
-    spoken: u32,
+    last_in_slot: u32,
     /// Number of the last refusal read.
     refusal_seen: u32,
-    alarm: Alarm,
+    peer_waker: PeerWaker,
 }
 
 /// A record that was refused: the sender's queue pair fails there.
@@ -57,22 +57,22 @@ pub(super) struct Refusal {
 }
 
 impl Tx {
-    pub(super) fn new(way: Direction, alarm: Alarm) -> Tx {
-        let lap = Lap::new(0);
+    pub(super) fn new(dir: Direction, peer_waker: PeerWaker) -> Tx {
+        let wrap = WrapPolicy::new(0);
         Tx {
-            way,
-            data: way.lap(0),
+            dir,
+            data: dir.data_from(0),
             at: 0,
-            limit: lap.limit(0),
+            limit: wrap.limit(0),
             published: 0,
             freed: 0,
             taken: 0,
             hold_until: 0,
-            lap,
+            wrap,
             waited: false,
-            spoken: 0,
+            last_in_slot: 0,
             refusal_seen: 0,
-            alarm,
+            peer_waker,
         }
     }
 
@@ -84,28 +84,28 @@ impl Tx {
 
     /// True if `bytes` more fit by what is known to be given back.
     pub(super) fn widen(&mut self, bytes: u32) -> bool {
-        self.limit = self.lap.limit(self.freed);
+        self.limit = self.wrap.limit(self.freed);
         self.fits(bytes)
     }
 
     /// Finds a place for `bytes` that do not fit, when all that is given back is known: in the next
     /// lap, or if it may `grow` in the next segment.
     pub(super) fn find(&mut self, bytes: u32, grow: bool) -> bool {
-        if self.lap.is_over(self.at + u64::from(bytes)) {
+        if self.wrap.is_over(self.at + u64::from(bytes)) {
             // What waited for space is no conversation.
-            let converses = !grow && !self.waited && self.freed == self.at;
-            if !(converses && self.lap.go_on()) {
-                if self.lap.may_jump(self.freed, grow) {
+            let ping_pong = !grow && !self.waited && self.freed == self.at;
+            if !(ping_pong && self.wrap.go_on()) {
+                if self.wrap.may_jump(self.freed, grow) {
                     self.jump();
                 } else if grow {
-                    self.lap.go_on();
+                    self.wrap.go_on();
                 }
             }
         }
         let fits = self.widen(bytes);
         self.waited = !fits;
         if grow && !fits {
-            self.lap.was_full();
+            self.wrap.was_full();
         }
         fits
     }
@@ -118,8 +118,8 @@ impl Tx {
         // only grows. Positions are multiples of 8.
         unsafe { at.cast::<u64>().write(Header::JUMP.0) };
         self.at += u64::from(JUMP_BYTES);
-        self.lap.jump(self.at);
-        self.data = self.way.lap(self.at);
+        self.wrap.jump(self.at);
+        self.data = self.dir.data_from(self.at);
     }
 
     /// True if a record of that size may be held back.
@@ -173,8 +173,8 @@ impl Tx {
 
     /// Behind the last record that was copied into the bell; its low half.
     #[inline(always)]
-    pub(super) fn spoken(&self) -> u32 {
-        self.spoken
+    pub(super) fn last_in_slot(&self) -> u32 {
+        self.last_in_slot
     }
 
     /// Takes over an acknowledgement, of the other direction's bell or of the receiver's line.
@@ -193,7 +193,7 @@ impl Tx {
     /// before we overwrite them.
     #[inline(always)]
     pub(super) fn read_taken(&mut self) -> Option<u32> {
-        let word = self.way.taken(0).load(Ordering::Acquire);
+        let word = self.dir.taken(0).load(Ordering::Acquire);
         if word == self.taken {
             return None;
         }
@@ -203,25 +203,25 @@ impl Tx {
     }
 
     /// The refusal in the receiver's line, if it is a new one, behind what is known to be taken,
-    /// `safe`. Acquire pairs with
+    /// `acked`. Acquire pairs with
     /// [`Rx::write_refusal`]; the line keeps it until [`Rx::settle_refusal`].
     #[inline(always)]
-    pub(super) fn read_refusal(&mut self, safe: u64) -> Option<Refusal> {
-        let word = self.way.taken(1).load(Ordering::Acquire);
+    pub(super) fn read_refusal(&mut self, acked: u64) -> Option<Refusal> {
+        let word = self.dir.taken(1).load(Ordering::Acquire);
         if word as u32 == self.refusal_seen {
             return None;
         }
         self.refusal_seen = word as u32;
-        let rest = self.way.taken(2).load(Ordering::Relaxed);
+        let rest = self.dir.taken(2).load(Ordering::Relaxed);
         let status = Status::from_raw((rest >> 32) as u32);
-        // Nothing before `safe` is refused any more.
-        let at = safe + u64::from(((word >> 32) as u32).wrapping_sub(safe as u32));
+        // Nothing before `acked` is refused any more.
+        let at = acked + u64::from(((word >> 32) as u32).wrapping_sub(acked as u32));
         Some(Refusal { at, qp: rest as u32, status })
     }
 
     /// True if there is a refusal that was not read.
     pub(super) fn is_refused(&self) -> bool {
-        self.way.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
+        self.dir.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
     }
 
     /// Number of the refusal last read.
@@ -231,7 +231,7 @@ impl Tx {
 
     /// Number of our last refusal that the peer has dealt with.
     pub(super) fn settled_refusal(&self) -> u32 {
-        self.way.taken(3).load(Ordering::Acquire) as u32
+        self.dir.taken(3).load(Ordering::Acquire) as u32
     }
 
     /// Writes the header, and the immediate word if there is one, at the current position and
@@ -266,22 +266,22 @@ impl Tx {
     #[inline(always)]
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
-        self.way.tail().store(tail_word(self.at, ack), Ordering::Release);
-        self.alarm.check();
+        self.dir.tail().store(tail_word(self.at, ack), Ordering::Release);
+        self.peer_waker.check();
     }
 
     /// Writes and publishes one record, in the ring and in the bell: the receiver then needs only
-    /// the lines it is reading anyway. See [`Tx::begin_speaking`]. The ring first: of the stores to
+    /// the lines it is reading anyway. See [`Tx::begin_slot`]. The ring first: of the stores to
     /// the line that is being looked at none waits for another line, or the line would be taken
     /// away in between.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which comes without an immediate word;
-    /// `record` is the size of such a record, at most `BELL_MAX`; nothing but a jump is
+    /// `record` is the size of such a record, at most `SLOT_RECORD_MAX`; nothing but a jump is
     /// unpublished, and there is space. (With a jump, what is new is longer than the record: the
     /// ring is read.)
     #[inline(always)]
-    pub(super) unsafe fn publish_lone(
+    pub(super) unsafe fn publish_in_slot(
         &mut self,
         header: Header,
         record: u32,
@@ -298,20 +298,20 @@ impl Tx {
         unsafe {
             ring.write(header.0);
             let to = ring.add(1).cast();
-            if record > BELL_FIRST {
-                return self.publish_lines(to, header, payload, ack);
+            if record > SLOT_FIRST_RECORD {
+                return self.publish_long_in_slot(to, header, payload, ack);
             }
-            copy::twice(to, payload, length, || self.begin_speaking(header, end));
+            copy::copy_dual(to, payload, length, || self.begin_slot(header, end));
         }
-        self.end_speaking(end, ack);
+        self.end_slot(end, ack);
     }
 
     /// The same in the ring alone, of a record of any size.
     ///
     /// # Safety
-    /// As for `publish_lone`.
+    /// As for `publish_in_slot`.
     #[inline(always)]
-    pub(super) unsafe fn publish_silent(
+    pub(super) unsafe fn publish_in_ring(
         &mut self,
         header: Header,
         record: u32,
@@ -320,66 +320,77 @@ impl Tx {
     ) {
         let to = self.begin(header, 0);
         // SAFETY: there is space for the record; the caller vouches for the payload.
-        unsafe { copy::fresh(to, payload, header.length() as usize) };
+        unsafe { copy::copy_recent(to, payload, header.length() as usize) };
         self.at += u64::from(record);
         self.publish(ack);
     }
 
-    /// The rest of `publish_lone` where a record fills more than the first line of the bell. By
+    /// The rest of `publish_in_slot` where a record fills more than the first line of the bell. By
     /// itself, so that nothing of it is in the way of a short one.
     ///
     /// # Safety
-    /// As for `publish_lone`.
+    /// As for `publish_in_slot`.
     #[cold]
     #[inline(never)]
-    unsafe fn publish_lines(&mut self, to: *mut u8, header: Header, payload: *const u8, ack: u64) {
-        let (length, first, end) = (header.length() as usize, BELL_FIRST_BYTES, self.at);
+    unsafe fn publish_long_in_slot(
+        &mut self,
+        to: *mut u8,
+        header: Header,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
         let rest = length - first;
         // SAFETY: as the caller vouches.
         unsafe {
-            if rest > copy::TWICE_MAX {
-                copy::fresh(to, payload, length);
-                return self.publish_written(header, payload, ack);
+            if rest > copy::DUAL_MAX {
+                copy::copy_recent(to, payload, length);
+                return self.publish_copy_in_slot(header, payload, ack);
             }
-            copy::twice(to.add(first), payload.add(first), rest, || self.begin_lines(end));
-            copy::twice(to, payload, first, || self.begin_speaking(header, end));
+            copy::copy_dual(to.add(first), payload.add(first), rest, || self.begin_slot_rest(end));
+            copy::copy_dual(to, payload, first, || self.begin_slot(header, end));
         }
-        self.end_speaking(end, ack);
+        self.end_slot(end, ack);
     }
 
     /// Publishes one record that is already in the ring, with a copy of it in the bell.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which has no immediate word, and whose
-    /// record is the only unpublished one but for a jump, and at most `BELL_MAX` bytes.
+    /// record is the only unpublished one but for a jump, and at most `SLOT_RECORD_MAX` bytes.
     #[inline(always)]
-    pub(super) unsafe fn publish_written(&mut self, header: Header, payload: *const u8, ack: u64) {
-        debug_assert!(header.record() <= BELL_MAX);
+    pub(super) unsafe fn publish_copy_in_slot(
+        &mut self,
+        header: Header,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        debug_assert!(header.record() <= SLOT_RECORD_MAX);
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
         let (length, end) = (header.length() as usize, self.at);
-        let first = length.min(BELL_FIRST_BYTES);
+        let first = length.min(SLOT_FIRST_BYTES);
         // SAFETY: as the caller vouches.
         unsafe {
             if length > first {
-                copy::to_shared(self.begin_lines(end), payload.add(first), length - first);
+                copy::to_shared(self.begin_slot_rest(end), payload.add(first), length - first);
             }
-            copy::to_shared(self.begin_speaking(header, end), payload, first);
+            copy::to_shared(self.begin_slot(header, end), payload, first);
         }
-        self.end_speaking(end, ack);
+        self.end_slot(end, ack);
     }
 
     /// Seals the lines of the bell behind the first, which are written next; see
-    /// [`Tx::begin_speaking`]. Where the payload goes there.
+    /// [`Tx::begin_slot`]. Where the payload goes there.
     #[inline(always)]
-    fn begin_lines(&self, end: u64) -> NonNull<u8> {
-        self.way.seal_behind().store(self.way.seal_of(end), Ordering::Relaxed);
+    fn begin_slot_rest(&self, end: u64) -> NonNull<u8> {
+        self.dir.slot_rest_seal().store(self.dir.seal_of(end), Ordering::Relaxed);
         fence(Ordering::Release);
-        self.way.spoken_behind()
+        self.dir.slot_rest()
     }
 
     /// Writes seal and header of the record that ends there, which is in the ring, to the first
     /// line of the bell. What is behind that line is there already; its payload in it, which goes
-    /// where this says, and [`Tx::end_speaking`] follow.
+    /// where this says, and [`Tx::end_slot`] follow.
     ///
     /// The bell is a sequence lock. Writer: seal (the new tail, in full, and the direction),
     /// Release fence, contents, tail (Release). Reader: tail (Acquire), contents, Acquire fence,
@@ -395,27 +406,27 @@ impl Tx {
     /// before it wrote, and this side has written nothing there since: every word it reads is the
     /// peer's. Where both write at once, both read the ring.
     #[inline(always)]
-    fn begin_speaking(&self, header: Header, end: u64) -> NonNull<u8> {
-        let way = &self.way;
-        way.seal().store(way.seal_of(end), Ordering::Relaxed);
+    fn begin_slot(&self, header: Header, end: u64) -> NonNull<u8> {
+        let dir = &self.dir;
+        dir.seal().store(dir.seal_of(end), Ordering::Relaxed);
         fence(Ordering::Release);
-        way.spoken_header().store(header.0, Ordering::Relaxed);
-        way.spoken()
+        dir.slot_header().store(header.0, Ordering::Relaxed);
+        dir.slot_payload()
     }
 
     /// Publishes it.
     #[inline(always)]
-    fn end_speaking(&mut self, end: u64, ack: u64) {
-        (self.published, self.spoken) = (end, end as u32);
-        self.way.spoken_tail().store(tail_word(end, ack), Ordering::Release);
-        self.alarm.check();
+    fn end_slot(&mut self, end: u64, ack: u64) {
+        (self.published, self.last_in_slot) = (end, end as u32);
+        self.dir.slot_tail().store(tail_word(end, ack), Ordering::Release);
+        self.peer_waker.check();
     }
 
     /// The first record that is written and not published, if there is one, and no jump before it:
     /// its header, and where its payload is if it has no immediate word.
     #[inline(always)]
     pub(super) fn first_unpublished(&self) -> Option<(Header, *const u8)> {
-        if !self.lap.has(self.published) {
+        if !self.wrap.has(self.published) {
             return None;
         }
         let at = self.data.at(self.published);

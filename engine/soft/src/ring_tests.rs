@@ -32,8 +32,8 @@ fn sides(memory: &mut Vec<Line>) -> [(Tx, Rx); 2] {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     [Side::Maker, Side::Taker].map(|side| {
         let (out, input, header) = unsafe { split(base, side) };
-        let alarm = || Alarm::new(&header, side.peer(), None);
-        (Tx::new(out, alarm()), Rx::new(input, alarm()))
+        let peer_waker = || PeerWaker::new(&header, side.peer(), None);
+        (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()))
     })
 }
 
@@ -50,7 +50,7 @@ fn header(length: usize) -> Header {
 fn put(tx: &mut Tx, payload: &[u8]) -> Header {
     let header = header(payload.len());
     let to = tx.begin(header, 0);
-    unsafe { copy::fresh(to, payload.as_ptr(), payload.len()) };
+    unsafe { copy::copy_recent(to, payload.as_ptr(), payload.len()) };
     tx.end(header);
     header
 }
@@ -76,7 +76,7 @@ fn put_lone(tx: &mut Tx, payload: &[u8]) {
 /// The same by a side that has read so far.
 fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     let header = header(payload.len());
-    unsafe { tx.publish_lone(header, header.record(), payload.as_ptr(), ack) };
+    unsafe { tx.publish_in_slot(header, header.record(), payload.as_ptr(), ack) };
 }
 
 /// Reads one record as the device does; `None` if there is none.
@@ -91,8 +91,8 @@ fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
             if !rx.look() {
                 return None;
             }
-            if let Some(lone) = rx.lone(spoken)
-                && unsafe { rx.take_lone(lone, into.as_mut_ptr()) }
+            if let Some(lone) = rx.slot_record(spoken)
+                && unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) }
             {
                 return Some(lone.header.length() as usize);
             }
@@ -127,13 +127,13 @@ fn records_cross_two_threads_once_in_order_and_whole() {
                     }
                 };
                 assert_eq!(into[..length], payload(n), "record {n}");
-                if n % 7 == 0 || rx.owes() {
+                if n % 7 == 0 || rx.ack_is_due() {
                     let at = rx.at;
-                    rx.tell(at);
+                    rx.write_ack(at);
                 }
             }
             let at = rx.at;
-            rx.tell(at);
+            rx.write_ack(at);
         });
         let mut n = 0;
         while n < rounds {
@@ -177,13 +177,13 @@ fn two_sides_speak_at_once() {
             scope.spawn(move || {
                 let (mut said, mut heard, mut into) = (0, 0, [0; 4096]);
                 while said < rounds || heard < rounds {
-                    while let Some(length) = hear(rx, &mut into, tx.spoken()) {
+                    while let Some(length) = hear(rx, &mut into, tx.last_in_slot()) {
                         assert_eq!(into[..length], theirs(heard), "record {heard}");
                         heard += 1;
                     }
-                    tx.note_freed(rx.heard());
-                    if rx.owes() {
-                        rx.tell(rx.at);
+                    tx.note_freed(rx.peer_ack());
+                    if rx.ack_is_due() {
+                        rx.write_ack(rx.at);
                     }
                     // Most of the time the peer's answer is waited for.
                     let turn = said <= heard || random.next_u32().is_multiple_of(32);
@@ -201,7 +201,7 @@ fn two_sides_speak_at_once() {
                     }
                     said += 1;
                 }
-                rx.tell(rx.at);
+                rx.write_ack(rx.at);
             });
         }
     });
@@ -218,17 +218,17 @@ fn who_has_not_heard_is_not_heard() {
         let at = rx.at;
         speak(&mut tx, &vec![1; length], at);
         speak(&mut far_tx, &vec![2; length], far_rx.at);
-        assert!(rx.look() && rx.lone(tx.spoken()).is_none(), "{length}");
-        assert!(far_rx.look() && far_rx.lone(far_tx.spoken()).is_none(), "{length}");
+        assert!(rx.look() && rx.slot_record(tx.last_in_slot()).is_none(), "{length}");
+        assert!(far_rx.look() && far_rx.slot_record(far_tx.last_in_slot()).is_none(), "{length}");
         assert!(rx.advance() && far_rx.advance());
-        assert_eq!(hear(&mut rx, &mut into, tx.spoken()), Some(length));
+        assert_eq!(hear(&mut rx, &mut into, tx.last_in_slot()), Some(length));
         assert_eq!(into[..length], vec![2; length]);
-        assert_eq!(hear(&mut far_rx, &mut into, far_tx.spoken()), Some(length));
+        assert_eq!(hear(&mut far_rx, &mut into, far_tx.last_in_slot()), Some(length));
         assert_eq!(into[..length], vec![1; length]);
         speak(&mut far_tx, &vec![3; length], far_rx.at);
         assert!(rx.look());
-        let lone = rx.lone(tx.spoken()).expect("this one has heard");
-        assert!(unsafe { rx.take_lone(lone, into.as_mut_ptr()) });
+        let lone = rx.slot_record(tx.last_in_slot()).expect("this one has heard");
+        assert!(unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) });
         assert_eq!(into[..length], vec![3; length]);
     }
 }
@@ -236,15 +236,16 @@ fn who_has_not_heard_is_not_heard() {
 /// A message alone is read from the bell, whatever its size, as long as the bell holds it.
 #[test]
 fn the_bell_holds_a_record_of_any_size() {
-    let bytes: Vec<u8> = (0..BELL_MAX as usize).map(|i| i as u8 + 1).collect();
-    for length in 0..=BELL_MAX as usize - 8 {
+    let bytes: Vec<u8> = (0..SLOT_RECORD_MAX as usize).map(|i| i as u8 + 1).collect();
+    for length in 0..=SLOT_RECORD_MAX as usize - 8 {
         let mut memory = memory();
         let (mut tx, mut rx) = ends(&mut memory);
         put_lone(&mut tx, &bytes[..length]);
         let mut into = [0; 4096];
         assert!(rx.look(), "{length}");
-        let lone = rx.lone(0).unwrap_or_else(|| panic!("{length} bytes are in the ring alone"));
-        assert!(unsafe { rx.take_lone(lone, into.as_mut_ptr()) }, "{length}");
+        let lone =
+            rx.slot_record(0).unwrap_or_else(|| panic!("{length} bytes are in the ring alone"));
+        assert!(unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) }, "{length}");
         assert_eq!(into[..length], bytes[..length]);
         assert!(into[length..].iter().all(|byte| *byte == 0), "more than {length}");
     }
@@ -274,11 +275,11 @@ fn a_bell_that_changes_under_the_reader_is_given_up() {
     let first = [1u8; 200];
     put_lone(&mut tx, &first);
     assert!(rx.look());
-    let seen = rx.lone(0).unwrap();
+    let seen = rx.slot_record(0).unwrap();
     let second = [2u8; 200];
     put_lone(&mut tx, &second);
     let mut into = [0; 4096];
-    assert!(!unsafe { rx.take_lone(seen, into.as_mut_ptr()) });
+    assert!(!unsafe { rx.take_from_slot(seen, into.as_mut_ptr()) });
     assert!(rx.advance());
     assert_eq!(get(&mut rx, &mut into), Some(200));
     assert_eq!(into[..200], first);
@@ -298,9 +299,9 @@ fn a_bell_from_4_gib_ago_is_not_taken() {
         let before = tx.at - u64::from(header(length).record());
         let later = before + (1 << 32);
         (tx.at, tx.published, tx.freed) = (later, later, later);
-        (tx.lap, tx.data, tx.limit) = (Lap::new(later), tx.way.lap(later), later);
+        (tx.wrap, tx.data, tx.limit) = (WrapPolicy::new(later), tx.dir.data_from(later), later);
         (rx.at, rx.tail, rx.due) = (later, later, later);
-        (rx.data, rx.end) = (rx.way.lap(later), later + u64::from(AREA));
+        (rx.data, rx.end) = (rx.dir.data_from(later), later + u64::from(AREA));
         assert!(tx.find(RECORD_MAX, true));
         rx.word = 0;
         put(&mut tx, &vec![2; length]);
@@ -336,14 +337,14 @@ fn the_receivers_line_is_taken_over_once() {
     tx.publish(0);
     assert!(rx.look() && rx.advance());
     rx.consume(rx.header().unwrap());
-    rx.tell(16);
+    rx.write_ack(16);
     assert_eq!((tx.read_taken(), tx.freed), (Some(16), 16));
     assert_eq!((tx.read_taken(), tx.freed), (None, 16));
 }
 
 /// Where in the data a position of the sender lies.
 fn place(tx: &Tx, at: u64) -> u64 {
-    tx.data.at(at).addr() as u64 - tx.way.lap(0).at(0).addr() as u64
+    tx.data.at(at).addr() as u64 - tx.dir.data_from(0).at(0).addr() as u64
 }
 
 /// Writes one record of that size, if there is space, and publishes it. Where it lies.
@@ -368,7 +369,7 @@ fn read_all(rx: &mut Rx, mut n: u64) -> u64 {
         n += 1;
     }
     let at = rx.at;
-    rx.tell(at);
+    rx.write_ack(at);
     n - first
 }
 
@@ -482,9 +483,9 @@ fn a_steady_stream_never_waits() {
             if n >= on_its_way {
                 assert_eq!(get(&mut rx, &mut into), Some(64));
                 assert_eq!(into[0], (n - on_its_way) as u8);
-                if rx.owes() {
+                if rx.ack_is_due() {
                     let at = rx.at;
-                    rx.tell(at);
+                    rx.write_ack(at);
                 }
             }
         }
@@ -560,7 +561,7 @@ fn nothing_behind_the_end_is_read() {
         let mut memory = memory();
         let (mut tx, mut rx) = ends(&mut memory);
         start_at(&mut tx, &mut rx, AREA - before);
-        let end = rx.way.lap(0).at(AREA.into());
+        let end = rx.dir.data_from(0).at(AREA.into());
         put(&mut tx, &vec![1; length as usize]);
         put(&mut tx, &[2; 8]);
         tx.publish(0);
@@ -591,10 +592,10 @@ fn what_is_read_lies_in_the_data() {
     let mut memory = memory();
     let (tx, mut rx) = ends(&mut memory);
     let mut random = ChaCha8Rng::seed_from_u64(11);
-    let (start, end) = (rx.way.lap(0).at(0), rx.way.lap(0).at(AREA.into()));
+    let (start, end) = (rx.dir.data_from(0).at(0), rx.dir.data_from(0).at(AREA.into()));
     let (mut records, mut jumps, mut laps) = (0, 0, 0);
     for _ in 0..if cfg!(miri) { 20 } else { 3000 } {
-        let words = rx.way.lap(0).at(0).cast::<u64>();
+        let words = rx.dir.data_from(0).at(0).cast::<u64>();
         for n in 0..AREA as usize / 8 {
             let kind = if random.next_u32() % 4 == 0 { Header::JUMP.0 } else { 0x1_0000 };
             let length = u64::from(random.next_u32() % (RECORD_MAX + 16));
@@ -606,7 +607,7 @@ fn what_is_read_lies_in_the_data() {
         for _ in 0..20 {
             let news = u64::from(random.next_u32() % (AREA / 8 + 1)) * 8;
             rx.word = tail_word(rx.at, 0);
-            tx.way.tail().store(tail_word(rx.at + news, 0), Ordering::Release);
+            tx.dir.tail().store(tail_word(rx.at + news, 0), Ordering::Release);
             if !rx.look() || !rx.advance() {
                 continue;
             }
@@ -635,7 +636,7 @@ fn what_is_read_lies_in_the_data() {
             }
         }
         let at = rx.at;
-        (rx.tail, rx.data, rx.end) = (at, rx.way.lap(at), at + u64::from(AREA));
+        (rx.tail, rx.data, rx.end) = (at, rx.dir.data_from(at), at + u64::from(AREA));
     }
     assert!(records > 1000 || cfg!(miri));
     assert!((jumps > 100 && laps > 10) || cfg!(miri), "{records} {jumps} {laps}");
@@ -650,7 +651,7 @@ fn a_hostile_header_is_read_once() {
     put(&mut tx, &[7; 4000]);
     tx.publish(0);
     assert!(rx.look() && rx.advance());
-    let at = rx.way.lap(0).at(0).expose_provenance();
+    let at = rx.dir.data_from(0).at(0).expose_provenance();
     let word = move || unsafe { AtomicU64::from_ptr(core::ptr::with_exposed_provenance_mut(at)) };
     let stop = AtomicBool::new(false);
     let mut short = 0;

@@ -150,14 +150,14 @@ pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     let each = |of: fn(&Direction) -> *mut u8, lines| [&one, &two].map(|way| line(of(way), lines));
     let tail = |way: &Direction| core::ptr::from_ref(way.tail()).cast_mut().cast();
     let taken = |way: &Direction| core::ptr::from_ref(way.taken(0)).cast_mut().cast();
-    let data = |way: &Direction| way.lap(0).at(0);
+    let data = |way: &Direction| way.data_from(0).at(0);
     let records = || {
         let area = |at| Area { holds: Holds::Records, ..Area::new(at, AREA as usize / 8) };
         [data(&one), data(&two)].map(area).to_vec()
     };
     match part {
         Part::Header => [line(base.as_ptr(), 2)].into(),
-        Part::Bell => [line(one.bell_line(0).as_ptr(), 4)].into(),
+        Part::Bell => [line(one.slot_line(0).as_ptr(), 4)].into(),
         Part::Tails => each(tail, 2).into(),
         Part::Taken => each(taken, 2).into(),
         Part::Records => records(),

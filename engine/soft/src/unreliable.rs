@@ -5,12 +5,12 @@
 
 use super::backlog::MESSAGE_MAX;
 use super::cq::{Retire, Sink};
-use super::domain::Inside;
+use super::domain::DomainState;
 use super::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
 use super::link::Link;
-use super::qp::{Assembly, CLOSED, Coming, QpContext, Sent, State};
+use super::qp::{Assembly, CLOSED, Incoming, QpContext, Sent, State};
+use super::receive::recv_wc;
 use super::requester::{admissible, error_wc, push};
-use super::responder::recv_wc;
 use crate::provider::{Access, QpType};
 use crate::wc::Status;
 use crate::wr::{PostError, SendWr};
@@ -19,7 +19,7 @@ impl QpContext {
     /// From SQE back to RTS.
     pub(super) fn recover(&mut self) {
         if self.state == State::Sqe {
-            self.state = State::Loose;
+            self.state = State::Unreliable;
         }
     }
 
@@ -37,21 +37,21 @@ impl QpContext {
     }
 }
 
-impl Inside {
+impl DomainState {
     /// A post on an unreliable queue pair.
-    pub(super) fn post_loose(
+    pub(super) fn post_unreliable(
         &mut self,
         qp: &mut QpContext,
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        self.worry(qp);
+        self.schedule(qp);
         if matches!(qp.kind, QpType::Ud | QpType::RawPacket) {
             return self.post_datagrams(qp, list);
         }
-        if qp.state == State::Loose && !qp.mute {
+        if qp.state == State::Unreliable && !qp.peer_lost {
             return self.post_slow(qp, list, 0);
         }
-        let how = if qp.mute { Sent::ON_WIRE } else { Sent::failed(Status::Flushed) };
+        let how = if qp.peer_lost { Sent::ON_WIRE } else { Sent::failed(Status::Flushed) };
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
             push(qp, wr, 0, how);
@@ -61,18 +61,22 @@ impl Inside {
     }
 
     /// The peer of a queue pair of UC is gone: what is sent goes nowhere, and nobody is told.
-    pub(super) fn mute(&mut self, qp: &mut QpContext) {
-        qp.mute = true;
+    pub(super) fn peer_lost(&mut self, qp: &mut QpContext) {
+        qp.peer_lost = true;
         qp.end_unsent(Sent::ON_WIRE, Sent::ON_WIRE);
-        self.worry(qp);
+        self.schedule(qp);
     }
 
     /// Makes the completions of sends that are on their way, or failed. False: there is no room
     /// for more now.
-    pub(super) fn complete_loose<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+    pub(super) fn complete_unreliable<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> bool {
         if let Some((_, status)) = qp.poison.take() {
             qp.end_unsent(Sent::failed(status), Sent::failed(Status::Flushed));
-            if qp.state == State::Loose {
+            if qp.state == State::Unreliable {
                 qp.state = State::Sqe;
             }
         }
@@ -98,7 +102,7 @@ impl Inside {
 
     /// A record for a queue pair of UC: taken, or dropped with the rest of its message. False: the
     /// link is no more.
-    pub(super) fn receive_loose<S: Sink>(
+    pub(super) fn receive_unreliable<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
@@ -108,21 +112,21 @@ impl Inside {
         let flags = header.flags();
         if flags.contains(RecordFlags::FIRST) {
             // Whatever came before is not going to be finished; its receive takes this message.
-            qp.coming = Coming::Nothing;
+            qp.incoming = Incoming::Nothing;
             if let Some(assembly) = &mut qp.assembly {
                 assembly.received = 0;
             }
         }
-        qp.coming = match header.kind() {
-            KIND_SEND => self.take_loose_send(link, header, qp, sink),
+        qp.incoming = match header.kind() {
+            KIND_SEND => self.take_unreliable_send(link, header, qp, sink),
             KIND_WRITE => match link.rx.operands::<2>(header) {
-                Some(operands) => self.take_loose_write(link, header, qp, operands, sink),
+                Some(operands) => self.take_unreliable_write(link, header, qp, operands, sink),
                 None => {
                     self.cut_off(link);
                     return false;
                 }
             },
-            _ => Coming::Nothing,
+            _ => Incoming::Nothing,
         };
         link.consume(header);
         true
@@ -130,24 +134,24 @@ impl Inside {
 
     /// A SEND or a fragment of one; what is coming of it after this. A receive that has begun to
     /// be filled stays with the queue pair until a message completes it.
-    fn take_loose_send<S: Sink>(
+    fn take_unreliable_send<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> Coming {
+    ) -> Incoming {
         let flags = header.flags();
-        if !flags.contains(RecordFlags::FIRST) && qp.coming != Coming::Send {
-            return Coming::Nothing;
+        if !flags.contains(RecordFlags::FIRST) && qp.incoming != Incoming::Send {
+            return Incoming::Nothing;
         }
         let Some(Assembly { wr, received }) = self.receive_begun(qp) else {
-            return Coming::Nothing;
+            return Incoming::Nothing;
         };
         (qp.assembly, qp.open_on) = (Some(Assembly { wr, received }), CLOSED);
         let length = header.length();
         if length > wr.sge.length - received {
-            return Coming::Nothing;
+            return Incoming::Nothing;
         }
         let to = wr.sge.addr + u64::from(received);
         if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
@@ -155,8 +159,8 @@ impl Inside {
             qp.assembly = None;
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-            self.fail_qp(qp, link.safe(), None);
-            return Coming::Nothing;
+            self.fail_qp(qp, link.acked(), None);
+            return Incoming::Nothing;
         }
         // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
         // were just checked.
@@ -164,13 +168,13 @@ impl Inside {
         let received = received + length;
         if !flags.contains(RecordFlags::LAST) {
             qp.assembly = Some(Assembly { wr, received });
-            return Coming::Send;
+            return Incoming::Send;
         }
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received, flags, link.rx.immediate(header));
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
-        Coming::Nothing
+        Incoming::Nothing
     }
 
     /// The receive that a message of an unreliable queue pair goes to: one that was begun, or the
@@ -187,34 +191,34 @@ impl Inside {
 
     /// A WRITE or a fragment of one; what is coming of it after this. What was written before a
     /// fragment had to be dropped stays.
-    fn take_loose_write<S: Sink>(
+    fn take_unreliable_write<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
         [addr, rest]: [u64; 2],
         sink: &mut S,
-    ) -> Coming {
+    ) -> Incoming {
         let (rkey, size) = (rest as u32, (rest >> 32) as u32);
         let flags = header.flags();
         let length = header.length() - WRITE_OPERANDS;
-        let written = match qp.coming {
-            Coming::Write(written) => written,
+        let written = match qp.incoming {
+            Incoming::Write(written) => written,
             _ if flags.contains(RecordFlags::FIRST) => 0,
-            _ => return Coming::Nothing,
+            _ => return Incoming::Nothing,
         };
         let fits = size <= MESSAGE_MAX
             && u64::from(written) + u64::from(length) <= u64::from(size)
             && (!flags.contains(RecordFlags::LAST) || written + length == size);
         if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
-            return Coming::Nothing;
+            return Incoming::Nothing;
         }
         // The whole range with the first fragment, as on RC.
         let range = if written == 0 { size } else { length };
         let nic = self.nic.clone();
         let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
-            return Coming::Nothing;
+            return Incoming::Nothing;
         }
         if length > 0 {
             // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
@@ -222,11 +226,11 @@ impl Inside {
             unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
         }
         if !flags.contains(RecordFlags::LAST) {
-            return Coming::Write(written + length);
+            return Incoming::Write(written + length);
         }
         if flags.contains(RecordFlags::IMM) && self.has_receive(qp) {
             self.notify(link, header, qp, size, sink);
         }
-        Coming::Nothing
+        Incoming::Nothing
     }
 }

@@ -11,7 +11,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::{Arc, Weak};
 
 use super::cq::Sink;
-use super::domain::{Command, Domain, Inside};
+use super::domain::{Command, Domain, DomainState};
 use super::layout::{
     Header, KIND_NOTICE, KIND_SEND, KIND_SRQ_NOTICE, KIND_TO_SRQ, KIND_WRITE, RecordFlags,
     WRITE_OPERANDS,
@@ -200,7 +200,7 @@ impl QpContext {
     }
 }
 
-impl Inside {
+impl DomainState {
     pub(super) fn add_srq(&mut self, new: NewXrcQueue) {
         let pd = new.queue.pd();
         // Without memory for it, it is not there: who names it is refused.

@@ -30,7 +30,7 @@ use super::SoftQpEx;
 use super::backlog::gather;
 use super::cq::{Retire, Sink};
 use super::datagram::BURST;
-use super::domain::Inside;
+use super::domain::DomainState;
 use super::path::{Groups, Member};
 use super::qp::QpContext;
 use super::requester::error_wc;
@@ -97,7 +97,7 @@ impl QpContext {
     }
 }
 
-impl Inside {
+impl DomainState {
     /// Sends one; how it went here, which is all that anybody learns.
     pub(super) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
         let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
@@ -190,7 +190,7 @@ impl Inside {
             unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
             datagrams.inbox.advance();
             let frame = raw.frame.get(..stamp.length as usize).unwrap_or_default();
-            if !qp.state.is_loose() || !switch::is_wanted(&raw.groups, frame) {
+            if !qp.state.is_unreliable() || !switch::is_wanted(&raw.groups, frame) {
                 continue;
             }
             match raw.spread.as_ref().map(|spread| spread.queue_of(frame)) {
@@ -239,8 +239,9 @@ impl Inside {
     }
 }
 
-impl Inside {
-    /// Gives a frame to the oldest receive of a work queue, as [`Inside::receive_frame`] to that of
+impl DomainState {
+    /// Gives a frame to the oldest receive of a work queue, as
+    /// [`DomainState::receive_frame`] to that of
     /// a queue pair.
     fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);

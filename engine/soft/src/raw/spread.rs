@@ -6,7 +6,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::super::cq::Retire;
-use super::super::domain::Inside;
+use super::super::domain::DomainState;
 use super::super::nic::Nic;
 use super::super::pd::Pd;
 use super::super::recvq::RecvQueue;
@@ -105,7 +105,7 @@ impl Soft {
 
 impl SoftWq {
     /// Runs `f` where nothing else happens to the queue.
-    fn inside<R>(&self, f: impl FnOnce(&mut Inside, &Queue) -> R) -> R {
+    fn inside<R>(&self, f: impl FnOnce(&mut DomainState, &Queue) -> R) -> R {
         let queue = &*self.0;
         // SAFETY: `enter` locks a shared domain, which this is.
         unsafe { queue.cq.domain.enter(|inside| f(inside, queue)) }
@@ -171,7 +171,7 @@ impl Queue {
     }
 
     /// From here on everything is flushed.
-    pub(super) fn fail(&self, inside: &mut Inside) {
+    pub(super) fn fail(&self, inside: &mut DomainState) {
         let mut turn = self.turn.lock();
         turn.state = WqState::Err;
         while let Some(wr) = turn.first.take().or_else(|| self.recvs.pop()) {
@@ -200,7 +200,7 @@ impl Queue {
         self.turn.lock().first = None;
     }
 
-    pub(super) fn complete(&self, inside: &mut Inside, wc: crate::wc::Wc) {
+    pub(super) fn complete(&self, inside: &mut DomainState, wc: crate::wc::Wc) {
         if let Some(cq) = inside.cqs.get_mut(self.cq.index) {
             cq.push(wc, Retire::default());
         }

@@ -13,7 +13,7 @@ use std_alloc::vec::Vec;
 use super::super::inbox::Stamp;
 use super::super::path::{Group, Groups, Member};
 use super::super::qp::gathered;
-use super::super::{Breaker, Host, SoftQp};
+use super::super::{Host, QpControl, SoftQp};
 use super::frame;
 use crate::error::{Code, SetupError};
 use crate::provider::{FlowRule, Gid, Mac, QpType};
@@ -109,7 +109,7 @@ impl SoftQp {
             let answer = "only queue pairs of RAW_PACKET have rules";
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         };
-        let Breaker { domain, .. } = self.breaker();
+        let QpControl { domain, .. } = self.breaker();
         let name = name_of(rule);
         if groups.holds(name) {
             return Err(SetupError::new(Code::Invalid, asked(), "it has that one already"));

@@ -8,7 +8,8 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use super::super::layout::{
-    ANSWER_OPERANDS, Header, KIND_ADD, KIND_ANSWER, KIND_READ, KIND_SEND, KIND_SWAP, RecordFlags,
+    Header, KIND_ADD, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP, RESPONSE_OPERANDS,
+    RecordFlags,
 };
 use crate::wc::Status;
 
@@ -53,7 +54,7 @@ impl Record {
 
     /// True for an answer, or a piece of one.
     pub(super) fn is_answer(&self) -> bool {
-        self.header.kind() == KIND_ANSWER
+        self.header.kind() == KIND_RESPONSE
     }
 
     /// True for an answer, or the last piece of one.
@@ -74,7 +75,7 @@ impl Record {
     /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in
     /// vain.
     pub(super) fn no_answer(qp: u32) -> Record {
-        let header = Header::new(KIND_ANSWER, RecordFlags::LAST, ANSWER_OPERANDS, qp);
+        let header = Header::new(KIND_RESPONSE, RecordFlags::LAST, RESPONSE_OPERANDS, qp);
         let status = (Status::RetryExceeded as u64).to_ne_bytes();
         Record { header, imm: 0, payload: Arc::from(status) }
     }

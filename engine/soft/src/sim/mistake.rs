@@ -3,7 +3,7 @@
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::super::layout::{ANSWER_OPERANDS, KIND_SEND, KIND_WRITE};
+use super::super::layout::{KIND_SEND, KIND_WRITE, RESPONSE_OPERANDS};
 use super::flow::{Psn, Receiver, Record};
 
 /// A mistake to be found.
@@ -29,7 +29,7 @@ pub(super) fn stale(again: &mut [(Psn, Record)]) {
         if !pieces || before.payload.len() < now.payload.len() {
             continue;
         }
-        let (status, _) = now.payload.split_at(ANSWER_OPERANDS as usize);
+        let (status, _) = now.payload.split_at(RESPONSE_OPERANDS as usize);
         let length = now.payload.len() - status.len();
         let old = before.payload.iter().skip(status.len()).take(length);
         let bytes: Vec<u8> = status.iter().chain(old).copied().collect();

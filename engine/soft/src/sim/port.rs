@@ -6,7 +6,7 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
-use super::super::layout::{BELL_FIRST, Header, RecordFlags};
+use super::super::layout::{Header, RecordFlags, SLOT_FIRST_RECORD};
 use super::super::link::{Link, LinkShared};
 use super::super::ring::Refusal;
 use super::flow::{Psn, Record};
@@ -220,7 +220,7 @@ impl Port {
             // Behind the last there may be a jump.
             self.safe = self.link.rx.at;
         }
-        self.link.rx.tell(self.safe);
+        self.link.rx.write_ack(self.safe);
     }
 
     /// Writes a record to the domain's ring, not yet visible. False: there is no space. Without a
@@ -228,7 +228,7 @@ impl Port {
     pub(super) fn write(&mut self, record: &Record, way: Option<(usize, Psn)>, ask: bool) -> bool {
         let Header(mut word) = record.header;
         if ask {
-            word |= u64::from(RecordFlags::ASK.bits()) << 24;
+            word |= u64::from(RecordFlags::ACK_REQ.bits()) << 24;
         }
         let header = Header(word);
         if !self.link.has_space(header.record()) {
@@ -236,10 +236,10 @@ impl Port {
         }
         let at = self.link.tx.at;
         let lone = self.link.tx.unpublished() == 0 && header.immediate_bytes() == 0;
-        if ask && lone && header.record() <= BELL_FIRST {
+        if ask && lone && header.record() <= SLOT_FIRST_RECORD {
             // SAFETY: the payload has the header's length, which fits the first line.
             unsafe {
-                self.link.tx.publish_lone(
+                self.link.tx.publish_in_slot(
                     header,
                     header.record(),
                     record.payload.as_ptr(),
@@ -279,7 +279,7 @@ impl Port {
                 return Some(Taking::Refused { conn, psn, status: refusal.status });
             }
             let first = self.written.front()?;
-            if self.link.safe() < first.end {
+            if self.link.acked() < first.end {
                 return None;
             }
             let taken = self.written.pop_front();

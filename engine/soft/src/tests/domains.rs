@@ -1,6 +1,6 @@
 //! Protection domains: a key is good within its own (MR-2, section 2.5).
 
-use super::direct::mapped_pair;
+use super::local_rdma::mapped_pair;
 use super::*;
 use crate::wc::Status;
 

@@ -21,7 +21,7 @@ fn cp_6_a_poll_after_arming_sees_a_refusal() {
         }
         pass(1000);
         assert!(two.poll().is_empty());
-        unsafe { one.poller.cq.domain.enter(|inside| inside.fall_asleep()) };
+        unsafe { one.poller.cq.domain.enter(|state| state.fall_asleep()) };
         let got = one.poll();
         assert_eq!(got.len(), 1, "after {idle} polls");
         assert_eq!(got[0].status, Status::RnrRetryExceeded);
@@ -289,7 +289,7 @@ fn a_poll_takes_a_bounded_number_of_records() {
         one.send(1, 0, 0, SendFlags::empty()).unwrap();
     }
     let read = |end: &End| unsafe {
-        end.qp.domain.enter(|inside| inside.links[0].as_ref().map_or(0, |link| link.rx.at))
+        end.qp.domain.enter(|state| state.links[0].as_ref().map_or(0, |link| link.rx.at))
     };
     two.qp.fail();
     let before = read(&two);
@@ -546,9 +546,9 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
         // The bell must not vouch for the ring.
         way.seal().store(u64::MAX, Ordering::Relaxed);
         match place {
-            0 => way.spoken_tail().store(value, Ordering::Relaxed),
+            0 => way.slot_tail().store(value, Ordering::Relaxed),
             1 => way.tail().store(value, Ordering::Relaxed),
-            _ => unsafe { way.lap(0).at(0).cast::<u64>().write_volatile(value) },
+            _ => unsafe { way.data_from(0).at(0).cast::<u64>().write_volatile(value) },
         }
         let mut ends = Vec::new();
         for _ in 0..4 {

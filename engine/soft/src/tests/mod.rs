@@ -5,16 +5,16 @@
 
 mod beside;
 mod datagrams;
-mod direct;
+mod deferred;
 mod domains;
-mod held;
 #[cfg(not(miri))]
 mod hostile;
-mod lone;
+mod link_scheduler;
+mod local_rdma;
 mod messages;
 mod one_sided;
+mod predicted;
 mod regions;
-mod rounds;
 mod unreliable;
 mod wrap;
 mod xrc;

@@ -10,7 +10,7 @@ mod party;
 mod table;
 
 use self::party::{DEEP, Kind, LONGEST, Party};
-use super::direct::device;
+use super::local_rdma::device;
 use super::scribbler::{
     Area, Dice, Hints, Part, Pulse, Scribbler, area_of_inbox, areas_of, heap, seeds, under_attack,
 };

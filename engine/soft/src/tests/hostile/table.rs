@@ -1,7 +1,7 @@
 //! A peer whose table says anything, while one-sided requests are carried out straight in its
 //! memory: a lie ends in the memory that it has shown, or the request goes the usual way.
 
-use super::super::direct::{device, near};
+use super::super::local_rdma::{device, near};
 use super::*;
 use crate::memory::{Slot, Table, index_of};
 use crate::nic::QPS;

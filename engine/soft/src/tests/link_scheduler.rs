@@ -1,7 +1,7 @@
 //! Many links of which few are busy: what a poll looks at, and that nothing is missed.
 
 use super::*;
-use crate::rounds::LOOKS;
+use crate::link_scheduler::IDLE_CHECKS;
 use crate::wc::Status;
 
 /// Polls without a message that are enough for every link to rest.
@@ -39,17 +39,17 @@ impl Many {
     }
 
     /// How many links the server does not serve.
-    fn resting(&self) -> usize {
-        let inside = unsafe { self.server.poller.cq.domain.alone() };
-        inside.links.iter().flatten().filter(|link| link.rests()).count()
+    fn idle(&self) -> usize {
+        let state = unsafe { self.server.poller.cq.domain.alone() };
+        state.links.iter().flatten().filter(|link| link.is_idle()).count()
     }
 
     /// True if the link of that client is one of them.
-    fn rests(&self, client: usize) -> bool {
-        let inside = unsafe { self.server.poller.cq.domain.alone() };
-        let qp = inside.qp(self.qps[client].num()).unwrap();
+    fn is_idle(&self, client: usize) -> bool {
+        let state = unsafe { self.server.poller.cq.domain.alone() };
+        let qp = state.qp(self.qps[client].num()).unwrap();
         let link = unsafe { qp.as_ref() }.link;
-        inside.links[link].as_ref().unwrap().rests()
+        state.links[link].as_ref().unwrap().is_idle()
     }
 
     /// The queue pair whose message comes within so many polls, and in how many it did.
@@ -68,11 +68,11 @@ impl Many {
 /// many polls as it takes to look at all, and then at once.
 #[test]
 fn what_comes_over_a_link_that_rests_is_seen() {
-    let clients = 4 * LOOKS;
+    let clients = 4 * IDLE_CHECKS;
     let mut many = Many::new(clients);
-    assert_eq!(many.resting(), 0);
+    assert_eq!(many.idle(), 0);
     many.rest();
-    assert_eq!(many.resting(), clients - 1);
+    assert_eq!(many.idle(), clients - 1);
     for from in [0, clients - 1, clients / 2] {
         many.rest();
         let num = many.qps[from].num();
@@ -109,7 +109,7 @@ fn what_is_posted_on_a_link_that_rests_goes_out() {
     for round in 0..3 {
         for n in 0..3 {
             many.rest();
-            assert_eq!(many.resting(), 2);
+            assert_eq!(many.idle(), 2);
             let at = many.clients[n].region.remote(0);
             let sge = many.server.sge(0, 8);
             let wr = |op| SendWr { wr_id: 7, op, flags: SendFlags::SIGNALED, sge, more: &[] };
@@ -141,7 +141,7 @@ fn what_a_peer_says_beside_the_bell_is_heard() {
         unsafe { many.qps[2].post(&[wr]) }.unwrap();
         many.rest();
         let refused = flags.is_empty();
-        assert_eq!((many.resting(), many.rests(2)), (3, refused));
+        assert_eq!((many.idle(), many.is_idle(2)), (3, refused));
         if refused {
             many.clients[2].qp.fail();
         }
@@ -158,10 +158,10 @@ fn what_a_peer_says_beside_the_bell_is_heard() {
 /// CP-6: before it sleeps a domain looks at every link, at those that rest as well.
 #[test]
 fn cp_6_who_falls_asleep_has_looked_at_every_link() {
-    let mut many = Many::new(6 * LOOKS);
+    let mut many = Many::new(6 * IDLE_CHECKS);
     many.rest();
-    many.clients[3 * LOOKS].send(1, 0, 8, SendFlags::empty()).unwrap();
-    unsafe { many.server.poller.cq.domain.enter(|inside| inside.fall_asleep()) };
+    many.clients[3 * IDLE_CHECKS].send(1, 0, 8, SendFlags::empty()).unwrap();
+    unsafe { many.server.poller.cq.domain.enter(|state| state.fall_asleep()) };
     assert_eq!(many.comes_within(1).1, 1);
 }
 
@@ -189,8 +189,8 @@ fn a_link_that_rests_goes_with_its_last_queue_pair() {
         drop(many.clients.remove(0));
         drop(many.qps.remove(0));
         many.rest();
-        let inside = unsafe { many.server.poller.cq.domain.alone() };
-        assert_eq!(inside.links.iter().flatten().count(), left);
+        let state = unsafe { many.server.poller.cq.domain.alone() };
+        assert_eq!(state.links.iter().flatten().count(), left);
         if let Some(client) = many.clients.first_mut() {
             client.send(1, 0, 8, SendFlags::empty()).unwrap();
             many.comes_within(4);

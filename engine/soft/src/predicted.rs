@@ -9,11 +9,11 @@
 
 use core::ptr;
 
-use super::domain::Inside;
-use super::layout::{BELL_MAX, BELL_PAYLOAD, Header, LINE, RecordFlags};
+use super::domain::DomainState;
+use super::layout::{Header, LINE, RecordFlags, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX};
 use super::link::Link;
-use super::recvq::Stash;
-use super::responder::{open_on, recv_wc};
+use super::receive::{open_on, recv_wc};
+use super::recvq::Prefetch;
 use super::ring::claim_line;
 use super::sync::{Ordering, fence};
 use crate::provider::Polled;
@@ -23,26 +23,27 @@ use crate::wc::Wc;
 /// own line where no completion is waited for.
 const LOOK_IDLE: u32 = 64;
 
-/// Steps of [`Link::patience`], each some cycle, at most: some 200 ns. What comes from a queue pair
-/// that has no part in a conversation may have to wait so long.
-const PATIENCE_MAX: u32 = 800;
+/// Maximum of [`Link::spin_budget`], in steps of a few cycles: some 200 ns. A message from a queue
+/// pair outside the ping-pong may wait that long.
+const SPIN_MAX: u32 = 800;
 
 /// Steps more after a first look that was too early.
-const IMPATIENT: u32 = 3;
+const SPIN_STEP: u32 = 3;
 
 /// Steps that first looks which are too early one after the other, with as many as there may be,
 /// are short of when waiting is given up: 64 of them.
-const DESPAIR: u32 = PATIENCE_MAX + 64 * IMPATIENT;
+const SPIN_GIVE_UP: u32 = SPIN_MAX + 64 * SPIN_STEP;
 
 /// For so many answers.
-const RESIGNED: u32 = 1024;
+const SPIN_DISABLED_FOR: u32 = 1024;
 
 /// A peer whose answers are waited for no longer than that is nearby.
-const NEARBY: u32 = PATIENCE_MAX / 2;
+const NEARBY: u32 = SPIN_MAX / 2;
 
-/// The next message, as far as it is known before it comes. Nothing it says may have changed: every
-/// way to serve the link but this one, and every command, begins with [`Inside::expect_nothing`].
-pub(super) struct Expected {
+/// The next message, as far as it is known before it arrives. What it says must still hold: every
+/// other function that serves the link, and every command, first calls
+/// [`DomainState::drop_prediction`].
+pub(super) struct PredictedReceive {
     /// Its header, but for its length.
     like: Header,
     /// Where its bytes go.
@@ -51,7 +52,7 @@ pub(super) struct Expected {
     room: u32,
     wr_id: u64,
     /// Where that receive is the first.
-    stash: *mut Stash,
+    prefetch: *mut Prefetch,
     /// [`super::memory::Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
     /// if no message is expected. (No header can say that: a peer may write any.)
     removals: u64,
@@ -60,26 +61,26 @@ pub(super) struct Expected {
 /// More regions than ever go.
 const NOTHING: u64 = u64::MAX;
 
-impl Expected {
-    pub(super) const fn nothing() -> Expected {
-        let (like, stash) = (Header(0), ptr::null_mut());
-        Expected { like, to: 0, room: 0, wr_id: 0, stash, removals: NOTHING }
+impl PredictedReceive {
+    pub(super) const fn nothing() -> PredictedReceive {
+        let (like, prefetch) = (Header(0), ptr::null_mut());
+        PredictedReceive { like, to: 0, room: 0, wr_id: 0, prefetch, removals: NOTHING }
     }
 }
 
-impl Inside {
+impl DomainState {
     /// One poll of a domain whose poller is its thread, for at most one completion.
     #[inline(always)]
     pub(super) fn poll_one(&mut self) -> Polled {
-        let Some(mut link) = self.rounds.only() else { return Polled::More };
+        let Some(mut link) = self.scheduler.only() else { return Polled::More };
         // SAFETY: links go in commands, after which this is another; nobody else refers to it, as
         // in `serve`.
         let link = unsafe { link.as_mut() };
-        if !self.todo.is_empty() || link.is_busy() {
+        if !self.service_queue.is_empty() || link.is_busy() {
             return Polled::More;
         }
-        if link.converses {
-            self.give_time(link);
+        if link.ping_pong {
+            self.spin_after_reply(link);
         }
         if !link.rx.has_seen_written() {
             return Polled::More;
@@ -88,7 +89,7 @@ impl Inside {
         if link.rx.has_seen(word) {
             return self.wait(link);
         }
-        match self.receive_expected(link, word) {
+        match self.receive_predicted(link, word) {
             Some(wc) => Polled::One(wc),
             None => Polled::More,
         }
@@ -105,57 +106,57 @@ impl Inside {
     /// so, because the peer had just looked at the line in vain, would be waited for too short a
     /// time, and be looked for in vain in turn.
     #[inline(never)]
-    fn give_time(&mut self, link: &mut Link) {
-        link.converses = false;
+    fn spin_after_reply(&mut self, link: &mut Link) {
+        link.ping_pong = false;
         // One that was not expected has been noted before; twice does no harm.
-        link.note_followed();
-        if self.rounds.has_resting() {
-            self.look_at_resting();
+        link.note_no_contention();
+        if self.scheduler.has_idle() {
+            self.check_idle();
         }
-        if !link.rx.has_told() {
+        if !link.rx.has_acked() {
             return;
         }
-        if link.resigned > 0 {
-            link.resigned -= 1;
+        if link.spin_disabled > 0 {
+            link.spin_disabled -= 1;
             return;
         }
         // The last receive may just have been taken. Not for a queue pair that is gone: nobody
         // would give those back that are fetched.
-        if open_on(&self.qps, link.talker, link.index).is_some() {
-            self.fetch_ahead(link.rq);
+        if open_on(&self.qps, link.last_qp, link.index).is_some() {
+            self.prefetch_ahead(link.rq);
         }
         self.prepare(link);
         // A conversation goes through the whole ring, which is more than the nearest cache holds.
-        link.tx.claim(BELL_MAX);
+        link.tx.claim(SLOT_RECORD_MAX);
         // So do its receives, and an answer waits until what it answers is written there.
-        for line in 0..=link.rx.behind {
-            claim_line((self.expected.to as *const u8).wrapping_add(line * LINE));
+        for line in 0..=link.rx.slot_lines {
+            claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
         }
-        link.quiet = 1;
+        link.empty_polls = 1;
         fence(Ordering::SeqCst);
-        let steps = link.patience.min(PATIENCE_MAX);
+        let steps = link.spin_budget.min(SPIN_MAX);
         for _ in 0..steps {
             core::hint::black_box(());
         }
-        link.patience = match link.rx.has_news() {
+        link.spin_budget = match link.rx.has_news() {
             true => steps.saturating_sub(1),
-            false => link.patience + IMPATIENT,
+            false => link.spin_budget + SPIN_STEP,
         };
-        link.rx.is_near = link.patience < NEARBY;
-        if link.patience > DESPAIR {
-            (link.patience, link.resigned) = (0, RESIGNED);
+        link.rx.is_near = link.spin_budget < NEARBY;
+        if link.spin_budget > SPIN_GIVE_UP {
+            (link.spin_budget, link.spin_disabled) = (0, SPIN_DISABLED_FOR);
         }
     }
 
     /// Nothing has come: prepares for what will.
     #[inline(always)]
     fn wait(&mut self, link: &mut Link) -> Polled {
-        link.quiet = link.quiet.wrapping_add(1);
-        if link.quiet % LOOK_IDLE == 1 {
+        link.empty_polls = link.empty_polls.wrapping_add(1);
+        if link.empty_polls % LOOK_IDLE == 1 {
             self.prepare(link);
         }
-        let came = self.rounds.has_resting() && self.look_at_resting().is_some();
-        if self.todo.is_empty() && !came { Polled::Nothing } else { Polled::More }
+        let came = self.scheduler.has_idle() && self.check_idle().is_some();
+        if self.service_queue.is_empty() && !came { Polled::Nothing } else { Polled::More }
     }
 
     /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
@@ -167,54 +168,54 @@ impl Inside {
 
     /// From here on nothing is known of the next message.
     #[inline(always)]
-    pub(super) fn expect_nothing(&mut self) {
-        self.expected.removals = NOTHING;
+    pub(super) fn drop_prediction(&mut self) {
+        self.predicted.removals = NOTHING;
     }
 
     /// True if the next message is known as far as it can be.
     #[cfg(test)]
-    pub(super) fn is_expecting(&self) -> bool {
-        self.expected.removals != NOTHING
+    pub(super) fn has_prediction(&self) -> bool {
+        self.predicted.removals != NOTHING
     }
 
     /// Looks up what a message for the queue pair of the last one will need.
     fn expect(&mut self, link: &Link) {
         let Some(rq) = self.rqs.get_mut(link.rq) else { return };
-        let Some((wr, recent)) = rq.stash.ready_first() else { return };
+        let Some((wr, mr_cache)) = rq.prefetch.ready_first() else { return };
         let memory = &self.nic.memory;
-        recent.renew(memory);
-        let open = open_on(&self.qps, link.talker, link.index).is_some();
+        mr_cache.renew(memory);
+        let open = open_on(&self.qps, link.last_qp, link.index).is_some();
         // Other buffers, of which only a part may be written, are for the way with all checks.
-        if open && recent.writable(memory, wr.sge, wr.sge.length) {
-            let (like, removals) = (Header::plain_for(link.talker), recent.removals());
-            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(BELL_PAYLOAD), wr.wr_id);
-            let stash = &raw mut rq.stash;
-            self.expected = Expected { like, to, room, wr_id, stash, removals };
+        if open && mr_cache.writable(memory, wr.sge, wr.sge.length) {
+            let (like, removals) = (Header::plain_for(link.last_qp), mr_cache.removals());
+            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(SLOT_PAYLOAD_MAX), wr.wr_id);
+            let prefetch = &raw mut rq.prefetch;
+            self.predicted = PredictedReceive { like, to, room, wr_id, prefetch, removals };
         }
     }
 
     /// Takes the message in the bell, whose first word that is, if it is the expected one, from a
     /// peer that had heard everything. `None`: nothing was done.
     #[inline(always)]
-    fn receive_expected(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
+    fn receive_predicted(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
         // Each of its fields where it is used: there are more than registers.
-        let expected = &mut self.expected;
-        let lone = link.rx.lone_like(word, expected.like, link.tx.published())?;
+        let predicted = &mut self.predicted;
+        let lone = link.rx.predicted_in_slot(word, predicted.like, link.tx.published())?;
         let length = lone.header.length();
-        if length > expected.room || expected.removals != self.nic.memory.removals() {
+        if length > predicted.room || predicted.removals != self.nic.memory.removals() {
             return None;
         }
         // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
         // checked when it was looked up, for as many bytes as there is room, and no region has gone
         // since. There is no more room than the bell holds.
-        if !unsafe { link.rx.take_lone(lone, expected.to as *mut u8) } {
+        if !unsafe { link.rx.take_from_slot(lone, predicted.to as *mut u8) } {
             return None;
         }
         // SAFETY: receive queues come, go and move by commands, and since then there was none.
-        unsafe { (*expected.stash).advance(1) };
-        expected.removals = NOTHING;
-        link.quiet = 0;
-        link.converses = true;
-        Some(recv_wc(expected.wr_id, expected.like.qp(), length, RecordFlags::empty(), 0))
+        unsafe { (*predicted.prefetch).advance(1) };
+        predicted.removals = NOTHING;
+        link.empty_polls = 0;
+        link.ping_pong = true;
+        Some(recv_wc(predicted.wr_id, predicted.like.qp(), length, RecordFlags::empty(), 0))
     }
 }

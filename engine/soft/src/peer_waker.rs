@@ -15,18 +15,18 @@ use super::sync::{AtomicU32, Ordering, half_barrier};
 use crate::provider::wake::Bell;
 
 /// What wakes the domain at the other end of a link.
-pub(super) struct Alarm {
+pub(super) struct PeerWaker {
     asleep: NonNull<AtomicU32>,
     bell: Option<Bell>,
 }
 
 // SAFETY: an atomic word in memory that the link keeps, and a bell that any thread may ring.
-unsafe impl Send for Alarm {}
+unsafe impl Send for PeerWaker {}
 
-impl Alarm {
+impl PeerWaker {
     /// For the domain on that side of a link, which keeps its memory as long as the alarm lives.
-    pub(super) fn new(header: &LinkHeader, side: Side, bell: Option<Bell>) -> Alarm {
-        Alarm { asleep: NonNull::from(header.asleep(side)), bell }
+    pub(super) fn new(header: &LinkHeader, side: Side, bell: Option<Bell>) -> PeerWaker {
+        PeerWaker { asleep: NonNull::from(header.asleep(side)), bell }
     }
 
     /// To be called after what the peer should see was published.

@@ -3,7 +3,7 @@
 //! assembler, since the memory is another process' as well: what a copy holds while the other side
 //! writes may be of two messages, byte by byte, and the seals say whether it is.
 //!
-//! They copy 8 to 256 bytes ([`copy_twice`] to 32, [`pull_any`] as many as there are), none beyond
+//! They copy 8 to 256 bytes ([`copy_dual`] to 32, [`pull_any`] as many as there are), none beyond
 //! on either side; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
@@ -13,7 +13,7 @@ use core::arch::x86_64::__m128i;
 /// Copies what was not written a moment ago to memory that nobody else writes.
 ///
 /// # Safety
-/// As for [`copy_fresh`].
+/// As for [`copy_recent`].
 #[inline(always)]
 pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: all words and pieces lie below `length`.
@@ -49,7 +49,7 @@ pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
 /// The same of any number.
 ///
 /// # Safety
-/// As for [`copy_fresh`].
+/// As for [`copy_recent`].
 #[inline(always)]
 pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: as the caller vouches.
@@ -64,7 +64,7 @@ pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
 /// The same of 64 bytes or more. Marked cold so that short copies keep their registers.
 ///
 /// # Safety
-/// As for [`copy_fresh`].
+/// As for [`copy_recent`].
 #[cold]
 #[inline(never)]
 unsafe fn pull_long(to: *mut u8, from: *const u8, length: usize) {
@@ -140,9 +140,9 @@ unsafe fn pull_last<const BACK: usize>(to: *mut u8, from: *const u8, length: usi
 /// done, to the one it gives. They are loaded once.
 ///
 /// # Safety
-/// As for [`copy_fresh`], for each of the two.
+/// As for [`copy_recent`], for each of the two.
 #[inline(always)]
-pub(super) unsafe fn copy_twice(
+pub(super) unsafe fn copy_dual(
     one: *mut u8,
     from: *const u8,
     length: usize,
@@ -176,7 +176,7 @@ pub(super) unsafe fn copy_twice(
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes.
 #[inline(always)]
-pub(super) unsafe fn copy_fresh(to: *mut u8, from: *const u8, length: usize) {
+pub(super) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!((8..=256).contains(&length));
     // SAFETY: all words and pieces lie below `length`.
     unsafe {

@@ -1,23 +1,24 @@
-//! Sleeping: who waits for a domain's work, and what wakes them.
+//! How a domain goes to sleep, and what wakes it.
 //!
-//! Peers ring through the links ([`super::alarm`]); the control plane, and whoever posts receives
-//! that a domain lacks, through its [`Sleeper`]. Datagrams ring through the inbox they go to.
+//! A peer wakes it through the link ([`super::peer_waker`]). The control plane, and a thread that
+//! posts receives the domain lacks, wake it through its [`LocalWaker`]. A datagram wakes it through
+//! the inbox it goes to.
 #![expect(unsafe_code, reason = "queue pairs are boxes of the domain")]
 
 use super::cq::{Arm, Queued};
-use super::domain::{Inside, qp_in};
+use super::domain::{DomainState, qp_in};
 use super::sync::{AtomicBool, Ordering, fence};
 use crate::provider::wake::Bell;
 
 /// What wakes a domain of this process.
-pub(super) struct Sleeper {
+pub(super) struct LocalWaker {
     asleep: AtomicBool,
     pub(super) bell: Option<Bell>,
 }
 
-impl Sleeper {
-    pub(super) fn new(bell: Option<Bell>) -> Sleeper {
-        Sleeper { asleep: AtomicBool::new(false), bell }
+impl LocalWaker {
+    pub(super) fn new(bell: Option<Bell>) -> LocalWaker {
+        LocalWaker { asleep: AtomicBool::new(false), bell }
     }
 
     /// To be called after what the domain should see was written. SeqCst: either this sees that it
@@ -43,22 +44,22 @@ impl Sleeper {
 }
 
 /// Between saying that this domain sleeps and looking once more. The barrier is the half that
-/// those who ring leave out: see [`super::alarm`].
+/// those who ring leave out: see [`super::peer_waker`].
 pub(super) fn before_last_look(barrier: fn()) {
     fence(Ordering::SeqCst);
     barrier();
 }
 
-impl Inside {
+impl DomainState {
     /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
     /// poll after this; what they do later wakes.
     pub(super) fn fall_asleep(&mut self) {
-        self.sleeper.set(true);
-        self.stir_all();
+        self.local_waker.set(true);
+        self.activate_all();
         for link in self.links.iter_mut().flatten() {
             link.shared.set_asleep(true);
             // The poll after this looks at everything.
-            link.quiet = 0;
+            link.empty_polls = 0;
         }
         self.set_inboxes_asleep(true);
         before_last_look(self.nic.host.barrier);
@@ -66,17 +67,17 @@ impl Inside {
 
     /// Nobody needs to ring any more.
     pub(super) fn wake_up(&mut self) {
-        self.sleeper.set(false);
+        self.local_waker.set(false);
         for link in self.links.iter_mut().flatten() {
             link.shared.set_asleep(false);
-            link.quiet = 0;
+            link.empty_polls = 0;
         }
         self.set_inboxes_asleep(false);
     }
 
     /// Queue pairs of UD are all on the list of those that need work.
     fn set_inboxes_asleep(&mut self, asleep: bool) {
-        for num in &self.todo {
+        for num in &self.service_queue {
             let Some(qp) = qp_in(&self.qps, *num) else { continue };
             // SAFETY: a box this domain owns; `&mut self` is the only way to it.
             if let Some(datagrams) = unsafe { &qp.as_ref().datagrams } {

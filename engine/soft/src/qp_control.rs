@@ -7,14 +7,14 @@ use super::Wiring;
 use super::domain::{Command, Connect, Domain};
 use super::link::{Link, LinkShared};
 use super::path::Groups;
-use super::qp::ASKS_MAX;
+use super::qp::READS_MAX;
 use crate::provider::QpType;
 use crate::provider::wake::Bell;
 
 /// Connects and fails a queue pair from another thread than the one that owns it. It does not
 /// keep the queue pair alive.
 #[derive(Clone)]
-pub struct Breaker {
+pub struct QpControl {
     pub(super) domain: Arc<Domain>,
     pub(super) num: u32,
     pub(super) queue: u32,
@@ -23,7 +23,7 @@ pub struct Breaker {
     pub(super) life: Weak<()>,
 }
 
-impl Breaker {
+impl QpControl {
     /// True once the queue pair has been dropped.
     pub fn is_gone(&self) -> bool {
         self.life.strong_count() == 0
@@ -41,7 +41,7 @@ impl Breaker {
 
     /// What wakes the domain of the queue pair: for its peers.
     pub fn bell(&self) -> Option<Bell> {
-        self.domain.sleeper.bell.clone()
+        self.domain.local_waker.bell.clone()
     }
 
     /// See [`super::SoftQp::attach`].
@@ -61,8 +61,8 @@ impl Breaker {
             link: link.clone(),
             rnr_retry: wiring.peer_rnr_retry,
             rnr_timer_ns: wiring.rnr_timer_ns,
-            initiator_depth: wiring.initiator_depth.min(ASKS_MAX as u8),
-            responder_depth: wiring.responder_depth.min(ASKS_MAX as u8),
+            initiator_depth: wiring.initiator_depth.min(READS_MAX as u8),
+            responder_depth: wiring.responder_depth.min(READS_MAX as u8),
         }));
     }
 

@@ -45,7 +45,7 @@ fn wait(end: &mut End, waits: bool) {
 }
 
 fn expects(end: &End) -> bool {
-    unsafe { end.poller.cq.domain.enter(|inside| inside.is_expecting()) }
+    unsafe { end.poller.cq.domain.enter(|state| state.has_prediction()) }
 }
 
 /// CP-2: every length the bell holds, with and without an acknowledgement asked for.
@@ -182,12 +182,12 @@ fn a_receive_that_was_given_back_is_not_expected() {
 
 /// Writes a record to the bell that no sender writes.
 fn forge(to: &End, header: Header, bytes: u64) {
-    let inside = unsafe { to.poller.cq.domain.alone() };
-    let link = inside.links[0].as_mut().unwrap();
-    let (way, end) = (&link.rx.way, link.rx.at + bytes);
-    way.spoken_header().store(header.0, Relaxed);
+    let state = unsafe { to.poller.cq.domain.alone() };
+    let link = state.links[0].as_mut().unwrap();
+    let (way, end) = (&link.rx.dir, link.rx.at + bytes);
+    way.slot_header().store(header.0, Relaxed);
     way.seal().store(way.seal_of(end), Relaxed);
-    way.spoken_tail().store(tail_word(end, link.tx.published()), Relaxed);
+    way.slot_tail().store(tail_word(end, link.tx.published()), Relaxed);
 }
 
 /// A peer may write anything to the bell: where nothing is expected a message of no kind for no
@@ -214,8 +214,8 @@ fn what_no_sender_writes_is_not_expected() {
 }
 
 /// For how long an end leaves its peer alone, in steps.
-fn patience(end: &End) -> u32 {
-    unsafe { end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().patience) }
+fn spin_budget(end: &End) -> u32 {
+    unsafe { end.poller.cq.domain.enter(|state| state.links[0].as_ref().unwrap().spin_budget) }
 }
 
 /// Two sides with room for all that is sent, of which the second has receives for long.
@@ -249,7 +249,7 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
             }
             assert_eq!(one.poll().len(), usize::from(answers));
         }
-        patience(&two)
+        spin_budget(&two)
     };
     // One in 64 finds no receive fetched ahead, and is not expected.
     let steps = rounds(66, true, true);
@@ -279,7 +279,7 @@ fn who_says_the_unexpected_is_given_time_too() {
         assert_eq!(one.poll().len() + one.poll().len(), 2, "the answer, and its own completion");
     }
     // The first comes where no receive is at hand, and by the ring.
-    assert_eq!(patience(&two), 3 * 19);
+    assert_eq!(spin_budget(&two), 3 * 19);
 }
 
 /// A message and its answer, which the first side has not polled for.
@@ -326,7 +326,7 @@ fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
 fn who_has_not_heard_the_last_answer_is_not_given_time() {
     let (mut one, mut two) = deep();
     for (in_flight, grows) in [(1, true), (2, false), (1, true)] {
-        let before = patience(&two);
+        let before = spin_budget(&two);
         for round in 0..50 {
             one.recv(0, 0, 64);
             let heard = if in_flight == 1 { one.poll().len() } else { 0 };
@@ -337,7 +337,7 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
             two.send(0, 0, 64, INLINE).unwrap();
             assert!(two.poll().is_empty() && two.poll().is_empty());
         }
-        let given = patience(&two) - before;
+        let given = spin_budget(&two) - before;
         assert!(grows || given == 0, "{in_flight} in flight: {given}");
         // Three each time.
         assert_eq!(given > 100, grows, "{in_flight} in flight: {given}");
@@ -361,15 +361,15 @@ fn what_crosses_by_the_bell_is_noted() {
             one.send(0, 0, 8, INLINE).unwrap();
             assert!(one.poll().len() < 2 && spoke(&one));
             assert_eq!((expects(&two), two.poll().len()), (waits, 1));
-            *seen = crossed(&two);
+            *seen = contention(&two);
             two.send(0, 0, 64, INLINE).unwrap();
         }
         assert_eq!(seen, [0, 4, 8], "{waits}");
     }
 }
 
-fn crossed(end: &End) -> u32 {
-    unsafe { end.poller.cq.domain.enter(|inside| inside.links[0].as_ref().unwrap().crossed) }
+fn contention(end: &End) -> u32 {
+    unsafe { end.poller.cq.domain.enter(|state| state.links[0].as_ref().unwrap().contention) }
 }
 
 /// Two that crossed make the answers silent, but not for long where what they answer is expected.
@@ -384,7 +384,7 @@ fn who_follows_by_the_bell_has_not_crossed_for_long() {
             two.send(0, 0, 64, INLINE).unwrap();
         }
     }
-    assert_eq!(crossed(&two), 8, "the last two had not heard the answers");
+    assert_eq!(contention(&two), 8, "the last two had not heard the answers");
     while !one.poll().is_empty() {}
     let mut follow = || {
         assert!(two.poll().is_empty() && two.poll().is_empty());
@@ -399,15 +399,15 @@ fn who_follows_by_the_bell_has_not_crossed_for_long() {
     for _ in 0..8 {
         follow();
     }
-    assert_eq!(crossed(&two), 0);
+    assert_eq!(contention(&two), 0);
 }
 
 /// True if the last message of an end went by the bell.
 fn spoke(end: &End) -> bool {
     unsafe {
-        end.poller.cq.domain.enter(|inside| {
-            let tx = &inside.links[0].as_ref().unwrap().tx;
-            tx.spoken() == tx.at as u32
+        end.poller.cq.domain.enter(|state| {
+            let tx = &state.links[0].as_ref().unwrap().tx;
+            tx.last_in_slot() == tx.at as u32
         })
     }
 }

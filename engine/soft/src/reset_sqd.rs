@@ -6,9 +6,9 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
 use super::SoftQp;
-use super::domain::{Command, Inside, Owned};
+use super::domain::{Command, DomainState, Owned};
 use super::nic::QPS;
-use super::qp::{Lane, QpContext, QpParts, Sent, State};
+use super::qp::{QpContext, QpParts, Reserved, Sent, State};
 use super::recvq::{RecvQueue, Used};
 use super::xrc::NO_CQ;
 use crate::event::{AsyncKind, Object};
@@ -17,7 +17,7 @@ use crate::wc::Status;
 use crate::wr::{SendFlags, SendWr};
 
 /// What a queue pair begins its next life with.
-pub(super) struct NewLife {
+pub(super) struct Reset {
     pub(super) num: u32,
     /// Its receive queue: a new one, if it is its own.
     pub(super) queue: Arc<RecvQueue>,
@@ -49,11 +49,11 @@ impl SoftQp {
         self.key = if own { self.queue.id() } else { self.nic.next_queue() };
         let (num, key, queue) = (self.num, self.key, self.queue.clone());
         let used = Used::default();
-        self.domain.command(Command::BeginAgain(Box::new(NewLife { num, queue, used, key })));
+        self.domain.command(Command::Reset(Box::new(Reset { num, queue, used, key })));
     }
 }
 
-impl Inside {
+impl DomainState {
     /// SQD: no send begins from here on. With `notify`, an event says when all that have begun are
     /// over.
     pub(super) fn pause(&mut self, qp: &mut QpContext, notify: bool) {
@@ -61,11 +61,11 @@ impl Inside {
             return;
         }
         (qp.paused, qp.draining) = (true, notify);
-        qp.lane = Lane::CLOSED;
+        qp.reserved = Reserved::NONE;
         if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.pause(true);
         }
-        self.worry(qp);
+        self.schedule(qp);
     }
 
     /// From SQD back to RTS: what was posted meanwhile begins.
@@ -76,18 +76,18 @@ impl Inside {
         (qp.paused, qp.draining) = (false, false);
         if qp.kind == QpType::Ud {
             // In ERR what was posted is flushed, and what was posted then was never kept.
-            if qp.state == State::Loose {
+            if qp.state == State::Unreliable {
                 self.send_kept_datagrams(qp);
             }
         } else if let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.pause(false);
-            let waits = qp.sent != qp.posted && !qp.held && !qp.in_backlog;
+            let waits = qp.sent != qp.posted && !qp.waits_for_response && !qp.in_backlog;
             if waits && qp.state.sends() && qp.poison.is_none() {
                 qp.in_backlog = true;
                 link.let_wait(qp.num);
             }
         }
-        self.worry(qp);
+        self.schedule(qp);
     }
 
     /// Sends what was posted to a queue pair of UD in SQD.
@@ -100,7 +100,7 @@ impl Inside {
             let Some((sge, more)) = pending.pieces.split_first() else { return };
             let wr = SendWr { wr_id: 0, op: pending.op, flags, sge: *sge, more };
             let status = match qp.state {
-                State::Loose => self.send_datagram(qp, &wr),
+                State::Unreliable => self.send_datagram(qp, &wr),
                 _ => Status::Flushed,
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
@@ -124,7 +124,7 @@ impl Inside {
         } else {
             let last = qp.sent.wrapping_sub(1);
             let end = if qp.sent == qp.retired { 0 } else { qp.entry(last).end };
-            qp.asking() == 0 && qp.sent_bytes == 0 && self.safe_position(qp) >= end
+            qp.reads_in_flight() == 0 && qp.sent_bytes == 0 && self.acked_position(qp) >= end
         };
         if over {
             qp.draining = false;
@@ -135,7 +135,7 @@ impl Inside {
 
     /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its
     /// peer still sends is for nobody. Then it is in INIT.
-    pub(super) fn begin_again(&mut self, new: NewLife) {
+    pub(super) fn begin_again(&mut self, new: Reset) {
         if self.qp(new.num).is_none() {
             return;
         }

@@ -19,7 +19,7 @@ use super::layout::{AREA, JUMP_BYTES, RECORD_MAX, SEGMENT};
 const FRONT: u64 = RECORD_MAX as u64;
 
 /// The lap that the sender is in.
-pub(super) struct Lap {
+pub(super) struct WrapPolicy {
     /// The position at its start.
     base: u64,
     /// Bytes of the lap before, with the jump at its end.
@@ -33,10 +33,10 @@ pub(super) struct Lap {
 /// What `least` loses with each jump: so many laps without a wait make it a segment less.
 const LESS: u64 = SEGMENT as u64 / 8;
 
-impl Lap {
+impl WrapPolicy {
     /// The one that begins at a position, with nothing on its way.
-    pub(super) fn new(base: u64) -> Lap {
-        Lap { base, before: 0, soft: base + u64::from(SEGMENT - JUMP_BYTES), least: 0 }
+    pub(super) fn new(base: u64) -> WrapPolicy {
+        WrapPolicy { base, before: 0, soft: base + u64::from(SEGMENT - JUMP_BYTES), least: 0 }
     }
 
     /// True if that position is in this lap.
@@ -68,7 +68,7 @@ impl Lap {
     /// Begins the next lap, behind a jump that ends at that position.
     pub(super) fn jump(&mut self, at: u64) {
         let (before, least) = (at - self.base, self.least.saturating_sub(LESS));
-        *self = Lap { before, least, ..Lap::new(at) };
+        *self = WrapPolicy { before, least, ..WrapPolicy::new(at) };
     }
 
     /// There was no space: the lap before was too short for what is on its way.

@@ -76,8 +76,9 @@ fn record_of(
     wr: &SendWr<'_>,
     length: u32,
 ) -> Option<Option<(Header, u32)>> {
-    let calm = !qp.paused && qp.sent == qp.posted && qp.asking() == 0 && !link.is_broken();
-    if !calm || length == 0 || length > MESSAGE_MAX || link.safe() < qp.one_sided_until {
+    let nothing_waits =
+        !qp.paused && qp.sent == qp.posted && qp.reads_in_flight() == 0 && !link.is_broken();
+    if !nothing_waits || length == 0 || length > MESSAGE_MAX || link.acked() < qp.one_sided_until {
         return None;
     }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -85,13 +86,13 @@ fn record_of(
         return None;
     }
     let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
-    flags.set(RecordFlags::ASK, signaled);
+    flags.set(RecordFlags::ACK_REQ, signaled);
     flags.set(RecordFlags::SOLICITED, wr.flags.contains(SendFlags::SOLICITED));
     let record = match wr.op {
         SendOp::WriteWithImm(_, imm) => {
             Some((Header::new(KIND_NOTICE, flags | RecordFlags::IMM, 8, qp.peer), imm))
         }
-        _ if signaled && link.safe() != link.tx.at => {
+        _ if signaled && link.acked() != link.tx.at => {
             Some((Header::new(KIND_WRITE, flags, 16, qp.peer), 0))
         }
         _ => None,

@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::copy;
-use super::domain::Inside;
+use super::domain::DomainState;
 use super::layout::Header;
 use super::link::{Link, LinkPlace};
-use super::qp::{Lane, QpContext, Sent, SqEntry, State};
-use super::requester::{calm, has_slot, plain, write};
+use super::qp::{QpContext, Reserved, Sent, SqEntry, State};
+use super::requester::{fast_path_ok, has_slot, plain, write};
 use super::ring::CLAIM_MIN;
 use super::sync::wrote;
 use crate::wr::{SendWr, Sge};
@@ -14,14 +14,14 @@ use crate::wr::{SendWr, Sge};
 /// Bytes of a record without a payload.
 const LEAST_RECORD: u64 = 8;
 
-impl Inside {
+impl DomainState {
     /// Writes one request to the ring, unpublished, if nothing is in its way. Half a segment is
     /// held at most: then what there is is published. What follows may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-        self.stir(qp.link);
+        self.activate(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
-        if qp.state != State::Rts || !calm(link, qp) {
+        if qp.state != State::Rts || !fast_path_ok(link, qp) {
             return false;
         }
         let Some(plain) = plain(&self.nic.memory, qp, wr) else { return false };
@@ -31,7 +31,7 @@ impl Inside {
         let goes = has_slot(link, qp, &plain);
         if goes {
             write(link, qp, wr, &plain);
-            open_lane(link, qp);
+            reserve(link, qp);
         }
         goes
     }
@@ -40,9 +40,9 @@ impl Inside {
     /// one's: how many were written.
     #[inline(never)]
     pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
-        self.stir(qp.link);
+        self.activate(qp.link);
         let Some(Some(link)) = self.links.get_mut(qp.link) else { return 0 };
-        if qp.state != State::Rts || qp.signal_all || !calm(link, qp) {
+        if qp.state != State::Rts || qp.signal_all || !fast_path_ok(link, qp) {
             return 0;
         }
         let mut done = 0;
@@ -64,7 +64,7 @@ impl Inside {
         let goes = self.post_lone(qp, wr);
         if goes && let Some(Some(link)) = self.links.get_mut(qp.link) {
             link.tx.begin_hold();
-            open_lane(link, qp);
+            reserve(link, qp);
         }
         goes
     }
@@ -83,21 +83,22 @@ impl Inside {
 /// What is free for messages behind the one just held. Each takes a word of the ring at least, and
 /// with that the room in the send queue is one in the ring.
 #[inline(always)]
-fn open_lane(link: &LinkPlace, qp: &mut QpContext) {
+fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
         let slots = link.tx.at + u64::from(qp.room()) * LEAST_RECORD;
-        qp.lane = Lane { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
+        qp.reserved =
+            Reserved { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
     }
 }
 
-/// Writes one more message, unpublished, behind one that [`Inside::hold`] has written. False:
-/// nothing was done, because more would have to be looked at.
+/// Writes one more message, unpublished, behind one that [`DomainState::hold`] has written. False:
+/// nothing was done; the message needs the general function.
 ///
 /// # Safety
 /// The caller is inside the queue pair's domain, the only one there, and vouches for the piece.
 #[inline(always)]
 pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
-    let Lane { link: Some(mut link), until } = qp.lane else { return false };
+    let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
     // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
     // function's contract nobody else refers to it.
     let link = unsafe { link.as_mut() };
@@ -111,27 +112,27 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     true
 }
 
-/// Posts one more message alone, with the bell, behind one that [`Inside::post_first`] has posted.
-/// False: nothing was done, because more would have to be looked at.
+/// Posts and publishes one more message behind one that [`DomainState::post_first`] has posted.
+/// False: nothing was done; the message needs the general function.
 ///
 /// # Safety
 /// As for [`hold_more`].
 #[inline(always)]
 pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
-    let Lane { link: Some(mut link), until } = qp.lane else { return false };
+    let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
     let record = record(sge.length as usize);
     if link.tx.at + record > until || link.tx.unpublished() > 0 {
         return false;
     }
-    if !link.speaks(record as u32) {
+    if !link.uses_slot(record as u32) {
         // SAFETY: there is space up to `until`; the caller vouches for the piece.
         return unsafe { next_silent(qp, wr_id, sge.addr as *const u8, sge.length) };
     }
     let (header, ack) = (Header(qp.common | u64::from(sge.length)), link.ack());
     // SAFETY: as above, and the record fits the bell.
-    unsafe { link.tx.publish_lone(header, record as u32, sge.addr as *const u8, ack) };
+    unsafe { link.tx.publish_in_slot(header, record as u32, sge.addr as *const u8, ack) };
     let end = link.tx.at;
     qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
     qp.sent = qp.posted;
@@ -145,7 +146,7 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
 #[cold]
 #[inline(never)]
 unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u32) -> bool {
-    let Some(mut link) = qp.lane.link else { return false };
+    let Some(mut link) = qp.reserved.link else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
     let end = link.tx.at + record(length as usize);
@@ -202,7 +203,7 @@ unsafe fn put(
     // there before it is published.
     unsafe {
         at.cast::<u64>().write(qp.common | u64::from(length));
-        copy::fresh(at.add(8), from, length as usize);
+        copy::copy_recent(at.add(8), from, length as usize);
     }
     link.tx.at = end;
     qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
@@ -226,7 +227,7 @@ fn make_room(link: &mut Link, record: u32) -> bool {
 #[inline(never)]
 fn publish_held(link: &mut Link) {
     let held = link.tx.unpublished();
-    if !(link.speaks(held) && publish_alone(link)) {
+    if !(link.uses_slot(held) && publish_deferred_in_slot(link)) {
         let ack = link.ack();
         link.tx.publish(ack);
         if held >= CLAIM_MIN {
@@ -239,14 +240,14 @@ fn publish_held(link: &mut Link) {
 
 /// Publishes what was written if it is a message alone, and short enough for the bell.
 #[inline(never)]
-fn publish_alone(link: &mut Link) -> bool {
+fn publish_deferred_in_slot(link: &mut Link) -> bool {
     let Some((header, payload)) = link.tx.first_unpublished() else { return false };
     let alone = header.record() == link.tx.unpublished() && header.is_plain_send();
     if alone {
         let ack = link.ack();
         // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
         // is not published, and short enough.
-        unsafe { link.tx.publish_written(header, payload, ack) };
+        unsafe { link.tx.publish_copy_in_slot(header, payload, ack) };
     }
     alone
 }

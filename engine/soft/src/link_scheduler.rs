@@ -9,7 +9,7 @@
 //! any kind would cost a sender what it is to save the receiver.
 //!
 //! It is busy again when something has come, when something is posted on it (what rests is
-//! [`Link::unusual`], so that no fast path takes it), and after every command; all are before the
+//! [`Link::slow_path`], so that no fast path takes it), and after every command; all are before the
 //! domain sleeps.
 
 use core::ptr::NonNull;
@@ -17,20 +17,20 @@ use core::ptr::NonNull;
 use std_alloc::vec::Vec;
 
 use super::cq::Sink;
-use super::domain::Inside;
+use super::domain::DomainState;
 use super::link::{Link, LinkPlace};
 use crate::room::{Grow, Room};
 
 /// Polls in which nothing has come after which a link may rest.
-const REST_AFTER: u32 = 256;
+const IDLE_AFTER: u32 = 256;
 
 /// Links that rest and are looked at in one poll that serves the others.
-pub(super) const LOOKS: usize = 8;
+pub(super) const IDLE_CHECKS: usize = 8;
 
 /// The links of a domain by what a poll does with them: numbers of their slots.
-pub(super) struct Rounds {
+pub(super) struct LinkScheduler {
     busy: Vec<u32>,
-    resting: Vec<u32>,
+    idle: Vec<u32>,
     /// The one that is served first next time, and the one that is looked at next.
     first: usize,
     next: usize,
@@ -40,11 +40,11 @@ pub(super) struct Rounds {
     only: Option<NonNull<Link>>,
 }
 
-impl Rounds {
-    pub(super) fn new(links: usize) -> Rounds {
-        Rounds {
+impl LinkScheduler {
+    pub(super) fn new(links: usize) -> LinkScheduler {
+        LinkScheduler {
             busy: Vec::with_capacity(links),
-            resting: Vec::with_capacity(links),
+            idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
             polls: 0,
@@ -55,7 +55,7 @@ impl Rounds {
     /// Makes room for that many links. False: there is no memory for them.
     #[must_use]
     pub(super) fn make_room(&mut self, links: usize) -> bool {
-        self.busy.make_room(links) && self.resting.make_room(links)
+        self.busy.make_room(links) && self.idle.make_room(links)
     }
 
     /// The busy link, if there is only one: it stays where it is until the next command.
@@ -66,8 +66,8 @@ impl Rounds {
 
     /// True if there is a link that is not served.
     #[inline(always)]
-    pub(super) fn has_resting(&self) -> bool {
-        !self.resting.is_empty()
+    pub(super) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
     }
 
     /// Nothing is expected on the one before when this becomes another: so begin commands, and
@@ -79,102 +79,103 @@ impl Rounds {
     }
 }
 
-impl Inside {
+impl DomainState {
     /// Every link is busy: something may have changed about any of them.
-    pub(super) fn stir_all(&mut self) {
-        self.rounds.busy.clear();
-        self.rounds.resting.clear();
+    pub(super) fn activate_all(&mut self) {
+        self.scheduler.busy.clear();
+        self.scheduler.idle.clear();
         for link in self.links.iter_mut().flatten() {
-            link.set_resting(false);
-            self.rounds.busy.put(link.index as u32);
+            link.set_idle(false);
+            self.scheduler.busy.put(link.index as u32);
         }
-        self.rounds.set_only(&self.links);
+        self.scheduler.set_only(&self.links);
     }
 
     /// Something is about to happen on the link in that slot: it rests no more, if it did.
     #[inline(always)]
-    pub(super) fn stir(&mut self, index: usize) {
+    pub(super) fn activate(&mut self, index: usize) {
         if let Some(Some(link)) = self.links.get(index)
-            && link.rests()
+            && link.is_idle()
         {
-            self.end_rest(index);
+            self.end_idle(index);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn end_rest(&mut self, index: usize) {
+    fn end_idle(&mut self, index: usize) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
-        link.set_resting(false);
-        let rounds = &mut self.rounds;
+        link.set_idle(false);
+        let scheduler = &mut self.scheduler;
         // Usually it is the one just looked at.
-        let is_it = |resting: &u32| *resting as usize == index;
-        let looked = Some(rounds.next).filter(|at| rounds.resting.get(*at).is_some_and(is_it));
-        if let Some(at) = looked.or_else(|| rounds.resting.iter().position(is_it)) {
-            rounds.resting.swap_remove(at);
+        let is_it = |idle: &u32| *idle as usize == index;
+        let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
+        if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
+            scheduler.idle.swap_remove(at);
         }
-        rounds.busy.put(index as u32);
-        rounds.set_only(&self.links);
+        scheduler.busy.put(index as u32);
+        scheduler.set_only(&self.links);
     }
 
     /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
     /// the rest.
     #[inline(never)]
     pub(super) fn serve_all<S: Sink>(&mut self, sink: &mut S) {
-        let busy = self.rounds.busy.len();
+        let busy = self.scheduler.busy.len();
         // There may be fewer than last time.
-        let first = if self.rounds.first < busy { self.rounds.first } else { 0 };
+        let first = if self.scheduler.first < busy { self.scheduler.first } else { 0 };
         for step in 0..busy {
             let at = if first + step < busy { first + step } else { first + step - busy };
-            let Some(index) = self.rounds.busy.get(at).copied() else { break };
+            let Some(index) = self.scheduler.busy.get(at).copied() else { break };
             self.serve(index as usize, sink);
         }
-        self.rounds.first = if first + 1 < busy { first + 1 } else { 0 };
+        self.scheduler.first = if first + 1 < busy { first + 1 } else { 0 };
         if busy == 0 {
             self.give_back();
         }
-        for _ in 0..LOOKS.min(self.rounds.resting.len()) {
-            if let Some(index) = self.look_at_resting() {
+        for _ in 0..IDLE_CHECKS.min(self.scheduler.idle.len()) {
+            if let Some(index) = self.check_idle() {
                 self.serve(index, sink);
             }
         }
-        self.rounds.polls += 1;
-        if self.rounds.polls >= REST_AFTER {
-            self.let_rest();
+        self.scheduler.polls += 1;
+        if self.scheduler.polls >= IDLE_AFTER {
+            self.idle_quiet_links();
         }
     }
 
     /// Looks at the next link that rests. If something has come there it is busy: its slot.
     #[inline(never)]
-    pub(super) fn look_at_resting(&mut self) -> Option<usize> {
-        let rounds = &mut self.rounds;
-        rounds.next = if rounds.next + 1 < rounds.resting.len() { rounds.next + 1 } else { 0 };
-        let index = rounds.resting.get(rounds.next).copied()? as usize;
+    pub(super) fn check_idle(&mut self) -> Option<usize> {
+        let scheduler = &mut self.scheduler;
+        scheduler.next =
+            if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
+        let index = scheduler.idle.get(scheduler.next).copied()? as usize;
         let link = self.links.get(index)?.as_ref()?;
         if !link.has_news() {
             return None;
         }
-        self.end_rest(index);
+        self.end_idle(index);
         Some(index)
     }
 
     /// Lets those rest on which nothing is going on, all but one: one costs next to nothing.
     #[cold]
     #[inline(never)]
-    fn let_rest(&mut self) {
-        self.rounds.polls = 0;
-        let rounds = &mut self.rounds;
-        let mut at = rounds.busy.len();
-        while at > 0 && rounds.busy.len() > 1 {
+    fn idle_quiet_links(&mut self) {
+        self.scheduler.polls = 0;
+        let scheduler = &mut self.scheduler;
+        let mut at = scheduler.busy.len();
+        while at > 0 && scheduler.busy.len() > 1 {
             at -= 1;
-            let Some(index) = rounds.busy.get(at).copied() else { break };
+            let Some(index) = scheduler.busy.get(at).copied() else { break };
             let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
-            if link.quiet >= REST_AFTER && link.may_rest() {
-                link.set_resting(true);
-                rounds.busy.swap_remove(at);
-                rounds.resting.put(index);
+            if link.empty_polls >= IDLE_AFTER && link.may_idle() {
+                link.set_idle(true);
+                scheduler.busy.swap_remove(at);
+                scheduler.idle.put(index);
             }
         }
-        rounds.set_only(&self.links);
+        scheduler.set_only(&self.links);
     }
 }

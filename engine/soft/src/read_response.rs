@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
-use super::domain::{Inside, qp_in};
-use super::layout::{ANSWER_OPERANDS, FRAGMENT, Header, KIND_ANSWER, RECORD_MAX, RecordFlags};
+use super::domain::{DomainState, qp_in};
+use super::layout::{FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags};
 use super::link::Link;
 use super::memory::Who;
 use super::qp::{QpContext, State};
@@ -14,34 +14,34 @@ use crate::wr::Sge;
 
 /// An answer that is owed to a peer.
 #[derive(Clone, Copy)]
-pub(super) struct Answer {
+pub(super) struct Response {
     /// Our queue pair that was asked, and the peer's that did.
     pub(super) who: Who,
     pub(super) peer: u32,
-    pub(super) owed: Owed,
+    pub(super) unsent: Unsent,
 }
 
 /// What is still to be sent.
 #[derive(Clone, Copy)]
-pub(super) enum Owed {
+pub(super) enum Unsent {
     /// Bytes of a region, from `addr` on.
     Bytes { addr: u64, rkey: u32, left: u32 },
     /// What was there before an atomic.
     Value(u64),
 }
 
-impl Inside {
+impl DomainState {
     /// Writes what is owed on a link, as far as there is space.
     #[cold]
     #[inline(never)]
-    pub(super) fn advance_answers(&mut self, link: &mut Link) {
-        while let Some(answer) = link.first_owed().copied()
+    pub(super) fn advance_responses(&mut self, link: &mut Link) {
+        while let Some(response) = link.first_response().copied()
             && !link.is_broken()
         {
-            let Some(left) = self.write_answer(link, answer) else { break };
-            match (left, link.first_owed()) {
-                (Some(owed), Some(first)) => first.owed = owed,
-                _ => self.settle_answer(link),
+            let Some(left) = self.write_response(link, response) else { break };
+            match (left, link.first_response()) {
+                (Some(unsent), Some(first)) => first.unsent = unsent,
+                _ => self.finish_response(link),
             }
             if link.tx.unpublished() >= RECORD_MAX {
                 let ack = link.ack();
@@ -55,39 +55,39 @@ impl Inside {
     }
 
     /// The answer in front is written whole.
-    fn settle_answer(&mut self, link: &mut Link) {
-        let Some(answer) = link.settle_first_owed() else { return };
-        if let Some(mut qp) = self.qp(answer.who.qp) {
+    fn finish_response(&mut self, link: &mut Link) {
+        let Some(response) = link.pop_response() else { return };
+        if let Some(mut qp) = self.qp(response.who.qp) {
             // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
             let qp = unsafe { qp.as_mut() };
-            qp.owed = qp.owed.saturating_sub(1);
+            qp.pending_reads = qp.pending_reads.saturating_sub(1);
         }
     }
 
-    /// Writes one record of an answer. `None`: no space. What is left then, if anything.
-    fn write_answer(&mut self, link: &mut Link, answer: Answer) -> Option<Option<Owed>> {
+    /// Writes one record of an response. `None`: no space. What is left then, if anything.
+    fn write_response(&mut self, link: &mut Link, response: Response) -> Option<Option<Unsent>> {
         let mut flags = RecordFlags::LAST;
         let nic = self.nic.clone();
-        let lent = match answer.owed {
-            Owed::Bytes { addr, rkey, left } => {
-                nic.memory.lend(answer.who, rkey, addr, left, Access::REMOTE_READ)
+        let lent = match response.unsent {
+            Unsent::Bytes { addr, rkey, left } => {
+                nic.memory.lend(response.who, rkey, addr, left, Access::REMOTE_READ)
             }
-            Owed::Value(_) => None,
+            Unsent::Value(_) => None,
         };
-        let status = self.answer_status(link, answer, lent.is_some());
-        let length = match answer.owed {
+        let status = self.response_status(link, response, lent.is_some());
+        let length = match response.unsent {
             _ if status != Status::Success => 0,
-            Owed::Bytes { left, .. } => left.min(FRAGMENT - ANSWER_OPERANDS),
-            Owed::Value(_) => 8,
+            Unsent::Bytes { left, .. } => left.min(FRAGMENT - RESPONSE_OPERANDS),
+            Unsent::Value(_) => 8,
         };
-        let left = match answer.owed {
-            Owed::Bytes { addr, rkey, left } if status.is_ok() && left > length => {
+        let left = match response.unsent {
+            Unsent::Bytes { addr, rkey, left } if status.is_ok() && left > length => {
                 flags = RecordFlags::empty();
-                Some(Owed::Bytes { addr: addr + u64::from(length), rkey, left: left - length })
+                Some(Unsent::Bytes { addr: addr + u64::from(length), rkey, left: left - length })
             }
             _ => None,
         };
-        let header = Header::new(KIND_ANSWER, flags, ANSWER_OPERANDS + length, answer.peer);
+        let header = Header::new(KIND_RESPONSE, flags, RESPONSE_OPERANDS + length, response.peer);
         if !link.has_space(header.record()) {
             return None;
         }
@@ -97,13 +97,13 @@ impl Inside {
         // lent.
         unsafe {
             to.cast::<u64>().write(status as u64);
-            let to = to.add(ANSWER_OPERANDS as usize);
-            match answer.owed {
-                Owed::Bytes { addr, .. } => {
+            let to = to.add(RESPONSE_OPERANDS as usize);
+            match response.unsent {
+                Unsent::Bytes { addr, .. } => {
                     copy::untrusted(to, addr as *const u8, length as usize);
                 }
-                Owed::Value(value) if length == 8 => to.cast::<u64>().write(value),
-                Owed::Value(_) => {}
+                Unsent::Value(value) if length == 8 => to.cast::<u64>().write(value),
+                Unsent::Value(_) => {}
             }
         }
         link.tx.end(header);
@@ -112,27 +112,27 @@ impl Inside {
 
     /// How an answer begins: the queue pair may have failed since it was asked, or the memory
     /// may have gone (then the queue pair fails, SM-3).
-    fn answer_status(&mut self, link: &mut Link, answer: Answer, lent: bool) -> Status {
-        let qp = qp_in(&self.qps, answer.who.qp).filter(|qp| {
-            // SAFETY: as in `settle_answer`.
+    fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
+        let qp = qp_in(&self.qps, response.who.qp).filter(|qp| {
+            // SAFETY: as in `finish_response`.
             unsafe { qp.as_ref() }.state == State::Rts
         });
         let Some(qp) = qp else { return Status::RetryExceeded };
-        if lent || !matches!(answer.owed, Owed::Bytes { left: 1.., .. }) {
+        if lent || !matches!(response.unsent, Unsent::Bytes { left: 1.., .. }) {
             return Status::Success;
         }
-        // SAFETY: as in `settle_answer`.
+        // SAFETY: as in `finish_response`.
         let qp = unsafe { &mut *qp.as_ptr() };
-        self.fail_qp(qp, link.safe(), None);
+        self.fail_qp(qp, link.acked(), None);
         Status::RemoteAccess
     }
 
-    /// An answer, or a piece of one, has come. False: the link is no more.
-    pub(super) fn take_answer(&mut self, link: &mut Link, header: Header) -> bool {
-        let asked = self.asker(link, header.qp());
+    /// An response, or a piece of one, has come. False: the link is no more.
+    pub(super) fn take_response(&mut self, link: &mut Link, header: Header) -> bool {
+        let asked = self.reader_of(link, header.qp());
         let (Some([status]), Some((qp, index))) = (link.rx.operands::<1>(header), asked) else {
             // Too short for any answer; or nobody asked, unless whoever did has failed since.
-            if header.length() < ANSWER_OPERANDS || self.asks_nothing(link, header.qp()) {
+            if header.length() < RESPONSE_OPERANDS || self.has_no_reads(link, header.qp()) {
                 self.cut_off(link);
                 return false;
             }
@@ -142,7 +142,7 @@ impl Inside {
         // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
         let qp = unsafe { &mut *qp };
         let status = match Status::from_raw(status as u32) {
-            Status::Success => self.place_answer(link, header, qp, index),
+            Status::Success => self.place_response(link, header, qp, index),
             status => status,
         };
         let last = header.flags().contains(RecordFlags::LAST);
@@ -152,33 +152,33 @@ impl Inside {
             let good_until = qp.entry(index).end - 1;
             self.fail_qp(qp, good_until, Some(status));
         } else if last {
-            self.answered(link, qp);
+            self.finish_read(link, qp);
         }
         true
     }
 
     /// The queue pair that waits for an answer over this link, and its oldest request that does.
-    fn asker(&mut self, link: &Link, num: u32) -> Option<(*mut QpContext, u32)> {
+    fn reader_of(&mut self, link: &Link, num: u32) -> Option<(*mut QpContext, u32)> {
         let qp = qp_in(&self.qps, num)?.as_ptr();
-        // SAFETY: as in `take_answer`.
+        // SAFETY: as in `take_response`.
         let context = unsafe { &*qp };
         if context.link != link.index || context.state != State::Rts {
             return None;
         }
-        context.oldest_ask().map(|index| (qp, index))
+        context.oldest_read().map(|index| (qp, index))
     }
 
     /// True if that queue pair is well and has not asked for anything.
-    fn asks_nothing(&self, link: &Link, num: u32) -> bool {
+    fn has_no_reads(&self, link: &Link, num: u32) -> bool {
         qp_in(&self.qps, num).is_some_and(|qp| {
-            // SAFETY: as in `take_answer`.
+            // SAFETY: as in `take_response`.
             let qp = unsafe { qp.as_ref() };
-            qp.link == link.index && qp.state == State::Rts && qp.asking() == 0
+            qp.link == link.index && qp.state == State::Rts && qp.reads_in_flight() == 0
         })
     }
 
     /// Puts the bytes of an answer where the request wants them; how that went.
-    fn place_answer(
+    fn place_response(
         &mut self,
         link: &Link,
         header: Header,
@@ -186,12 +186,12 @@ impl Inside {
         index: u32,
     ) -> Status {
         let pending = qp.kept(index);
-        let length = header.length() - ANSWER_OPERANDS;
-        let rest = pending.length - qp.answer_bytes;
+        let length = header.length() - RESPONSE_OPERANDS;
+        let rest = pending.length - qp.response_bytes;
         if length > rest || (length == rest) != header.flags().contains(RecordFlags::LAST) {
             return Status::BadResponse;
         }
-        let (mut skip, mut from, mut left) = (qp.answer_bytes, ANSWER_OPERANDS, length);
+        let (mut skip, mut from, mut left) = (qp.response_bytes, RESPONSE_OPERANDS, length);
         for Sge { addr, length, lkey } in pending.pieces {
             if skip >= length {
                 skip -= length;
@@ -207,21 +207,21 @@ impl Inside {
             unsafe { link.rx.fetch_part(header, from, some, to as *mut u8) };
             (skip, from, left) = (0, from + some, left - some);
         }
-        qp.answer_bytes += length;
+        qp.response_bytes += length;
         Status::Success
     }
 
-    /// The oldest request in flight has its answer: what waited for that goes on.
-    fn answered(&mut self, link: &mut Link, qp: &mut QpContext) {
-        qp.answered = qp.answered.wrapping_add(1);
-        qp.answer_bytes = 0;
-        if qp.held {
-            qp.held = false;
+    /// The oldest request in flight has its response: what waited for that goes on.
+    fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
+        qp.reads_done = qp.reads_done.wrapping_add(1);
+        qp.response_bytes = 0;
+        if qp.waits_for_response {
+            qp.waits_for_response = false;
             qp.in_backlog = true;
             link.let_wait(qp.num);
         }
         if qp.parked.is_some() || qp.poison.is_some() {
-            self.worry(qp);
+            self.schedule(qp);
         }
     }
 }
