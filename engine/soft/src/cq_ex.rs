@@ -53,7 +53,7 @@ impl PollerEx for SoftPollerEx {
             cq.domain.enter(|state| {
                 state.progress(&mut Queued { budget: SHARED_BUDGET });
                 state.attend_overruns();
-                state.take_stamped(cq.index)
+                state.transport.take_stamped(cq.index)
             })
         }?;
         let mut whole = WcEx::of(&wc, self.fields);

@@ -8,7 +8,7 @@ use std_alloc::sync::Arc;
 
 use super::backlog::{keep_for_later, readable};
 use super::cq::{Retire, Sink};
-use super::domain::{Command, DomainState};
+use super::domain::{Command, Resources};
 use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
 use super::path::{Groups, Member, Path, no_groups};
@@ -139,7 +139,7 @@ impl QpControl {
     }
 }
 
-impl DomainState {
+impl Resources {
     /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
     pub(super) fn post_datagrams(
         &mut self,

@@ -19,12 +19,12 @@ impl DomainState {
     /// held at most: then what there is is published. What follows may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-        self.activate(qp.link);
-        let Some(Some(link)) = self.links.get_mut(qp.link) else { return false };
+        self.links.activate(qp.link);
+        let Some(Some(link)) = self.links.table.get_mut(qp.link) else { return false };
         if qp.state != State::Rts || !fast_path_ok(link, qp) {
             return false;
         }
-        let Some(plain) = plain(&self.nic.memory, qp, wr) else { return false };
+        let Some(plain) = plain(&self.transport.res.nic.memory, qp, wr) else { return false };
         if !link.tx.may_hold(plain.record) && !make_room(link, plain.record) {
             return false;
         }
@@ -40,8 +40,8 @@ impl DomainState {
     /// one's: how many were written.
     #[inline(never)]
     pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
-        self.activate(qp.link);
-        let Some(Some(link)) = self.links.get_mut(qp.link) else { return 0 };
+        self.links.activate(qp.link);
+        let Some(Some(link)) = self.links.table.get_mut(qp.link) else { return 0 };
         if qp.state != State::Rts || qp.signal_all || !fast_path_ok(link, qp) {
             return 0;
         }
@@ -62,7 +62,7 @@ impl DomainState {
     #[inline(never)]
     pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         let goes = self.post_lone(qp, wr);
-        if goes && let Some(Some(link)) = self.links.get_mut(qp.link) {
+        if goes && let Some(Some(link)) = self.links.table.get_mut(qp.link) {
             link.tx.begin_hold();
             reserve(link, qp);
         }
@@ -72,7 +72,7 @@ impl DomainState {
     /// Publishes what was held: everything of its link.
     #[inline(always)]
     pub(super) fn ring(&mut self, qp: &mut QpContext) {
-        if let Some(Some(link)) = self.links.get_mut(qp.link)
+        if let Some(Some(link)) = self.links.table.get_mut(qp.link)
             && link.tx.unpublished() > 0
         {
             publish_held(link);

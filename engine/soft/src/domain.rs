@@ -6,7 +6,6 @@
 #![expect(unsafe_code, reason = "one owner at a time, kept by contract or by the lock")]
 
 use core::cell::UnsafeCell;
-use core::ptr::NonNull;
 
 use spin::Mutex;
 use std_alloc::boxed::Box;
@@ -17,13 +16,14 @@ use std_alloc::vec::Vec;
 use super::Host;
 use super::cq::{CompletionQueue, Retire};
 use super::layout::{Header, KIND_SEND, RecordFlags};
-use super::link::{Link, LinkPlace, LinkShared};
-use super::link_scheduler::LinkScheduler;
+use super::link::{Link, LinkShared};
+use super::link_scheduler::Links;
 use super::local_waker::LocalWaker;
 use super::memory::qp_word;
 use super::nic::{Nic, QPS};
 use super::predicted::PredictedReceive;
 use super::qp::{CLOSED, QpContext, State};
+use super::qp_table::{Owned, QpTable};
 use super::recvq::{Prefetch, RecvQueue, Used};
 use super::reset_sqd::Reset;
 use super::sync::{AtomicBool, Ordering};
@@ -85,13 +85,6 @@ pub(super) enum Command {
     },
 }
 
-/// A queue pair on its way into the domain: a leaked box, which the domain frees.
-pub(super) struct Owned(pub(super) NonNull<QpContext>);
-
-// SAFETY: until the command is carried out nobody uses the pointer; afterwards only who is inside
-// the domain does.
-unsafe impl Send for Owned {}
-
 /// What waits for a domain. The control plane makes room, also for what the data plane will say:
 /// that needs no memory, and the end of a thing always finds its place.
 struct Commands {
@@ -131,27 +124,36 @@ pub(super) struct Domain {
     state: UnsafeCell<DomainState>,
 }
 
-/// What only the domain's owner of the moment touches.
+/// What a domain holds: its links, and what serves them. Only the thread that is inside the domain
+/// touches it.
 pub(super) struct DomainState {
+    pub(super) links: Links,
+    /// The message a poll waits for.
+    pub(super) predicted: PredictedReceive,
+    pub(super) transport: Transport,
+}
+
+/// The queue pairs of a domain and what they use: what serves one link.
+pub(super) struct Transport {
+    pub(super) qps: QpTable,
+    pub(super) res: Resources,
+}
+
+/// What the queue pairs of a domain share.
+pub(super) struct Resources {
     pub(super) nic: Arc<Nic>,
     /// Commands wait.
     pub(super) attention: Arc<AtomicBool>,
     pub(super) local_waker: Arc<LocalWaker>,
-    /// The domain's.
+    /// The domain's number.
     pub(super) id: u32,
-    /// Queue pairs by slot (the low bits of their number).
-    pub(super) qps: Box<[Option<NonNull<QpContext>>; QPS]>,
-    /// By slot. Not to be looked into while one is served ([`DomainState::serve`]).
-    pub(super) links: Vec<Option<LinkPlace>>,
     pub(super) rqs: Vec<RqUse>,
-    /// Those of XRC domains; only the shared domain has any.
+    /// The shared receive queues of XRC domains; only the shared domain has any.
     pub(super) xrc: XrcQueues,
     pub(super) cqs: Vec<CompletionQueue>,
-    /// Slots of queue pairs that fail or flush.
+    /// Numbers of queue pairs that need work without a message: they fail, flush, or look at
+    /// their inbox.
     pub(super) service_queue: Vec<u32>,
-    /// The message that is waited for.
-    pub(super) predicted: PredictedReceive,
-    pub(super) scheduler: LinkScheduler,
     pub(super) sharing: Sharing,
 }
 
@@ -182,19 +184,22 @@ impl Domain {
             local_waker: local_waker.clone(),
             commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
             state: UnsafeCell::new(DomainState {
-                nic: nic.clone(),
-                attention,
-                local_waker,
-                id,
-                qps: Box::new([None; QPS]),
-                links: Vec::with_capacity(64),
-                rqs: Vec::with_capacity(16),
-                xrc: XrcQueues::new(),
-                cqs: Vec::with_capacity(4),
-                service_queue: Vec::with_capacity(QPS),
+                links: Links::new(64),
                 predicted: PredictedReceive::nothing(),
-                scheduler: LinkScheduler::new(64),
-                sharing,
+                transport: Transport {
+                    qps: QpTable::new(),
+                    res: Resources {
+                        nic: nic.clone(),
+                        attention,
+                        local_waker,
+                        id,
+                        rqs: Vec::with_capacity(16),
+                        xrc: XrcQueues::new(),
+                        cqs: Vec::with_capacity(4),
+                        service_queue: Vec::with_capacity(QPS),
+                        sharing,
+                    },
+                },
             }),
         }
     }
@@ -212,11 +217,12 @@ impl Domain {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
             self.enter(|state| {
-                let free = state.cqs.iter().position(CompletionQueue::is_gone);
-                let index = free.unwrap_or(state.cqs.len());
-                match state.cqs.get_mut(index) {
+                let cqs = &mut state.transport.res.cqs;
+                let free = cqs.iter().position(CompletionQueue::is_gone);
+                let index = free.unwrap_or(cqs.len());
+                match cqs.get_mut(index) {
                     Some(place) => *place = queue,
-                    None => state.cqs.push(queue),
+                    None => cqs.push(queue),
                 }
                 index
             })
@@ -232,7 +238,7 @@ impl Domain {
         // SAFETY: a shared domain is locked by `enter`.
         unsafe {
             self.enter(|state| {
-                if let Some(place) = state.cqs.get_mut(index) {
+                if let Some(place) = state.transport.res.cqs.get_mut(index) {
                     *place = CompletionQueue::gone();
                 }
             });
@@ -246,7 +252,7 @@ impl Domain {
             return Ok(());
         }
         // SAFETY: a shared domain is locked by `enter`.
-        unsafe { self.enter(|state| state.cqs[index].resize(depth)) }
+        unsafe { self.enter(|state| state.transport.res.cqs[index].resize(depth)) }
     }
 
     /// By what number events name a completion queue.
@@ -356,7 +362,7 @@ impl Domain {
         while let Some(command) = self.next_command() {
             state.execute(command);
         }
-        state.activate_all();
+        state.links.activate_all();
     }
 }
 
@@ -371,30 +377,13 @@ impl Drop for Domain {
             self.state.get_mut().execute(command);
         }
         let state = self.state.get_mut();
-        for slot in 0..state.qps.len() {
-            state.remove(slot);
+        while let Some(num) = state.transport.qps.any() {
+            state.remove(num);
         }
     }
 }
 
-/// The queue pair with that number in a domain's table, if it is alive.
-#[inline(always)]
-pub(super) fn qp_in(
-    table: &[Option<NonNull<QpContext>>; QPS],
-    num: u32,
-) -> Option<NonNull<QpContext>> {
-    let qp = table[num as usize % QPS]?;
-    // SAFETY: pointers in the table are boxes the domain owns.
-    if unsafe { qp.as_ref() }.num == num { Some(qp) } else { None }
-}
-
-impl DomainState {
-    /// The queue pair with that number, if it is alive.
-    #[inline(always)]
-    pub(super) fn qp(&self, num: u32) -> Option<NonNull<QpContext>> {
-        qp_in(&self.qps, num)
-    }
-
+impl Resources {
     /// Puts a queue pair on the list of those that need work without a message.
     pub(super) fn schedule(&mut self, qp: &mut QpContext) {
         if !qp.is_scheduled {
@@ -402,12 +391,15 @@ impl DomainState {
             self.service_queue.put(qp.num);
         }
     }
+}
 
+impl Transport {
     /// Moves completions from a queue's ring to its reader, and retires what they stand for.
     pub(super) fn take_completions(&mut self, index: usize, out: &mut [Wc]) -> usize {
         let mut taken = 0;
         for place in out {
-            let Some((wc, retire)) = self.cqs.get_mut(index).and_then(CompletionQueue::pop) else {
+            let Some((wc, retire)) = self.res.cqs.get_mut(index).and_then(CompletionQueue::pop)
+            else {
                 break;
             };
             *place = wc;
@@ -419,7 +411,7 @@ impl DomainState {
 
     /// As `take_completions`, one with the times it was made at, as far as it has any.
     pub(super) fn take_stamped(&mut self, index: usize) -> Option<(Wc, [Option<u64>; 2])> {
-        let cq = self.cqs.get_mut(index)?;
+        let cq = self.res.cqs.get_mut(index)?;
         let times = cq.first_times();
         let (wc, retire) = cq.pop()?;
         self.retire(retire);
@@ -427,149 +419,88 @@ impl DomainState {
     }
 
     fn retire(&mut self, retire: Retire) {
-        if let Some(mut qp) = self.qp(retire.qp) {
-            // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-            unsafe { qp.as_mut() }.retired = retire.upto;
+        if let Some(qp) = self.qps.get_mut(retire.qp) {
+            qp.retired = retire.upto;
         }
     }
+}
 
+impl DomainState {
     fn execute(&mut self, command: Command) {
+        let DomainState { links, transport, .. } = self;
+        let Transport { qps, res } = transport;
         match command {
-            Command::Add(qp, queue, used) => self.add(qp, queue, used),
-            Command::AddSrq(new) => self.add_srq(*new),
-            Command::RemoveSrq(number) => self.remove_srq(number),
-            Command::AddLink(mut link) => {
-                self.drop_unused_links();
-                let free = self.links.iter().position(Option::is_none);
-                link.index = free.unwrap_or(self.links.len());
-                // A link for which there is no memory is not there: who is to be connected over it
-                // is not.
-                if self.scheduler.make_room(link.index + 1) {
-                    let _ = self.links.place(link.index, Some(link.into()));
-                }
-            }
+            Command::Add(qp, queue, used) => transport.add(qp, queue, used),
+            Command::AddSrq(new) => res.add_srq(*new),
+            Command::RemoveSrq(number) => transport.remove_srq(number),
+            Command::AddLink(link) => links.add(link),
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    unsafe { qp.as_mut() }.rnr_timer_ns = rnr_timer_ns;
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.rnr_timer_ns = rnr_timer_ns;
                 }
             }
-            Command::Fail { num, lost } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    let qp = unsafe { qp.as_mut() };
-                    if lost && qp.state.is_unreliable() {
-                        if qp.kind == QpType::Uc {
-                            self.peer_lost(qp);
-                        }
-                        return;
-                    }
-                    let upto = self.acked_position(qp);
-                    self.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
-                    self.ack_all();
-                }
-            }
+            Command::Fail { num, lost } => self.fail(num, lost),
             Command::SetQkey { num, qkey } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    if let Some(datagrams) = unsafe { &mut qp.as_mut().datagrams } {
-                        datagrams.qkey = qkey;
-                    }
+                let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
+                if let Some(datagrams) = datagrams {
+                    datagrams.qkey = qkey;
                 }
             }
             Command::Open { num, first } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    let qp = unsafe { qp.as_mut() };
-                    qp.open(first, self.nic.host.clock);
-                    self.schedule(qp);
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.open(first, res.nic.host.clock);
+                    res.schedule(qp);
                 }
             }
             Command::Pause { num, notify } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    self.pause(unsafe { qp.as_mut() }, notify);
+                if let Some(qp) = qps.get_mut(num) {
+                    res.pause(links, qp, notify);
                 }
             }
             Command::Resume { num } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    self.resume(unsafe { qp.as_mut() });
+                if let Some(qp) = qps.get_mut(num) {
+                    res.resume(links, qp);
                 }
             }
             Command::Reset(new) => {
                 self.begin_again(*new);
-                self.ack_all();
+                self.links.ack_all();
             }
             Command::Recover { num } => {
-                if let Some(mut qp) = self.qp(num) {
-                    // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-                    unsafe { qp.as_mut() }.recover();
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.recover();
                 }
             }
             Command::Destroy { num } => {
-                if self.qp(num).is_some() {
-                    self.remove(num as usize % QPS);
-                    self.ack_all();
+                if self.remove(num) {
+                    self.links.ack_all();
                 }
             }
         }
     }
 
-    pub(super) fn add(&mut self, Owned(mut pointer): Owned, queue: Arc<RecvQueue>, used: Used) {
-        // SAFETY: a box that was leaked for this command; nobody else uses it before it is in the
-        // table.
-        let qp = unsafe { pointer.as_mut() };
-        match self.use_queue(queue, used) {
-            Some(rq) => qp.set_own_rq(rq),
-            // Without memory to note its receive queue it is in error, and is never connected.
-            None => qp.state = State::Err,
-        }
-        let slot = &mut self.qps[qp.num as usize % QPS];
-        debug_assert!(slot.is_none());
-        *slot = Some(pointer);
-    }
-
-    /// One more user of a receive queue, counted in `used`; its slot here. `None`: there is no
-    /// memory for it.
-    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>, used: Used) -> Option<usize> {
-        let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
-        let free = || self.rqs.iter().position(|rq| rq.users == 0);
-        let index = found.or_else(free).unwrap_or(self.rqs.len());
-        if found.is_none() && !self.rqs.make_room(index + 1) {
-            return None;
-        }
-        match self.rqs.get_mut(index) {
-            Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
-            _ => {
-                let prefetch = queue.attach(&self.local_waker, used)?;
-                if !self.rqs.place(index, RqUse { prefetch, queue, users: 1 }) {
-                    return None;
-                }
+    /// The queue pair goes to ERR; its peer is gone for good if `lost`.
+    fn fail(&mut self, num: u32, lost: bool) {
+        let Some(qp) = self.transport.qps.get_mut(num) else { return };
+        let res = &mut self.transport.res;
+        if lost && qp.state.is_unreliable() {
+            if qp.kind == QpType::Uc {
+                res.peer_lost(qp);
             }
+            return;
         }
-        Some(index)
-    }
-
-    /// One user less.
-    pub(super) fn leave_queue(&mut self, index: usize) {
-        let Some(rq) = self.rqs.get_mut(index) else { return };
-        rq.users -= 1;
-        if rq.users == 0 {
-            rq.queue.detach(&mut rq.prefetch);
-        }
+        let upto = self.links.acked_position(qp);
+        res.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
+        self.links.ack_all();
     }
 
     fn connect(&mut self, connect: &Connect) {
-        let index = self.links.iter().position(|link| {
-            link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.shared, &connect.link))
-        });
-        let (Some(mut qp), Some(index)) = (self.qp(connect.num), index) else {
+        let index = self.links.index_of(&connect.link);
+        let Transport { qps, res } = &mut self.transport;
+        let (Some(qp), Some(index)) = (qps.get_mut(connect.num), index) else {
             return self.decline(connect);
         };
-        // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-        let qp = unsafe { qp.as_mut() };
         if qp.state != State::Init {
             return self.decline(connect);
         }
@@ -600,9 +531,9 @@ impl DomainState {
         qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
             let word = qp_word(qp.who(), qp.rights);
-            self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+            res.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
         }
-        if let Some(Some(link)) = self.links.get_mut(index) {
+        if let Some(link) = self.links.get_mut(index) {
             if link.users == 0 {
                 link.rq = qp.rq;
             }
@@ -613,7 +544,7 @@ impl DomainState {
             link.users += 1;
             let room = link.reserve_responses(qp.responder_depth);
             if link.is_broken() || !link.reserve_waiting() || !room {
-                self.fail_qp(qp, 0, Some(Status::RetryExceeded));
+                res.fail_qp(qp, 0, Some(Status::RetryExceeded));
             }
         }
     }
@@ -621,37 +552,37 @@ impl DomainState {
     /// The queue pair to connect is gone or in error: its end of the link goes back.
     fn decline(&mut self, connect: &Connect) {
         connect.link.release_end();
-        self.drop_unused_links();
+        self.links.drop_unused();
     }
 
-    /// Takes a queue pair out and frees it; its link goes with the last user.
-    fn remove(&mut self, slot: usize) {
-        let Some(pointer) = self.take_out(slot) else { return };
-        // SAFETY: the table owned this box, and the slot is empty now.
-        let qp = unsafe { Box::from_raw(pointer.as_ptr()) };
+    /// Takes a queue pair out and frees it; its link goes with the last user. False: there is no
+    /// such queue pair.
+    fn remove(&mut self, num: u32) -> bool {
+        let Some(qp) = self.take_out(num).map(Owned::into_box) else { return false };
+        let nic = &self.transport.res.nic;
         if let Some(place) = qp.datagrams.as_ref().and_then(|datagrams| datagrams.place) {
-            self.nic.memory.hide_inbox(place);
+            nic.memory.hide_inbox(place);
         }
-        self.nic.free_number(qp.num);
-        self.drop_unused_links();
+        nic.free_number(qp.num);
+        self.links.drop_unused();
+        true
     }
 
     /// Takes a queue pair out of the table, and off its link and its receive queue.
-    pub(super) fn take_out(&mut self, slot: usize) -> Option<NonNull<QpContext>> {
-        let pointer = self.qps.get_mut(slot)?.take()?;
-        // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-        let qp = unsafe { pointer.as_ref() };
-        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
-        self.service_queue.retain(|num| *num != qp.num);
+    pub(super) fn take_out(&mut self, num: u32) -> Option<Owned> {
+        let mut owned = self.transport.qps.remove(num)?;
+        let (qp, res) = (owned.get_mut(), &mut self.transport.res);
+        res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        res.service_queue.retain(|num| *num != qp.num);
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
-            && let Some(rq) = self.rqs.get_mut(qp.rq)
+            && let Some(rq) = res.rqs.get_mut(qp.rq)
         {
-            // A message had begun to fill it, and nobody would hear of it any more. There is
+            // A message had begun to fill this receive, and it would never complete. There is
             // room: it was taken from there.
             let _ = rq.queue.post(&[assembly.wr]);
         }
-        self.leave_queue(qp.own_rq());
-        if let Some(Some(link)) = self.links.get_mut(qp.link) {
+        res.leave_queue(qp.own_rq());
+        if let Some(link) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
             link.release_responses(qp.responder_depth);
             link.users -= 1;
@@ -660,22 +591,51 @@ impl DomainState {
                 link.pause(false);
             }
         }
-        Some(pointer)
+        Some(owned)
     }
+}
 
-    /// Frees links that nobody uses on either side.
-    pub(super) fn drop_unused_links(&mut self) {
-        for slot in &mut self.links {
-            if slot.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
-                *slot = None;
+impl Transport {
+    /// Takes a queue pair in.
+    pub(super) fn add(&mut self, mut owned: Owned, queue: Arc<RecvQueue>, used: Used) {
+        let qp = owned.get_mut();
+        match self.res.use_queue(queue, used) {
+            Some(rq) => qp.set_own_rq(rq),
+            // Without memory to note its receive queue it is in error, and is never connected.
+            None => qp.state = State::Err,
+        }
+        self.qps.insert(owned);
+    }
+}
+
+impl Resources {
+    /// One more user of a receive queue, counted in `used`; its index here. `None`: there is no
+    /// memory for it.
+    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>, used: Used) -> Option<usize> {
+        let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
+        let free = || self.rqs.iter().position(|rq| rq.users == 0);
+        let index = found.or_else(free).unwrap_or(self.rqs.len());
+        if found.is_none() && !self.rqs.make_room(index + 1) {
+            return None;
+        }
+        match self.rqs.get_mut(index) {
+            Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
+            _ => {
+                let prefetch = queue.attach(&self.local_waker, used)?;
+                if !self.rqs.place(index, RqUse { prefetch, queue, users: 1 }) {
+                    return None;
+                }
             }
         }
+        Some(index)
     }
 
-    /// Tells every peer how far this domain has read: before a silence that may be long.
-    fn ack_all(&mut self) {
-        for link in self.links.iter_mut().flatten() {
-            link.ack_now();
+    /// One user less.
+    pub(super) fn leave_queue(&mut self, index: usize) {
+        let Some(rq) = self.rqs.get_mut(index) else { return };
+        rq.users -= 1;
+        if rq.users == 0 {
+            rq.queue.detach(&mut rq.prefetch);
         }
     }
 }

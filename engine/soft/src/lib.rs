@@ -46,6 +46,7 @@ mod poller;
 mod predicted;
 mod qp;
 mod qp_control;
+mod qp_table;
 mod raw;
 mod read_response;
 mod reader;
@@ -101,12 +102,13 @@ pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 
 use self::cq::{CompletionQueue, Stamps};
-use self::domain::{Command, Domain, Owned};
+use self::domain::{Command, Domain};
 use self::nic::Nic;
 use self::path::Groups;
 use self::pd::Pd;
 use self::poller::CqPlace;
 use self::qp::{QpContext, QpParts, State};
+use self::qp_table::Owned;
 use self::recvq::RecvQueue;
 use self::region::{BOUND_BY_CALL, bound_kind};
 use doorbell_base::{room, sync};
@@ -729,7 +731,7 @@ impl Qp for SoftQp {
             self.domain.enter(|state| {
                 let qp = &mut *self.context.as_ptr();
                 if qp.state == State::Err {
-                    state.schedule(qp);
+                    state.transport.res.schedule(qp);
                 }
             });
         }

@@ -11,14 +11,16 @@
 //! It is busy again when something has come, when something is posted on it (what rests is
 //! [`Link::slow_path`], so that no fast path takes it), and after every command; all are before the
 //! domain sleeps.
+#![expect(unsafe_code, reason = "points to the one busy link")]
 
 use core::ptr::NonNull;
 
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::cq::Sink;
-use super::domain::DomainState;
-use super::link::{Link, LinkPlace};
+use super::link::{Link, LinkPlace, LinkShared};
+use super::qp::QpContext;
 use crate::room::{Grow, Room};
 
 /// Polls in which nothing has come after which a link may rest.
@@ -27,7 +29,14 @@ const IDLE_AFTER: u32 = 256;
 /// Links that rest and are looked at in one poll that serves the others.
 pub(super) const IDLE_CHECKS: usize = 8;
 
-/// The links of a domain by what a poll does with them: numbers of their slots.
+/// The links of a domain, and which of them a poll serves.
+pub(super) struct Links {
+    /// By index; free places are reused.
+    pub(super) table: Vec<Option<LinkPlace>>,
+    pub(super) scheduler: LinkScheduler,
+}
+
+/// The links of a domain by what a poll does with them: their indexes in the table.
 pub(super) struct LinkScheduler {
     busy: Vec<u32>,
     idle: Vec<u32>,
@@ -58,12 +67,6 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// The busy link, if there is only one: it stays where it is until the next command.
-    #[inline(always)]
-    pub(super) fn only(&self) -> Option<NonNull<Link>> {
-        self.only
-    }
-
     /// True if there is a link that is not served.
     #[inline(always)]
     pub(super) fn has_idle(&self) -> bool {
@@ -79,22 +82,79 @@ impl LinkScheduler {
     }
 }
 
-impl DomainState {
+impl Links {
+    pub(super) fn new(links: usize) -> Links {
+        Links { table: Vec::with_capacity(links), scheduler: LinkScheduler::new(links) }
+    }
+
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Link> {
+        match self.table.get_mut(index) {
+            Some(Some(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The index of the link with that shared part.
+    pub(super) fn index_of(&self, shared: &Arc<LinkShared>) -> Option<usize> {
+        let is_it = |link: &LinkPlace| Arc::ptr_eq(&link.shared, shared);
+        self.table.iter().position(|link| link.as_ref().is_some_and(is_it))
+    }
+
+    /// Takes a link in. Without memory for it, it is not there, and no queue pair connects over it.
+    pub(super) fn add(&mut self, mut link: Box<Link>) {
+        self.drop_unused();
+        let free = self.table.iter().position(Option::is_none);
+        link.index = free.unwrap_or(self.table.len());
+        if self.scheduler.make_room(link.index + 1) {
+            let _ = self.table.place(link.index, Some(link.into()));
+        }
+    }
+
+    /// Frees links that nobody uses on either side.
+    pub(super) fn drop_unused(&mut self) {
+        for place in &mut self.table {
+            if place.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Tells every peer how far this domain has read: before a silence that may be long.
+    pub(super) fn ack_all(&mut self) {
+        for link in self.table.iter_mut().flatten() {
+            link.ack_now();
+        }
+    }
+
+    /// Ring position up to which the requests of a queue pair are known to have succeeded.
+    pub(super) fn acked_position(&mut self, qp: &QpContext) -> u64 {
+        self.get_mut(qp.link).map_or(0, Link::acked)
+    }
+
+    /// The busy link, if there is only one.
+    #[inline(always)]
+    pub(super) fn only(&mut self) -> Option<&mut Link> {
+        // SAFETY: links leave the table by commands alone, and after each `activate_all` looks
+        // this up again. `&mut self` is the only way to the link.
+        self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
+    }
+
     /// Every link is busy: something may have changed about any of them.
     pub(super) fn activate_all(&mut self) {
         self.scheduler.busy.clear();
         self.scheduler.idle.clear();
-        for link in self.links.iter_mut().flatten() {
+        for link in self.table.iter_mut().flatten() {
             link.set_idle(false);
             self.scheduler.busy.put(link.index as u32);
         }
-        self.scheduler.set_only(&self.links);
+        self.scheduler.set_only(&self.table);
     }
 
     /// Something is about to happen on the link in that slot: it rests no more, if it did.
     #[inline(always)]
     pub(super) fn activate(&mut self, index: usize) {
-        if let Some(Some(link)) = self.links.get(index)
+        if let Some(Some(link)) = self.table.get(index)
             && link.is_idle()
         {
             self.end_idle(index);
@@ -104,7 +164,7 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn end_idle(&mut self, index: usize) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let Some(Some(link)) = self.table.get_mut(index) else { return };
         link.set_idle(false);
         let scheduler = &mut self.scheduler;
         // Usually it is the one just looked at.
@@ -114,32 +174,37 @@ impl DomainState {
             scheduler.idle.swap_remove(at);
         }
         scheduler.busy.put(index as u32);
-        scheduler.set_only(&self.links);
+        scheduler.set_only(&self.table);
     }
 
-    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
-    /// the rest.
-    #[inline(never)]
-    pub(super) fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+    /// Begins a poll that serves the busy links: how many there are.
+    pub(super) fn begin_round(&mut self) -> usize {
         let busy = self.scheduler.busy.len();
         // There may be fewer than last time.
-        let first = if self.scheduler.first < busy { self.scheduler.first } else { 0 };
-        for step in 0..busy {
-            let at = if first + step < busy { first + step } else { first + step - busy };
-            let Some(index) = self.scheduler.busy.get(at).copied() else { break };
-            self.serve(index as usize, sink);
+        if self.scheduler.first >= busy {
+            self.scheduler.first = 0;
         }
-        self.scheduler.first = if first + 1 < busy { first + 1 } else { 0 };
-        if busy == 0 {
-            self.give_back();
-        }
-        for _ in 0..IDLE_CHECKS.min(self.scheduler.idle.len()) {
-            if let Some(index) = self.check_idle() {
-                self.serve(index, sink);
-            }
-        }
-        self.scheduler.polls += 1;
-        if self.scheduler.polls >= IDLE_AFTER {
+        busy
+    }
+
+    /// The link to serve in that step of a round over so many.
+    pub(super) fn busy_at(&self, step: usize, busy: usize) -> Option<usize> {
+        let at = self.scheduler.first + step;
+        let at = if at < busy { at } else { at - busy };
+        self.scheduler.busy.get(at).map(|index| *index as usize)
+    }
+
+    /// How many idle links are looked at in this round.
+    pub(super) fn idle_checks(&self) -> usize {
+        IDLE_CHECKS.min(self.scheduler.idle.len())
+    }
+
+    /// Ends a round over so many links. The next begins with another link.
+    pub(super) fn end_round(&mut self, busy: usize) {
+        let scheduler = &mut self.scheduler;
+        scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
+        scheduler.polls += 1;
+        if scheduler.polls >= IDLE_AFTER {
             self.idle_quiet_links();
         }
     }
@@ -151,7 +216,7 @@ impl DomainState {
         scheduler.next =
             if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
         let index = scheduler.idle.get(scheduler.next).copied()? as usize;
-        let link = self.links.get(index)?.as_ref()?;
+        let link = self.table.get(index)?.as_ref()?;
         if !link.has_news() {
             return None;
         }
@@ -169,13 +234,13 @@ impl DomainState {
         while at > 0 && scheduler.busy.len() > 1 {
             at -= 1;
             let Some(index) = scheduler.busy.get(at).copied() else { break };
-            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
+            let Some(Some(link)) = self.table.get_mut(index as usize) else { continue };
             if link.empty_polls >= IDLE_AFTER && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
                 scheduler.idle.put(index);
             }
         }
-        scheduler.set_only(&self.links);
+        scheduler.set_only(&self.table);
     }
 }

@@ -3,10 +3,9 @@
 //! A peer wakes it through the link ([`super::peer_waker`]). The control plane, and a thread that
 //! posts receives the domain lacks, wake it through its [`LocalWaker`]. A datagram wakes it through
 //! the inbox it goes to.
-#![expect(unsafe_code, reason = "queue pairs are boxes of the domain")]
 
 use super::cq::{Arm, Queued};
-use super::domain::{DomainState, qp_in};
+use super::domain::{DomainState, Transport};
 use super::sync::{AtomicBool, Ordering, fence};
 use crate::provider::wake::Bell;
 
@@ -54,41 +53,30 @@ impl DomainState {
     /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
     /// poll after this; what they do later wakes.
     pub(super) fn fall_asleep(&mut self) {
-        self.local_waker.set(true);
-        self.activate_all();
-        for link in self.links.iter_mut().flatten() {
+        self.transport.res.local_waker.set(true);
+        self.links.activate_all();
+        for link in self.links.table.iter_mut().flatten() {
             link.shared.set_asleep(true);
             // The poll after this looks at everything.
             link.empty_polls = 0;
         }
-        self.set_inboxes_asleep(true);
-        before_last_look(self.nic.host.barrier);
+        self.transport.set_inboxes_asleep(true);
+        before_last_look(self.transport.res.nic.host.barrier);
     }
 
     /// Nobody needs to ring any more.
     pub(super) fn wake_up(&mut self) {
-        self.local_waker.set(false);
-        for link in self.links.iter_mut().flatten() {
+        self.transport.res.local_waker.set(false);
+        for link in self.links.table.iter_mut().flatten() {
             link.shared.set_asleep(false);
             link.empty_polls = 0;
         }
-        self.set_inboxes_asleep(false);
-    }
-
-    /// Queue pairs of UD are all on the list of those that need work.
-    fn set_inboxes_asleep(&mut self, asleep: bool) {
-        for num in &self.service_queue {
-            let Some(qp) = qp_in(&self.qps, *num) else { continue };
-            // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-            if let Some(datagrams) = unsafe { &qp.as_ref().datagrams } {
-                datagrams.inbox.set_asleep(asleep);
-            }
-        }
+        self.transport.set_inboxes_asleep(false);
     }
 
     /// Arms a queue of the shared domain.
     pub(super) fn arm(&mut self, index: usize, arm: Arm) {
-        if let Some(cq) = self.cqs.get_mut(index) {
+        if let Some(cq) = self.transport.res.cqs.get_mut(index) {
             cq.arm(arm);
         }
         self.fall_asleep();
@@ -100,11 +88,22 @@ impl DomainState {
         self.wake_up();
         self.progress(&mut Queued { budget });
         self.attend_overruns();
-        if self.cqs.iter().any(|cq| cq.is_armed()) {
+        if self.transport.res.cqs.iter().any(|cq| cq.is_armed()) {
             self.fall_asleep();
             self.progress(&mut Queued { budget });
             self.attend_overruns();
         }
-        self.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
+        self.transport.res.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
+    }
+}
+
+impl Transport {
+    /// Queue pairs of UD are all in the service queue.
+    fn set_inboxes_asleep(&self, asleep: bool) {
+        for num in &self.res.service_queue {
+            if let Some(datagrams) = self.qps.get(*num).and_then(|qp| qp.datagrams.as_ref()) {
+                datagrams.inbox.set_asleep(asleep);
+            }
+        }
     }
 }

@@ -129,7 +129,7 @@ impl SoftPoller {
             self.cq.domain.enter(|state| {
                 state.progress(&mut Queued { budget: SHARED_BUDGET });
                 state.attend_overruns();
-                state.take_completions(index, out)
+                state.transport.take_completions(index, out)
             })
         }
     }

@@ -9,10 +9,11 @@
 
 use core::ptr;
 
-use super::domain::DomainState;
+use super::domain::{DomainState, Transport};
 use super::layout::{Header, LINE, RecordFlags, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX};
 use super::link::Link;
-use super::receive::{open_on, recv_wc};
+use super::memory::Memory;
+use super::receive::recv_wc;
 use super::recvq::Prefetch;
 use super::ring::claim_line;
 use super::sync::{Ordering, fence};
@@ -53,7 +54,7 @@ pub(super) struct PredictedReceive {
     wr_id: u64,
     /// Where that receive is the first.
     prefetch: *mut Prefetch,
-    /// [`super::memory::Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
+    /// [`Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
     /// if no message is expected. (No header can say that: a peer may write any.)
     removals: u64,
 }
@@ -72,47 +73,48 @@ impl DomainState {
     /// One poll of a domain whose poller is its thread, for at most one completion.
     #[inline(always)]
     pub(super) fn poll_one(&mut self) -> Polled {
-        let Some(mut link) = self.scheduler.only() else { return Polled::More };
-        // SAFETY: links go in commands, after which this is another; nobody else refers to it, as
-        // in `serve`.
-        let link = unsafe { link.as_mut() };
-        if !self.service_queue.is_empty() || link.is_busy() {
+        let Some(link) = self.links.only() else { return Polled::More };
+        if !self.transport.res.service_queue.is_empty() || link.is_busy() {
             return Polled::More;
         }
         if link.ping_pong {
-            self.spin_after_reply(link);
+            self.spin_after_reply();
         }
+        let Some(link) = self.links.only() else { return Polled::More };
         if !link.rx.has_seen_written() {
             return Polled::More;
         }
         let word = link.rx.peek();
         if link.rx.has_seen(word) {
-            return self.wait(link);
+            return self.wait();
         }
-        match self.receive_predicted(link, word) {
+        match self.predicted.receive(link, word, &self.transport.res.nic.memory) {
             Some(wc) => Polled::One(wc),
             None => Polled::More,
         }
     }
 
-    /// The expected message came, and the first poll since then begins. If it was answered the peer
-    /// has the bell now, and will write to it: a look would take the lines away from it, which
-    /// costs two transfers, and a message is one. So they are left alone for as long as answers
-    /// lately took: longer after a first look that came too early, shorter after one that did not,
-    /// until three of four find something. Meanwhile what the next message and its answer need is
-    /// looked up. Where it takes too long for that, waiting is given up for a while.
+    /// The first poll after a predicted message: gives the peer time to answer the reply.
     ///
-    /// Time begins when the answer is visible. If it began before, an answer that took long to be
-    /// so, because the peer had just looked at the line in vain, would be waited for too short a
-    /// time, and be looked for in vain in turn.
+    /// If the message was replied to, the peer owns the slot's lines now and will write to them. A
+    /// look would take the lines away from it, which costs two transfers where a message costs one.
+    /// So this side does not look for as long as replies lately took. Each first look that comes
+    /// too early makes the wait longer, each that does not makes it shorter, so that three of four
+    /// find a message. Meanwhile this prepares what the next message and its reply need. Where
+    /// replies take too long for this, spinning is disabled for a while.
+    ///
+    /// The wait begins when the reply is visible, hence the fence. A reply that is late because the
+    /// peer just looked at the line in vain would otherwise shorten the wait, and this side's look
+    /// would be in vain in turn.
     #[inline(never)]
-    fn spin_after_reply(&mut self, link: &mut Link) {
-        link.ping_pong = false;
-        // One that was not expected has been noted before; twice does no harm.
-        link.note_no_contention();
-        if self.scheduler.has_idle() {
-            self.check_idle();
+    fn spin_after_reply(&mut self) {
+        if self.links.scheduler.has_idle() {
+            self.links.check_idle();
         }
+        let Some(link) = self.links.only() else { return };
+        link.ping_pong = false;
+        // A message that was not predicted has noted this before; twice does no harm.
+        link.note_no_contention();
         if !link.rx.has_acked() {
             return;
         }
@@ -121,14 +123,14 @@ impl DomainState {
             return;
         }
         // The last receive may just have been taken. Not for a queue pair that is gone: nobody
-        // would give those back that are fetched.
-        if open_on(&self.qps, link.last_qp, link.index).is_some() {
-            self.prefetch_ahead(link.rq);
+        // would give the prefetched receives back.
+        if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
+            self.transport.res.prefetch_ahead(link.rq);
         }
-        self.prepare(link);
-        // A conversation goes through the whole ring, which is more than the nearest cache holds.
+        self.predicted.prepare(link, &mut self.transport);
+        // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
         link.tx.claim(SLOT_RECORD_MAX);
-        // So do its receives, and an answer waits until what it answers is written there.
+        // So do its receives, and a reply waits until the message it replies to is written there.
         for line in 0..=link.rx.slot_lines {
             claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
         }
@@ -148,22 +150,17 @@ impl DomainState {
         }
     }
 
-    /// Nothing has come: prepares for what will.
+    /// Nothing has come: prepares for the next message.
     #[inline(always)]
-    fn wait(&mut self, link: &mut Link) -> Polled {
+    fn wait(&mut self) -> Polled {
+        let Some(link) = self.links.only() else { return Polled::More };
         link.empty_polls = link.empty_polls.wrapping_add(1);
         if link.empty_polls % LOOK_IDLE == 1 {
-            self.prepare(link);
+            self.predicted.prepare(link, &mut self.transport);
         }
-        let came = self.scheduler.has_idle() && self.check_idle().is_some();
-        if self.service_queue.is_empty() && !came { Polled::Nothing } else { Polled::More }
-    }
-
-    /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
-    #[inline(never)]
-    fn prepare(&mut self, link: &mut Link) {
-        self.look_around(link);
-        self.expect(link);
+        let came = self.links.scheduler.has_idle() && self.links.check_idle().is_some();
+        let nothing = self.transport.res.service_queue.is_empty() && !came;
+        if nothing { Polled::Nothing } else { Polled::More }
     }
 
     /// From here on nothing is known of the next message.
@@ -171,51 +168,61 @@ impl DomainState {
     pub(super) fn drop_prediction(&mut self) {
         self.predicted.removals = NOTHING;
     }
+}
+
+impl PredictedReceive {
+    /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
+    #[inline(never)]
+    fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
+        self.removals = NOTHING;
+        transport.look_around(link);
+        self.predict(link, transport);
+    }
 
     /// True if the next message is known as far as it can be.
     #[cfg(test)]
-    pub(super) fn has_prediction(&self) -> bool {
-        self.predicted.removals != NOTHING
+    pub(super) fn is_known(&self) -> bool {
+        self.removals != NOTHING
     }
 
     /// Looks up what a message for the queue pair of the last one will need.
-    fn expect(&mut self, link: &Link) {
-        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
+    fn predict(&mut self, link: &Link, transport: &mut Transport) {
+        let Transport { qps, res } = transport;
+        let Some(rq) = res.rqs.get_mut(link.rq) else { return };
         let Some((wr, mr_cache)) = rq.prefetch.ready_first() else { return };
-        let memory = &self.nic.memory;
+        let memory = &res.nic.memory;
         mr_cache.renew(memory);
-        let open = open_on(&self.qps, link.last_qp, link.index).is_some();
-        // Other buffers, of which only a part may be written, are for the way with all checks.
+        let open = qps.open_on(link.last_qp, link.index).is_some();
+        // A buffer that may only be written in part needs all checks, for each message.
         if open && mr_cache.writable(memory, wr.sge, wr.sge.length) {
             let (like, removals) = (Header::plain_for(link.last_qp), mr_cache.removals());
             let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(SLOT_PAYLOAD_MAX), wr.wr_id);
             let prefetch = &raw mut rq.prefetch;
-            self.predicted = PredictedReceive { like, to, room, wr_id, prefetch, removals };
+            *self = PredictedReceive { like, to, room, wr_id, prefetch, removals };
         }
     }
 
-    /// Takes the message in the bell, whose first word that is, if it is the expected one, from a
-    /// peer that had heard everything. `None`: nothing was done.
+    /// Takes the message in the slot, whose first word that is, if it is the predicted one, from a
+    /// peer that has read everything. `None`: nothing was done.
     #[inline(always)]
-    fn receive_predicted(&mut self, link: &mut Link, word: u64) -> Option<Wc> {
-        // Each of its fields where it is used: there are more than registers.
-        let predicted = &mut self.predicted;
-        let lone = link.rx.predicted_in_slot(word, predicted.like, link.tx.published())?;
-        let length = lone.header.length();
-        if length > predicted.room || predicted.removals != self.nic.memory.removals() {
+    fn receive(&mut self, link: &mut Link, word: u64, memory: &Memory) -> Option<Wc> {
+        // Reads each field where it is used: there are more fields than registers.
+        let record = link.rx.predicted_in_slot(word, self.like, link.tx.published())?;
+        let length = record.header.length();
+        if length > self.room || self.removals != memory.removals() {
             return None;
         }
-        // SAFETY: the poster of the receive vouches for the buffer; key, bounds and right were
-        // checked when it was looked up, for as many bytes as there is room, and no region has gone
-        // since. There is no more room than the bell holds.
-        if !unsafe { link.rx.take_from_slot(lone, predicted.to as *mut u8) } {
+        // SAFETY: the poster of the receive vouches for the buffer. Key, bounds and right were
+        // checked by `predict`, for `room` bytes, and no region has gone since. `room` is no more
+        // than the slot holds.
+        if !unsafe { link.rx.take_from_slot(record, self.to as *mut u8) } {
             return None;
         }
-        // SAFETY: receive queues come, go and move by commands, and since then there was none.
-        unsafe { (*predicted.prefetch).advance(1) };
-        predicted.removals = NOTHING;
+        // SAFETY: receive queues come, go and move by commands, and there was none since `predict`.
+        unsafe { (*self.prefetch).advance(1) };
+        self.removals = NOTHING;
         link.empty_polls = 0;
         link.ping_pong = true;
-        Some(recv_wc(predicted.wr_id, predicted.like.qp(), length, RecordFlags::empty(), 0))
+        Some(recv_wc(self.wr_id, self.like.qp(), length, RecordFlags::empty(), 0))
     }
 }

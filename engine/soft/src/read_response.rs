@@ -3,11 +3,12 @@
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
-use super::domain::{DomainState, qp_in};
+use super::domain::{Resources, Transport};
 use super::layout::{FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags};
 use super::link::Link;
 use super::memory::Who;
 use super::qp::{QpContext, State};
+use super::receive::Outcome;
 use crate::provider::Access;
 use crate::wc::Status;
 use crate::wr::Sge;
@@ -30,7 +31,7 @@ pub(super) enum Unsent {
     Value(u64),
 }
 
-impl DomainState {
+impl Transport {
     /// Writes what is owed on a link, as far as there is space.
     #[cold]
     #[inline(never)]
@@ -57,9 +58,7 @@ impl DomainState {
     /// The answer in front is written whole.
     fn finish_response(&mut self, link: &mut Link) {
         let Some(response) = link.pop_response() else { return };
-        if let Some(mut qp) = self.qp(response.who.qp) {
-            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-            let qp = unsafe { qp.as_mut() };
+        if let Some(qp) = self.qps.get_mut(response.who.qp) {
             qp.pending_reads = qp.pending_reads.saturating_sub(1);
         }
     }
@@ -67,7 +66,7 @@ impl DomainState {
     /// Writes one record of an response. `None`: no space. What is left then, if anything.
     fn write_response(&mut self, link: &mut Link, response: Response) -> Option<Option<Unsent>> {
         let mut flags = RecordFlags::LAST;
-        let nic = self.nic.clone();
+        let nic = self.res.nic.clone();
         let lent = match response.unsent {
             Unsent::Bytes { addr, rkey, left } => {
                 nic.memory.lend(response.who, rkey, addr, left, Access::REMOTE_READ)
@@ -113,70 +112,46 @@ impl DomainState {
     /// How an answer begins: the queue pair may have failed since it was asked, or the memory
     /// may have gone (then the queue pair fails, SM-3).
     fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
-        let qp = qp_in(&self.qps, response.who.qp).filter(|qp| {
-            // SAFETY: as in `finish_response`.
-            unsafe { qp.as_ref() }.state == State::Rts
-        });
+        let qp = self.qps.get_mut(response.who.qp).filter(|qp| qp.state == State::Rts);
         let Some(qp) = qp else { return Status::RetryExceeded };
         if lent || !matches!(response.unsent, Unsent::Bytes { left: 1.., .. }) {
             return Status::Success;
         }
-        // SAFETY: as in `finish_response`.
-        let qp = unsafe { &mut *qp.as_ptr() };
-        self.fail_qp(qp, link.acked(), None);
+        self.res.fail_qp(qp, link.acked(), None);
         Status::RemoteAccess
     }
 
-    /// An response, or a piece of one, has come. False: the link is no more.
-    pub(super) fn take_response(&mut self, link: &mut Link, header: Header) -> bool {
-        let asked = self.reader_of(link, header.qp());
-        let (Some([status]), Some((qp, index))) = (link.rx.operands::<1>(header), asked) else {
-            // Too short for any answer; or nobody asked, unless whoever did has failed since.
-            if header.length() < RESPONSE_OPERANDS || self.has_no_reads(link, header.qp()) {
-                self.cut_off(link);
-                return false;
-            }
+    /// A response, or a piece of one, has come.
+    pub(super) fn take_response(&mut self, link: &mut Link, header: Header) -> Outcome {
+        let res = &mut self.res;
+        let on_link = |qp: &&mut QpContext| qp.link == link.index && qp.state == State::Rts;
+        let asker = self.qps.get_mut(header.qp()).filter(on_link);
+        let Some([status]) = link.rx.operands::<1>(header) else { return Outcome::Hostile };
+        let Some(qp) = asker else {
+            // It has failed since, or never was: then nobody is harmed.
             link.rx.consume(header);
-            return true;
+            return Outcome::Done;
         };
-        // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-        let qp = unsafe { &mut *qp };
+        // It has asked for nothing.
+        let Some(index) = qp.oldest_read() else { return Outcome::Hostile };
         let status = match Status::from_raw(status as u32) {
-            Status::Success => self.place_response(link, header, qp, index),
+            Status::Success => res.place_response(link, header, qp, index),
             status => status,
         };
         let last = header.flags().contains(RecordFlags::LAST);
         link.consume(header);
         if status != Status::Success {
-            // Those before it are done: their answers have come.
+            // Those before it are done: their responses have come.
             let good_until = qp.entry(index).end - 1;
-            self.fail_qp(qp, good_until, Some(status));
+            res.fail_qp(qp, good_until, Some(status));
         } else if last {
-            self.finish_read(link, qp);
+            res.finish_read(link, qp);
         }
-        true
+        Outcome::Done
     }
+}
 
-    /// The queue pair that waits for an answer over this link, and its oldest request that does.
-    fn reader_of(&mut self, link: &Link, num: u32) -> Option<(*mut QpContext, u32)> {
-        let qp = qp_in(&self.qps, num)?.as_ptr();
-        // SAFETY: as in `take_response`.
-        let context = unsafe { &*qp };
-        if context.link != link.index || context.state != State::Rts {
-            return None;
-        }
-        context.oldest_read().map(|index| (qp, index))
-    }
-
-    /// True if that queue pair is well and has not asked for anything.
-    fn has_no_reads(&self, link: &Link, num: u32) -> bool {
-        qp_in(&self.qps, num).is_some_and(|qp| {
-            // SAFETY: as in `take_response`.
-            let qp = unsafe { qp.as_ref() };
-            qp.link == link.index && qp.state == State::Rts && qp.reads_in_flight() == 0
-        })
-    }
-
+impl Resources {
     /// Puts the bytes of an answer where the request wants them; how that went.
     fn place_response(
         &mut self,

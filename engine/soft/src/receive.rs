@@ -5,19 +5,17 @@
 //! a whole message for a queue pair that has a receive for it; everything else is slow.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use super::burst::Burst;
 use super::cq::{Direct, Retire, Sink};
-use super::domain::{DomainState, qp_in};
+use super::domain::{DomainState, Resources, Transport};
 use super::layout::{
     Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SRQ_NOTICE,
     KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
 use super::link::Link;
 use super::memory::MrCache;
-use super::nic::QPS;
 use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
 use super::reader::SlotRecord;
 use super::requester::error_wc;
@@ -65,36 +63,46 @@ impl DomainState {
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
         self.drop_prediction();
-        if !self.service_queue.is_empty() {
+        if !self.transport.res.service_queue.is_empty() {
             self.run_service_queue(sink);
         }
-        if self.links.len() == 1 {
+        if self.links.table.len() == 1 {
             self.serve(0, sink);
         } else {
             self.serve_all(sink);
         }
     }
 
-    /// Gives back what was fetched ahead and another domain waits for.
-    pub(super) fn give_back(&mut self) {
-        for rq in &mut self.rqs {
-            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
-                rq.queue.give_back(&mut rq.prefetch);
+    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
+    /// the idle ones.
+    #[inline(never)]
+    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+        let busy = self.links.begin_round();
+        for step in 0..busy {
+            let Some(index) = self.links.busy_at(step, busy) else { break };
+            self.serve(index, sink);
+        }
+        if busy == 0 {
+            self.transport.res.give_back();
+        }
+        for _ in 0..self.links.idle_checks() {
+            if let Some(index) = self.links.check_idle() {
+                self.serve(index, sink);
             }
         }
+        self.links.end_round(busy);
     }
 
-    /// Serves one link, beside everything else of the domain.
+    /// Serves one link.
     #[inline(always)]
-    pub(super) fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        let link: *mut Link = &raw mut **link;
-        // SAFETY: the box stays where it is, and nobody else refers to it: nothing that is called
-        // while a link is served looks into `links` (its users are the commands, posts and what
-        // fails without a message, each of them a step of its own).
-        self.serve_link(unsafe { &mut *link }, sink);
+    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
+        if let Some(link) = self.links.get_mut(index) {
+            self.transport.serve_link(link, sink);
+        }
     }
+}
 
+impl Transport {
     /// Completions out, records in, acknowledgements both ways.
     #[inline(always)]
     fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
@@ -131,13 +139,12 @@ impl DomainState {
     /// with no record of its, and for refusals; receives that another domain waits for.
     #[inline(never)]
     pub(super) fn look_around(&mut self, link: &mut Link) {
-        self.drop_prediction();
         if link.has_unacked()
             && let Some(refusal) = link.deferred_refusal.take().or_else(|| link.look_at_taken())
         {
             self.take_refusal(link, refusal);
         }
-        self.give_back();
+        self.res.give_back();
     }
 
     /// Takes what is left of the last look at the bell, looks once more and takes what is new, as
@@ -161,7 +168,7 @@ impl DomainState {
             && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
             && let Some((wc, recv_cq)) = self.receive_from_slot(link, lone)
         {
-            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(lone.header.flags()));
+            sink.put(&mut self.res.cqs, recv_cq, wc, Retire::receive(lone.header.flags()));
             return true;
         }
         if !link.rx.advance() {
@@ -175,7 +182,7 @@ impl DomainState {
     #[inline(always)]
     fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         let room = sink.room();
-        if self.rqs.get(link.rq).is_none_or(|rq| rq.prefetch.len() > 0) {
+        if self.res.rqs.get(link.rq).is_none_or(|rq| rq.prefetch.len() > 0) {
             self.receive_burst(link, sink);
         }
         if !link.rx.caught_up() {
@@ -205,8 +212,8 @@ impl DomainState {
         let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
             return false;
         };
-        let dry = self.rqs.get(link.rq).is_some_and(|rq| rq.prefetch.len() == 0);
-        dry && open_on(&self.qps, header.qp(), link.index).is_some() && self.has_receives(link.rq)
+        let dry = self.res.rqs.get(link.rq).is_some_and(|rq| rq.prefetch.len() == 0);
+        dry && self.qps.open_on(header.qp(), link.index).is_some() && self.res.has_receives(link.rq)
     }
 
     /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
@@ -219,14 +226,14 @@ impl DomainState {
         lone: SlotRecord,
     ) -> Option<(Wc, usize)> {
         let header = lone.header;
-        let rq = self.rqs.get_mut(link.rq)?;
+        let rq = self.res.rqs.get_mut(link.rq)?;
         let (wr, mr_cache) = rq.prefetch.ready_first()?;
-        mr_cache.renew(&self.nic.memory);
+        mr_cache.renew(&self.res.nic.memory);
         let (length, wr_id) = (header.length(), wr.wr_id);
-        if length > wr.sge.length || !mr_cache.writable(&self.nic.memory, wr.sge, length) {
+        if length > wr.sge.length || !mr_cache.writable(&self.res.nic.memory, wr.sge, length) {
             return None;
         }
-        let recv_cq = open_on(&self.qps, header.qp(), link.index)?;
+        let recv_cq = self.qps.open_on(header.qp(), link.index)?;
         // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
         // were just checked.
         if !unsafe { link.rx.take_from_slot(lone, wr.sge.addr as *mut u8) } {
@@ -245,8 +252,8 @@ impl DomainState {
     /// Stops before the first record that is anything else.
     #[inline(never)]
     fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        let Some(rq) = self.rqs.get_mut(link.rq) else { return };
-        let memory = &self.nic.memory;
+        let Some(rq) = self.res.rqs.get_mut(link.rq) else { return };
+        let memory = &self.res.nic.memory;
         let (wrs, mr_cache) = rq.prefetch.ready();
         mr_cache.renew(memory);
         let mut burst = link.rx.burst();
@@ -256,7 +263,7 @@ impl DomainState {
             && let Some((header, record)) = burst.next()
         {
             let (num, length) = (header.qp(), header.length());
-            let Some(recv_cq) = open_on(&self.qps, num, link.index) else { break };
+            let Some(recv_cq) = self.qps.open_on(num, link.index) else { break };
             if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
                 let rest = wrs.get(used..).unwrap_or_default();
                 let run = sink.fill(|places| receive_run(&mut burst, num, rest, mr_cache, places));
@@ -277,7 +284,7 @@ impl DomainState {
             burst.consume(record);
             seen |= header.flags().bits();
             used += 1;
-            sink.put(&mut self.cqs, recv_cq, wc, Retire::receive(header.flags()));
+            sink.put(&mut self.res.cqs, recv_cq, wc, Retire::receive(header.flags()));
         }
         rq.prefetch.advance(used as u32);
         link.rx.end_burst(&burst);
@@ -290,50 +297,102 @@ impl DomainState {
         }
     }
 
-    /// Everything else, one record. Decided only on what the ring says, never on a bell that may be
+    /// Everything else, one record. Decided only on what the ring says, never on a slot that may be
     /// half rewritten. False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
     fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
-        let Some(header) = link.rx.header() else {
-            self.cut_off(link);
-            return false;
+        let outcome = match link.rx.header() {
+            Some(header) if header.kind() == KIND_RESPONSE => self.take_response(link, header),
+            Some(header) => self.receive_record(link, header, sink),
+            None => Outcome::Hostile,
         };
+        if outcome == Outcome::Hostile {
+            self.cut_off(link);
+        }
+        outcome == Outcome::Done
+    }
+
+    /// The record of a request, of any kind.
+    fn receive_record<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        sink: &mut S,
+    ) -> Outcome {
         match header.kind() {
-            KIND_RESPONSE => return self.take_response(link, header),
             KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
             KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
-            KIND_JUMP if header == Header::JUMP && link.jump() => return true,
-            _ => {
-                self.cut_off(link);
-                return false;
-            }
+            KIND_JUMP if header == Header::JUMP && link.jump() => return Outcome::Done,
+            _ => return Outcome::Hostile,
         }
-        let Some(qp) = qp_in(&self.qps, header.qp()) else {
-            return self.receive_for_nobody(link, header, None);
+        let res = &mut self.res;
+        let Some(qp) = self.qps.get_mut(header.qp()) else {
+            return res.receive_for_nobody(link, header, None);
         };
-        // SAFETY: as in `open_on`.
-        let qp = unsafe { &mut *qp.as_ptr() };
         if qp.link == link.index && qp.state.is_unreliable() {
-            return self.receive_unreliable(link, header, qp, sink);
+            return res.receive_unreliable(link, header, qp, sink);
         }
         if qp.link != link.index || qp.state != State::Rts {
             let ours = link.key == qp.key;
-            return self.receive_for_nobody(link, header, ours.then_some(qp.state));
+            return res.receive_for_nobody(link, header, ours.then_some(qp.state));
         }
         if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
-            return self.receive_xrc(link, header, qp, sink);
+            return res.receive_xrc(link, header, qp, sink);
         }
         if !qp.is_in_order(header, KIND_SEND) {
-            return self.refuse_invalid(link, header, qp, sink);
+            return res.refuse_invalid(link, header, qp, sink);
         }
         if header.kind() != KIND_SEND {
-            return self.receive_one_sided(link, header, qp, sink);
+            return res.receive_one_sided(link, header, qp, sink);
         }
-        if qp.assembly.is_none() && !self.has_receive(qp) {
-            return self.wait_for_receive(link, header, qp, sink);
+        if qp.assembly.is_none() && !res.has_receive(qp) {
+            return res.wait_for_receive(link, header, qp, sink);
         }
-        self.receive_fragment(link, header, qp, sink)
+        res.receive_fragment(link, header, qp, sink)
+    }
+
+    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
+    #[cold]
+    #[inline(never)]
+    fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
+        let sent_it = |qp: &&mut QpContext| {
+            qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
+        };
+        if let Some(qp) = self.qps.iter_mut().find(sent_it) {
+            if let Some(read) = qp.oldest_read()
+                && qp.entry(read).end <= refusal.at
+            {
+                // Its response comes first.
+                link.deferred_refusal = Some(refusal);
+                return;
+            }
+            if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
+                self.res.fail_qp(qp, refusal.at, Some(refusal.status));
+            }
+        }
+        link.settle_refusal();
+    }
+
+    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
+    #[cold]
+    pub(super) fn cut_off(&mut self, link: &mut Link) {
+        link.break_off();
+        let acked = link.acked();
+        for qp in self.qps.iter_mut().filter(|qp| qp.link == link.index) {
+            self.res.fail_qp(qp, acked, Some(Status::RetryExceeded));
+        }
+    }
+}
+
+impl Resources {
+    /// Gives back what was fetched ahead and another domain waits for.
+    pub(super) fn give_back(&mut self) {
+        for rq in &mut self.rqs {
+            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
+                rq.queue.give_back(&mut rq.prefetch);
+            }
+        }
     }
 
     /// True if there is a receive for the queue pair's next message.
@@ -373,11 +432,11 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let Assembly { wr, received } = match qp.assembly {
             Some(assembly) => assembly,
             None => {
-                let Some(wr) = self.take_receive(qp) else { return false };
+                let Some(wr) = self.take_receive(qp) else { return Outcome::Waits };
                 qp.open_on = CLOSED;
                 *qp.assembly.insert(Assembly { wr, received: 0 })
             }
@@ -406,13 +465,13 @@ impl DomainState {
         link.consume(header);
         if !flags.contains(RecordFlags::LAST) {
             qp.assembly = Some(Assembly { wr, received: received + length });
-            return true;
+            return Outcome::Done;
         }
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
-        true
+        Outcome::Done
     }
 
     /// True if those bytes may be written as a receive of the queue that the queue pair has: of
@@ -429,21 +488,21 @@ impl DomainState {
         link: &mut Link,
         header: Header,
         state: Option<State>,
-    ) -> bool {
+    ) -> Outcome {
         let waits = self.attention.load(Ordering::Acquire);
         if header.flags().contains(RecordFlags::UNRELIABLE) && !waits {
             link.consume(header);
-            return true;
+            return Outcome::Done;
         }
         if state == Some(State::Init) || waits {
-            // Being connected, or the command that does it is still to be read: it stays.
-            return false;
+            // It is being connected, or the command that connects it is still to be carried out.
+            return Outcome::Waits;
         }
-        let noted = link.refuse(header.qp(), Status::RetryExceeded);
-        if noted {
-            link.rx.consume(header);
+        if !link.refuse(header.qp(), Status::RetryExceeded) {
+            return Outcome::Waits;
         }
-        noted
+        link.rx.consume(header);
+        Outcome::Done
     }
 
     /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
@@ -453,30 +512,30 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         if qp.rnr_retry == 7 {
-            return false;
+            return Outcome::Waits;
         }
         // The fast path is closed meanwhile, so that the wait is forgotten with the next message.
         qp.open_on = CLOSED;
         let now = (self.nic.host.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
-        let patience = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
-        if now.saturating_sub(since) < patience {
-            return false;
+        let limit = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
+        if now.saturating_sub(since) < limit {
+            return Outcome::Waits;
         }
         let statuses = (None, Status::RnrRetryExceeded);
         self.refuse(link, header, qp, statuses, sink)
     }
 
     /// Refuses a record that no honest sender writes there.
-    fn refuse_invalid<S: Sink>(
+    pub(super) fn refuse_invalid<S: Sink>(
         &mut self,
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let status = Status::RemoteInvalidRequest;
         let here = (header.kind() == KIND_SEND).then_some(status);
         self.refuse(link, header, qp, (here, status), sink)
@@ -492,11 +551,11 @@ impl DomainState {
         qp: &mut QpContext,
         (here, there): (Option<Status>, Status),
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         // What it asked for before comes first: of requests done, none may look as if it had
         // failed.
         if qp.pending_reads > 0 || !link.refuse(header.qp(), there) {
-            return false;
+            return Outcome::Waits;
         }
         let taken = match (qp.assembly.take(), here) {
             (Some(assembly), _) => Some(assembly.wr),
@@ -517,7 +576,7 @@ impl DomainState {
             self.nic.raise(kind, Object::Qp(qp.num));
         }
         self.fail_qp(qp, link.acked(), None);
-        true
+        Outcome::Done
     }
 
     pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
@@ -526,61 +585,17 @@ impl DomainState {
         rq.prefetch.advance(1);
         Some(wr)
     }
-
-    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
-    #[cold]
-    #[inline(never)]
-    fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
-        let slot = self.qps.iter().flatten().find(|qp| {
-            // SAFETY: boxes this domain owns.
-            let qp = unsafe { qp.as_ref() };
-            qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
-        });
-        if let Some(slot) = slot.copied() {
-            // SAFETY: as in `open_on`.
-            let qp = unsafe { &mut *slot.as_ptr() };
-            if let Some(ask) = qp.oldest_read()
-                && qp.entry(ask).end <= refusal.at
-            {
-                // Its answer comes first.
-                link.deferred_refusal = Some(refusal);
-                return;
-            }
-            if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
-                self.fail_qp(qp, refusal.at, Some(refusal.status));
-            }
-        }
-        link.settle_refusal();
-    }
-
-    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
-    #[cold]
-    pub(super) fn cut_off(&mut self, link: &mut Link) {
-        link.break_off();
-        let acked = link.acked();
-        for slot in 0..QPS {
-            let Some(qp) = self.qps[slot] else { continue };
-            // SAFETY: as in `open_on`.
-            let qp = unsafe { &mut *qp.as_ptr() };
-            if qp.link == link.index {
-                self.fail_qp(qp, acked, Some(Status::RetryExceeded));
-            }
-        }
-    }
 }
 
-/// The completion queue for receives of the queue pair with that number, if it is open on that
-/// link: whole messages may be taken for it without another look.
-#[inline(always)]
-pub(super) fn open_on(
-    table: &[Option<NonNull<QpContext>>; QPS],
-    num: u32,
-    link: usize,
-) -> Option<usize> {
-    let qp = qp_in(table, num)?;
-    // SAFETY: a box the domain owns; nobody else holds a reference during a poll.
-    let qp = unsafe { qp.as_ref() };
-    if qp.open_on == link { Some(qp.recv_cq) } else { None }
+/// What became of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was consumed.
+    Done,
+    /// It stays, and the link stands still.
+    Waits,
+    /// No honest peer writes it: the link has to go.
+    Hostile,
 }
 
 /// Takes plain messages for one queue pair, which is open and has these receives: as many as are

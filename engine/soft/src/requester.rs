@@ -7,9 +7,10 @@ use super::backlog;
 use super::bound_kind;
 use super::copy;
 use super::cq::{CompletionQueue, Retire, Sink};
-use super::domain::{DomainState, qp_in};
+use super::domain::{DomainState, Resources, Transport};
 use super::layout::{FRAGMENT, Header, KIND_WRITE, RECORD_MAX, RecordFlags, WRITE_OPERANDS};
 use super::link::{Link, Signaled};
+use super::link_scheduler::Links;
 use super::local_rdma;
 use super::memory::Memory;
 use super::nic::QPS;
@@ -43,8 +44,8 @@ impl DomainState {
     pub(super) fn post_lone(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         qp.state == State::Rts
             && match self.links.get_mut(qp.link) {
-                Some(Some(link)) => post_lone(link, &self.nic.memory, qp, wr),
-                _ => false,
+                Some(link) => post_lone(link, &self.transport.res.nic.memory, qp, wr),
+                None => false,
             }
     }
 
@@ -54,13 +55,13 @@ impl DomainState {
         if qp.state != State::Rts {
             return self.post_idle(qp, list);
         }
-        let Some(Some(link)) = self.links.get_mut(qp.link) else {
+        let Some(link) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
         let done = match list {
             // It was tried alone.
             [_] => 0,
-            _ => post_batch(link, &self.nic.memory, qp, list),
+            _ => post_batch(link, &self.transport.res.nic.memory, qp, list),
         };
         if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
     }
@@ -74,11 +75,11 @@ impl DomainState {
         list: &[SendWr<'_>],
         done: usize,
     ) -> Result<(), PostError> {
-        self.activate(qp.link);
-        let Some(Some(link)) = self.links.get_mut(qp.link) else {
+        self.links.activate(qp.link);
+        let Some(link) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: done, cause: PostCause::State });
         };
-        let memory = &self.nic.memory;
+        let memory = &self.transport.res.nic.memory;
         let mut result = Ok(());
         for (accepted, wr) in list.iter().enumerate().skip(done) {
             if let Err(cause) = admissible(qp, wr) {
@@ -103,7 +104,7 @@ impl DomainState {
             link.tx.publish(ack);
         }
         if qp.poison.is_some() {
-            self.schedule(qp);
+            self.transport.res.schedule(qp);
         }
         result
     }
@@ -117,14 +118,16 @@ impl DomainState {
         if qp.state != State::Err {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
-        self.schedule(qp);
+        self.transport.res.schedule(qp);
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
             push(qp, wr, 0, Sent::empty());
         }
         Ok(())
     }
+}
 
+impl Transport {
     /// Makes completions for what the peer has taken.
     #[inline(never)]
     pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
@@ -134,20 +137,44 @@ impl DomainState {
                 return;
             }
             link.signaled.pop();
-            let Some(qp) = self.qp(first.qp) else { continue };
-            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-            let qp = unsafe { &mut *qp.as_ptr() };
+            let Some(qp) = self.qps.get_mut(first.qp) else { continue };
             if qp.state != State::Rts {
                 continue;
             }
             if qp.parked.is_some() || qp.awaits_response(first.index) {
-                self.park(qp, first.index);
+                self.res.park(qp, first.index);
             } else {
-                self.succeed(qp, first.index, sink);
+                self.res.succeed(qp, first.index, sink);
             }
         }
     }
 
+    /// Writes what waits on this link, as far as there is space.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn advance_link(&mut self, link: &mut Link) {
+        while let Some(first) = link.first_waiting() {
+            let waits = |qp: &&mut QpContext| qp.state.sends() && qp.in_backlog;
+            let Some(qp) = self.qps.get_mut(first).filter(waits) else {
+                link.first_waits_no_more();
+                continue;
+            };
+            let wrote = backlog::advance(link, &self.res.nic.memory, qp);
+            if link.tx.unpublished() > 0 {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+            if qp.poison.is_some() || qp.state.is_unreliable() {
+                self.res.schedule(qp);
+            }
+            if !wrote {
+                return;
+            }
+        }
+    }
+}
+
+impl Resources {
     /// A request is taken, but answers to it or to some before it have not come: the completion
     /// waits in its queue pair, and those of others go on.
     #[cold]
@@ -213,44 +240,6 @@ impl DomainState {
         }
     }
 
-    /// Writes what waits on this link, as far as there is space.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn advance_link(&mut self, link: &mut Link) {
-        while let Some(first) = link.first_waiting() {
-            let alive = qp_in(&self.qps, first).filter(|qp| {
-                // SAFETY: as in `complete`.
-                let qp = unsafe { qp.as_ref() };
-                qp.state.sends() && qp.in_backlog
-            });
-            let Some(qp) = alive else {
-                link.first_waits_no_more();
-                continue;
-            };
-            // SAFETY: as in `complete`.
-            let qp = unsafe { &mut *qp.as_ptr() };
-            let wrote = backlog::advance(link, &self.nic.memory, qp);
-            if link.tx.unpublished() > 0 {
-                let ack = link.ack();
-                link.tx.publish(ack);
-            }
-            if qp.poison.is_some() || qp.state.is_unreliable() {
-                self.schedule(qp);
-            }
-            if !wrote {
-                return;
-            }
-        }
-    }
-
-    /// Ring position up to which the requests of a queue pair are known to have succeeded.
-    pub(super) fn acked_position(&mut self, qp: &QpContext) -> u64 {
-        match self.links.get_mut(qp.link) {
-            Some(Some(link)) => link.acked(),
-            _ => 0,
-        }
-    }
-
     /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until`
     /// succeeded; the next one gets `cause` if there is one, the others are flushed.
     pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u64, cause: Option<Status>) {
@@ -269,71 +258,78 @@ impl DomainState {
         (qp.poison, qp.urged) = (None, false);
         self.schedule(qp);
     }
+}
 
+impl DomainState {
     /// Queue pairs of a completion queue that was overrun go to ERR (CP-5).
     pub(super) fn attend_overruns(&mut self) {
-        for cq in 0..self.cqs.len() {
-            if !self.cqs.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
+        let Transport { qps, res } = &mut self.transport;
+        for cq in 0..res.cqs.len() {
+            if !res.cqs.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
                 continue;
             }
-            let id = u64::from(self.id) << 32 | cq as u64;
-            self.nic.raise(AsyncKind::CqError, Object::Cq(id));
-            for slot in 0..QPS {
-                let Some(qp) = self.qps[slot] else { continue };
-                // SAFETY: as in `complete`.
-                let qp = unsafe { &mut *qp.as_ptr() };
-                if qp.send_cq == cq || qp.recv_cq == cq {
-                    self.nic.raise(AsyncKind::QpFatal, Object::Qp(qp.num));
-                    let acked = self.acked_position(qp);
-                    self.fail_qp(qp, acked, None);
-                }
+            let id = u64::from(res.id) << 32 | cq as u64;
+            res.nic.raise(AsyncKind::CqError, Object::Cq(id));
+            for qp in qps.iter_mut().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq) {
+                res.nic.raise(AsyncKind::QpFatal, Object::Qp(qp.num));
+                let acked = self.links.acked_position(qp);
+                res.fail_qp(qp, acked, None);
             }
         }
     }
 
-    /// Work on queue pairs that fail or flush, as far as there is room for completions.
+    /// Does the work of the service queue, as far as there is room for completions.
     #[cold]
     #[inline(never)]
     pub(super) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
+        let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
         let mut at = 0;
-        while let Some(num) = self.service_queue.get(at).copied()
+        while let Some(num) = res.service_queue.get(at).copied()
             && sink.room() > 0
         {
-            let Some(qp) = self.qp(num) else {
-                self.service_queue.take_at(at);
+            let Some(qp) = qps.get_mut(num) else {
+                res.service_queue.take_at(at);
                 continue;
             };
-            // SAFETY: a box this domain owns; nobody else holds a reference during a poll.
-            let qp = unsafe { &mut *qp.as_ptr() };
-            let mut done = match qp.kind.is_unreliable() {
-                true => self.complete_unreliable(qp, sink),
-                false => self.release_parked(qp, sink) && qp.poison.is_none(),
-            };
-            self.fail_poisoned(qp);
-            done &= self.has_drained(qp);
-            if qp.state == State::Err {
-                done = self.flush_assembly(qp, sink)
-                    && self.flush_sends(qp, sink)
-                    && self.flush_receives(qp, sink);
-            }
-            // A queue pair of UD is looked at in every poll.
-            if done && !self.receive_datagrams(qp, sink) {
-                let told = qp.last_wqe_raised || qp.kind == QpType::XrcRecv;
-                if qp.state == State::Err && qp.rq_shared && !told {
-                    qp.last_wqe_raised = true;
-                    self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
-                }
+            if res.service(links, qp, sink) {
                 qp.is_scheduled = false;
-                self.service_queue.take_at(at);
+                res.service_queue.take_at(at);
             } else {
                 at += 1;
             }
         }
     }
+}
+
+impl Resources {
+    /// Work on a queue pair that needs some without a message. True if there is none left.
+    fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
+        let mut done = match qp.kind.is_unreliable() {
+            true => self.complete_unreliable(qp, sink),
+            false => self.release_parked(qp, sink) && qp.poison.is_none(),
+        };
+        self.fail_poisoned(links, qp);
+        done &= self.has_drained(links, qp);
+        if qp.state == State::Err {
+            done = self.flush_assembly(qp, sink)
+                && self.flush_sends(qp, sink)
+                && self.flush_receives(qp, sink);
+        }
+        // A queue pair of UD is looked at in every poll.
+        if !done || self.receive_datagrams(qp, sink) {
+            return false;
+        }
+        let raised = qp.last_wqe_raised || qp.kind == QpType::XrcRecv;
+        if qp.state == State::Err && qp.rq_shared && !raised {
+            qp.last_wqe_raised = true;
+            self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
+        }
+        true
+    }
 
     /// A request that could not run fails its queue pair once all before it are done: one of those
     /// may be refused, and that error comes first (SQ-3).
-    fn fail_poisoned(&mut self, qp: &mut QpContext) {
+    fn fail_poisoned(&mut self, links: &mut Links, qp: &mut QpContext) {
         let Some((index, status)) = qp.poison else { return };
         if qp.reads_in_flight() > 0 || qp.parked.is_some() {
             return;
@@ -345,33 +341,11 @@ impl DomainState {
             before = before.wrapping_add(1);
         }
         // The rest of a message that had begun never comes, and nothing else may come behind it.
-        if qp.sent_bytes > 0 || self.acked_position(qp) >= good_until {
+        if qp.sent_bytes > 0 || links.acked_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
         } else if !qp.urged {
-            qp.urged = self.urge(qp);
+            qp.urged = urge(links, qp);
         }
-    }
-
-    /// Makes the peer say how far it has read: of what completes in silence it may not by itself.
-    /// False if there is no space.
-    fn urge(&mut self, qp: &QpContext) -> bool {
-        let Some(Some(link)) = self.links.get_mut(qp.link) else { return true };
-        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
-        let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
-        if link.is_broken() || !link.has_space(header.record()) {
-            return link.is_broken();
-        }
-        let to = link.tx.begin(header, 0).cast::<u64>();
-        // SAFETY: `begin` gives space for the record, 8-byte aligned. A WRITE of nothing has no
-        // address and no key.
-        unsafe {
-            to.write(0);
-            to.add(1).write(0);
-        }
-        link.tx.end(header);
-        let ack = link.ack();
-        link.tx.publish(ack);
-        true
     }
 
     /// True when every send has its completion.
@@ -445,6 +419,28 @@ impl DomainState {
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
     }
+}
+
+/// Makes the peer say how far it has read: of what completes in silence it may not by itself.
+/// False if there is no space.
+fn urge(links: &mut Links, qp: &QpContext) -> bool {
+    let Some(link) = links.get_mut(qp.link) else { return true };
+    let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
+    let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
+    if link.is_broken() || !link.has_space(header.record()) {
+        return link.is_broken();
+    }
+    let to = link.tx.begin(header, 0).cast::<u64>();
+    // SAFETY: `begin` gives space for the record, 8-byte aligned. A WRITE of nothing has no
+    // address and no key.
+    unsafe {
+        to.write(0);
+        to.add(1).write(0);
+    }
+    link.tx.end(header);
+    let ack = link.ack();
+    link.tx.publish(ack);
+    true
 }
 
 /// An error completion: only number, status and queue pair mean anything (CP-1), the rest is

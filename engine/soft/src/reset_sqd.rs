@@ -1,13 +1,12 @@
 //! States of a queue pair that only its owner's hand reaches (section 2.1): a pause of its sends,
 //! and a new life.
-#![expect(unsafe_code, reason = "queue pairs are boxes that their domain owns")]
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
 use super::SoftQp;
-use super::domain::{Command, DomainState, Owned};
-use super::nic::QPS;
+use super::domain::{Command, DomainState, Resources};
+use super::link_scheduler::Links;
 use super::qp::{QpContext, QpParts, Reserved, Sent, State};
 use super::recvq::{RecvQueue, Used};
 use super::xrc::NO_CQ;
@@ -53,23 +52,23 @@ impl SoftQp {
     }
 }
 
-impl DomainState {
+impl Resources {
     /// SQD: no send begins from here on. With `notify`, an event says when all that have begun are
     /// over.
-    pub(super) fn pause(&mut self, qp: &mut QpContext, notify: bool) {
+    pub(super) fn pause(&mut self, links: &mut Links, qp: &mut QpContext, notify: bool) {
         if qp.paused || !qp.state.sends() {
             return;
         }
         (qp.paused, qp.draining) = (true, notify);
         qp.reserved = Reserved::NONE;
-        if let Some(Some(link)) = self.links.get_mut(qp.link) {
+        if let Some(link) = links.get_mut(qp.link) {
             link.pause(true);
         }
         self.schedule(qp);
     }
 
     /// From SQD back to RTS: what was posted meanwhile begins.
-    pub(super) fn resume(&mut self, qp: &mut QpContext) {
+    pub(super) fn resume(&mut self, links: &mut Links, qp: &mut QpContext) {
         if !qp.paused {
             return;
         }
@@ -79,7 +78,7 @@ impl DomainState {
             if qp.state == State::Unreliable {
                 self.send_kept_datagrams(qp);
             }
-        } else if let Some(Some(link)) = self.links.get_mut(qp.link) {
+        } else if let Some(link) = links.get_mut(qp.link) {
             link.pause(false);
             let waits = qp.sent != qp.posted && !qp.waits_for_response && !qp.in_backlog;
             if waits && qp.state.sends() && qp.poison.is_none() {
@@ -115,7 +114,7 @@ impl DomainState {
 
     /// True if nobody waits to hear that the sends which had begun before SQD are over, or does
     /// from now on.
-    pub(super) fn has_drained(&mut self, qp: &mut QpContext) -> bool {
+    pub(super) fn has_drained(&mut self, links: &mut Links, qp: &mut QpContext) -> bool {
         if !qp.draining || qp.state == State::Err {
             return true;
         }
@@ -124,7 +123,7 @@ impl DomainState {
         } else {
             let last = qp.sent.wrapping_sub(1);
             let end = if qp.sent == qp.retired { 0 } else { qp.entry(last).end };
-            qp.reads_in_flight() == 0 && qp.sent_bytes == 0 && self.acked_position(qp) >= end
+            qp.reads_in_flight() == 0 && qp.sent_bytes == 0 && links.acked_position(qp) >= end
         };
         if over {
             qp.draining = false;
@@ -132,23 +131,21 @@ impl DomainState {
         }
         over
     }
+}
 
+impl DomainState {
     /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its
     /// peer still sends is for nobody. Then it is in INIT.
     pub(super) fn begin_again(&mut self, new: Reset) {
-        if self.qp(new.num).is_none() {
-            return;
-        }
-        let Some(mut pointer) = self.take_out(new.num as usize % QPS) else { return };
-        // SAFETY: a box this domain owns, in no table now.
-        let context = unsafe { pointer.as_mut() };
+        let Some(mut owned) = self.take_out(new.num) else { return };
+        let context = owned.get_mut();
         let xrc = context.kind == QpType::XrcRecv;
         for cq in [context.send_cq, context.recv_cq] {
-            if let Some(cq) = self.cqs.get_mut(cq) {
+            if let Some(cq) = self.transport.res.cqs.get_mut(cq) {
                 cq.forget(new.num);
             }
         }
-        if let Some(Some(link)) = self.links.get_mut(context.link) {
+        if let Some(link) = self.links.get_mut(context.link) {
             link.forget(new.num);
         }
         let parts = QpParts {
@@ -162,7 +159,7 @@ impl DomainState {
             key: new.key,
         };
         context.begin_again(&parts);
-        self.add(Owned(pointer), new.queue, new.used);
-        self.drop_unused_links();
+        self.transport.add(owned, new.queue, new.used);
+        self.links.drop_unused();
     }
 }

@@ -6,7 +6,7 @@
 
 use super::backlog::MESSAGE_MAX;
 use super::cq::{Retire, Sink};
-use super::domain::DomainState;
+use super::domain::Resources;
 use super::layout::{
     Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
 };
@@ -14,11 +14,11 @@ use super::link::Link;
 use super::memory::Step;
 use super::qp::QpContext;
 use super::read_response::{Response, Unsent};
-use super::receive::recv_wc;
+use super::receive::{Outcome, recv_wc};
 use crate::provider::Access;
 use crate::wc::{Status, WcOpcode};
 
-impl DomainState {
+impl Resources {
     /// A record in order for a queue pair in RTS, of a kind that names memory here. False: it has
     /// to wait, or the link is no more.
     pub(super) fn receive_one_sided<S: Sink>(
@@ -27,13 +27,12 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         match header.kind() {
             KIND_WRITE => self.take_write(link, header, qp, sink),
             KIND_NOTICE => {
                 let Some([size]) = link.rx.operands::<1>(header) else {
-                    self.cut_off(link);
-                    return false;
+                    return Outcome::Hostile;
                 };
                 let size = u32::try_from(size).unwrap_or(u32::MAX);
                 self.take_notice(link, header, qp, size, sink)
@@ -51,10 +50,9 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let Some([addr, rest]) = link.rx.operands::<2>(header) else {
-            self.cut_off(link);
-            return false;
+            return Outcome::Hostile;
         };
         let (rkey, size) = (rest as u32, (rest >> 32) as u32);
         let flags = header.flags();
@@ -89,7 +87,7 @@ impl DomainState {
             self.notify(link, header, qp, size, sink);
         }
         link.consume(header);
-        true
+        Outcome::Done
     }
 
     /// Immediate data of a WRITE of `size` bytes that came before, or that the peer has carried
@@ -101,7 +99,7 @@ impl DomainState {
         qp: &mut QpContext,
         size: u32,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let allowed = qp.rights.contains(Access::REMOTE_WRITE) && size <= MESSAGE_MAX;
         if !allowed || !header.flags().contains(RecordFlags::IMM) {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
@@ -111,7 +109,7 @@ impl DomainState {
         }
         self.notify(link, header, qp, size, sink);
         link.consume(header);
-        true
+        Outcome::Done
     }
 
     /// A receive completes with the immediate data of a WRITE of `size` bytes.
@@ -138,10 +136,9 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let Some([addr, rest]) = link.rx.operands::<2>(header) else {
-            self.cut_off(link);
-            return false;
+            return Outcome::Hostile;
         };
         let (rkey, length) = (rest as u32, (rest >> 32) as u32);
         let allowed = qp.rights.contains(Access::REMOTE_READ) && length <= MESSAGE_MAX;
@@ -156,7 +153,7 @@ impl DomainState {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
         self.queue_response(link, header, qp, Unsent::Bytes { addr, rkey, left: length });
-        true
+        Outcome::Done
     }
 
     /// An atomic: done now, and what was there before is owed.
@@ -166,7 +163,7 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let request = match header.kind() {
             KIND_SWAP => link.rx.operands::<4>(header).map(|[addr, rkey, compare, swap]| {
                 (addr, rkey as u32, Step::Swap { compare, swap })
@@ -177,8 +174,7 @@ impl DomainState {
                 .map(|[addr, rkey, value]| (addr, rkey as u32, Step::Add(value))),
         };
         let Some((addr, rkey, step)) = request else {
-            self.cut_off(link);
-            return false;
+            return Outcome::Hostile;
         };
         let allowed = qp.rights.contains(Access::REMOTE_ATOMIC) && addr.is_multiple_of(8);
         if !allowed || qp.pending_reads >= qp.responder_depth {
@@ -193,7 +189,7 @@ impl DomainState {
         let before = unsafe { step.apply(addr as *mut u64) };
         drop(lent);
         self.queue_response(link, header, qp, Unsent::Value(before));
-        true
+        Outcome::Done
     }
 
     /// The record is done with, and its answer goes out when there is space.

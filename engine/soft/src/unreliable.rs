@@ -5,11 +5,11 @@
 
 use super::backlog::MESSAGE_MAX;
 use super::cq::{Retire, Sink};
-use super::domain::DomainState;
+use super::domain::{DomainState, Resources};
 use super::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
 use super::link::Link;
 use super::qp::{Assembly, CLOSED, Incoming, QpContext, Sent, State};
-use super::receive::recv_wc;
+use super::receive::{Outcome, recv_wc};
 use super::requester::{admissible, error_wc, push};
 use crate::provider::{Access, QpType};
 use crate::wc::Status;
@@ -44,9 +44,9 @@ impl DomainState {
         qp: &mut QpContext,
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        self.schedule(qp);
+        self.transport.res.schedule(qp);
         if matches!(qp.kind, QpType::Ud | QpType::RawPacket) {
-            return self.post_datagrams(qp, list);
+            return self.transport.res.post_datagrams(qp, list);
         }
         if qp.state == State::Unreliable && !qp.peer_lost {
             return self.post_slow(qp, list, 0);
@@ -59,7 +59,9 @@ impl DomainState {
         }
         Ok(())
     }
+}
 
+impl Resources {
     /// The peer of a queue pair of UC is gone: what is sent goes nowhere, and nobody is told.
     pub(super) fn peer_lost(&mut self, qp: &mut QpContext) {
         qp.peer_lost = true;
@@ -108,7 +110,7 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let flags = header.flags();
         if flags.contains(RecordFlags::FIRST) {
             // Whatever came before is not going to be finished; its receive takes this message.
@@ -121,15 +123,12 @@ impl DomainState {
             KIND_SEND => self.take_unreliable_send(link, header, qp, sink),
             KIND_WRITE => match link.rx.operands::<2>(header) {
                 Some(operands) => self.take_unreliable_write(link, header, qp, operands, sink),
-                None => {
-                    self.cut_off(link);
-                    return false;
-                }
+                None => return Outcome::Hostile,
             },
             _ => Incoming::Nothing,
         };
         link.consume(header);
-        true
+        Outcome::Done
     }
 
     /// A SEND or a fragment of one; what is coming of it after this. A receive that has begun to

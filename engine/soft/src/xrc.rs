@@ -5,13 +5,12 @@
 //! the shared receive queue that was named, so that all else goes as on any queue pair; the fast
 //! path never sees it. Receiving queue pairs and their receive queues live in the device's shared
 //! domain. Each sender has a link of its own: a queue without receives holds up nobody else.
-#![expect(unsafe_code, reason = "queue pairs are boxes that their domain owns")]
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::{Arc, Weak};
 
 use super::cq::Sink;
-use super::domain::{Command, Domain, DomainState};
+use super::domain::{Command, Domain, Resources, Transport};
 use super::layout::{
     Header, KIND_NOTICE, KIND_SEND, KIND_SRQ_NOTICE, KIND_TO_SRQ, KIND_WRITE, RecordFlags,
     WRITE_OPERANDS,
@@ -19,6 +18,7 @@ use super::layout::{
 use super::link::Link;
 use super::memory::PdMark;
 use super::qp::{QpContext, QpParts};
+use super::receive::Outcome;
 use super::recvq::{RecvQueue, Used};
 use super::{Soft, SoftCq, SoftQp, SoftSrq, check_depth};
 use crate::error::{Code, SetupError};
@@ -200,7 +200,20 @@ impl QpContext {
     }
 }
 
-impl DomainState {
+impl Transport {
+    /// Takes a shared receive queue out. Queue pairs that took its receives have no queue again.
+    pub(super) fn remove_srq(&mut self, number: u32) {
+        let Some(queue) = self.res.xrc.remove(number) else { return };
+        for qp in self.qps.iter_mut() {
+            if qp.kind == QpType::XrcRecv && qp.xrc.srq == number {
+                (qp.assembly, qp.recv_cq, qp.rq, qp.xrc.srq) = (None, NO_CQ, qp.xrc.own, 0);
+            }
+        }
+        self.res.leave_queue(queue.rq);
+    }
+}
+
+impl Resources {
     pub(super) fn add_srq(&mut self, new: NewXrcQueue) {
         let pd = new.queue.pd();
         // Without memory for it, it is not there: who names it is refused.
@@ -208,19 +221,6 @@ impl DomainState {
         if !self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd }) {
             self.leave_queue(rq);
         }
-    }
-
-    /// Nobody takes receives of that queue any more, nor fills those taken.
-    pub(super) fn remove_srq(&mut self, number: u32) {
-        let Some(queue) = self.xrc.remove(number) else { return };
-        for qp in self.qps.iter_mut().flatten() {
-            // SAFETY: a box this domain owns; `&mut self` is the only way to it.
-            let qp = unsafe { qp.as_mut() };
-            if qp.kind == QpType::XrcRecv && qp.xrc.srq == number {
-                (qp.assembly, qp.recv_cq, qp.rq, qp.xrc.srq) = (None, NO_CQ, qp.xrc.own, 0);
-            }
-        }
-        self.leave_queue(queue.rq);
     }
 
     /// Gives the queue pair the receives of the shared queue of that number. False: there is none
@@ -257,7 +257,7 @@ impl DomainState {
         header: Header,
         qp: &mut QpContext,
         sink: &mut S,
-    ) -> bool {
+    ) -> Outcome {
         let kind = header.kind();
         let in_order = qp.is_in_order(header, KIND_TO_SRQ);
         let nameless = matches!(kind, KIND_SEND | KIND_NOTICE);
@@ -272,8 +272,7 @@ impl DomainState {
             return self.receive_one_sided(link, header, qp, sink);
         }
         let Some([word]) = link.rx.operands::<1>(header) else {
-            self.cut_off(link);
-            return false;
+            return Outcome::Hostile;
         };
         let (number, size) = (word as u32, (word >> 32) as u32);
         if !self.take_on(qp, number) {

@@ -30,7 +30,7 @@ use super::SoftQpEx;
 use super::backlog::gather;
 use super::cq::{Retire, Sink};
 use super::datagram::BURST;
-use super::domain::DomainState;
+use super::domain::Resources;
 use super::path::{Groups, Member};
 use super::qp::QpContext;
 use super::requester::error_wc;
@@ -97,7 +97,7 @@ impl QpContext {
     }
 }
 
-impl DomainState {
+impl Resources {
     /// Sends one; how it went here, which is all that anybody learns.
     pub(super) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
         let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
@@ -239,9 +239,9 @@ impl DomainState {
     }
 }
 
-impl DomainState {
+impl Resources {
     /// Gives a frame to the oldest receive of a work queue, as
-    /// [`DomainState::receive_frame`] to that of
+    /// [`Resources::receive_frame`] to that of
     /// a queue pair.
     fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);

@@ -6,7 +6,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::super::cq::Retire;
-use super::super::domain::DomainState;
+use super::super::domain::Resources;
 use super::super::nic::Nic;
 use super::super::pd::Pd;
 use super::super::recvq::RecvQueue;
@@ -105,10 +105,10 @@ impl Soft {
 
 impl SoftWq {
     /// Runs `f` where nothing else happens to the queue.
-    fn inside<R>(&self, f: impl FnOnce(&mut DomainState, &Queue) -> R) -> R {
+    fn enter<R>(&self, f: impl FnOnce(&mut Resources, &Queue) -> R) -> R {
         let queue = &*self.0;
         // SAFETY: `enter` locks a shared domain, which this is.
-        unsafe { queue.cq.domain.enter(|inside| f(inside, queue)) }
+        unsafe { queue.cq.domain.enter(|state| f(&mut state.transport.res, queue)) }
     }
 }
 
@@ -122,7 +122,7 @@ impl Wq for SoftWq {
     }
 
     fn modify(&self, to: WqState) -> Result<(), SetupError> {
-        self.inside(|inside, queue| {
+        self.enter(|res, queue| {
             let from = queue.turn.lock().state;
             match (from, to) {
                 (_, WqState::Reset) => {
@@ -132,7 +132,7 @@ impl Wq for SoftWq {
                 (WqState::Reset | WqState::Ready, WqState::Ready) => {
                     queue.turn.lock().state = WqState::Ready;
                 }
-                (WqState::Ready | WqState::Err, WqState::Err) => queue.fail(inside),
+                (WqState::Ready | WqState::Err, WqState::Err) => queue.fail(res),
                 (WqState::Reset, WqState::Err) | (WqState::Err, WqState::Ready) => {
                     let asked = format!("take a work queue from {from:?} to {to:?}");
                     return Err(SetupError::new(Code::Invalid, asked, "there is no such way"));
@@ -143,14 +143,14 @@ impl Wq for SoftWq {
     }
 
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.inside(|inside, queue| {
+        self.enter(|res, queue| {
             let state = queue.turn.lock().state;
             if state == WqState::Reset && !list.is_empty() {
                 return Err(PostError { accepted: 0, cause: PostCause::State });
             }
             let result = queue.post(list);
             if state == WqState::Err {
-                queue.fail(inside);
+                queue.fail(res);
             }
             result
         })
@@ -171,11 +171,11 @@ impl Queue {
     }
 
     /// From here on everything is flushed.
-    pub(super) fn fail(&self, inside: &mut DomainState) {
+    pub(super) fn fail(&self, res: &mut Resources) {
         let mut turn = self.turn.lock();
         turn.state = WqState::Err;
         while let Some(wr) = turn.first.take().or_else(|| self.recvs.pop()) {
-            self.complete(inside, error_wc(wr.wr_id, self.num, Status::Flushed));
+            self.complete(res, error_wc(wr.wr_id, self.num, Status::Flushed));
         }
     }
 
@@ -200,8 +200,8 @@ impl Queue {
         self.turn.lock().first = None;
     }
 
-    pub(super) fn complete(&self, inside: &mut DomainState, wc: crate::wc::Wc) {
-        if let Some(cq) = inside.cqs.get_mut(self.cq.index) {
+    pub(super) fn complete(&self, res: &mut Resources, wc: crate::wc::Wc) {
+        if let Some(cq) = res.cqs.get_mut(self.cq.index) {
             cq.push(wc, Retire::default());
         }
     }

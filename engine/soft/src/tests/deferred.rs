@@ -151,7 +151,7 @@ fn sq_4_what_follows_in_a_stream_is_published() {
             assert!(follows || lone(&mut one, &bytes, n as u64), "size {size}");
             bytes.fill(0xee);
             let state = unsafe { one.poller.cq.domain.alone() };
-            assert_eq!(state.links[0].as_ref().unwrap().tx.unpublished(), 0, "size {size}");
+            assert_eq!(state.links.table[0].as_ref().unwrap().tx.unpublished(), 0, "size {size}");
         }
         let got = came(&mut two, &sizes);
         in_order(&got, size, sizes.len());
@@ -298,7 +298,7 @@ fn sq_1_a_full_ring_holds_no_more() {
 fn only_many_at_once_make_the_ring_longer() {
     let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 64, ..CAPS };
     let written = |end: &End| unsafe {
-        end.qp.domain.enter(|state| state.links[0].as_ref().map_or(0, |link| link.tx.at))
+        end.qp.domain.enter(|state| state.links.table[0].as_ref().map_or(0, |link| link.tx.at))
     };
     let bytes = pattern(0, 64);
     let all: Vec<_> = (0..400).map(|n| inline(&bytes, n)).collect();

@@ -41,15 +41,15 @@ impl Many {
     /// How many links the server does not serve.
     fn idle(&self) -> usize {
         let state = unsafe { self.server.poller.cq.domain.alone() };
-        state.links.iter().flatten().filter(|link| link.is_idle()).count()
+        state.links.table.iter().flatten().filter(|link| link.is_idle()).count()
     }
 
     /// True if the link of that client is one of them.
     fn is_idle(&self, client: usize) -> bool {
         let state = unsafe { self.server.poller.cq.domain.alone() };
-        let qp = state.qp(self.qps[client].num()).unwrap();
-        let link = unsafe { qp.as_ref() }.link;
-        state.links[link].as_ref().unwrap().is_idle()
+        let qp = state.transport.qps.get(self.qps[client].num()).unwrap();
+        let link = qp.link;
+        state.links.table[link].as_ref().unwrap().is_idle()
     }
 
     /// The queue pair whose message comes within so many polls, and in how many it did.
@@ -190,7 +190,7 @@ fn a_link_that_rests_goes_with_its_last_queue_pair() {
         drop(many.qps.remove(0));
         many.rest();
         let state = unsafe { many.server.poller.cq.domain.alone() };
-        assert_eq!(state.links.iter().flatten().count(), left);
+        assert_eq!(state.links.table.iter().flatten().count(), left);
         if let Some(client) = many.clients.first_mut() {
             client.send(1, 0, 8, SendFlags::empty()).unwrap();
             many.comes_within(4);

@@ -289,7 +289,7 @@ fn a_poll_takes_a_bounded_number_of_records() {
         one.send(1, 0, 0, SendFlags::empty()).unwrap();
     }
     let read = |end: &End| unsafe {
-        end.qp.domain.enter(|state| state.links[0].as_ref().map_or(0, |link| link.rx.at))
+        end.qp.domain.enter(|state| state.links.table[0].as_ref().map_or(0, |link| link.rx.at))
     };
     two.qp.fail();
     let before = read(&two);
@@ -581,7 +581,7 @@ fn a_queue_pair_that_comes_to_a_broken_link_fails() {
     drop((late, other));
     two.qp = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
     assert!(two.poll().is_empty());
-    assert!(unsafe { two.poller.cq.domain.alone() }.links.iter().all(Option::is_none));
+    assert!(unsafe { two.poller.cq.domain.alone() }.links.table.iter().all(Option::is_none));
 }
 
 /// Two threads, two domains, random lengths and batches, receives that run out: everything

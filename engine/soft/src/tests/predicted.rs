@@ -45,7 +45,7 @@ fn wait(end: &mut End, waits: bool) {
 }
 
 fn expects(end: &End) -> bool {
-    unsafe { end.poller.cq.domain.enter(|state| state.has_prediction()) }
+    unsafe { end.poller.cq.domain.enter(|state| state.predicted.is_known()) }
 }
 
 /// CP-2: every length the bell holds, with and without an acknowledgement asked for.
@@ -183,7 +183,7 @@ fn a_receive_that_was_given_back_is_not_expected() {
 /// Writes a record to the bell that no sender writes.
 fn forge(to: &End, header: Header, bytes: u64) {
     let state = unsafe { to.poller.cq.domain.alone() };
-    let link = state.links[0].as_mut().unwrap();
+    let link = state.links.table[0].as_mut().unwrap();
     let (way, end) = (&link.rx.dir, link.rx.at + bytes);
     way.slot_header().store(header.0, Relaxed);
     way.seal().store(way.seal_of(end), Relaxed);
@@ -215,7 +215,9 @@ fn what_no_sender_writes_is_not_expected() {
 
 /// For how long an end leaves its peer alone, in steps.
 fn spin_budget(end: &End) -> u32 {
-    unsafe { end.poller.cq.domain.enter(|state| state.links[0].as_ref().unwrap().spin_budget) }
+    unsafe {
+        end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().spin_budget)
+    }
 }
 
 /// Two sides with room for all that is sent, of which the second has receives for long.
@@ -369,7 +371,7 @@ fn what_crosses_by_the_bell_is_noted() {
 }
 
 fn contention(end: &End) -> u32 {
-    unsafe { end.poller.cq.domain.enter(|state| state.links[0].as_ref().unwrap().contention) }
+    unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().contention) }
 }
 
 /// Two that crossed make the answers silent, but not for long where what they answer is expected.
@@ -406,7 +408,7 @@ fn who_follows_by_the_bell_has_not_crossed_for_long() {
 fn spoke(end: &End) -> bool {
     unsafe {
         end.poller.cq.domain.enter(|state| {
-            let tx = &state.links[0].as_ref().unwrap().tx;
+            let tx = &state.links.table[0].as_ref().unwrap().tx;
             tx.last_in_slot() == tx.at as u32
         })
     }

@@ -5,7 +5,7 @@ use super::*;
 const ROUND: u64 = 1 << 32;
 
 fn sent(end: &End) -> u64 {
-    unsafe { end.poller.cq.domain.enter(|state| state.links[0].as_ref().unwrap().tx.at) }
+    unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().tx.at) }
 }
 
 /// A message that is taken, and its sender told.

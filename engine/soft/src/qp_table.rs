@@ -1,0 +1,95 @@
+//! The queue pairs of a domain, by number.
+#![expect(unsafe_code, reason = "owns the queue pairs, which their handles point to as well")]
+
+use core::ptr::NonNull;
+
+use std_alloc::boxed::Box;
+
+use super::nic::QPS;
+use super::qp::QpContext;
+
+/// A queue pair on its way into or out of a domain: a leaked box, which the domain frees.
+pub(super) struct Owned(pub(super) NonNull<QpContext>);
+
+// SAFETY: a queue pair in no table is used by nobody; one in a table only by the thread that is
+// inside its domain.
+unsafe impl Send for Owned {}
+
+/// The queue pairs of a domain. The low bits of a number are the index in the table.
+pub(super) struct QpTable {
+    places: Box<[Option<NonNull<QpContext>>; QPS]>,
+}
+
+impl QpTable {
+    pub(super) fn new() -> QpTable {
+        QpTable { places: Box::new([None; QPS]) }
+    }
+
+    /// The queue pair with that number, if it is alive.
+    #[inline(always)]
+    pub(super) fn get(&self, num: u32) -> Option<&QpContext> {
+        let place = self.places[num as usize % QPS]?;
+        // SAFETY: the table owns the queue pairs in it. Their handles use them only inside the
+        // domain, where one thread does one thing at a time, and none of it looks up the queue
+        // pair it was given.
+        let qp = unsafe { place.as_ref() };
+        if qp.num == num { Some(qp) } else { None }
+    }
+
+    /// As [`QpTable::get`].
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, num: u32) -> Option<&mut QpContext> {
+        let mut place = self.places[num as usize % QPS]?;
+        // SAFETY: as in `get`; `&mut self` is the only way to it.
+        let qp = unsafe { place.as_mut() };
+        if qp.num == num { Some(qp) } else { None }
+    }
+
+    /// The completion queue for receives of the queue pair with that number, if it is open on that
+    /// link: whole messages may be taken for it without further checks.
+    #[inline(always)]
+    pub(super) fn open_on(&self, num: u32, link: usize) -> Option<usize> {
+        let qp = self.get(num)?;
+        if qp.open_on == link { Some(qp.recv_cq) } else { None }
+    }
+
+    /// All of them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut QpContext> {
+        // SAFETY: as in `get_mut`; each is in one place.
+        self.places.iter_mut().flatten().map(|place| unsafe { place.as_mut() })
+    }
+
+    /// Takes a queue pair in.
+    pub(super) fn insert(&mut self, Owned(pointer): Owned) {
+        // SAFETY: nobody uses a queue pair that is in no table.
+        let num = unsafe { pointer.as_ref() }.num;
+        let place = &mut self.places[num as usize % QPS];
+        debug_assert!(place.is_none());
+        *place = Some(pointer);
+    }
+
+    /// Takes the queue pair with that number out.
+    pub(super) fn remove(&mut self, num: u32) -> Option<Owned> {
+        self.get(num)?;
+        self.places.get_mut(num as usize % QPS)?.take().map(Owned)
+    }
+
+    /// The number of some queue pair, if there is one.
+    pub(super) fn any(&mut self) -> Option<u32> {
+        self.iter_mut().next().map(|qp| qp.num)
+    }
+}
+
+impl Owned {
+    /// The queue pair.
+    pub(super) fn get_mut(&mut self) -> &mut QpContext {
+        // SAFETY: nobody else uses a queue pair that is in no table.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The box it was.
+    pub(super) fn into_box(self) -> Box<QpContext> {
+        // SAFETY: it was leaked to get here, and is in no table.
+        unsafe { Box::from_raw(self.0.as_ptr()) }
+    }
+}
