@@ -76,11 +76,11 @@ impl<F: Fabric> Connections<F> {
         intake: &Intake<F>,
         go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
     ) -> Result<IdKey, (F::Id, CmError)> {
-        let seat = match intake.reserve() {
-            Ok(seat) => seat,
+        let grant = match intake.reserve() {
+            Ok(grant) => grant,
             Err(error) => return Err((id, error.into())),
         };
-        let hello = seat.hello();
+        let handshake = grant.handshake();
         let qp = match worker_qp::create(&mut id, intake, QpType::Rc) {
             Ok(qp) => qp,
             Err(error) => return Err((id, error)),
@@ -88,7 +88,7 @@ impl<F: Fabric> Connections<F> {
         let qp_num = qp.num();
         // What came with a request; a connect has had no answer yet.
         let data = Some(id.private_data()).filter(|data| !data.is_empty());
-        if let Err(qp) = intake.admit(qp, seat, data) {
+        if let Err(qp) = intake.admit(qp, grant, data) {
             drop(qp);
             let asked = "hand a connection to a worker";
             let error = CmError::new(Code::Busy, asked, "its mailbox is full")
@@ -98,7 +98,7 @@ impl<F: Fabric> Connections<F> {
         // Every resource the device has.
         let Retry { rnr_retry, ack_timeout, retry_count, .. } = intake.retry();
         let param =
-            ConnParam { private_data: &hello, rnr_retry, retry_count, ..ConnParam::default() };
+            ConnParam { private_data: &handshake, rnr_retry, retry_count, ..ConnParam::default() };
         let went = id.set_option(IdOption::AckTimeout(ack_timeout));
         if let Err(error) = went.and_then(|()| go(&mut id, &param)) {
             self.say(intake.clone(), qp_num, Word::Gone);

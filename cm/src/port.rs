@@ -48,7 +48,7 @@ impl<F: Fabric> Port<F> {
     }
 
     /// Where a worker on the same device sends to reach this one, for
-    /// [`Outbox::open_way`](doorbell_engine::worker::Outbox::open_way). On another device the GID
+    /// [`Outbox::resolve`](doorbell_engine::worker::Outbox::resolve). On another device the GID
     /// in it is good, and the rest is that device's own ([`crate::Source::way_to`]).
     ///
     /// # Errors

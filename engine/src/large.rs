@@ -4,8 +4,8 @@
 //! on what concerns it. Nothing is allocated after set-up, and no memory is used but the piece at
 //! either end.
 //!
-//! Each offer ends once at the sender ([`Heard::Done`], or [`Large::lost`]), and the bytes stay as
-//! they are until then. Each offer taken ends once at the receiver ([`Large::read`], or
+//! Each offer ends once at the sender ([`Received::Done`], or [`Large::lost`]), and the bytes stay
+//! as they are until then. Each offer taken ends once at the receiver ([`Large::read`], or
 //! [`Large::lost`]).
 
 use std_alloc::vec;
@@ -59,7 +59,7 @@ impl Offer {
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Received {
     /// A large message is offered.
     Offered(Offer),
     /// The peer has done with the offer of this key; `taken` says whether it has read it.
@@ -97,7 +97,7 @@ pub enum Lost {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Transfer {
     Free,
     /// Offered to a peer.
     Out {
@@ -111,13 +111,13 @@ enum Way {
         to: Piece,
         /// Bytes that are there, and those a request is on its way for.
         got: u32,
-        flying: u32,
+        in_flight: u32,
     },
 }
 
 /// Large messages of one worker, on their way in or out.
 pub struct Large {
-    places: Vec<(u16, Way)>,
+    places: Vec<(u16, Transfer)>,
     tokens: u64,
 }
 
@@ -125,16 +125,17 @@ impl Large {
     /// For at most `most` messages at a time, in and out (65 536 at most). Its requests have the
     /// tokens `tokens` to `tokens + most - 1`.
     pub fn new(most: u32, tokens: u64) -> Large {
-        Large { places: vec![(0, Way::Free); most.min(1 << 16) as usize], tokens }
+        Large { places: vec![(0, Transfer::Free); most.min(1 << 16) as usize], tokens }
     }
 
-    fn free(&mut self) -> Result<(usize, &mut (u16, Way)), SendError> {
-        let free = |(_, (_, way)): &(usize, &mut (u16, Way))| matches!(way, Way::Free);
+    fn free(&mut self) -> Result<(usize, &mut (u16, Transfer)), SendError> {
+        let free =
+            |(_, (_, transfer)): &(usize, &mut (u16, Transfer))| matches!(transfer, Transfer::Free);
         self.places.iter_mut().enumerate().find(free).ok_or(SendError::TooMany)
     }
 
-    fn way(&mut self, index: usize) -> Option<&mut Way> {
-        self.places.get_mut(index).map(|(_, way)| way)
+    fn transfer(&mut self, index: usize) -> Option<&mut Transfer> {
+        self.places.get_mut(index).map(|(_, transfer)| transfer)
     }
 
     /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer, `key`
@@ -165,26 +166,26 @@ impl Large {
         bytes[20..28].copy_from_slice(&tag.to_le_bytes());
         bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
         out.send(peer, &bytes)?;
-        place.1 = Way::Out { peer, key };
+        place.1 = Transfer::Out { peer, key };
         Ok(())
     }
 
     /// What a message is.
-    pub fn heard(&mut self, message: &Message<'_>) -> Heard {
+    pub fn received(&mut self, message: &Message<'_>) -> Received {
         let bytes = message.bytes();
-        let Some((kind, rest)) = bytes.split_first_chunk::<4>() else { return Heard::Foreign };
+        let Some((kind, rest)) = bytes.split_first_chunk::<4>() else { return Received::Foreign };
         match (u32::from_le_bytes(*kind), bytes.len()) {
             (OFFER, OFFER_BYTES) => {
-                parse(message.peer(), rest).map_or(Heard::Foreign, Heard::Offered)
+                parse(message.peer(), rest).map_or(Received::Foreign, Received::Offered)
             }
             (kind @ (TAKEN | DECLINED), ANSWER_BYTES) => {
                 let number = rest.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
                 match self.end_out(message.peer(), number) {
-                    Some(key) => Heard::Done { key, taken: kind == TAKEN },
-                    None => Heard::Foreign,
+                    Some(key) => Received::Done { key, taken: kind == TAKEN },
+                    None => Received::Foreign,
                 }
             }
-            _ => Heard::Foreign,
+            _ => Received::Foreign,
         }
     }
 
@@ -192,7 +193,7 @@ impl Large {
     ///
     /// # Errors
     /// `TooMany`; `OutOfBounds`: the piece is too short. Back-pressure is none: the reads begin
-    /// when there is room, see [`Large::tend`].
+    /// when there is room, see [`Large::progress`].
     pub fn take<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -204,7 +205,7 @@ impl Large {
             return Err(SendError::OutOfBounds);
         }
         let (index, place) = self.free()?;
-        place.1 = Way::In { offer, key, to, got: 0, flying: 0 };
+        place.1 = Transfer::In { offer, key, to, got: 0, in_flight: 0 };
         self.ask(out, index);
         Ok(())
     }
@@ -230,23 +231,23 @@ impl Large {
         result: Result<(), Status>,
     ) -> Option<Arrived> {
         let index = usize::try_from(token.checked_sub(self.tokens)?).ok()?;
-        let way = self.way(index)?;
-        let Way::In { offer, key, got, flying, .. } = way else { return None };
+        let transfer = self.transfer(index)?;
+        let Transfer::In { offer, key, got, in_flight, .. } = transfer else { return None };
         if let Err(status) = result {
             let arrived = Arrived { offer: *offer, key: *key, result: Err(status) };
-            *way = Way::Free;
+            *transfer = Transfer::Free;
             return Some(arrived);
         }
-        *got += core::mem::take(flying);
+        *got += core::mem::take(in_flight);
         self.ask(out, index);
         self.finish(out, index)
     }
 
     /// Goes on with what found no room before: what has arrived, if something has. For
     /// [`crate::worker::Handler::on_idle`], until it says `None`.
-    pub fn tend<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
+    pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         for index in 0..self.places.len() {
-            if matches!(self.way(index), Some(Way::In { flying: 0, .. })) {
+            if matches!(self.transfer(index), Some(Transfer::In { in_flight: 0, .. })) {
                 self.ask(out, index);
                 if let Some(arrived) = self.finish(out, index) {
                     return Some(arrived);
@@ -260,9 +261,9 @@ impl Large {
     /// last. For [`crate::worker::Handler::on_peer_down`], when the worker has answered all
     /// requests to that peer.
     pub fn lost(&mut self, peer: PeerId) -> Option<Lost> {
-        let lost = |way: &Way| match *way {
-            Way::Out { peer: to, key } if to == peer => Some(Lost::Offer { key }),
-            Way::In { offer, key, .. } if offer.peer == peer => {
+        let lost = |transfer: &Transfer| match *transfer {
+            Transfer::Out { peer: to, key } if to == peer => Some(Lost::Offer { key }),
+            Transfer::In { offer, key, .. } if offer.peer == peer => {
                 Some(Lost::Read(Arrived { offer, key, result: Err(Status::Flushed) }))
             }
             _ => None,
@@ -271,48 +272,50 @@ impl Large {
             let lost = lost(&place.1)?;
             Some((place, lost))
         })?;
-        *place = (place.0.wrapping_add(1), Way::Free);
+        *place = (place.0.wrapping_add(1), Transfer::Free);
         Some(lost)
     }
 
     /// Messages on their way.
     pub fn pending(&self) -> usize {
-        self.places.iter().filter(|(_, way)| !matches!(way, Way::Free)).count()
+        self.places.iter().filter(|(_, transfer)| !matches!(transfer, Transfer::Free)).count()
     }
 
     /// Asks for the next bytes, if there is room for a request.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
         let token = self.tokens + index as u64;
-        let Some(Way::In { offer, to, got, flying, .. }) = self.way(index) else { return };
+        let Some(Transfer::In { offer, to, got, in_flight, .. }) = self.transfer(index) else {
+            return;
+        };
         let length = (offer.length - *got).min(CHUNK);
-        if *flying > 0 || length == 0 {
+        if *in_flight > 0 || length == 0 {
             return;
         }
         let piece = Piece { offset: to.offset + *got as usize, length, ..*to };
         let op = SendOp::Read(offer.at.offset(u64::from(*got)));
         let request = Request { op, pieces: &[piece], fence: false, token };
         if out.request(offer.peer, &request).is_ok() {
-            *flying = length;
+            *in_flight = length;
         }
     }
 
     /// When all is there: tells the sender, and ends, if there is room to tell.
     fn finish<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) -> Option<Arrived> {
-        let way = self.way(index)?;
-        let Way::In { offer, key, got, .. } = *way else { return None };
+        let transfer = self.transfer(index)?;
+        let Transfer::In { offer, key, got, .. } = *transfer else { return None };
         if got < offer.length || out.send(offer.peer, &answer(TAKEN, offer.number)).is_err() {
             return None;
         }
-        *way = Way::Free;
+        *transfer = Transfer::Free;
         Some(Arrived { offer, key, result: Ok(()) })
     }
 
     fn end_out(&mut self, from: PeerId, said: u32) -> Option<u64> {
         let index = said as u16 as usize;
-        let (generation, way) = self.places.get_mut(index)?;
-        match *way {
-            Way::Out { peer, key } if peer == from && number(*generation, index) == said => {
-                (*generation, *way) = (generation.wrapping_add(1), Way::Free);
+        let (generation, transfer) = self.places.get_mut(index)?;
+        match *transfer {
+            Transfer::Out { peer, key } if peer == from && number(*generation, index) == said => {
+                (*generation, *transfer) = (generation.wrapping_add(1), Transfer::Free);
                 Some(key)
             }
             _ => None,

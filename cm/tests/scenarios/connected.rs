@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
 use doorbell_cm::{Fabric, QpFields, run_sleeping};
-use doorbell_engine::large::{Heard, Large};
+use doorbell_engine::large::{Large, Received};
 use doorbell_engine::worker::{
     Config, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Retry, SendError, Token,
     Verdict,
@@ -411,14 +411,14 @@ impl Hands {
 
 impl<P: Provider> Handler<P> for Hands {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        match self.large.heard(&message) {
-            Heard::Offered(offer) => {
+        match self.large.received(&message) {
+            Received::Offered(offer) => {
                 let region = self.region.expect("memory");
                 let to = Piece { region, offset: 0, length: offer.length() };
                 self.large.take(out, offer, (to, offer.tag())).expect("it can be taken");
             }
-            Heard::Done { key, taken } => self.done.push((key, taken)),
-            Heard::Foreign => {}
+            Received::Done { key, taken } => self.done.push((key, taken)),
+            Received::Foreign => {}
         }
         Verdict::Done
     }
@@ -436,7 +436,7 @@ impl<P: Provider> Handler<P> for Hands {
         self.came.extend(arrived.map(|arrived| (arrived.offer.length(), arrived.result)));
     }
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
-        while let Some(arrived) = self.large.tend(out) {
+        while let Some(arrived) = self.large.progress(out) {
             self.came.push((arrived.offer.length(), arrived.result));
         }
     }

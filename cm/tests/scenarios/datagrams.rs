@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use doorbell_cm::{Fabric, Port, UDP_QKEY, UdParam};
 use doorbell_engine::worker::{
-    Config, Datagram, DownReason, Handler, Message, Outbox, PeerId, SendError, Verdict, WayId,
+    Config, Datagram, DestinationId, DownReason, Handler, Message, Outbox, PeerId, SendError,
+    Verdict,
 };
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
@@ -20,14 +21,14 @@ cases! {
     a_worker_without_receives_for_datagrams_has_no_port
 }
 
-const WITH: Config = Config { datagrams: 16, datagram_bytes: 512, ways: 3, ..CONFIG };
+const WITH: Config = Config { datagrams: 16, datagram_bytes: 512, destinations: 3, ..CONFIG };
 
 /// Notes what comes, and answers it if it is told to.
 #[derive(Default)]
 struct Log {
     answers: bool,
     got: Vec<(u32, Vec<u8>, Option<u32>)>,
-    ways: Vec<(u32, WayId)>,
+    ways: Vec<(u32, DestinationId)>,
     up: Vec<PeerId>,
     messages: usize,
 }
@@ -47,7 +48,7 @@ impl<P: Provider> Handler<P> for Log {
         let known = self.ways.iter().find(|(qp, _)| *qp == from).map(|(_, way)| *way);
         let way = known.unwrap_or_else(|| {
             let sender = out.sender_of(&datagram).expect("it has a header");
-            let way = out.open_way(&sender, from, UDP_QKEY).expect("a way back");
+            let way = out.resolve(&sender, from, UDP_QKEY).expect("a way back");
             self.ways.push((from, way));
             way
         });
@@ -71,8 +72,8 @@ fn open<F: Fabric>(nic: &F, side: &mut Side<F, Log>) -> Port<F> {
     port
 }
 
-fn way<F: Fabric>(side: &mut Side<F, Log>, to: &UdParam) -> WayId {
-    side.worker.outbox().open_way(&to.to, to.qp_num, to.qkey).expect("a way")
+fn way<F: Fabric>(side: &mut Side<F, Log>, to: &UdParam) -> DestinationId {
+    side.worker.outbox().resolve(&to.to, to.qp_num, to.qkey).expect("a way")
 }
 
 fn datagrams_go_both_ways_beside_a_peer<F: Fabric>(nic: &F) {
@@ -163,12 +164,12 @@ fn ways_are_bounded_and_a_closed_one_is_used_again<F: Fabric>(nic: &F) {
     let to = there.here().expect("where it is");
     for _ in 0..20 {
         let ways = [(); 3].map(|()| way(&mut pair.one, &to));
-        let error = pair.one.worker.outbox().open_way(&to.to, 1, 1).expect_err("one too many");
+        let error = pair.one.worker.outbox().resolve(&to.to, 1, 1).expect_err("one too many");
         assert_eq!(error.code(), Code::NoMemory);
         for way in ways {
             let mut out = pair.one.worker.outbox();
             out.send_to(way, &[1; 200], None).expect("sent");
-            assert!(out.close_way(way) && !out.close_way(way));
+            assert!(out.release_destination(way) && !out.release_destination(way));
             assert_eq!(out.send_to(way, &[], None), Err(SendError::NotConnected));
         }
         pair.until("they are free", |pair| pair.one.worker.in_flight() == 0);
@@ -201,7 +202,7 @@ fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
         // What was under way is answered to nobody.
         pair.until("it has come", |pair| pair.two.worker.handler().got.len() >= round * 26 - 6);
         for (_, way) in std::mem::take(&mut pair.two.worker.handler().ways) {
-            assert!(pair.two.worker.outbox().close_way(way));
+            assert!(pair.two.worker.outbox().release_destination(way));
         }
     }
 }

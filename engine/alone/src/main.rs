@@ -156,10 +156,10 @@ fn connect(nic: &Soft, one: &Intake<Soft>, two: &Intake<Soft>) -> Option<()> {
     b.attach(&taker);
     a.connect(&maker, wiring(second));
     b.connect(&taker, wiring(first));
-    let hellos = (here.hello(), there.hello());
-    one.admit(a, here, Some(&hellos.1)).ok()?;
-    two.admit(b, there, Some(&hellos.0)).ok()?;
-    (one.up(first, &hellos.1) && two.up(second, &hellos.0)).then_some(())
+    let handshakes = (here.handshake(), there.handshake());
+    one.admit(a, here, Some(&handshakes.1)).ok()?;
+    two.admit(b, there, Some(&handshakes.0)).ok()?;
+    (one.up(first, &handshakes.1) && two.up(second, &handshakes.0)).then_some(())
 }
 
 /// The number of the step that failed.

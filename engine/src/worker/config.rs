@@ -71,8 +71,8 @@ pub struct Config {
     pub datagrams: u32,
     /// Bytes of the longest datagram that is sent or received: the device's MTU at most.
     pub datagram_bytes: u32,
-    /// Ways that may be open for datagrams, at a time; at most 65 536.
-    pub ways: u32,
+    /// Resolved destinations of datagrams at a time; at most 65 536.
+    pub destinations: u32,
     /// Where the device offers thread domains ([`crate::provider::Caps::thread_domains`]), the
     /// worker has one of its own and its queue pairs are on it, without locks; the shared receive
     /// queue and all memory stay on the protection domain. False, or a device without: all is on
@@ -137,7 +137,7 @@ impl Config {
         work: 64,
         datagrams: 0,
         datagram_bytes: 1024,
-        ways: 64,
+        destinations: 64,
         thread_domain: true,
         drain_turns: 1 << 24,
         retry: Retry::DEFAULT,
@@ -268,7 +268,7 @@ impl Config {
             (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
             (self.work <= 1 << 16, "work", self.work, "at most 65536"),
             (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
-            (self.ways <= 1 << 16, "ways", self.ways, "at most 65536"),
+            (self.destinations <= 1 << 16, "destinations", self.destinations, "at most 65536"),
             (self.datagrams < 1 << 24, "datagrams", self.datagrams, "at most 16777215"),
             (
                 (1..=1 << 16).contains(&self.datagram_bytes)
@@ -336,7 +336,7 @@ mod tests {
             Config { timers: 1 << 17, ..good },
             Config { requests: 1 << 17, ..good },
             Config { work: 1 << 17, ..good },
-            Config { ways: 1 << 17, ..good },
+            Config { destinations: 1 << 17, ..good },
             Config { datagrams: 1 << 24, ..good },
             Config { datagram_bytes: 0, ..good },
             Config { datagrams: 1, datagram_bytes: 4097, ..good },

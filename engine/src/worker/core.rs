@@ -13,21 +13,21 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::batch::{Batch, NO_BATCH};
 use super::config::{Config, DIRTY_PEERS};
 use super::datagram::Datagrams;
 use super::finish::Finish;
 use super::handler::{DownReason, Message, PeerId};
-use super::kept::{Keeping, Kept, Token};
-use super::mailbox::{Heard, Mailbox};
-use super::number;
+use super::kept::{Kept, KeptMessage, Token};
+use super::mailbox::{Mailbox, PeerData};
 use super::outbox::SendError;
 use super::peers::{NO_BLOCK, PeerState, Peers, SEND_BLOCK};
 use super::reply::Deferred;
 use super::request::{PENDING, Requests};
-use super::send::{Batch, NO_BATCH};
-use super::shared::SharedRecv;
+use super::shared_recv::SharedRecv;
 use super::stats::Stats;
 use super::timers::Timers;
+use super::wr_id;
 use crate::provider::{Provider, Qp, Srq};
 use crate::room::Room;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
@@ -35,22 +35,22 @@ use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// How sends end that are over.
 #[derive(Clone, Copy)]
-pub(super) struct Ends {
+pub(super) struct SendStatus {
     /// Those that gave no completion of their own.
     pub(super) earlier: Status,
     /// The one that the completion names.
     pub(super) last: Status,
 }
 
-impl Ends {
+impl SendStatus {
     /// All is well.
-    pub(super) const WELL: Ends = Ends::with(Status::Success);
+    pub(super) const WELL: SendStatus = SendStatus::with(Status::Success);
     /// Nobody knows.
-    const UNKNOWN: Ends = Ends { earlier: Status::Flushed, last: Status::Flushed };
+    const UNKNOWN: SendStatus = SendStatus { earlier: Status::Flushed, last: Status::Flushed };
 
     /// A completion with that status: what came before was done, or has said so itself.
-    pub(super) const fn with(last: Status) -> Ends {
-        Ends { earlier: Status::Success, last }
+    pub(super) const fn with(last: Status) -> SendStatus {
+        SendStatus { earlier: Status::Success, last }
     }
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Core<P: Provider> {
     pub(super) idle_batches: Vec<u32>,
     pub(super) dirty: Vec<u32>,
     /// Peers whose device has sends it was not rung for.
-    pub(super) unrung: Vec<u32>,
+    pub(super) pending: Vec<u32>,
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) refill: Vec<RecvWr>,
     pub(super) kept: Kept,
     pub(super) timers: Timers,
     /// Peers to be told of credit.
-    pub(super) owing: Vec<u32>,
+    pub(super) credit_due: Vec<u32>,
     /// Passes over the deferred replies.
     pub(super) pass: u64,
     pub(super) closing: Vec<u32>,
@@ -84,18 +84,18 @@ pub(super) struct Core<P: Provider> {
     pub(super) turn: u64,
     /// Receives that came back without a message to a handler.
     pub(super) returned_otherwise: u64,
-    /// Requests posted and not over, with those that bursts may add ([`super::hold`]).
-    pub(super) flying: u32,
+    /// Requests posted and not over, with those that reservations may add ([`super::inline`]).
+    pub(super) in_flight: u32,
     /// Messages that went alone, with a doorbell each, and are not in the counters yet.
-    pub(super) singles: u32,
+    pub(super) uncounted_singles: u32,
     /// Turns since the bells were rung.
-    pub(super) held: u32,
+    pub(super) held_turns: u32,
     /// Nothing was sent since the last poll that found something: what goes next rings at once, so
     /// that the peer begins with it while the rest gathers. Where a doorbell is dear, only if the
     /// poll found one message.
-    pub(super) eager: bool,
+    pub(super) ring_at_once: bool,
     /// With so many requests in flight each asks for a completion: half of what may be.
-    pub(super) crowd: u32,
+    pub(super) signal_watermark: u32,
     pub(super) inline_max: u32,
     pub(super) message_max: u32,
     pub(super) config: Config,
@@ -126,22 +126,22 @@ impl<P: Provider> Core<P> {
             batches,
             idle_batches: (0..DIRTY_PEERS as u32).rev().collect(),
             dirty: Vec::with_capacity(DIRTY_PEERS),
-            unrung: Vec::with_capacity(config.peers as usize),
+            pending: Vec::with_capacity(config.peers as usize),
             deferred: VecDeque::with_capacity(blocks),
             refill: Vec::with_capacity(blocks),
             kept: Kept::new(config.keeps),
             timers: Timers::new(config.timers),
-            owing: Vec::with_capacity(config.peers as usize),
+            credit_due: Vec::with_capacity(config.peers as usize),
             pass: 0,
             closing: Vec::with_capacity(config.peers as usize),
             finishing: Vec::with_capacity(config.peers as usize),
             turn: 0,
             returned_otherwise: 0,
-            flying: 0,
-            singles: 0,
-            held: 0,
-            eager: false,
-            crowd: config.sends / 2,
+            in_flight: 0,
+            uncounted_singles: 0,
+            held_turns: 0,
+            ring_at_once: false,
+            signal_watermark: config.sends / 2,
             inline_max: config.inline_bytes,
             message_max: 0,
             config: *config,
@@ -152,23 +152,23 @@ impl<P: Provider> Core<P> {
     /// True if something waits for a doorbell.
     #[inline(always)]
     pub(super) fn has_sends(&self) -> bool {
-        !self.unrung.is_empty() || !self.dirty.is_empty()
+        !self.pending.is_empty() || !self.dirty.is_empty()
     }
 
     /// True if nothing waits: for a doorbell, for room, for an answer to be told, for the end of a
     /// peer.
     #[inline(always)]
     pub(super) fn is_settled(&self) -> bool {
-        let sent = !self.has_sends() && self.deferred.is_empty() && self.owing.is_empty();
+        let sent = !self.has_sends() && self.deferred.is_empty() && self.credit_due.is_empty();
         let ended = self.closing.is_empty() && self.finishing.is_empty();
-        sent && ended && !self.requests.has_answers()
+        sent && ended && !self.requests.has_ended()
     }
 
     /// Counts the messages that went alone.
     #[inline(always)]
     pub(super) fn count_singles(&mut self) {
-        if self.singles > 0 {
-            self.stats.count_singles(core::mem::take(&mut self.singles));
+        if self.uncounted_singles > 0 {
+            self.stats.count_singles(core::mem::take(&mut self.uncounted_singles));
         }
     }
 
@@ -189,7 +189,7 @@ impl<P: Provider> Core<P> {
 
     /// A completion for send `low` of a peer in a slot: that one and all before it are over.
     #[inline(always)]
-    pub(super) fn retire(&mut self, (slot, generation, low): (u32, u16, u32), ends: Ends) {
+    pub(super) fn retire(&mut self, (slot, generation, low): (u32, u16, u32), status: SendStatus) {
         let Some(peer) = self.peers.at(slot) else {
             return self.retire_datagrams((slot, generation, low));
         };
@@ -197,9 +197,9 @@ impl<P: Provider> Core<P> {
             return;
         }
         let Some(index) = peer.in_flight(low) else { return };
-        self.flying -= index.wrapping_add(1).wrapping_sub(peer.retired);
+        self.in_flight -= index.wrapping_add(1).wrapping_sub(peer.retired);
         if peer.holds_any() {
-            self.retire_held(slot, index, ends);
+            self.retire_held(slot, index, status);
         } else {
             peer.retired = index.wrapping_add(1);
         }
@@ -207,7 +207,7 @@ impl<P: Provider> Core<P> {
 
     /// Of the sends up to that one, some hold blocks or have tokens.
     #[inline(never)]
-    fn retire_held(&mut self, slot: u32, index: u32, ends: Ends) {
+    fn retire_held(&mut self, slot: u32, index: u32, status: SendStatus) {
         let Some(peer) = self.peers.at(slot) else { return };
         while peer.retired != index.wrapping_add(1) {
             let block = peer.release(peer.retired);
@@ -217,11 +217,12 @@ impl<P: Provider> Core<P> {
                 self.pool.put(block & !SEND_BLOCK);
             } else if block & PENDING != 0 {
                 let last = peer.retired == index.wrapping_add(1);
-                self.requests.end(block & !PENDING, if last { ends.last } else { ends.earlier });
+                self.requests
+                    .end(block & !PENDING, if last { status.last } else { status.earlier });
             } else {
                 self.refill.put(self.shared.request(block));
-                if peer.is_done(1) {
-                    self.owing.put(slot);
+                if peer.count_done(1) {
+                    self.credit_due.put(slot);
                 }
             }
         }
@@ -295,11 +296,11 @@ impl<P: Provider> Core<P> {
         };
         peer.state = PeerState::Closing { why, known, since };
         let (batch, num) = (peer.batch, peer.num);
-        self.ring_held(slot);
+        self.ring_doorbell(slot);
         if let Some(peer) = self.peers.at(slot) {
-            peer.close_gate();
+            peer.close_budget();
         }
-        self.unrung.retain(|unrung| *unrung != slot);
+        self.pending.retain(|pending| *pending != slot);
         if batch != NO_BATCH {
             self.abandon_batch(batch);
             // It stays in `dirty`, empty, and is freed with the next flush.
@@ -326,7 +327,7 @@ impl<P: Provider> Core<P> {
     /// flight; where one with sends in flight takes none, those have `Config::drain_turns` to come.
     fn mark_end(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        let wr_id = number::send(slot, peer.generation, peer.pushed);
+        let wr_id = wr_id::send(slot, peer.generation, peer.pushed);
         let Some(qp) = &mut peer.qp else { return };
         qp.fail();
         let sge = Sge::default();
@@ -335,7 +336,7 @@ impl<P: Provider> Core<P> {
         // SAFETY: the marker has no payload; the worker's thread is the one that polls.
         if unsafe { qp.post(&[marker]) }.is_ok() {
             peer.hold(peer.pushed, NO_BLOCK);
-            self.flying += 1;
+            self.in_flight += 1;
             peer.pushed = peer.pushed.wrapping_add(1);
         }
     }
@@ -346,7 +347,7 @@ impl<P: Provider> Core<P> {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.posted() != peer.retired {
             let (generation, last) = (peer.generation, peer.posted().wrapping_sub(1));
-            self.retire((slot, generation, last), Ends::UNKNOWN);
+            self.retire((slot, generation, last), SendStatus::UNKNOWN);
         }
     }
 
@@ -378,7 +379,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn ask_keep(&mut self, message: &Message<'_>) -> Option<Token> {
         let block = self.shared.block_at(message.block.as_ptr())?;
         let Message { peer, length, imm, written, .. } = *message;
-        self.kept.ask(Keeping { peer, block, length: length as u32, imm, written })
+        self.kept.ask(KeptMessage { peer, block, length: length as u32, imm, written })
     }
 
     /// The handler's verdict is to keep the block.
@@ -391,7 +392,7 @@ impl<P: Provider> Core<P> {
 
     /// A kept message, lent out again.
     pub(super) fn kept_message(&mut self, token: Token) -> Option<Message<'_>> {
-        let Keeping { peer, block, length, imm, written } = self.kept.get(token)?;
+        let KeptMessage { peer, block, length, imm, written } = self.kept.get(token)?;
         let bytes = self.shared.block_bytes() as usize;
         // SAFETY: a kept block is in nobody's hands but the table's, and the borrow of the core
         // keeps it there as long as the message is lent.
@@ -401,7 +402,8 @@ impl<P: Provider> Core<P> {
 
     /// Replies in a kept block.
     pub(super) fn reply_kept(&mut self, token: Token, length: usize) -> Result<(), SendError> {
-        let Keeping { peer, block, .. } = self.kept.take(token).ok_or(SendError::NotConnected)?;
+        let KeptMessage { peer, block, .. } =
+            self.kept.take(token).ok_or(SendError::NotConnected)?;
         let up = self.peers.get(peer).is_some_and(|peer| peer.state == PeerState::Up);
         if up {
             self.reply(peer.slot, block, length);
@@ -414,7 +416,7 @@ impl<P: Provider> Core<P> {
     /// Takes a kept block home.
     pub(super) fn give_back(&mut self, token: Token) -> bool {
         let keeping = self.kept.take(token);
-        if let Some(Keeping { peer, block, .. }) = keeping {
+        if let Some(KeptMessage { peer, block, .. }) = keeping {
             self.done_with(peer.slot, block);
         }
         keeping.is_some()
@@ -431,7 +433,7 @@ impl<P: Provider> Core<P> {
     /// A receive has come back without a message for the handler. False: it has no block of this
     /// worker.
     #[cold]
-    pub(super) fn lose(&mut self, block: u32) -> bool {
+    pub(super) fn take_back(&mut self, block: u32) -> bool {
         let ours = block < self.shared.blocks();
         if ours {
             self.returned_otherwise += 1;
@@ -457,15 +459,15 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn count_done(&mut self, slot: u32, count: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        if peer.is_done(count) {
-            self.owing.put(slot);
+        if peer.count_done(count) {
+            self.credit_due.put(slot);
         }
     }
 
     /// What a peer has said of itself, if it has spoken.
-    pub(super) fn hear(&mut self, slot: u32, heard: Heard) {
-        if let (Some(peer), Some(data)) = (self.peers.at(slot), heard) {
-            peer.credit.hear(&data);
+    pub(super) fn set_handshake(&mut self, slot: u32, data: PeerData) {
+        if let (Some(peer), Some(data)) = (self.peers.at(slot), data) {
+            peer.credit.set_handshake(&data);
         }
     }
 

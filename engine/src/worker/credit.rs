@@ -20,38 +20,38 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
+use super::batch::add;
 use super::core::Core;
 use super::peers::{NO_BLOCK, PeerState};
-use super::send::add;
-use super::shared::SharedRecv;
+use super::shared_recv::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
 use crate::room::Room;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
-/// Bytes that two workers tell each other when they connect: see [`Seat::hello`].
-pub const HELLO_BYTES: usize = 16;
+/// Bytes that two workers tell each other when they connect: see [`CreditGrant::handshake`].
+pub const HANDSHAKE_BYTES: usize = 16;
 
 /// The longest window.
 pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
 
-/// What a hello begins with.
+/// What a handshake begins with.
 const MAGIC: u16 = 0xdb01;
 
 const WORD: usize = size_of::<u64>();
 
 /// What a peer said of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct Handshake {
     /// Messages it takes before the first word of credit; 0: it does not count.
     pub(super) window: u32,
     /// Where it wants to be told of credit.
     pub(super) word: Remote,
 }
 
-impl Hello {
-    fn to_bytes(self) -> [u8; HELLO_BYTES] {
-        let mut bytes = [0; HELLO_BYTES];
+impl Handshake {
+    fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
+        let mut bytes = [0; HANDSHAKE_BYTES];
         bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2..4].copy_from_slice(&(self.window as u16).to_le_bytes());
         bytes[4..8].copy_from_slice(&self.word.rkey.to_le_bytes());
@@ -60,8 +60,8 @@ impl Hello {
     }
 
     /// What is in the first bytes of a peer's private data; `None` if no worker wrote them.
-    pub(super) fn parse(data: &[u8]) -> Option<Hello> {
-        let (bytes, _) = data.split_first_chunk::<HELLO_BYTES>()?;
+    pub(super) fn parse(data: &[u8]) -> Option<Handshake> {
+        let (bytes, _) = data.split_first_chunk::<HANDSHAKE_BYTES>()?;
         let [a, b, c, d, rest @ ..] = *bytes;
         let [e, f, g, h, rest @ ..] = rest;
         if u16::from_le_bytes([a, b]) != MAGIC {
@@ -69,19 +69,19 @@ impl Hello {
         }
         let word =
             Remote { rkey: u32::from_le_bytes([e, f, g, h]), addr: u64::from_le_bytes(rest) };
-        Some(Hello { window: u16::from_le_bytes([c, d]).into(), word })
+        Some(Handshake { window: u16::from_le_bytes([c, d]).into(), word })
     }
 }
 
 /// The words of a worker, one for each connection: peers may write to them.
-pub(super) struct Words<P: Provider> {
+pub(super) struct CreditWords<P: Provider> {
     region: P::Region,
     free: ArrayQueue<u32>,
 }
 
-impl<P: Provider> Words<P> {
+impl<P: Provider> CreditWords<P> {
     /// Registers words for `peers` connections and a few that are on their way in or out.
-    pub(super) fn new(nic: &P, peers: u32) -> Result<Words<P>, SetupError> {
+    pub(super) fn new(nic: &P, peers: u32) -> Result<CreditWords<P>, SetupError> {
         let count = peers + 16;
         let memory = nic.peer_memory(count as usize * WORD)?;
         let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
@@ -89,7 +89,7 @@ impl<P: Provider> Words<P> {
         for index in 0..count {
             let _ = free.push(index);
         }
-        Ok(Words { region, free })
+        Ok(CreditWords { region, free })
     }
 
     fn at(&self, index: u32) -> &AtomicU64 {
@@ -102,15 +102,18 @@ impl<P: Provider> Words<P> {
 
 /// What a connection takes of a worker: a window of its receives, and a word to be told of credit.
 /// Made before the connection is, handed over with it; dropped, it gives both back.
-pub struct Seat<P: Provider> {
+pub struct CreditGrant<P: Provider> {
     shared: SharedRecv<P>,
-    words: Arc<Words<P>>,
+    words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
 }
 
-impl<P: Provider> Seat<P> {
-    pub(super) fn new(shared: &SharedRecv<P>, words: &Arc<Words<P>>) -> Result<Self, SetupError> {
+impl<P: Provider> CreditGrant<P> {
+    pub(super) fn new(
+        shared: &SharedRecv<P>,
+        words: &Arc<CreditWords<P>>,
+    ) -> Result<Self, SetupError> {
         let index = words.free.pop().ok_or_else(|| {
             SetupError::new(Code::NoMemory, "one more peer", "the worker has all it has slots for")
                 .cure("raise Config::peers")
@@ -125,13 +128,13 @@ impl<P: Provider> Seat<P> {
         // Its last peer's queue pair is gone. A last word of that peer which is still on its way,
         // or one of a peer that writes where it should not, gives no more than the window.
         words.at(index).store(0, Ordering::Relaxed);
-        Ok(Seat { shared: shared.clone(), words: words.clone(), index, window })
+        Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
     }
 
     /// What the peer must be told, in front of any private data of the connection.
-    pub fn hello(&self) -> [u8; HELLO_BYTES] {
+    pub fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
         let word = self.words.region.remote(self.index as usize * WORD);
-        Hello { window: self.window, word }.to_bytes()
+        Handshake { window: self.window, word }.to_bytes()
     }
 
     /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
@@ -146,7 +149,7 @@ impl<P: Provider> Seat<P> {
     }
 }
 
-impl<P: Provider> Drop for Seat<P> {
+impl<P: Provider> Drop for CreditGrant<P> {
     fn drop(&mut self) {
         self.shared.take_back(self.window);
         let _ = self.words.free.push(self.index);
@@ -155,7 +158,7 @@ impl<P: Provider> Drop for Seat<P> {
 
 /// Whether a peer counts what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(super) enum PeerCredit {
     /// It has not said.
     Unknown,
     /// No worker, or one that does not count.
@@ -166,7 +169,7 @@ pub(super) enum Flow {
 
 /// One connection's credits, both ways.
 pub(super) struct Credit {
-    pub(super) flow: Flow,
+    pub(super) flow: PeerCredit,
     /// Messages of the peer to be done with until it is told; of how many since the last word; and
     /// usually.
     pub(super) until_return: u32,
@@ -175,9 +178,9 @@ pub(super) struct Credit {
     /// Messages it may send, counted from the beginning: what the next word says.
     pub(super) granted: u64,
     /// Where it wants to be told.
-    pub(super) told_at: Option<Remote>,
+    pub(super) peer_word: Option<Remote>,
     /// It is to be told.
-    pub(super) owing: bool,
+    pub(super) due: bool,
 }
 
 impl Credit {
@@ -185,13 +188,13 @@ impl Credit {
     pub(super) fn new(window: u32) -> Credit {
         let return_every = if window == 0 { u32::MAX } else { (window / 2).max(1) };
         Credit {
-            flow: Flow::Unknown,
+            flow: PeerCredit::Unknown,
             until_return: return_every,
             step: return_every,
             return_every,
             granted: window.into(),
-            told_at: None,
-            owing: false,
+            peer_word: None,
+            due: false,
         }
     }
 
@@ -203,37 +206,42 @@ impl Credit {
         self.step = if eager { self.return_every.min(1) } else { self.return_every };
         self.until_return = self.step;
         // Nothing is promised to it, or it is no worker.
-        if done == 0 || self.granted == 0 || self.told_at.is_none() && self.flow != Flow::Unknown {
+        if done == 0
+            || self.granted == 0
+            || self.peer_word.is_none() && self.flow != PeerCredit::Unknown
+        {
             return false;
         }
         self.granted += u64::from(done);
-        !core::mem::replace(&mut self.owing, true)
+        !core::mem::replace(&mut self.due, true)
     }
 
     /// The peer has spoken, or is no worker; what it says later does not count.
-    pub(super) fn hear(&mut self, data: &[u8]) {
-        if self.flow != Flow::Unknown {
+    pub(super) fn set_handshake(&mut self, data: &[u8]) {
+        if self.flow != PeerCredit::Unknown {
             return;
         }
-        let hello = Hello::parse(data);
-        self.flow = match hello {
-            Some(Hello { window: 1.., .. }) => Flow::Counted(hello.map_or(0, |h| h.window)),
-            _ => Flow::Free,
+        let handshake = Handshake::parse(data);
+        self.flow = match handshake {
+            Some(Handshake { window: 1.., .. }) => {
+                PeerCredit::Counted(handshake.map_or(0, |h| h.window))
+            }
+            _ => PeerCredit::Free,
         };
-        self.told_at = hello.map(|hello| hello.word);
+        self.peer_word = handshake.map(|handshake| handshake.word);
     }
 
     /// Credits a fresh message must leave.
     pub(super) fn spare(&self) -> u32 {
-        u32::from(self.flow != Flow::Free)
+        u32::from(self.flow != PeerCredit::Free)
     }
 
     /// Messages that may be sent, when `sent` were, and the word says `allowed`.
     pub(super) fn left(&self, sent: u32, allowed: u64) -> u32 {
         match self.flow {
-            Flow::Unknown => 0,
-            Flow::Free => u32::MAX,
-            Flow::Counted(window) => {
+            PeerCredit::Unknown => 0,
+            PeerCredit::Free => u32::MAX,
+            PeerCredit::Counted(window) => {
                 let allowed = if allowed == 0 { window } else { allowed as u32 };
                 // A word that no worker writes gives nothing, or the window at most, which is what
                 // an honest one never goes beyond.
@@ -252,8 +260,8 @@ impl<P: Provider> Core<P> {
     pub(super) fn settle_credits(&mut self) {
         for slot in 0..self.config.peers {
             let Some(peer) = self.peers.at(slot) else { continue };
-            if peer.state == PeerState::Up && peer.owes_credit() {
-                self.owing.put(slot);
+            if peer.state == PeerState::Up && peer.credit_falls_due() {
+                self.credit_due.put(slot);
             }
         }
     }
@@ -268,29 +276,29 @@ impl<P: Provider> Core<P> {
             return;
         }
         let mut kept = 0;
-        for n in 0..self.owing.len() {
-            let Some(slot) = self.owing.get(n).copied() else { break };
+        for n in 0..self.credit_due.len() {
+            let Some(slot) = self.credit_due.get(n).copied() else { break };
             if !self.return_credit(slot)
-                && let Some(place) = self.owing.get_mut(kept)
+                && let Some(place) = self.credit_due.get_mut(kept)
             {
                 *place = slot;
                 kept += 1;
             }
         }
-        self.owing.truncate(kept);
+        self.credit_due.truncate(kept);
     }
 
     /// Writes the word of one peer. False: later, because its send queue has no slot.
     fn return_credit(&mut self, slot: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
-            peer.credit.owing = false;
+            peer.credit.due = false;
             return true;
         }
-        let Some(word) = peer.credit.told_at else {
+        let Some(word) = peer.credit.peer_word else {
             // It has not spoken; or it is no worker.
-            peer.credit.owing = peer.credit.flow == Flow::Unknown;
-            return !peer.credit.owing;
+            peer.credit.due = peer.credit.flow == PeerCredit::Unknown;
+            return !peer.credit.due;
         };
         // One slot more than messages may use.
         if peer.pushed.wrapping_sub(peer.retired) > self.config.send_queue {
@@ -317,8 +325,8 @@ impl<P: Provider> Core<P> {
             }
         }
         let Some(peer) = self.peers.at(slot) else { return true };
-        peer.was_no_message();
-        peer.credit.owing = false;
+        peer.count_non_message();
+        peer.credit.due = false;
         self.stats.credit_returns += 1;
         true
     }
@@ -330,13 +338,14 @@ mod tests {
 
     #[test]
     fn a_hello_comes_back_as_it_was_and_others_are_no_hello() {
-        let hello = Hello { window: 65535, word: Remote { addr: u64::MAX - 1, rkey: 7 << 28 } };
+        let handshake =
+            Handshake { window: 65535, word: Remote { addr: u64::MAX - 1, rkey: 7 << 28 } };
         let mut data = [0; 56];
-        data[..HELLO_BYTES].copy_from_slice(&hello.to_bytes());
-        assert_eq!(Hello::parse(&data), Some(hello));
-        assert_eq!(Hello::parse(&data[..HELLO_BYTES - 1]), None);
-        assert_eq!(Hello::parse(&[0; 56]), None);
-        assert_eq!(Hello::parse(&[]), None);
+        data[..HANDSHAKE_BYTES].copy_from_slice(&handshake.to_bytes());
+        assert_eq!(Handshake::parse(&data), Some(handshake));
+        assert_eq!(Handshake::parse(&data[..HANDSHAKE_BYTES - 1]), None);
+        assert_eq!(Handshake::parse(&[0; 56]), None);
+        assert_eq!(Handshake::parse(&[]), None);
     }
 
     /// What a peer may send, over the wrap of the count, and with words that make no sense.
@@ -344,16 +353,16 @@ mod tests {
     fn what_is_left_follows_the_word_and_never_goes_wild() {
         let mut credit = Credit::new(8);
         assert_eq!(credit.left(0, 0), 0, "it has not spoken");
-        let hello = Hello { window: 20, word: Remote::default() };
-        credit.hear(&hello.to_bytes());
-        credit.hear(&[]);
+        let handshake = Handshake { window: 20, word: Remote::default() };
+        credit.set_handshake(&handshake.to_bytes());
+        credit.set_handshake(&[]);
         assert_eq!((credit.left(0, 0), credit.left(20, 0)), (20, 0));
         assert_eq!(credit.left(20, 25), 5);
         assert_eq!(credit.left(u32::MAX - 1, (1 << 32) + 3), 5);
         assert_eq!(credit.left(30, 25), 0);
         assert_eq!((credit.left(0, 1 << 30), credit.left(0, 21)), (20, 20), "a window at most");
         let mut plain = Credit::new(8);
-        plain.hear(&[0; 56]);
-        assert_eq!((plain.left(1000, 0), plain.spare(), plain.told_at), (u32::MAX, 0, None));
+        plain.set_handshake(&[0; 56]);
+        assert_eq!((plain.left(1000, 0), plain.spare(), plain.peer_word), (u32::MAX, 0, None));
     }
 }

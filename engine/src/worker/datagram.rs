@@ -1,9 +1,8 @@
-//! Datagrams: a queue pair of UD beside a worker's peers. What is sent goes by a way, which the
-//! handler opens once for each destination; what comes is lent out for one call, and says who sent
-//! it.
+//! Datagrams: one UD queue pair beside a worker's peers. The handler resolves each destination once
+//! and sends to it by name. A datagram that comes in is lent to the handler for one call.
 //!
-//! Datagrams have receives of their own, so that they never use one that is promised to a peer; and
-//! no credits: who sends faster than they are taken loses some, and nobody is told.
+//! Datagrams have receives of their own, so they never take one that is promised to a peer. They
+//! have no credits: a sender that is too fast loses some, and is not told.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
 use core::slice;
@@ -15,9 +14,9 @@ use std_alloc::vec::Vec;
 
 use super::config::Config;
 use super::core::Core;
-use super::number::{self, INDEX_MASK};
 use super::outbox::SendError;
 use super::peers::NO_BLOCK;
+use super::wr_id::{self, INDEX_MASK};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Provider, Qp, Region};
 use crate::room::Room;
@@ -29,9 +28,10 @@ use crate::wr::{Destination, PostCause, RecvWr, SendFlags, SendOp, SendWr, Sge};
 pub(super) const RECEIVES: u32 = 1 << 24;
 pub(super) const SLOT: u32 = (1 << 20) - 1;
 
-/// A way that datagrams take, see [`super::Outbox::open_way`]. One that was closed names nothing.
+/// Where datagrams go, as [`super::Outbox::resolve`] has found it. One that was released names
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WayId {
+pub struct DestinationId {
     index: u32,
     generation: u32,
 }
@@ -70,26 +70,26 @@ impl Datagram<'_> {
     }
 }
 
-/// A way that is open, or waits for the last of what was sent by it.
-struct Way<A> {
+/// A resolved destination, or one that was released while datagrams to it are in flight.
+struct Target<A> {
     ah: A,
     qp: u32,
     qkey: u32,
-    flying: u32,
+    in_flight: u32,
     closing: bool,
 }
 
 /// A place for one.
 struct Place<A> {
     generation: u32,
-    way: Option<Way<A>>,
+    target: Option<Target<A>>,
 }
 
 /// What a worker has for datagrams.
 pub(super) struct Datagrams<P: Provider> {
-    // Before the ways, which it uses.
+    // Dropped before the address handles that its requests use.
     qp: Option<P::Qp>,
-    ways: Vec<Place<P::Ah>>,
+    destinations: Vec<Place<P::Ah>>,
     free: Vec<u32>,
     nic: P,
     /// Which queue pair this is, for what comes late of one before.
@@ -98,7 +98,7 @@ pub(super) struct Datagrams<P: Provider> {
     /// Sends posted, and over; they wrap.
     pushed: u32,
     retired: u32,
-    /// The block and the way of each send in flight, by its index.
+    /// The block and the destination of each send in flight, by its index.
     held: Box<[(u32, u32)]>,
     /// Receives that are to be posted again.
     refill: Vec<RecvWr>,
@@ -108,14 +108,16 @@ pub(super) struct Datagrams<P: Provider> {
 
 impl<P: Provider> Datagrams<P> {
     pub(super) fn new(nic: &P, config: &Config) -> Self {
-        let (receives, ways, queue) = match config.datagrams {
+        let (receives, destinations, queue) = match config.datagrams {
             0 => (0, 0, 1),
-            receives => (receives, config.ways, config.send_queue),
+            receives => (receives, config.destinations, config.send_queue),
         };
         Datagrams {
             qp: None,
-            ways: (0..ways).map(|_| Place { generation: 0, way: None }).collect(),
-            free: (0..ways).rev().collect(),
+            destinations: (0..destinations)
+                .map(|_| Place { generation: 0, target: None })
+                .collect(),
+            free: (0..destinations).rev().collect(),
             nic: nic.clone(),
             generation: 0,
             num: 0,
@@ -127,18 +129,18 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    fn way(&mut self, id: WayId) -> Option<&mut Way<P::Ah>> {
-        let place = self.ways.get_mut(id.index as usize)?;
-        let way = place.way.as_mut().filter(|way| !way.closing);
-        way.filter(|_| place.generation == id.generation)
+    fn target(&mut self, id: DestinationId) -> Option<&mut Target<P::Ah>> {
+        let place = self.destinations.get_mut(id.index as usize)?;
+        let target = place.target.as_mut().filter(|target| !target.closing);
+        target.filter(|_| place.generation == id.generation)
     }
 
-    /// Frees a way if nothing needs it.
-    fn tidy(&mut self, index: u32) {
-        if let Some(place) = self.ways.get_mut(index as usize)
-            && place.way.as_ref().is_some_and(|way| way.closing && way.flying == 0)
+    /// Frees a released destination with nothing in flight.
+    fn free_if_unused(&mut self, index: u32) {
+        if let Some(place) = self.destinations.get_mut(index as usize)
+            && place.target.as_ref().is_some_and(|target| target.closing && target.in_flight == 0)
         {
-            place.way = None;
+            place.target = None;
             place.generation = place.generation.wrapping_add(1);
             self.free.put(index);
         }
@@ -192,7 +194,7 @@ impl<P: Provider> Core<P> {
         let addr = (self.region.as_ptr() as u64).wrapping_add(offset as u64);
         let length = GRH_BYTES as u32 + config.datagram_bytes;
         let sge = Sge { addr, length, lkey: self.region.lkey() };
-        self.datagrams.refill.put(RecvWr { wr_id: number::recv(RECEIVES + number), sge });
+        self.datagrams.refill.put(RecvWr { wr_id: wr_id::recv(RECEIVES + number), sge });
     }
 
     /// Posts the receives that are free, if there are so many.
@@ -235,35 +237,37 @@ impl<P: Provider> Core<P> {
         self.post_receives((self.config.datagrams as usize / 4).max(1));
     }
 
-    /// Opens a way, see [`super::Outbox::open_way`].
+    /// Resolves a destination, see [`super::Outbox::resolve`].
     #[cold]
-    pub(super) fn open_way(
+    pub(super) fn resolve(
         &mut self,
         to: &AddressVector,
         (qp, qkey): (u32, u32),
-    ) -> Result<WayId, SetupError> {
-        let ways = self.datagrams.ways.len();
+    ) -> Result<DestinationId, SetupError> {
+        let destinations = self.datagrams.destinations.len();
         let Some(index) = self.datagrams.free.last().copied() else {
-            let answer = format!("all {ways} are open");
-            let error = SetupError::new(Code::NoMemory, "one more way for datagrams", answer);
-            return Err(error.cure("close some, or raise Config::ways, with Config::datagrams"));
+            let answer = format!("all {destinations} are in use");
+            let error = SetupError::new(Code::NoMemory, "one more target for datagrams", answer);
+            return Err(
+                error.cure("close some, or raise Config::destinations, with Config::datagrams")
+            );
         };
         let ah = self.datagrams.nic.create_ah(to)?;
         self.datagrams.free.pop();
-        let place = self.datagrams.ways.get_mut(index as usize);
+        let place = self.datagrams.destinations.get_mut(index as usize);
         let generation = place.map_or(0, |place| {
-            place.way = Some(Way { ah, qp, qkey, flying: 0, closing: false });
+            place.target = Some(Target { ah, qp, qkey, in_flight: 0, closing: false });
             place.generation
         });
-        Ok(WayId { index, generation })
+        Ok(DestinationId { index, generation })
     }
 
-    /// Closes a way: it goes when what was sent by it is over.
+    /// Releases a destination once no datagram to it is in flight.
     #[cold]
-    pub(super) fn close_way(&mut self, id: WayId) -> bool {
-        let Some(way) = self.datagrams.way(id) else { return false };
-        way.closing = true;
-        self.datagrams.tidy(id.index);
+    pub(super) fn release_destination(&mut self, id: DestinationId) -> bool {
+        let Some(target) = self.datagrams.target(id) else { return false };
+        target.closing = true;
+        self.datagrams.free_if_unused(id.index);
         true
     }
 
@@ -279,7 +283,7 @@ impl<P: Provider> Core<P> {
     /// Sends a copy of `bytes`.
     pub(super) fn send_to(
         &mut self,
-        id: WayId,
+        id: DestinationId,
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
@@ -287,19 +291,19 @@ impl<P: Provider> Core<P> {
             return Err(SendError::TooLong);
         }
         let waiting = self.datagrams.pushed.wrapping_sub(self.datagrams.retired);
-        let full = waiting >= self.config.send_queue || self.flying >= self.config.sends;
+        let full = waiting >= self.config.send_queue || self.in_flight >= self.config.sends;
         let there = self.datagrams.qp.is_some();
-        let way = self.datagrams.way(id).filter(|_| there).ok_or(SendError::NotConnected)?;
+        let target = self.datagrams.target(id).filter(|_| there).ok_or(SendError::NotConnected)?;
         if full {
             return Err(SendError::Full);
         }
-        let to = Destination { ah: way.ah.name(), qpn: way.qp, qkey: way.qkey };
-        way.flying += 1;
+        let to = Destination { ah: target.ah.name(), qpn: target.qp, qkey: target.qkey };
+        target.in_flight += 1;
         let sent = self.post_datagram(to, imm, (id.index, bytes));
         if sent.is_err()
-            && let Some(way) = self.datagrams.way(id)
+            && let Some(target) = self.datagrams.target(id)
         {
-            way.flying -= 1;
+            target.in_flight -= 1;
         }
         sent
     }
@@ -308,7 +312,7 @@ impl<P: Provider> Core<P> {
         &mut self,
         to: Destination,
         imm: Option<u32>,
-        (way, bytes): (u32, &[u8]),
+        (target, bytes): (u32, &[u8]),
     ) -> Result<(), SendError> {
         let (flags, block, sge) = match bytes.len() <= self.inline_max as usize {
             true => (SendFlags::SIGNALED | SendFlags::INLINE, NO_BLOCK, Sge::inline(bytes)),
@@ -318,23 +322,23 @@ impl<P: Provider> Core<P> {
             }
         };
         let index = self.datagrams.pushed;
-        let wr_id = number::send(SLOT, self.datagrams.generation, index);
+        let wr_id = wr_id::send(SLOT, self.datagrams.generation, index);
         let op = match imm {
             None => SendOp::SendTo(to),
             Some(imm) => SendOp::SendToWithImm(to, imm),
         };
         let Some(qp) = &mut self.datagrams.qp else { return Err(SendError::NotConnected) };
         // SAFETY: the payload is inline, or in a block of ours that is released when this send is
-        // over; so long the way is kept, too. The worker's thread is the one that polls.
+        // over, as is the address handle. The worker's thread is the one that polls.
         let posted = unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) };
         if let Err(error) = posted {
             self.release(block);
             let full = error.cause == PostCause::Full;
             return Err(if full { SendError::Full } else { SendError::Malformed });
         }
-        self.datagrams.hold(index, (block, way));
+        self.datagrams.hold(index, (block, target));
         self.datagrams.pushed = index.wrapping_add(1);
-        self.flying += 1;
+        self.in_flight += 1;
         self.stats.datagrams_sent += 1;
         Ok(())
     }
@@ -352,13 +356,15 @@ impl<P: Provider> Core<P> {
         while self.datagrams.retired != index.wrapping_add(1) {
             let at = self.datagrams.retired;
             self.datagrams.retired = at.wrapping_add(1);
-            self.flying -= 1;
-            let (block, way) = self.datagrams.hold(at, (NO_BLOCK, 0));
+            self.in_flight -= 1;
+            let (block, target) = self.datagrams.hold(at, (NO_BLOCK, 0));
             self.release(block);
-            if let Some(Place { way: Some(open), .. }) = self.datagrams.ways.get_mut(way as usize) {
-                open.flying -= 1;
+            if let Some(Place { target: Some(open), .. }) =
+                self.datagrams.destinations.get_mut(target as usize)
+            {
+                open.in_flight -= 1;
             }
-            self.datagrams.tidy(way);
+            self.datagrams.free_if_unused(target);
         }
     }
 

@@ -10,12 +10,12 @@ use std_alloc::vec::Vec;
 
 use super::Worker;
 use super::config::POLL_BATCH;
-use super::core::{Core, Ends};
+use super::core::{Core, SendStatus};
 use super::datagram::{RECEIVES, SLOT};
 use super::handler::{DownReason, Handler, PeerId, Verdict};
-use super::number::{self, Number};
 use super::outbox::Outbox;
 use super::peers::PeerState;
+use super::wr_id::{self, WrId};
 use crate::provider::{Provider, Qp};
 use crate::wc::{Status, Wc, WcFlags};
 
@@ -143,7 +143,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         let taken = round.end;
         // A device that rings for the price of a store rings for the first of several, too.
-        round.worker.core.eager = taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
+        round.worker.core.ring_at_once =
+            taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
         // Read in place: a copy of what was just written, by wider loads, would wait for it.
         while round.next < round.end {
             let Round { worker, wcs, next, end } = &mut round;
@@ -184,12 +185,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if !wc.status.is_ok() {
             return self.failed(wc.wr_id, wc.qp_num, wc.status);
         }
-        match number::parse(wc.wr_id) {
-            Number::Recv { block } => self.receive(wc, block),
-            Number::Send { slot, generation, index } => {
-                self.core.retire((slot, generation, index), Ends::WELL);
+        match wr_id::parse(wc.wr_id) {
+            WrId::Recv { block } => self.receive(wc, block),
+            WrId::Send { slot, generation, index } => {
+                self.core.retire((slot, generation, index), SendStatus::WELL);
                 // Not a message: nothing answers it.
-                self.core.eager = false;
+                self.core.ring_at_once = false;
             }
         }
     }
@@ -199,11 +200,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn receive(&mut self, wc: &Wc, block: u32) {
         let id = match self.core.peers.of(wc.qp_num) {
             Some((slot, peer)) if peer.state == PeerState::Up => peer.id(slot),
-            _ => match self.comes_to_know(wc.qp_num, block) {
+            _ => match self.bring_up_by_message(wc.qp_num, block) {
                 Some(id) => id,
                 None => {
                     let Wc { qp_num, byte_len, imm, flags, src_qp, .. } = *wc;
-                    return self.beside(block, (qp_num, src_qp), byte_len, (imm, flags));
+                    return self.datagram_or_stray(block, (qp_num, src_qp), byte_len, (imm, flags));
                 }
             },
         };
@@ -225,7 +226,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// which may be from now on. One that failed before it was up is never heard of.
     #[cold]
     #[inline(never)]
-    fn comes_to_know(&mut self, num: u32, block: u32) -> Option<PeerId> {
+    fn bring_up_by_message(&mut self, num: u32, block: u32) -> Option<PeerId> {
         let (slot, peer) = self.core.peers.of(num)?;
         let id = peer.id(slot);
         match peer.state {
@@ -233,7 +234,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             PeerState::Admitted => {
                 peer.state = PeerState::Up;
                 let back = |core: &mut Core<P>| {
-                    if core.lose(block) {
+                    if core.take_back(block) {
                         core.count_done(slot, 1);
                     }
                 };
@@ -247,7 +248,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// A datagram; or a message whose peer went while it was on its way.
     #[cold]
     #[inline(never)]
-    fn beside(
+    fn datagram_or_stray(
         &mut self,
         block: u32,
         (qp_num, src_qp): (u32, u32),
@@ -265,7 +266,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             return;
         }
         self.core.stats.strays += 1;
-        let _ = self.core.lose(block);
+        let _ = self.core.take_back(block);
     }
 
     /// An error completion: the block comes home, and the peer is drained.
@@ -276,17 +277,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if let Some(count) = self.core.stats.errors_by_status.get_mut(status as usize) {
             *count += 1;
         }
-        match number::parse(wr_id) {
-            Number::Recv { block } => {
-                if !self.core.lose(block) && self.core.is_datagrams(num) {
+        match wr_id::parse(wr_id) {
+            WrId::Recv { block } => {
+                if !self.core.take_back(block) && self.core.is_datagrams(num) {
                     self.core.end_datagrams();
                 }
                 if let Some(slot) = self.core.peers.find(num) {
                     self.core.fail(slot, DownReason::Failed(status));
                 }
             }
-            Number::Send { slot, generation, index } => {
-                self.core.retire((slot, generation, index), Ends::with(status));
+            WrId::Send { slot, generation, index } => {
+                self.core.retire((slot, generation, index), SendStatus::with(status));
                 if slot == SLOT {
                     self.core.recover_datagrams();
                 }

@@ -19,12 +19,12 @@ impl<P: Provider> Core<P> {
     /// Takes nothing new for a peer, and closes it when the rest is acknowledged.
     #[cold]
     pub(super) fn finish(&mut self, id: PeerId) {
-        self.end_burst(id.slot);
+        self.end_reservation(id.slot);
         let Some(peer) = self.peers.get(id) else { return };
         if peer.state == PeerState::Up && !peer.finishing {
             peer.finishing = true;
             peer.measure(self.config.send_queue);
-            peer.close_gate();
+            peer.close_budget();
             self.finishing.put(Finish { peer: id, since: self.turn });
         }
     }
@@ -32,7 +32,7 @@ impl<P: Provider> Core<P> {
     /// Closes the peers for which nothing is left to do, or that took too long.
     #[cold]
     #[inline(never)]
-    pub(super) fn tend_finishing(&mut self) {
+    pub(super) fn progress_finishing(&mut self) {
         let mut kept = 0;
         for n in 0..self.finishing.len() {
             let Some(finish) = self.finishing.get(n).copied() else { break };
@@ -67,7 +67,7 @@ impl<P: Provider> Core<P> {
             if self.post_one(id.slot, SendWr { wr_id: 0, op, flags, sge, more: &[] }, NO_BLOCK)
                 && let Some(peer) = self.peers.at(id.slot)
             {
-                peer.was_no_message();
+                peer.count_non_message();
             }
         }
         false

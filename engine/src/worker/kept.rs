@@ -15,7 +15,7 @@ pub struct Token {
 
 /// What a token stands for.
 #[derive(Clone, Copy)]
-pub(super) struct Keeping {
+pub(super) struct KeptMessage {
     pub(super) peer: PeerId,
     pub(super) block: u32,
     pub(super) length: u32,
@@ -27,8 +27,8 @@ pub(super) struct Keeping {
 enum Place {
     Free,
     /// A token was given out in this call; the verdict decides.
-    Asked(Keeping),
-    Kept(Keeping),
+    Asked(KeptMessage),
+    Kept(KeptMessage),
 }
 
 /// The table.
@@ -49,7 +49,7 @@ impl Kept {
     }
 
     /// A token for the message in hand, good once the verdict says so. `None`: all are taken.
-    pub(super) fn ask(&mut self, keeping: Keeping) -> Option<Token> {
+    pub(super) fn ask(&mut self, keeping: KeptMessage) -> Option<Token> {
         // A token that was asked for and not used is forgotten here.
         let index = self.asked.take().or_else(|| self.free.pop())?;
         let (generation, place) = self.places.get_mut(index as usize)?;
@@ -74,7 +74,7 @@ impl Kept {
     }
 
     /// What a token stands for.
-    pub(super) fn get(&self, token: Token) -> Option<Keeping> {
+    pub(super) fn get(&self, token: Token) -> Option<KeptMessage> {
         match self.places.get(token.index as usize) {
             Some((generation, Place::Kept(keeping))) if *generation == token.generation => {
                 Some(*keeping)
@@ -84,14 +84,14 @@ impl Kept {
     }
 
     /// Takes it out: the token is used up.
-    pub(super) fn take(&mut self, token: Token) -> Option<Keeping> {
+    pub(super) fn take(&mut self, token: Token) -> Option<KeptMessage> {
         let keeping = self.get(token)?;
         self.clear(token.index);
         Some(keeping)
     }
 
     /// Takes out one message of a peer, if it has one kept.
-    pub(super) fn take_of(&mut self, peer: PeerId) -> Option<Keeping> {
+    pub(super) fn take_of(&mut self, peer: PeerId) -> Option<KeptMessage> {
         let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
         let index = self.places.iter().position(|(_, place)| of(place))? as u32;
         let Some((_, Place::Kept(keeping))) = self.places.get(index as usize).copied() else {

@@ -3,27 +3,27 @@
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
-use super::credit::{HELLO_BYTES, Seat, Words};
-use super::domain::Domain;
-use super::handle::Desk;
-use super::shared::SharedRecv;
+use super::credit::{CreditGrant, CreditWords, HANDSHAKE_BYTES};
+use super::qp_domain::QpDomain;
+use super::shared_recv::SharedRecv;
+use super::shared_state::SharedState;
 use crate::error::SetupError;
 use crate::provider::{Provider, QpCaps};
 use crate::sync::{ArrayQueue, AtomicBool, Ordering};
 
 /// The first bytes of a peer's private data, once it has come.
-pub(super) type Heard = Option<[u8; HELLO_BYTES]>;
+pub(super) type PeerData = Option<[u8; HANDSHAKE_BYTES]>;
 
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
     /// A queue pair that may receive from now on; not yet up.
-    Admit(P::Qp, Seat<P>, Heard),
+    Admit(P::Qp, CreditGrant<P>, PeerData),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams, if it is that one, is to go.
     NoDatagrams(u32),
     /// It is connected.
-    Up(u32, Heard),
+    Up(u32, PeerData),
     /// Its connection has ended, or never came up.
     Gone(u32),
 }
@@ -36,7 +36,7 @@ pub(super) struct Mailbox<P: Provider> {
     closing: ArrayQueue<u32>,
     closing_flag: AtomicBool,
     /// What other threads have of the worker.
-    pub(super) desk: Arc<Desk>,
+    pub(super) state: Arc<SharedState>,
 }
 
 impl<P: Provider> Mailbox<P> {
@@ -47,7 +47,7 @@ impl<P: Provider> Mailbox<P> {
             flag: AtomicBool::new(false),
             closing: ArrayQueue::new(peers as usize + 16),
             closing_flag: AtomicBool::new(false),
-            desk: Arc::new(Desk::new(work)),
+            state: Arc::new(SharedState::new(work)),
         }
     }
 
@@ -75,7 +75,7 @@ impl<P: Provider> Mailbox<P> {
     pub(super) fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
         self.queue.push(mail)?;
         self.flag.store(true, Ordering::Release);
-        self.desk.wake();
+        self.state.wake();
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl<P: Provider> Mailbox<P> {
 }
 
 /// The first bytes of private data; zeros, which no worker sends, where there are too few.
-fn head(data: &[u8]) -> [u8; HELLO_BYTES] {
+fn head(data: &[u8]) -> [u8; HANDSHAKE_BYTES] {
     data.first_chunk().copied().unwrap_or_default()
 }
 
@@ -115,11 +115,11 @@ pub struct Intake<P: Provider> {
     pub(super) mailbox: Arc<Mailbox<P>>,
     pub(super) cq: P::Cq,
     pub(super) shared: SharedRecv<P>,
-    pub(super) words: Arc<Words<P>>,
+    pub(super) words: Arc<CreditWords<P>>,
     /// Of queue pairs for peers, and of the one for datagrams.
     pub(super) caps: [QpCaps; 2],
     pub(super) retry: Retry,
-    pub(super) domain: Domain<P>,
+    pub(super) domain: QpDomain<P>,
 }
 
 impl<P: Provider> Clone for Intake<P> {
@@ -197,23 +197,28 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// A place for one more peer. Its [`Seat::hello`] goes to the peer with the connect or the
-    /// accept, in front of any other private data.
+    /// A place for one more peer. Its [`CreditGrant::handshake`] goes to the peer with the connect
+    /// or the accept, in front of any other private data.
     ///
     /// # Errors
     /// `NoMemory`: what would be promised to all peers together is more than there are receives,
     /// with the numbers; or the worker has all the peers it has slots for.
-    pub fn reserve(&self) -> Result<Seat<P>, SetupError> {
-        Seat::new(&self.shared, &self.words)
+    pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {
+        CreditGrant::new(&self.shared, &self.words)
     }
 
-    /// Hands over a queue pair, before the peer may send on it, with its seat, and the private
+    /// Hands over a queue pair, before the peer may send on it, with its grant, and the private
     /// data of the peer if that has come: with a request, but not with a connect.
     ///
     /// # Errors
     /// The queue pair back: the mailbox is full, because the worker does not turn.
-    pub fn admit(&self, qp: P::Qp, seat: Seat<P>, data: Option<&[u8]>) -> Result<(), P::Qp> {
-        match self.mailbox.put(Mail::Admit(qp, seat, data.map(head))) {
+    pub fn admit(
+        &self,
+        qp: P::Qp,
+        grant: CreditGrant<P>,
+        data: Option<&[u8]>,
+    ) -> Result<(), P::Qp> {
+        match self.mailbox.put(Mail::Admit(qp, grant, data.map(head))) {
             Ok(()) => Ok(()),
             Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),

@@ -5,32 +5,32 @@
 //! memory, the control plane hands peers over through an [`Intake`], a [`Handler`] gets each
 //! [`Message`], an [`Outbox`] takes the sends.
 
+mod batch;
 mod config;
 mod core;
 mod credit;
 mod datagram;
 mod dispatch;
-mod domain;
 mod finish;
-mod handle;
 mod handler;
-mod hold;
+mod inline;
 mod kept;
 mod mailbox;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
-mod number;
 mod outbox;
 mod peers;
+mod qp_domain;
 mod reply;
 mod request;
-mod send;
-mod shared;
+mod shared_recv;
+mod shared_state;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod wr_id;
 
 use ::core::sync::atomic::{AtomicBool, Ordering};
 use doorbell_alloc::{BlockPool, Mapping};
@@ -40,9 +40,8 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 pub use self::config::{Config, DIRTY_PEERS, INLINE_MAX, POLL_BATCH, Retry, SEND_BATCH};
-pub use self::credit::{HELLO_BYTES, Seat};
-pub use self::datagram::{Datagram, WayId};
-pub use self::handle::{Handle, Waker};
+pub use self::credit::{CreditGrant, HANDSHAKE_BYTES};
+pub use self::datagram::{Datagram, DestinationId};
 pub use self::handler::{DownReason, Handler, Message, PeerId, Verdict};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
@@ -51,17 +50,18 @@ pub use self::mailbox::Intake;
 pub(crate) use self::models::MODELS;
 pub use self::outbox::{ListError, Outbox, SendError};
 pub use self::request::{PIECES_MAX, Piece, RegionId, Request};
-pub use self::shared::SharedRecv;
+pub use self::shared_recv::SharedRecv;
+pub use self::shared_state::{Handle, Waker};
 pub use self::stats::Stats;
 pub use self::timers::TimerId;
 
 use self::core::Core;
-use self::credit::Words;
+use self::credit::CreditWords;
 use self::datagram::Datagrams;
-use self::domain::Domain;
 use self::mailbox::{Mail, Mailbox};
 use self::peers::PeerState;
-use self::request::Answer;
+use self::qp_domain::QpDomain;
+use self::request::Ended;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{Access, Caps, Polled, Poller, Provider, Qp, Sharing};
@@ -72,17 +72,17 @@ use crate::wc::{Status, Wc};
 const REFILL_IDLE_TURNS: u64 = 64;
 
 /// Every so many turns other threads see new counters.
-const SHOW_TURNS: u64 = 1 << 12;
+const PUBLISH_TURNS: u64 = 1 << 12;
 
 /// Of turns that find nothing, one in so many looks at everything. All the other numbers of idle
 /// turns are multiples of it.
-const WHOLE_IDLE_TURNS: u64 = 16;
+const FULL_IDLE_TURNS: u64 = 16;
 
 /// Of turns of a conversation that leave nothing to do, one in so many does everything.
-const WHOLE_BUSY_TURNS: u64 = 16;
+const FULL_BUSY_TURNS: u64 = 16;
 
 /// After so many idle turns in a row as well: not between the messages of a lively conversation.
-const SHOW_IDLE_TURNS: u64 = 64;
+const PUBLISH_IDLE_TURNS: u64 = 64;
 
 /// Every so many busy turns the clock is read.
 const CLOCK_TURNS: u64 = 16;
@@ -110,7 +110,7 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     /// Nothing is left to do: another turn that finds nothing may be a short one.
     settled: bool,
     /// The turn in which other threads see new counters.
-    show_at: u64,
+    publish_at: u64,
     handler: H,
 }
 
@@ -152,16 +152,16 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 format!("the shared receive queue has blocks of {} bytes", shared.block_bytes()),
             ));
         }
-        shared::check_length("send", memory.len(), config.send_bytes())?;
+        shared_recv::check_length("send", memory.len(), config.send_bytes())?;
         check_caps(nic.caps(), config)?;
         let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
-        let words = Arc::new(Words::new(nic, config.peers)?);
+        let words = Arc::new(CreditWords::new(nic, config.peers)?);
         shared.set_aside(config.refill)?;
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
-        let domain = Domain::new(nic, config)?;
+        let domain = QpDomain::new(nic, config)?;
         let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
         let datagrams = Datagrams::new(nic, config);
         let memory = (region, pool);
@@ -178,7 +178,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             domain,
         };
         let wcs = vec![Wc::default(); POLL_BATCH];
-        let (idle, uncounted, alone, settled, show_at) = (0, 0, 0, false, SHOW_TURNS);
+        let (idle, uncounted, alone, settled, publish_at) = (0, 0, 0, false, PUBLISH_TURNS);
         let worker = Worker {
             core,
             poller,
@@ -188,7 +188,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             uncounted,
             alone,
             settled,
-            show_at,
+            publish_at,
             handler,
         };
         Ok((worker, intake))
@@ -204,21 +204,21 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
         match self.poller.poll_one() {
-            Polled::Nothing if self.waits() => 0,
+            Polled::Nothing if self.is_short_idle_turn() => 0,
             Polled::Nothing => self.work(0),
-            Polled::One(wc) => self.converse(&wc),
-            Polled::More => self.turn_whole(),
+            Polled::One(wc) => self.turn_one(&wc),
+            Polled::More => self.turn_full(),
         }
     }
 
     /// A turn with a poll for a list.
     #[inline(never)]
-    fn turn_whole(&mut self) -> usize {
+    fn turn_full(&mut self) -> usize {
         if self.left > 0 {
             return self.work(0);
         }
         let taken = self.poller.poll_more(&mut self.wcs);
-        if taken == 0 && self.waits() {
+        if taken == 0 && self.is_short_idle_turn() {
             return 0;
         }
         self.work(taken)
@@ -227,11 +227,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// The turn of a worker that has nothing to do but to wait: the shorter it is, the sooner the
     /// next message is seen. One in 16 is a whole one. False: this has to be one.
     #[inline(always)]
-    fn waits(&mut self) -> bool {
-        let called = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
+    fn is_short_idle_turn(&mut self) -> bool {
+        let called = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
         if !(self.settled || self.settles())
             || called
-            || (self.idle + 1).is_multiple_of(WHOLE_IDLE_TURNS)
+            || (self.idle + 1).is_multiple_of(FULL_IDLE_TURNS)
         {
             return false;
         }
@@ -256,7 +256,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// The turn of a conversation: one completion, and where it leaves nothing to do, no more than
     /// that. One in 16 is a whole one.
     #[inline(always)]
-    fn converse(&mut self, wc: &Wc) -> usize {
+    fn turn_one(&mut self, wc: &Wc) -> usize {
         if self.core.mailbox.has_mail() {
             if self.left > 0 {
                 // Behind what is left of the turn before. Here and not in a function of its own:
@@ -271,10 +271,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             }
             self.admit();
         }
-        self.core.eager = true;
+        self.core.ring_at_once = true;
         self.dispatch(wc);
         self.alone += 1;
-        if self.alone == WHOLE_BUSY_TURNS || self.core.is_refill_due() || !self.core.is_settled() {
+        if self.alone == FULL_BUSY_TURNS || self.core.is_refill_due() || !self.core.is_settled() {
             self.alone -= 1;
             self.finish(1);
             return 1;
@@ -287,27 +287,27 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn finish(&mut self, taken: usize) {
         self.count(taken);
-        if self.core.mailbox.desk.has_work() {
+        if self.core.mailbox.state.has_work() {
             self.do_work();
         }
-        if self.core.requests.has_answers() {
-            self.tell_answers();
+        if self.core.requests.has_ended() {
+            self.report_requests();
         }
         if !self.core.finishing.is_empty() {
-            self.core.tend_finishing();
+            self.core.progress_finishing();
         }
         if !self.core.closing.is_empty() {
             self.finish_closing();
         }
-        if !self.core.owing.is_empty() {
+        if !self.core.credit_due.is_empty() {
             self.core.return_credits();
         }
         // There is more where a full poll came from: batches may grow, for a while.
-        if taken < POLL_BATCH || self.core.held >= self.core.config.hold_turns {
-            self.core.held = 0;
+        if taken < POLL_BATCH || self.core.held_turns >= self.core.config.hold_turns {
+            self.core.held_turns = 0;
             self.core.flush();
         } else {
-            self.core.held += 1;
+            self.core.held_turns += 1;
         }
         self.core.refill(self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS));
         self.settled = self.core.is_settled();
@@ -324,8 +324,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.stats.idle_turns += idle;
         self.core.stats.count_polls(1, alone);
         self.core.count_singles();
-        if self.core.turn >= self.show_at {
-            self.show();
+        if self.core.turn >= self.publish_at {
+            self.publish_stats();
         }
         if taken == 0 {
             self.rest();
@@ -386,14 +386,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.refill(true);
         self.core.settle_credits();
         self.settled = false;
-        self.show();
-        self.see_health();
+        self.publish_stats();
+        self.check_health();
         let stalls = self.core.stats.credit_stalls;
-        self.core.mailbox.desk.begin_rest();
+        self.core.mailbox.state.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
         // What came before it was armed wakes nobody.
-        let taken = self.turn_whole();
-        let left = self.core.mailbox.has_mail() || self.core.mailbox.desk.has_work();
+        let taken = self.turn_full();
+        let left = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
         // Credit comes without a completion: who waits for it, or for turns, stays awake.
         let waits = self.core.stats.credit_stalls != stalls || !self.core.is_settled();
         if taken == 0 && !left && !waits {
@@ -402,12 +402,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if fds.is_some() {
             self.poller.woken();
         }
-        self.core.mailbox.desk.end_rest();
+        self.core.mailbox.state.end_rest();
     }
 
     /// What wakes the thread this worker rests on; the first one stays.
     pub fn set_waker(&self, waker: Waker) {
-        self.core.mailbox.desk.set_waker(waker);
+        self.core.mailbox.state.set_waker(waker);
     }
 
     /// What makes the descriptors readable that this worker rests on, for its waker; `None` where
@@ -418,7 +418,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// A handle for other threads.
     pub fn handle(&self) -> Handle {
-        Handle(self.core.mailbox.desk.clone())
+        Handle(self.core.mailbox.state.clone())
     }
 
     /// Tells the worker the time, which must not go back, and calls the handler for each timer
@@ -500,7 +500,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     }
 
     /// A completion queue that gives nothing more ends all peers.
-    fn see_health(&mut self) {
+    fn check_health(&mut self) {
         if self.poller.is_broken() {
             self.core.fail_all(DownReason::Failed(Status::Fatal));
         }
@@ -510,14 +510,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn rest(&mut self) {
         self.idle += 1;
         self.core.stats.idle_turns += 1;
-        if self.idle == SHOW_IDLE_TURNS {
-            self.show();
+        if self.idle == PUBLISH_IDLE_TURNS {
+            self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
             self.core.settle_credits();
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
-            self.see_health();
+            self.check_health();
         }
         self.handler.on_idle(&mut Outbox { core: &mut self.core });
     }
@@ -528,10 +528,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn admit(&mut self) {
         while let Some(mail) = self.core.mailbox.take() {
             match mail {
-                Mail::Admit(qp, seat, heard) => {
+                Mail::Admit(qp, grant, data) => {
                     let num = qp.num();
-                    match self.core.peers.insert(num, qp, seat) {
-                        Ok(slot) => self.core.hear(slot, heard),
+                    match self.core.peers.insert(num, qp, grant) {
+                        Ok(slot) => self.core.set_handshake(slot, data),
                         Err(qp) => {
                             drop(qp);
                             if !self.core.mailbox.close(num) {
@@ -542,9 +542,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 }
                 Mail::Datagrams(qp) => self.core.open_datagrams(qp),
                 Mail::NoDatagrams(num) => self.core.close_datagrams(num),
-                Mail::Up(num, heard) => {
+                Mail::Up(num, data) => {
                     if let Some(slot) = self.core.peers.find(num) {
-                        self.core.hear(slot, heard);
+                        self.core.set_handshake(slot, data);
                         self.bring_up(slot);
                     }
                 }
@@ -576,22 +576,22 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn do_work(&mut self) {
         // As much as may wait: who submits all the time does not keep the worker from its peers.
         for _ in 0..self.core.config.work.max(1) {
-            let Some(key) = self.core.mailbox.desk.take() else { return };
+            let Some(key) = self.core.mailbox.state.take() else { return };
             self.handler.on_work(key, &mut Outbox { core: &mut self.core });
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn show(&mut self) {
-        self.show_at = self.core.turn + SHOW_TURNS;
-        self.core.mailbox.desk.shown.show(&self.core.stats);
+    fn publish_stats(&mut self) {
+        self.publish_at = self.core.turn + PUBLISH_TURNS;
+        self.core.mailbox.state.published.publish(&self.core.stats);
     }
 
     /// Tells the handler of requests that are over.
     #[inline(never)]
-    fn tell_answers(&mut self) {
-        while let Some(Answer { peer, token, result }) = self.core.requests.answer() {
+    fn report_requests(&mut self) {
+        while let Some(Ended { peer, token, result }) = self.core.requests.next_ended() {
             let out = &mut Outbox { core: &mut self.core };
             self.handler.on_send_done(peer, token, result, out);
         }
@@ -620,13 +620,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let qp = self.core.take_qp(slot);
             drop(qp);
             self.core.retire_all(slot);
-            self.tell_answers();
+            self.report_requests();
             if known {
                 self.handler.on_peer_down(id, why, &mut Outbox { core: &mut self.core });
             }
             self.core.drop_kept(id);
             self.core.drop_deferred(id);
-            self.core.owing.retain(|owing| *owing != slot);
+            self.core.credit_due.retain(|credit_due| *credit_due != slot);
             self.core.peers.remove(slot);
         }
     }

@@ -6,8 +6,8 @@ use std::boxed::Box;
 use loom::thread;
 use std_alloc::sync::Arc;
 
-use super::handle::{Desk, Handle};
 use super::mailbox::{Mail, Mailbox};
+use super::shared_state::{Handle, SharedState};
 use doorbell_base::models::{Model, check};
 use doorbell_soft::Soft;
 
@@ -24,20 +24,20 @@ std::thread_local! {
     static WAKES: Cell<u32> = const { Cell::new(0) };
 }
 
-fn sleeper(desk: &Desk) {
+fn sleeper(state: &SharedState) {
     WAKES.set(0);
-    desk.set_waker(Box::new(|| WAKES.set(WAKES.get() + 1)));
+    state.set_waker(Box::new(|| WAKES.set(WAKES.get() + 1)));
 }
 
 fn work_wakes() {
     check(|| {
-        let desk = Arc::new(Desk::new(2));
-        sleeper(&desk);
-        let handle = Handle(desk.clone());
+        let state = Arc::new(SharedState::new(2));
+        sleeper(&state);
+        let handle = Handle(state.clone());
         let other = thread::spawn(move || assert!(handle.submit(1)));
         // As in `Worker::rest_armed`.
-        desk.begin_rest();
-        let rests = !desk.has_work();
+        state.begin_rest();
+        let rests = !state.has_work();
         other.join().expect("the submitter");
         assert!(!rests || WAKES.get() > 0, "rests for good");
     });
@@ -46,10 +46,10 @@ fn work_wakes() {
 fn letters_wake() {
     check(|| {
         let mailbox = Arc::new(Mailbox::<Soft>::new(2, 2));
-        sleeper(&mailbox.desk);
+        sleeper(&mailbox.state);
         let theirs = mailbox.clone();
         let other = thread::spawn(move || assert!(theirs.put(Mail::Gone(1)).is_ok()));
-        mailbox.desk.begin_rest();
+        mailbox.state.begin_rest();
         let rests = !mailbox.has_mail();
         other.join().expect("the control plane");
         assert!(!rests || WAKES.get() > 0, "rests for good");
@@ -73,12 +73,12 @@ fn taken(leave: fn(&Mailbox<Soft>), mut look: impl FnMut(&Mailbox<Soft>) -> u32)
 
 fn work_is_taken() {
     check(|| {
-        let leave = |mailbox: &Mailbox<Soft>| assert!(Handle(mailbox.desk.clone()).submit(1));
+        let leave = |mailbox: &Mailbox<Soft>| assert!(Handle(mailbox.state.clone()).submit(1));
         taken(leave, |mailbox| {
             // One at a time: `Worker::do_work` may stop anywhere.
             let mut taken = 0;
-            while mailbox.desk.has_work() {
-                taken += u32::from(mailbox.desk.take().is_some());
+            while mailbox.state.has_work() {
+                taken += u32::from(mailbox.state.take().is_some());
             }
             taken
         });

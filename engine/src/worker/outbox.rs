@@ -1,7 +1,7 @@
 //! What a handler may do: send, close, look at the room there is.
 
 use super::core::Core;
-use super::datagram::{Datagram, WayId};
+use super::datagram::{Datagram, DestinationId};
 use super::handler::{Message, PeerId};
 use super::kept::Token;
 use super::request::{RegionId, Request};
@@ -192,41 +192,49 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.timers.cancel(timer)
     }
 
-    /// Opens a way for datagrams: to a queue pair of UD, or to a multicast group (with
-    /// [`crate::wr::MULTICAST_QPN`]), and the key that is asked for there. This is the control
-    /// plane's kind of work: it allocates, and calls the system on some devices. So a way is opened
-    /// once, and used for all that goes there.
+    /// Resolves a destination of datagrams: a UD queue pair, or a multicast group (with
+    /// [`crate::wr::MULTICAST_QPN`]), and the queue key it asks for. Resolve each destination once
+    /// and keep its name: this call allocates, and on some devices it is a system call.
     ///
     /// # Errors
-    /// `NoMemory`: `Config::ways` are open; what the device says to the address.
-    pub fn open_way(
+    /// `NoMemory`: `Config::destinations` are in use. Otherwise the device's answer to the address.
+    pub fn resolve(
         &mut self,
         to: &AddressVector,
         qp: u32,
         qkey: u32,
-    ) -> Result<WayId, SetupError> {
-        self.core.open_way(to, (qp, qkey))
+    ) -> Result<DestinationId, SetupError> {
+        self.core.resolve(to, (qp, qkey))
     }
 
-    /// Closes a way; it goes when what was sent by it is over. False: it was closed already.
-    pub fn close_way(&mut self, way: WayId) -> bool {
-        self.core.close_way(way)
+    /// Releases a destination. Its address handle goes when no datagram to it is in flight. False:
+    /// it was released before.
+    pub fn release_destination(&mut self, to: DestinationId) -> bool {
+        self.core.release_destination(to)
     }
 
-    /// Sends a copy of `bytes` as a datagram, at most `Config::datagram_bytes` long, with immediate
-    /// data or without, and a doorbell of its own. Whether it arrives nobody is told.
+    /// Sends a copy of `bytes` as a datagram, at most [`Config::datagram_bytes`] long, with
+    /// immediate data or without, and with a doorbell of its own. Datagrams may be lost, and the
+    /// sender is not told.
     ///
     /// # Errors
-    /// See [`SendError`]; `NotConnected`: the way is closed, or the worker has no queue pair for
-    /// datagrams.
-    pub fn send_to(&mut self, way: WayId, bytes: &[u8], imm: Option<u32>) -> Result<(), SendError> {
-        self.core.send_to(way, imm, bytes)
+    /// See [`SendError`]; `NotConnected`: the destination was released, or the worker has no queue
+    /// pair for datagrams.
+    ///
+    /// [`Config::datagram_bytes`]: super::Config::datagram_bytes
+    pub fn send_to(
+        &mut self,
+        to: DestinationId,
+        bytes: &[u8],
+        imm: Option<u32>,
+    ) -> Result<(), SendError> {
+        self.core.send_to(to, imm, bytes)
     }
 
-    /// Where a datagram came from: the way back goes there, to [`Datagram::source_qp`].
+    /// The sender's address, for [`Outbox::resolve`]; its queue pair is [`Datagram::source_qp`].
     ///
     /// # Errors
-    /// `Invalid`: it came without its header.
+    /// `Invalid`: the datagram came without its header.
     pub fn sender_of(&self, datagram: &Datagram<'_>) -> Result<AddressVector, SetupError> {
         self.core.sender_of(datagram)
     }

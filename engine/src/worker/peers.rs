@@ -5,9 +5,9 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
-use super::credit::{Credit, Seat};
+use super::credit::{Credit, CreditGrant};
 use super::handler::{DownReason, PeerId};
-use super::number::{self, INDEX_MASK};
+use super::wr_id::{self, INDEX_MASK};
 use crate::provider::Provider;
 use crate::room::{Room, never};
 
@@ -39,9 +39,9 @@ pub(super) enum PeerState {
 
 /// One slot.
 pub(super) struct Peer<P: Provider> {
-    // The queue pair before its seat: nobody writes to a word that is given back.
+    // The queue pair before its grant: nobody writes to a word that is given back.
     pub(super) qp: Option<P::Qp>,
-    seat: Option<Seat<P>>,
+    grant: Option<CreditGrant<P>>,
     pub(super) num: u32,
     pub(super) generation: u16,
     pub(super) state: PeerState,
@@ -51,23 +51,24 @@ pub(super) struct Peer<P: Provider> {
     /// The last of them, which are in the batch still.
     pub(super) waiting: u32,
     /// Sends that no receive of the peer is used for; it wraps.
-    others: u32,
+    non_messages: u32,
     /// Up to that many sends there is room in the send queue and credit, as far as is known.
     limit: u32,
     pub(super) credit: Credit,
     /// The next send that asks for a completion.
     signal_at: u32,
-    /// Sends the device has and was not rung for, with those a burst may add; and whether the peer
-    /// is in the list of those that have some.
-    pub(super) unrung: u32,
-    pub(super) listed: bool,
+    /// Sends the device has and was not rung for, with those a reservation may add; and whether the
+    /// peer is in the list of those that have some.
+    pub(super) pending: u32,
+    pub(super) is_listed: bool,
     /// Up to that many sends go the short way: it is up, nothing waits that they would overtake,
     /// and there is room.
-    gate: u32,
-    /// So many more go the shortest way, see [`Peer::begin_burst`]. Meanwhile the gate is closed.
-    pub(super) burst: u32,
+    budget: u32,
+    /// So many more go the shortest way, see [`Peer::begin_reservation`]. Meanwhile the budget is
+    /// closed.
+    pub(super) reserved: u32,
     /// Its number of sends, but for their index.
-    name: u64,
+    wr_id_base: u64,
     /// Behind the last send that reads from a block, or has a token.
     holds_until: u32,
     /// Its batch of unsent messages, or `u32::MAX`.
@@ -77,7 +78,7 @@ pub(super) struct Peer<P: Provider> {
     /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
     /// The last pass over the deferred replies in which one of this peer had to stay.
-    pub(super) stuck: u64,
+    pub(super) blocked_in: u64,
     /// The block each send in flight reads from, by send index.
     held: Box<[u32]>,
 }
@@ -103,9 +104,9 @@ impl<P: Provider> Peer<P> {
 
     /// True if one more message may go the short way. A fresh one leaves a credit for replies.
     #[inline(always)]
-    pub(super) fn is_open<const FRESH: bool>(&self) -> bool {
-        // As a signed number: what went another way may have passed a closed gate.
-        self.gate.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
+    pub(super) fn has_budget<const FRESH: bool>(&self) -> bool {
+        // As a signed number: what went another way may have passed a closed budget.
+        self.budget.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
     }
 
     /// True if the send pushed next asks for a completion.
@@ -135,23 +136,23 @@ impl<P: Provider> Peer<P> {
         self.signal_at == self.pushed.wrapping_add(every - 1)
     }
 
-    /// Messages have to look at everything again, from now on. A burst has been ended before.
+    /// Messages have to look at everything again, from now on. A reservation has been ended before.
     #[inline(always)]
-    pub(super) fn close_gate(&mut self) {
-        debug_assert_eq!(self.burst, 0);
-        self.gate = self.pushed;
+    pub(super) fn close_budget(&mut self) {
+        debug_assert_eq!(self.reserved, 0);
+        self.budget = self.pushed;
     }
 
     /// As many messages go the short way as there is room for.
-    pub(super) fn open_gate(&mut self) {
+    pub(super) fn open_budget(&mut self) {
         let room = self.limit.wrapping_sub(self.pushed).min(i32::MAX as u32);
-        self.gate = self.pushed.wrapping_add(room);
+        self.budget = self.pushed.wrapping_add(room);
     }
 
     /// The number of the send pushed next.
     #[inline(always)]
-    pub(super) fn next_number(&self) -> u64 {
-        self.name | u64::from(self.pushed & INDEX_MASK)
+    pub(super) fn next_wr_id(&self) -> u64 {
+        self.wr_id_base | u64::from(self.pushed & INDEX_MASK)
     }
 
     /// How many fresh messages may go the short way before one that is due to ask for a completion,
@@ -159,29 +160,30 @@ impl<P: Provider> Peer<P> {
     #[inline(always)]
     pub(super) fn silent_room(&self) -> u32 {
         let spare = 1;
-        let room = (self.gate.wrapping_sub(self.pushed) as i32).saturating_sub(spare).max(0);
+        let room = (self.budget.wrapping_sub(self.pushed) as i32).saturating_sub(spare).max(0);
         let silent = self.signal_at.wrapping_sub(self.pushed);
         let numbers = INDEX_MASK + 1 - (self.pushed & INDEX_MASK);
         silent.min(room as u32).min(numbers)
     }
 
-    /// Begins a burst behind a message for which the gate was open: how many may follow it, at most
-    /// `most`, without another look. That is until one is due to ask for a completion, or there is
-    /// no room or credit.
-    pub(super) fn begin_burst(&mut self, most: u32) -> u32 {
-        self.burst = most.min(self.silent_room());
-        if self.burst > 0 {
-            self.unrung += self.burst;
-            self.gate = self.pushed;
+    /// Begins a reservation behind a message for which the budget was open: how many may follow it,
+    /// at most `most`, without another look. That is until one is due to ask for a completion, or
+    /// there is no room or credit.
+    pub(super) fn begin_reservation(&mut self, most: u32) -> u32 {
+        self.reserved = most.min(self.silent_room());
+        if self.reserved > 0 {
+            self.pending += self.reserved;
+            self.budget = self.pushed;
         }
-        self.burst
+        self.reserved
     }
 
-    /// Ends a burst there is, or was: how many of it did not come. The gate is open as before.
-    pub(super) fn end_burst(&mut self) -> u32 {
-        let left = core::mem::take(&mut self.burst);
-        self.unrung -= left;
-        self.open_gate();
+    /// Ends a reservation there is, or was: how many of it did not come. The budget is open as
+    /// before.
+    pub(super) fn end_reservation(&mut self) -> u32 {
+        let left = core::mem::take(&mut self.reserved);
+        self.pending -= left;
+        self.open_budget();
         left
     }
 
@@ -195,8 +197,8 @@ impl<P: Provider> Peer<P> {
     #[cold]
     pub(super) fn measure(&mut self, send_queue: u32) -> (u32, u32) {
         let slots = send_queue.saturating_sub(self.pushed.wrapping_sub(self.retired));
-        let allowed = self.seat.as_ref().map_or(0, Seat::allowed);
-        let credits = self.credit.left(self.pushed.wrapping_sub(self.others), allowed);
+        let allowed = self.grant.as_ref().map_or(0, CreditGrant::allowed);
+        let credits = self.credit.left(self.pushed.wrapping_sub(self.non_messages), allowed);
         // Of one that finishes only replies go, one at a look: a fresh message wants two.
         let most = if self.finishing { 1 } else { u32::MAX };
         self.limit = self.pushed.wrapping_add(slots.min(credits).min(most));
@@ -206,23 +208,23 @@ impl<P: Provider> Peer<P> {
     /// So many of its messages have left their blocks. True if the peer is to be told of credit
     /// from now on.
     #[inline(always)]
-    pub(super) fn is_done(&mut self, count: u32) -> bool {
+    pub(super) fn count_done(&mut self, count: u32) -> bool {
         let due = self.credit.until_return <= count;
         // Below zero until the step that follows, if it is due.
         self.credit.until_return = self.credit.until_return.wrapping_sub(count);
-        due && self.owes_credit()
+        due && self.credit_falls_due()
     }
 
     /// So many are done with that the peer is to be told. True if it was not to be already.
     #[cold]
-    pub(super) fn owes_credit(&mut self) -> bool {
+    pub(super) fn credit_falls_due(&mut self) -> bool {
         self.credit.step(self.deferred > 0)
     }
 
     /// The send pushed last uses no receive of the peer.
     #[inline(always)]
-    pub(super) fn was_no_message(&mut self) {
-        self.others = self.others.wrapping_add(1);
+    pub(super) fn count_non_message(&mut self) {
+        self.non_messages = self.non_messages.wrapping_add(1);
         if self.limit.wrapping_add(1) == self.pushed {
             self.limit = self.pushed;
         }
@@ -260,7 +262,7 @@ impl<P: Provider> Peer<P> {
 pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     free: Vec<u32>,
-    map: Map,
+    map: SlotMap,
     /// The slot that was asked for last by a number: often it is the next one as well.
     recent: u32,
     signal_every: u32,
@@ -274,51 +276,56 @@ impl<P: Provider> Peers<P> {
         let slots = (0..peers)
             .map(|_| Peer {
                 qp: None,
-                seat: None,
+                grant: None,
                 num: EMPTY,
                 generation: 0,
                 state: PeerState::Free,
                 pushed: 0,
                 retired: 0,
                 waiting: 0,
-                others: 0,
+                non_messages: 0,
                 limit: 0,
                 credit: Credit::new(0),
                 signal_at: config.signal_every - 1,
-                unrung: 0,
-                listed: false,
-                gate: 0,
-                burst: 0,
-                name: 0,
+                pending: 0,
+                is_listed: false,
+                budget: 0,
+                reserved: 0,
+                wr_id_base: 0,
                 holds_until: 0,
                 batch: u32::MAX,
                 finishing: false,
                 deferred: 0,
-                stuck: 0,
+                blocked_in: 0,
                 held: vec![NO_BLOCK; held].into_boxed_slice(),
             })
             .collect();
         let free = (0..peers).rev().collect();
-        let map = Map::new(peers);
+        let map = SlotMap::new(peers);
         Peers { slots, free, map, recent: 0, signal_every: config.signal_every }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
-    pub(super) fn insert(&mut self, num: u32, qp: P::Qp, seat: Seat<P>) -> Result<u32, P::Qp> {
+    pub(super) fn insert(
+        &mut self,
+        num: u32,
+        qp: P::Qp,
+        grant: CreditGrant<P>,
+    ) -> Result<u32, P::Qp> {
         let Some(slot) = self.free.pop() else { return Err(qp) };
         let Some(peer) = self.slots.get_mut(slot as usize) else { return Err(qp) };
         self.map.insert(num, slot);
         peer.qp = Some(qp);
-        peer.credit = Credit::new(seat.window());
-        peer.seat = Some(seat);
+        peer.credit = Credit::new(grant.window());
+        peer.grant = Some(grant);
         peer.num = num;
         peer.state = PeerState::Admitted;
         (peer.pushed, peer.retired, peer.waiting) = (0, 0, 0);
         peer.signal_at = self.signal_every - 1;
-        (peer.others, peer.limit, peer.deferred, peer.stuck) = (0, 0, 0, 0);
-        (peer.finishing, peer.unrung, peer.listed) = (false, 0, false);
-        (peer.gate, peer.burst, peer.holds_until) = (0, 0, 0);
-        peer.name = number::send(slot, peer.generation, 0);
+        (peer.non_messages, peer.limit, peer.deferred, peer.blocked_in) = (0, 0, 0, 0);
+        (peer.finishing, peer.pending, peer.is_listed) = (false, 0, false);
+        (peer.budget, peer.reserved, peer.holds_until) = (0, 0, 0);
+        peer.wr_id_base = wr_id::send(slot, peer.generation, 0);
         Ok(slot)
     }
 
@@ -326,7 +333,7 @@ impl<P: Provider> Peers<P> {
     pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
         let peer = self.slots.get_mut(slot as usize)?;
         let qp = peer.qp.take();
-        drop(peer.seat.take());
+        drop(peer.grant.take());
         self.map.remove(core::mem::replace(&mut peer.num, EMPTY));
         peer.state = PeerState::Free;
         peer.generation = peer.generation.wrapping_add(1);
@@ -385,17 +392,17 @@ impl<P: Provider> Peers<P> {
 
 /// Queue pair number to slot: open addressing, at most half full. Devices hand numbers out in
 /// sequence, so the low bits are a good hash as they are.
-struct Map {
+struct SlotMap {
     cells: Box<[(u32, u32)]>,
 }
 
 /// No queue pair's number.
 const EMPTY: u32 = u32::MAX;
 
-impl Map {
-    fn new(peers: u32) -> Map {
+impl SlotMap {
+    fn new(peers: u32) -> SlotMap {
         let cells = (peers as usize * 2).next_power_of_two();
-        Map { cells: vec![(EMPTY, 0); cells].into_boxed_slice() }
+        SlotMap { cells: vec![(EMPTY, 0); cells].into_boxed_slice() }
     }
 
     #[inline(always)]
@@ -473,7 +480,7 @@ mod tests {
     /// Against a plain map, with numbers that collide, over many inserts and removes.
     #[test]
     fn the_map_agrees_with_a_plain_one() {
-        let mut map = Map::new(16);
+        let mut map = SlotMap::new(16);
         let mut plain = std::collections::BTreeMap::new();
         let mut seed = 1u64;
         for round in 0..100_000u32 {

@@ -1,9 +1,9 @@
 //! Replies: in the block the message came in, now or when there is room and credit.
 
+use super::batch::{Admission, add};
 use super::core::Core;
 use super::handler::PeerId;
 use super::peers::PeerState;
-use super::send::{Lane, add};
 use crate::provider::{Provider, Qp};
 use crate::room::Room;
 use crate::wr::{SendFlags, SendOp};
@@ -20,8 +20,8 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
         let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
-        // Where replies wait, the gate is closed.
-        if !(P::Qp::HOLDS && self.hold_reply(slot, block, length)) {
+        // Where replies wait, the budget is closed.
+        if !(P::Qp::HOLDS && self.post_inline_reply(slot, block, length)) {
             self.reply_or_defer(slot, block, length);
         }
     }
@@ -36,15 +36,18 @@ impl<P: Provider> Core<P> {
 
     /// Replies the short way, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
-    fn hold_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+    fn post_inline_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
         let sge = self.shared.sge(block, length);
         let goes = length <= self.inline_max
-            && match self.eager {
+            && match self.ring_at_once {
                 true => {
-                    self.eager = false;
-                    self.hold::<false, true>(slot, None, sge)
+                    self.ring_at_once = false;
+                    self.post_inline::<false, true>(slot, None, sge)
                 }
-                false => self.burst(slot, sge) || self.hold::<false, false>(slot, None, sge),
+                false => {
+                    self.post_reserved(slot, sge)
+                        || self.post_inline::<false, false>(slot, None, sge)
+                }
             };
         if goes {
             // The payload is out of the block already.
@@ -55,25 +58,25 @@ impl<P: Provider> Core<P> {
 
     /// False: there is no room now. A reply to a peer that is gone is over at once.
     fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        if P::Qp::HOLDS && self.open_gate(slot) && self.hold_reply(slot, block, length) {
+        if P::Qp::HOLDS && self.open_budget(slot) && self.post_inline_reply(slot, block, length) {
             return true;
         }
         let inline = length <= self.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let sge = self.shared.sge(block, length);
-        let eager = core::mem::take(&mut self.eager);
-        if eager && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
+        let ring_at_once = core::mem::take(&mut self.ring_at_once);
+        if ring_at_once && self.post_now::<false>(slot, (SendOp::Send, flags), sge, block) {
             return true;
         }
-        match self.lane::<false>(slot) {
-            Lane::Open(peer, batch) => {
+        match self.admission::<false>(slot) {
+            Admission::Open(peer, batch) => {
                 if add(peer, batch, (SendOp::Send, flags), sge, block) {
-                    self.ring_full(slot);
+                    self.post_full_batch(slot);
                 }
                 true
             }
-            Lane::Full(_) => false,
-            Lane::Closed => {
+            Admission::Full(_) => false,
+            Admission::Closed => {
                 self.release(block);
                 true
             }
@@ -89,9 +92,9 @@ impl<P: Provider> Core<P> {
         self.stats.deferred += 1;
         if let Some(peer) = self.peers.at(slot) {
             peer.deferred += 1;
-            peer.close_gate();
+            peer.close_budget();
             if peer.credit.step(true) {
-                self.owing.put(slot);
+                self.credit_due.put(slot);
             }
         }
     }
@@ -117,20 +120,20 @@ impl<P: Provider> Core<P> {
         for _ in 0..self.deferred.len() {
             let Some(reply) = self.deferred.pop_front() else { return };
             let slot = reply.peer.slot;
-            let stuck = match self.peers.get(reply.peer) {
-                Some(peer) if peer.state == PeerState::Up => peer.stuck == self.pass,
+            let blocked_in = match self.peers.get(reply.peer) {
+                Some(peer) if peer.state == PeerState::Up => peer.blocked_in == self.pass,
                 _ => {
                     self.release(reply.block);
                     continue;
                 }
             };
-            if !stuck && self.try_reply(slot, reply.block, reply.length) {
+            if !blocked_in && self.try_reply(slot, reply.block, reply.length) {
                 if let Some(peer) = self.peers.at(slot) {
                     peer.deferred -= 1;
                 }
             } else {
                 if let Some(peer) = self.peers.at(slot) {
-                    peer.stuck = self.pass;
+                    peer.blocked_in = self.pass;
                 }
                 self.deferred.put(reply);
             }

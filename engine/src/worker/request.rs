@@ -6,11 +6,11 @@ use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
+use super::batch::{Admission, NO_BATCH, add};
 use super::core::Core;
 use super::handler::PeerId;
 use super::outbox::SendError;
 use super::peers::PeerState;
-use super::send::{Lane, NO_BATCH, add};
 use crate::provider::{Provider, Region};
 use crate::room::Room;
 use crate::wc::Status;
@@ -68,7 +68,7 @@ pub(super) struct Requests {
 }
 
 /// How a request ended.
-pub(super) struct Answer {
+pub(super) struct Ended {
     pub(super) peer: PeerId,
     pub(super) token: u64,
     pub(super) result: Result<(), Status>,
@@ -109,17 +109,17 @@ impl Requests {
 
     /// True if the handler is to be told something.
     #[inline(always)]
-    pub(super) fn has_answers(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         !self.done.is_empty()
     }
 
     /// The next answer.
-    pub(super) fn answer(&mut self) -> Option<Answer> {
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
         let index = self.done.pop_front()?;
         let Pending { peer, token, status } = self.places.get_mut(index as usize)?.take()?;
         self.free.put(index);
         let result = if status.is_ok() { Ok(()) } else { Err(status) };
-        Some(Answer { peer, token, result })
+        Some(Ended { peer, token, result })
     }
 
     /// Requests on their way, and those whose answer is.
@@ -195,7 +195,7 @@ impl<P: Provider> Core<P> {
             return Err(SendError::Full);
         }
         match message && !peer.has_room::<true>() {
-            true => self.look_again(id.slot, true).map_or(Ok(()), Err),
+            true => self.measure_again(id.slot, true).map_or(Ok(()), Err),
             false => Ok(()),
         }
     }
@@ -209,15 +209,15 @@ impl<P: Provider> Core<P> {
         index: u32,
     ) -> Result<(), SendError> {
         let batch = self.peers.at(slot).map_or(NO_BATCH, |peer| peer.batch);
-        let (peer, batch) = match self.open(slot, batch) {
-            Lane::Open(peer, batch) => (peer, batch),
-            Lane::Full(why) => return Err(why),
-            Lane::Closed => return Err(SendError::NotConnected),
+        let (peer, batch) = match self.open_batch(slot, batch) {
+            Admission::Open(peer, batch) => (peer, batch),
+            Admission::Full(why) => return Err(why),
+            Admission::Closed => return Err(SendError::NotConnected),
         };
         // Its completion is its answer.
         peer.want_signal();
         if add(peer, batch, what, sge, PENDING | index) {
-            self.ring_full(slot);
+            self.post_full_batch(slot);
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl<P: Provider> Core<P> {
     fn request_alone(&mut self, slot: u32, whole: SendWr<'_>, index: u32) -> Result<(), SendError> {
         let batch = self.peers.at(slot).map_or(NO_BATCH, |peer| peer.batch);
         if batch != NO_BATCH {
-            self.ring(batch as usize);
+            self.post_batch(batch as usize);
         }
         let posted = self.post_one(slot, whole, PENDING | index);
         posted.then_some(()).ok_or(SendError::Full)
@@ -236,7 +236,7 @@ impl<P: Provider> Core<P> {
         if let Some(peer) = self.peers.at(slot)
             && !message
         {
-            peer.was_no_message();
+            peer.count_non_message();
         }
     }
 

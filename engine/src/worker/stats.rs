@@ -70,7 +70,7 @@ const NAMES: [(&str, &str); 17] = [
     ("sent_total", "Requests handed to the device"),
     ("doorbells_total", "Posts of sends"),
     ("credit_stalls_total", "Messages that found no credit"),
-    ("credit_returns_total", "Words of credit sent"),
+    ("credit_returns_total", "CreditWords of credit sent"),
     ("deferred_total", "Replies that had to wait"),
     ("post_full_total", "Posts cut short by a full queue"),
     ("errors_total", "Completions with an error"),
@@ -224,24 +224,24 @@ fn histogram(
 }
 
 /// The numbers as other threads see them: each is a little old, and they are not of one moment.
-pub(super) struct Shown(Box<[AtomicU64]>);
+pub(super) struct PublishedStats(Box<[AtomicU64]>);
 
-impl Shown {
-    pub(super) fn new() -> Shown {
-        Shown((0..WORDS).map(|_| AtomicU64::new(0)).collect())
+impl PublishedStats {
+    pub(super) fn new() -> PublishedStats {
+        PublishedStats((0..WORDS).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// Relaxed: numbers that guard no other memory.
-    pub(super) fn show(&self, stats: &Stats) {
-        for (shown, word) in self.0.iter().zip(stats.words()) {
-            shown.store(word, Ordering::Relaxed);
+    pub(super) fn publish(&self, stats: &Stats) {
+        for (published, word) in self.0.iter().zip(stats.words()) {
+            published.store(word, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn look(&self) -> Stats {
+    pub(super) fn read(&self) -> Stats {
         let mut words = [0; WORDS];
-        for (word, shown) in words.iter_mut().zip(&self.0) {
-            *word = shown.load(Ordering::Relaxed);
+        for (word, published) in words.iter_mut().zip(&self.0) {
+            *word = published.load(Ordering::Relaxed);
         }
         Stats::from_words(words)
     }
@@ -268,9 +268,9 @@ mod tests {
         assert_eq!(stats.receives_out_most, 1016);
         assert_eq!(stats.errors_by_status[21], 1000 + WORDS as u64 - 1);
         assert_eq!(Stats::from_words(stats.words()), stats);
-        let shown = Shown::new();
-        shown.show(&stats);
-        assert_eq!(shown.look(), stats);
+        let published = PublishedStats::new();
+        published.publish(&stats);
+        assert_eq!(published.read(), stats);
     }
 
     #[test]

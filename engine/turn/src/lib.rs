@@ -11,14 +11,14 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
-use doorbell_engine::large::{Heard, Large};
+use doorbell_engine::large::{Received, Large};
 use doorbell_seam::provider::Provider;
 use doorbell_soft::Soft;
 use doorbell_engine::rpc::{self, CallId, Calls, Incoming};
 use doorbell_seam::wc::Status;
 use doorbell_engine::worker::{
     Datagram, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token,
-    Verdict, WayId, Worker,
+    Verdict, DestinationId, Worker,
 };
 use doorbell_seam::wr::SendOp;
 
@@ -60,7 +60,7 @@ pub struct Everything {
     kept: Option<Token>,
     region: RegionId,
     /// Opened beforehand: that is no work for a turn.
-    way: WayId,
+    way: DestinationId,
     large: Large,
     calls: Calls,
     call: Option<CallId>,
@@ -141,7 +141,7 @@ impl<P: Provider> Handler<P> for Everything {
             }
             Incoming::Answer { .. } | Incoming::Late => return Verdict::Done,
         }
-        if let Heard::Offered(offer) = self.large.heard(&message) {
+        if let Received::Offered(offer) = self.large.received(&message) {
             let to = Piece { region: self.region, offset: 0, length: offer.length() };
             if self.large.take(out, offer, (to, offer.tag())).is_err() {
                 let _ = self.large.decline(out, offer);
@@ -153,7 +153,7 @@ impl<P: Provider> Handler<P> for Everything {
 
     fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
         if out.send_to(self.way, datagram.bytes(), datagram.imm()).is_err() {
-            out.close_way(self.way);
+            out.release_destination(self.way);
         }
     }
 
@@ -172,7 +172,7 @@ impl<P: Provider> Handler<P> for Everything {
     }
 
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
-        while self.large.tend(out).is_some() {}
+        while self.large.progress(out).is_some() {}
     }
 
     fn on_send_done(

@@ -10,7 +10,7 @@ use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
 use doorbell::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::Status;
-use doorbell::worker::{HELLO_BYTES, Intake, Seat, SharedRecv, Worker};
+use doorbell::worker::{CreditGrant, HANDSHAKE_BYTES, Intake, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
@@ -36,10 +36,10 @@ pub(super) struct Desk {
 struct Call {
     desks: [usize; 2],
     breakers: [Breaker; 2],
-    /// The active side's queue pair and seat, until the passive side is ready.
-    active: Option<(FaultQp<Soft>, Seat<Device>)>,
+    /// The active side's queue pair and grant, until the passive side is ready.
+    active: Option<(FaultQp<Soft>, CreditGrant<Device>)>,
     /// The private data of each side.
-    hellos: [[u8; HELLO_BYTES]; 2],
+    handshakes: [[u8; HANDSHAKE_BYTES]; 2],
     /// Each side was told, or will be, that it has ended.
     ending: bool,
     /// That side has the word in its mailbox.
@@ -161,9 +161,9 @@ impl World {
         // Every receive may be promised to others: then there is no connection.
         let seats = desks.map(|desk| self.desks[desk].intake.reserve());
         let [Ok(mine), Ok(theirs)] = seats else { return Ok(()) };
-        let hellos = match self.plan.plain {
-            true => [[0; HELLO_BYTES]; 2],
-            false => [mine.hello(), theirs.hello()],
+        let handshakes = match self.plan.plain {
+            true => [[0; HANDSHAKE_BYTES]; 2],
+            false => [mine.handshake(), theirs.handshake()],
         };
         let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
         let breakers = [active.inner().breaker(), passive.inner().breaker()];
@@ -186,12 +186,12 @@ impl World {
             }
             book.note(Happening::Dial { conn, desks });
         }
-        if self.desks[two].intake.admit(passive, theirs, Some(&hellos[0])).is_err() {
+        if self.desks[two].intake.admit(passive, theirs, Some(&handshakes[0])).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
         let (active, told) = (Some((active, mine)), [false; 2]);
         let (ending, closed) = (false, false);
-        self.calls.push(Call { desks, breakers, active, hellos, ending, told, closed });
+        self.calls.push(Call { desks, breakers, active, handshakes, ending, told, closed });
         let delay = self.delay();
         self.post(delay, Letter::Begin(conn));
         Ok(())
@@ -269,9 +269,9 @@ impl World {
         let (conn, done) = match letter {
             Letter::Begin(conn) => return self.begin(conn),
             Letter::Up(conn, side) => {
-                let Call { desks, breakers, hellos, .. } = &self.calls[conn];
+                let Call { desks, breakers, handshakes, .. } = &self.calls[conn];
                 let intake = &self.desks[desks[side]].intake;
-                (conn, intake.up(breakers[side].num(), &hellos[1 - side]))
+                (conn, intake.up(breakers[side].num(), &handshakes[1 - side]))
             }
             Letter::Gone(conn, side) => {
                 self.excuse(conn);
@@ -299,10 +299,10 @@ impl World {
         }
         let wiring = self.wiring();
         let call = &mut self.calls[conn];
-        let Some((qp, seat)) = call.active.take() else { return };
+        let Some((qp, grant)) = call.active.take() else { return };
         self.wire.start(conn, &call.breakers[0], wiring);
         let intake = &self.desks[call.desks[0]].intake;
-        if intake.admit(qp, seat, None).is_err() {
+        if intake.admit(qp, grant, None).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
         for side in 0..2 {

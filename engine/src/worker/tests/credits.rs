@@ -159,11 +159,11 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
     let mut seats = Vec::new();
     let error = loop {
         match one.intake.reserve() {
-            Ok(seat) => seats.push(seat),
+            Ok(grant) => seats.push(grant),
             Err(error) => break error,
         }
     };
-    let windows: Vec<_> = seats.iter().map(Seat::window).collect();
+    let windows: Vec<_> = seats.iter().map(CreditGrant::window).collect();
     // 64 blocks, 8 set aside for the refill list; a quarter of the rest each, 4 at least.
     assert_eq!(windows[..3], [14, 10, 8]);
     let sum: u32 = windows.iter().sum();
@@ -192,7 +192,7 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
     assert!(refused.contains("refill = 8") && refused.contains("64 blocks"), "{refused}");
 }
 
-/// A seat comes back with its peer, however that went.
+/// A grant comes back with its peer, however that went.
 #[test]
 fn a_peer_that_goes_gives_its_promise_back() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, true));
@@ -210,7 +210,7 @@ fn a_peer_that_goes_gives_its_promise_back() {
     }
 }
 
-/// Before the other side's hello has come nothing is sent to it; a message of it may be there
+/// Before the other side's handshake has come nothing is sent to it; a message of it may be there
 /// before, and its reply waits.
 #[test]
 fn nothing_is_sent_before_the_hello() {
@@ -224,7 +224,7 @@ fn nothing_is_sent_before_the_hello() {
     let peer = one.only_peer();
     assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::Full), "behind the reply");
     assert_eq!((one.worker.outbox().room(peer), two.worker.handler().got.len()), (0, 0));
-    assert!(one.intake.up(nums.one, &nums.hello));
+    assert!(one.intake.up(nums.one, &nums.handshake));
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().got.len(), 1);
     assert_eq!(one.worker.outbox().room(peer), 13 - 1);

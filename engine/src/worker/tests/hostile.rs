@@ -122,12 +122,13 @@ fn connect_over_heap<A: Handler<Soft>, B: Handler<Soft>>(
     one: &mut Side<A>,
     two: &mut Side<B>,
 ) -> (Nums, Arc<LinkShared>, [u64; 2]) {
-    let (nums, link, hellos) = admit_over(heap(LINK_BYTES), one, two);
-    assert!(one.intake.up(nums.one, &nums.hello) && two.intake.up(nums.two, &[]));
+    let (nums, link, handshakes) = admit_over(heap(LINK_BYTES), one, two);
+    assert!(one.intake.up(nums.one, &nums.handshake) && two.intake.up(nums.two, &[]));
     one.worker.turn();
     two.worker.turn();
-    let word = |hello: [u8; HELLO_BYTES]| u64::from_le_bytes(hello[8..].try_into().unwrap());
-    (nums, link, hellos.map(word))
+    let word =
+        |handshake: [u8; HANDSHAKE_BYTES]| u64::from_le_bytes(handshake[8..].try_into().unwrap());
+    (nums, link, handshakes.map(word))
 }
 
 impl Three {

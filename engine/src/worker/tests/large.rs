@@ -1,7 +1,7 @@
 //! Messages larger than a block.
 
 use super::*;
-use crate::large::{Arrived, Heard, Large, Lost, Offer};
+use crate::large::{Arrived, Large, Lost, Offer, Received};
 use crate::provider::Access;
 
 const TOKENS: u64 = 500;
@@ -37,8 +37,8 @@ impl Default for Hands {
 
 impl<P: Provider> Handler<P> for Hands {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        match self.large.heard(&message) {
-            Heard::Offered(offer) => {
+        match self.large.received(&message) {
+            Received::Offered(offer) => {
                 let to = Piece {
                     region: self.region.unwrap(),
                     offset: self.next,
@@ -49,8 +49,8 @@ impl<P: Provider> Handler<P> for Hands {
                     Err(_) => self.declines.push(offer),
                 }
             }
-            Heard::Done { key, taken } => self.done.push((key, taken)),
-            Heard::Foreign => {}
+            Received::Done { key, taken } => self.done.push((key, taken)),
+            Received::Foreign => {}
         }
         Verdict::Done
     }
@@ -70,7 +70,7 @@ impl<P: Provider> Handler<P> for Hands {
         self.lost.extend(std::iter::from_fn(|| self.large.lost(peer)));
     }
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
-        while let Some(arrived) = self.large.tend(out) {
+        while let Some(arrived) = self.large.progress(out) {
             self.taken.push(arrived);
         }
         self.declines.retain(|offer| self.large.decline(out, *offer).is_err());

@@ -19,8 +19,8 @@ fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
     }
 }
 
-/// Whatever is in the way, windows, full queues, completions that are due, bursts of single sends:
-/// each message arrives once, in order, and is counted once.
+/// Whatever is in the way, windows, full queues, completions that are due, reservations of single
+/// sends: each message arrives once, in order, and is counted once.
 #[test]
 fn a_list_goes_as_so_many_sends() {
     for (window, send_queue) in [(0, 16), (8, 16), (16, 64), (32, 256)] {
@@ -28,7 +28,7 @@ fn a_list_goes_as_so_many_sends() {
         let (mut one, mut two) = (side(&config, false), side(&config, false));
         connect(&mut one, &mut two);
         let peer = one.only_peer();
-        let (mut want, mut singles) = (Vec::new(), 0);
+        let (mut want, mut uncounted_singles) = (Vec::new(), 0);
         for round in 0..200 {
             let first = want.len();
             want.extend(lengths(round).iter().enumerate().map(|(n, len)| payload(first + n, *len)));
@@ -36,7 +36,7 @@ fn a_list_goes_as_so_many_sends() {
             // The first of them by themselves, as far as they go.
             let single = |bytes: &&&[u8]| one.worker.outbox().send(peer, bytes).is_ok();
             let before = list.iter().take(round % 5).take_while(single).count();
-            singles += before;
+            uncounted_singles += before;
             send(&mut one, &mut two, peer, &list[before..]);
             if round % 3 == 0 {
                 one.worker.outbox().flush();
@@ -46,7 +46,7 @@ fn a_list_goes_as_so_many_sends() {
         settle(&mut [&mut one, &mut two]);
         let got: Vec<_> = two.worker.handler().got.drain(..).map(|got| got.1).collect();
         assert!(got == want, "{} of {}", got.len(), want.len());
-        assert!(singles > 10, "{singles}");
+        assert!(uncounted_singles > 10, "{uncounted_singles}");
         let stats = one.worker.stats();
         assert_eq!((stats.sent, one.worker.in_flight()), (want.len() as u64, 0));
         assert_eq!(one.worker.blocks_home().1, config.send_blocks as usize);

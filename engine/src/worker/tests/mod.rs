@@ -1,18 +1,18 @@
 //! The worker over the soft device, in one thread: the test is the scheduler.
 
-mod bells;
 mod credits;
-mod domain;
+mod doorbells;
 mod finish;
-mod handle;
 #[cfg(not(any(loom, miri)))]
 mod hostile;
 mod kept;
 mod large;
 mod lists;
 mod panics;
+mod qp_domain;
 mod requests;
 mod rpc;
+mod shared_state;
 
 use std::sync::Arc;
 use std::vec;
@@ -20,7 +20,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::wc::Status;
-use crate::worker::core::Ends;
+use crate::worker::core::SendStatus;
 use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 fn clock() -> u64 {
@@ -48,7 +48,7 @@ const CONFIG: Config = Config {
     drain_turns: 1000,
     datagrams: 0,
     datagram_bytes: 256,
-    ways: 0,
+    destinations: 0,
     thread_domain: true,
     retry: Retry::DEFAULT,
 };
@@ -138,7 +138,7 @@ impl Side {
 struct Nums {
     one: u32,
     two: u32,
-    hello: [u8; HELLO_BYTES],
+    handshake: [u8; HANDSHAKE_BYTES],
 }
 
 /// Joins two queue pairs and puts them in the mailboxes; nobody has said yet that they are up.
@@ -151,7 +151,7 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     memory: Mapping,
     one: &mut Side<A>,
     two: &mut Side<B>,
-) -> (Nums, Arc<LinkShared>, [[u8; HELLO_BYTES]; 2]) {
+) -> (Nums, Arc<LinkShared>, [[u8; HANDSHAKE_BYTES]; 2]) {
     let seats = (one.intake.reserve().unwrap(), two.intake.reserve().unwrap());
     let (mut a, mut b) = (one.qp(), two.qp());
     let (maker, taker) = LinkShared::pair(memory).unwrap();
@@ -171,17 +171,22 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     let nums = (a.num(), b.num());
     a.connect(&maker, wiring(nums.1));
     b.connect(&taker, wiring(nums.0));
-    // The side that takes the request has the other's hello at once; the one that sent it waits.
-    let hellos = (seats.0.hello(), seats.1.hello());
+    // The side that takes the request has the other's handshake at once; the one that sent it
+    // waits.
+    let handshakes = (seats.0.handshake(), seats.1.handshake());
     assert!(one.intake.admit(a, seats.0, None).is_ok());
-    assert!(two.intake.admit(b, seats.1, Some(&hellos.0)).is_ok());
-    (Nums { one: nums.0, two: nums.1, hello: hellos.1 }, maker, [hellos.0, hellos.1])
+    assert!(two.intake.admit(b, seats.1, Some(&handshakes.0)).is_ok());
+    (
+        Nums { one: nums.0, two: nums.1, handshake: handshakes.1 },
+        maker,
+        [handshakes.0, handshakes.1],
+    )
 }
 
 /// Connects two workers as the control plane does; the numbers of the queue pairs.
 fn connect<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let nums = admit(one, two);
-    assert!(one.intake.up(nums.one, &nums.hello) && two.intake.up(nums.two, &[]));
+    assert!(one.intake.up(nums.one, &nums.handshake) && two.intake.up(nums.two, &[]));
     one.worker.turn();
     two.worker.turn();
     (nums.one, nums.two)
@@ -342,7 +347,7 @@ fn nothing_overtakes_deferred_replies() {
         one.worker.turn();
     }
     // A completion, and before the turn ends more dirty peers than there are batches.
-    two.worker.core.retire((0, 0, 63), Ends::WELL);
+    two.worker.core.retire((0, 0, 63), SendStatus::WELL);
     for peer in &twos[1..=DIRTY_PEERS] {
         two.worker.outbox().send(*peer, b"to all").unwrap();
     }
@@ -523,7 +528,7 @@ fn a_peer_too_many_is_turned_away() {
 fn a_first_message_brings_its_peer_up() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &nums.hello));
+    assert!(one.intake.up(nums.one, &nums.handshake));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();
@@ -579,7 +584,7 @@ fn set_up_names_what_does_not_fit() {
 fn a_peer_that_never_came_up_is_not_heard_of() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &nums.hello));
+    assert!(one.intake.up(nums.one, &nums.handshake));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();

@@ -6,24 +6,24 @@ use crate::error::SetupError;
 use crate::provider::Provider;
 
 /// What stands for the protection domain of `nic` when a worker's queue pairs are made.
-pub(super) struct Domain<P: Provider> {
+pub(super) struct QpDomain<P: Provider> {
     pub(super) nic: P,
     /// It is a parent domain with a thread domain that no other worker has.
     pub(super) own: bool,
 }
 
-impl<P: Provider> Clone for Domain<P> {
+impl<P: Provider> Clone for QpDomain<P> {
     fn clone(&self) -> Self {
-        Domain { nic: self.nic.clone(), own: self.own }
+        QpDomain { nic: self.nic.clone(), own: self.own }
     }
 }
 
-impl<P: Provider> Domain<P> {
+impl<P: Provider> QpDomain<P> {
     /// Completion queue, shared receive queue and memory stay on `nic`: other threads use those.
     pub(super) fn new(nic: &P, config: &Config) -> Result<Self, SetupError> {
         let caps = nic.caps();
         if !(config.thread_domain && caps.thread_domains && caps.parent_domains) {
-            return Ok(Domain { nic: nic.clone(), own: false });
+            return Ok(QpDomain { nic: nic.clone(), own: false });
         }
         const CURE: &str = "make fewer workers, or this one with Config::thread_domain off";
         let cured = |error: SetupError| error.cure(CURE);
@@ -36,6 +36,6 @@ impl<P: Provider> Domain<P> {
         // with the marker that the worker posts at the end of each peer.
         let td = unsafe { nic.alloc_td() }.map_err(cured)?;
         let nic = nic.alloc_parent_domain(Some(&td)).map_err(cured)?;
-        Ok(Domain { nic, own: true })
+        Ok(QpDomain { nic, own: true })
     }
 }

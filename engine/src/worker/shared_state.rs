@@ -4,30 +4,30 @@ use spin::Once;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
-use super::stats::{Shown, Stats};
+use super::stats::{PublishedStats, Stats};
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
 /// Wakes a thread that rests.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// What the worker and its handles have in common.
-pub(super) struct Desk {
+pub(super) struct SharedState {
     work: ArrayQueue<u64>,
     has_work: AtomicBool,
     /// The worker's thread rests, or is about to.
     resting: AtomicBool,
     waker: Once<Waker>,
-    pub(super) shown: Shown,
+    pub(super) published: PublishedStats,
 }
 
-impl Desk {
-    pub(super) fn new(work: u32) -> Desk {
-        Desk {
+impl SharedState {
+    pub(super) fn new(work: u32) -> SharedState {
+        SharedState {
             work: ArrayQueue::new((work as usize).max(1)),
             has_work: AtomicBool::new(false),
             resting: AtomicBool::new(false),
             waker: Once::new(),
-            shown: Shown::new(),
+            published: PublishedStats::new(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Desk {
 
 /// A worker as other threads know it. Clones are handles on the same.
 #[derive(Clone)]
-pub struct Handle(pub(super) Arc<Desk>);
+pub struct Handle(pub(super) Arc<SharedState>);
 
 impl Handle {
     /// Gives the worker work: its handler's [`super::Handler::on_work`] is called with `key` in one
@@ -99,6 +99,6 @@ impl Handle {
     /// What the worker has done: as of its last idle turn, or some hundred turns ago. It is not
     /// stopped for this, and the numbers are not all of the same moment.
     pub fn stats(&self) -> Stats {
-        self.0.shown.look()
+        self.0.published.read()
     }
 }

@@ -13,7 +13,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
-use super::number;
+use super::wr_id;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region, Srq};
 use crate::wr::{RecvWr, Sge};
@@ -158,7 +158,7 @@ impl<P: Provider> SharedRecv<P> {
     /// The receive request of a block.
     #[inline(always)]
     pub(super) fn request(&self, block: u32) -> RecvWr {
-        RecvWr { wr_id: number::recv(block), sge: self.sge(block, self.blocks.bytes) }
+        RecvWr { wr_id: wr_id::recv(block), sge: self.sge(block, self.blocks.bytes) }
     }
 
     /// The first `length` bytes of a block.

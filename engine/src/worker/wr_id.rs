@@ -3,7 +3,7 @@
 /// A request number, taken apart. What comes back from a device is checked against what is
 /// outstanding before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Number {
+pub(super) enum WrId {
     /// A receive into a block of the shared memory.
     Recv {
         /// Which block.
@@ -40,11 +40,11 @@ pub(super) fn send(slot: u32, generation: u16, index: u32) -> u64 {
 }
 
 #[inline(always)]
-pub(super) fn parse(wr_id: u64) -> Number {
+pub(super) fn parse(wr_id: u64) -> WrId {
     if wr_id & SEND == 0 {
-        return Number::Recv { block: wr_id as u32 };
+        return WrId::Recv { block: wr_id as u32 };
     }
-    Number::Send {
+    WrId::Send {
         slot: (wr_id >> INDEX_BITS) as u32 & ((1 << SLOT_BITS) - 1),
         generation: (wr_id >> (INDEX_BITS + SLOT_BITS)) as u16,
         index: wr_id as u32 & INDEX_MASK,
@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn numbers_come_back_as_they_were() {
-        assert_eq!(parse(recv(0xff_ffff)), Number::Recv { block: 0xff_ffff });
+        assert_eq!(parse(recv(0xff_ffff)), WrId::Recv { block: 0xff_ffff });
         for (slot, generation, index) in [(0, 0, 0), (65535, u16::MAX, INDEX_MASK), (7, 1, 2)] {
             let number = parse(send(slot, generation, index));
-            assert_eq!(number, Number::Send { slot, generation, index });
+            assert_eq!(number, WrId::Send { slot, generation, index });
         }
         assert_eq!(send(1, 2, INDEX_MASK + 1), send(1, 2, 0));
     }

@@ -9,9 +9,9 @@ use std_alloc::vec;
 use super::config::SEND_BATCH;
 use super::core::Core;
 use super::handler::{DownReason, PeerId};
-use super::number;
 use super::outbox::{ListError, SendError};
 use super::peers::{NO_BLOCK, Peer, PeerState, SEND_BLOCK};
+use super::wr_id;
 use crate::provider::{Provider, Qp, Region};
 use crate::room::Room;
 use crate::wc::Status;
@@ -78,7 +78,7 @@ pub(super) fn op_of(imm: Option<u32>) -> SendOp {
 }
 
 /// Whether a peer takes a message more.
-pub(super) enum Lane<'a, P: Provider> {
+pub(super) enum Admission<'a, P: Provider> {
     /// It does, into this batch.
     Open(&'a mut Peer<P>, &'a mut Batch),
     /// Not now: the device's queue is full, or there is no credit.
@@ -97,14 +97,14 @@ pub(super) fn add<P: Provider>(
     block: u32,
 ) -> bool {
     let signals = peer.signals();
-    let wr_id = number::send(batch.slot, peer.generation, peer.pushed);
+    let wr_id = wr_id::send(batch.slot, peer.generation, peer.pushed);
     peer.pushed = peer.pushed.wrapping_add(1);
     peer.waiting += 1;
     if signals {
         peer.has_signaled(batch.signal_every);
         flags |= SendFlags::SIGNALED;
     }
-    peer.close_gate();
+    peer.close_budget();
     batch.holds |= block != NO_BLOCK;
     batch.reads |= !flags.contains(SendFlags::INLINE);
     batch.list.put(SendWr { wr_id, op, flags, sge, more: &[] });
@@ -122,7 +122,7 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && imm.is_none() && self.burst_copy(id, bytes) {
+        if P::Qp::HOLDS && imm.is_none() && self.post_reserved_copy(id, bytes) {
             return Ok(());
         }
         self.send_first(id, imm, bytes)
@@ -134,8 +134,8 @@ impl<P: Provider> Core<P> {
     pub(super) fn send_list(&mut self, id: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
         let mut accepted = 0;
         while let Some((first, _)) = list.get(accepted..).and_then(<[_]>::split_first) {
-            let run = match P::Qp::HOLDS && !self.eager {
-                true => self.hold_list(id, list.get(accepted..).unwrap_or_default()),
+            let run = match P::Qp::HOLDS && !self.ring_at_once {
+                true => self.post_inline_list(id, list.get(accepted..).unwrap_or_default()),
                 false => 0,
             };
             accepted += run;
@@ -148,20 +148,22 @@ impl<P: Provider> Core<P> {
         Ok(())
     }
 
-    /// Sends what is not of a burst. The first send after messages is likely to be an answer: it
-    /// rings at once. More of them gather behind it.
+    /// Sends what is not of a reservation. The first send after messages is likely to be an answer:
+    /// it rings at once. More of them gather behind it.
     #[inline(never)]
     fn send_first(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
         if P::Qp::HOLDS {
-            if self.flying >= self.crowd && !self.unrung.is_empty() {
-                // Bursts may be what is in the way.
-                self.ring_all_held();
+            if self.in_flight >= self.signal_watermark && !self.pending.is_empty() {
+                // Reservations may be what is in the way.
+                self.ring_pending();
             }
-            self.end_burst(id.slot);
-            if core::mem::take(&mut self.eager) && self.hold_copy::<true>(id, imm, bytes) {
+            self.end_reservation(id.slot);
+            if core::mem::take(&mut self.ring_at_once)
+                && self.post_inline_copy::<true>(id, imm, bytes)
+            {
                 return Ok(());
             }
-            if self.hold_copy::<false>(id, imm, bytes) {
+            if self.post_inline_copy::<false>(id, imm, bytes) {
                 return Ok(());
             }
         }
@@ -170,7 +172,10 @@ impl<P: Provider> Core<P> {
 
     #[inline(never)]
     fn send_staged(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<false>(id, imm, bytes) {
+        if P::Qp::HOLDS
+            && self.open_budget(id.slot)
+            && self.post_inline_copy::<false>(id, imm, bytes)
+        {
             return Ok(());
         }
         match self.peers.get(id) {
@@ -182,10 +187,10 @@ impl<P: Provider> Core<P> {
             }
             Some(_) => {}
         }
-        let (peer, batch) = match self.lane::<true>(id.slot) {
-            Lane::Open(peer, batch) => (peer, batch),
-            Lane::Full(why) => return Err(why),
-            Lane::Closed => return Err(SendError::NotConnected),
+        let (peer, batch) = match self.admission::<true>(id.slot) {
+            Admission::Open(peer, batch) => (peer, batch),
+            Admission::Full(why) => return Err(why),
+            Admission::Closed => return Err(SendError::NotConnected),
         };
         if bytes.len() > batch.inline_max {
             return self.send_block(id.slot, op_of(imm), bytes);
@@ -193,7 +198,7 @@ impl<P: Provider> Core<P> {
         let Some(sge) = batch.stage(bytes) else { return Err(SendError::TooLong) };
         let full = add(peer, batch, (op_of(imm), SendFlags::INLINE), sge, NO_BLOCK);
         if full {
-            self.ring_full(id.slot);
+            self.post_full_batch(id.slot);
         }
         Ok(())
     }
@@ -206,7 +211,7 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.hold_copy::<true>(id, imm, bytes) {
+        if P::Qp::HOLDS && self.post_inline_copy::<true>(id, imm, bytes) {
             return Ok(());
         }
         self.send_now_slow(id, imm, bytes)
@@ -219,7 +224,10 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.open_gate(id.slot) && self.hold_copy::<true>(id, imm, bytes) {
+        if P::Qp::HOLDS
+            && self.open_budget(id.slot)
+            && self.post_inline_copy::<true>(id, imm, bytes)
+        {
             return Ok(());
         }
         if bytes.len() <= self.inline_max as usize
@@ -257,18 +265,18 @@ impl<P: Provider> Core<P> {
     /// posted.
     #[inline(always)]
     pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, block: u32) -> bool {
-        self.end_burst(slot);
+        self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return false };
-        if peer.waiting > 0 || self.flying >= self.config.sends {
+        if peer.waiting > 0 || self.in_flight >= self.config.sends {
             return false;
         }
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let crowded = self.flying >= self.crowd;
-        let signals = !inline || peer.signals() || crowded;
+        let over_watermark = self.in_flight >= self.signal_watermark;
+        let signals = !inline || peer.signals() || over_watermark;
         if signals {
             wr.flags |= SendFlags::SIGNALED;
         }
-        wr.wr_id = number::send(slot, peer.generation, peer.pushed);
+        wr.wr_id = wr_id::send(slot, peer.generation, peer.pushed);
         let Some(qp) = &mut peer.qp else { return false };
         // SAFETY: the pieces lie in a block of ours that is released when this send is retired, or
         // in a region of ours that stays until the queue pair is gone, or are inline. The worker's
@@ -284,14 +292,14 @@ impl<P: Provider> Core<P> {
             if block != NO_BLOCK {
                 // The payload is out of the block already.
                 self.refill.put(self.shared.request(block));
-                if peer.is_done(1) {
-                    self.owing.put(slot);
+                if peer.count_done(1) {
+                    self.credit_due.put(slot);
                 }
             }
         } else {
             peer.hold(peer.pushed.wrapping_sub(1), block);
         }
-        self.flying += 1;
+        self.in_flight += 1;
         self.stats.count_batch(1);
         self.stats.sent += 1;
         true
@@ -303,12 +311,12 @@ impl<P: Provider> Core<P> {
             return Err(SendError::TooLong);
         }
         let (block, sge) = self.copy_to_block(bytes)?;
-        let Lane::Open(peer, batch) = self.lane::<true>(slot) else {
+        let Admission::Open(peer, batch) = self.admission::<true>(slot) else {
             self.release(block);
             return Err(SendError::Full);
         };
         if add(peer, batch, (op, SendFlags::empty()), sge, block) {
-            self.ring_full(slot);
+            self.post_full_batch(slot);
         }
         Ok(())
     }
@@ -329,42 +337,42 @@ impl<P: Provider> Core<P> {
 
     /// The peer in a slot and its batch, if it takes a message more.
     #[inline(always)]
-    pub(super) fn lane<const FRESH: bool>(&mut self, slot: u32) -> Lane<'_, P> {
+    pub(super) fn admission<const FRESH: bool>(&mut self, slot: u32) -> Admission<'_, P> {
         let batch = match self.peers.at(slot) {
             Some(peer) if peer.state == PeerState::Up => {
                 if !peer.has_room::<FRESH>()
-                    && let Some(why) = self.look_again(slot, FRESH)
+                    && let Some(why) = self.measure_again(slot, FRESH)
                 {
-                    return Lane::Full(why);
+                    return Admission::Full(why);
                 }
                 match self.peers.at(slot) {
                     Some(peer) => peer.batch,
-                    None => return Lane::Closed,
+                    None => return Admission::Closed,
                 }
             }
-            _ => return Lane::Closed,
+            _ => return Admission::Closed,
         };
-        self.open(slot, batch)
+        self.open_batch(slot, batch)
     }
 
     /// The peer in a slot and its batch, for a request that may go.
     #[inline(always)]
-    pub(super) fn open(&mut self, slot: u32, batch: u32) -> Lane<'_, P> {
-        self.end_burst(slot);
-        let full = Lane::Full(SendError::Full);
+    pub(super) fn open_batch(&mut self, slot: u32, batch: u32) -> Admission<'_, P> {
+        self.end_reservation(slot);
+        let full = Admission::Full(SendError::Full);
         if batch == NO_BATCH && !self.start_batch(slot) {
             return full;
         }
-        let Some(peer) = self.peers.at(slot) else { return Lane::Closed };
+        let Some(peer) = self.peers.at(slot) else { return Admission::Closed };
         let Some(batch) = self.batches.get_mut(peer.batch as usize) else { return full };
         // A batch is full only when the device took less than the queue has room for.
-        if batch.list.is_full() { full } else { Lane::Open(peer, batch) }
+        if batch.list.is_full() { full } else { Admission::Open(peer, batch) }
     }
 
     /// What was known of room is used up: why nothing more goes, if nothing does.
     #[cold]
     #[inline(never)]
-    pub(super) fn look_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
+    pub(super) fn measure_again(&mut self, slot: u32, fresh: bool) -> Option<SendError> {
         let peer = self.peers.at(slot)?;
         if fresh && peer.finishing {
             return Some(SendError::NotConnected);
@@ -385,7 +393,7 @@ impl<P: Provider> Core<P> {
     fn start_batch(&mut self, slot: u32) -> bool {
         if self.idle_batches.is_empty() {
             // Not `flush`: a deferred reply may be to this very peer.
-            self.ring_all();
+            self.post_batches();
         }
         let Some(batch) = self.idle_batches.pop() else { return false };
         self.dirty.put(batch);
@@ -399,24 +407,24 @@ impl<P: Provider> Core<P> {
     }
 
     /// Rings for a batch that has just become full.
-    pub(super) fn ring_full(&mut self, slot: u32) {
+    pub(super) fn post_full_batch(&mut self, slot: u32) {
         let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) else { return };
-        self.ring(batch as usize);
+        self.post_batch(batch as usize);
         // It stays the peer's: more is likely to follow.
     }
 
     /// Posts a batch with one doorbell.
     #[inline(always)]
-    pub(super) fn ring(&mut self, index: usize) {
+    pub(super) fn post_batch(&mut self, index: usize) {
         let Some(batch) = self.batches.get_mut(index) else { return };
         let Some(peer) = self.peers.at(batch.slot) else { return };
-        let flying = self.flying + batch.list.len() as u32;
+        let in_flight = self.in_flight + batch.list.len() as u32;
         let Some(last) = batch.list.last_mut() else { return };
-        if flying > self.config.sends {
+        if in_flight > self.config.sends {
             // The completion queue would have no room, should all of it fail.
             return;
         }
-        if batch.reads || flying > self.crowd {
+        if batch.reads || in_flight > self.signal_watermark {
             // Blocks in flight come home with the next completion, so there is one, also behind
             // a last message that is inline; and peers that rest do not hold what others need.
             last.flags |= SendFlags::SIGNALED;
@@ -431,15 +439,15 @@ impl<P: Provider> Core<P> {
             Ok(()) => (batch.list.len(), None),
             Err(error) => (error.accepted, Some(error.cause)),
         };
-        self.flying += accepted as u32;
+        self.in_flight += accepted as u32;
         self.stats.sent += accepted as u64;
         if batch.holds {
             for (wr, block) in batch.list.iter().zip(&batch.blocks).take(accepted) {
                 if *block != NO_BLOCK && wr.flags.contains(SendFlags::INLINE) {
                     // The payload is out of the block already.
                     self.refill.put(self.shared.request(*block));
-                    if peer.is_done(1) {
-                        self.owing.put(batch.slot);
+                    if peer.count_done(1) {
+                        self.credit_due.put(batch.slot);
                     }
                 } else {
                     peer.hold(peer.posted(), *block);
@@ -455,14 +463,14 @@ impl<P: Provider> Core<P> {
                 batch.blocks.clear();
                 (batch.holds, batch.reads) = (false, false);
             }
-            Some(cause) => self.post_stopped(index, accepted, cause),
+            Some(cause) => self.post_cut_short(index, accepted, cause),
         }
     }
 
     /// A post that took only part of a batch: the rest stays for the next turn if the queue was
     /// full, and fails with its peer otherwise.
     #[cold]
-    fn post_stopped(&mut self, index: usize, accepted: usize, cause: PostCause) {
+    fn post_cut_short(&mut self, index: usize, accepted: usize, cause: PostCause) {
         let Some(batch) = self.batches.get_mut(index) else { return };
         batch.list.drop_first(accepted);
         batch.blocks.drop_first(accepted);
@@ -504,21 +512,21 @@ impl<P: Provider> Core<P> {
     /// Rings the bell of every batch.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
-        self.ring_all();
+        self.post_batches();
         if !self.deferred.is_empty() {
             self.retry_deferred();
-            self.ring_all();
+            self.post_batches();
         }
     }
 
     #[inline(always)]
-    fn ring_all(&mut self) {
-        if !self.unrung.is_empty() {
-            self.ring_all_held();
+    fn post_batches(&mut self) {
+        if !self.pending.is_empty() {
+            self.ring_pending();
         }
         for n in 0..self.dirty.len() {
             let Some(index) = self.dirty.get(n).copied() else { break };
-            self.ring(index as usize);
+            self.post_batch(index as usize);
         }
         let mut kept = 0;
         for n in 0..self.dirty.len() {

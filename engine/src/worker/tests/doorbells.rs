@@ -203,7 +203,11 @@ fn bursts_reserve_nothing_for_long() {
             }
         }
         one.worker.outbox().flush();
-        assert_eq!(one.worker.core.flying as usize, one.worker.in_flight(), "all bursts are over");
+        assert_eq!(
+            one.worker.core.in_flight as usize,
+            one.worker.in_flight(),
+            "all reservations are over"
+        );
         settle(&mut [&mut one, &mut two]);
         assert_eq!(two.worker.handler().got.len(), sent);
         assert_eq!(one.worker.stats().sent as usize, sent);
