@@ -62,8 +62,8 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
     let mut sides = [side(odds, plant), side(odds, plant)];
     let qps = [queue_pair(&sides[0]), queue_pair(&sides[1])];
     let nums = [qps[0].num(), qps[1].num()];
-    let mut seats = [0, 1].map(|n| sides[n].intake.reserve().ok());
-    let hellos = seats.each_ref().map(|seat| seat.as_ref().unwrap().hello());
+    let mut grants = [0, 1].map(|n| sides[n].intake.reserve().ok());
+    let handshakes = grants.each_ref().map(|grant| grant.as_ref().unwrap().handshake());
     let (one, two) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
     for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
         let breaker = qp.inner().breaker();
@@ -76,8 +76,8 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
             responder_depth: 4,
         };
         breaker.connect(&link, wiring);
-        let Some(seat) = seats[n].take() else { continue };
-        assert!(sides[n].intake.admit(qp, seat, Some(&hellos[1 - n])).is_ok());
+        let Some(grant) = grants[n].take() else { continue };
+        assert!(sides[n].intake.admit(qp, grant, Some(&handshakes[1 - n])).is_ok());
         assert!(sides[n].intake.up(nums[n], &[]));
         sides[n].worker.turn();
     }

@@ -118,8 +118,9 @@ use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::provider::wake::Bell;
 use crate::provider::{
-    Access, AddressVector, Caps, CqInit, CreateFlags, GRH_BYTES, Gid, PortAttr, Provider, Qp,
-    QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window, WindowKind,
+    Access, AddressVector, Caps, CqInit, CreateFlags, Doorbell, GRH_BYTES, Gid, InlineSend,
+    PortAttr, Provider, Qp, QpCaps, QpType, Rereg, Reregistered, RxHash, Sharing, Window,
+    WindowKind,
 };
 use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -672,42 +673,27 @@ impl Qp for SoftQp {
         unsafe { self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), list)) }
     }
 
-    const HOLDS: bool = true;
+    const POSTS_INLINE: bool = true;
 
     #[inline(always)]
-    unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
+    unsafe fn post_inline(&mut self, send: InlineSend, doorbell: Doorbell) -> bool {
+        let InlineSend { wr_id, sge, imm, signaled } = send;
+        let (plain, now) = (imm.is_none() && !signaled, doorbell == Doorbell::Now);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if plain && if now { self.post_next(wr_id, sge) } else { self.hold_more(wr_id, sge) } {
+                return true;
+            }
+            if now {
+                self.post_checked::<true>(wr_id, signaled, imm, sge.addr, sge.length)
+            } else {
+                self.post_checked::<false>(wr_id, signaled, imm, sge.addr, sge.length)
+            }
         }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
     }
 
     #[inline(always)]
-    unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `hold_more`.
-        unsafe { deferred::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-
-    #[inline(always)]
-    unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
-        // Who shares a domain with other threads does not hold what they wait for.
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
-        }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
-    }
-
-    #[inline(always)]
-    unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
-        // left meanwhile waits for the next poll or bell.
-        unsafe { deferred::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-
-    #[inline(always)]
-    unsafe fn hold_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+    unsafe fn post_inline_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
         if self.domain.sharing() == Sharing::Shared {
             return 0;
         }
@@ -716,7 +702,7 @@ impl Qp for SoftQp {
     }
 
     #[inline(always)]
-    unsafe fn ring(&mut self) {
+    unsafe fn ring_doorbell(&mut self) {
         // SAFETY: as in `post`.
         unsafe { self.domain.enter(|state| state.ring(&mut *self.context.as_ptr())) }
     }

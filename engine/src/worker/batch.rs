@@ -122,7 +122,7 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && imm.is_none() && self.post_reserved_copy(id, bytes) {
+        if P::Qp::POSTS_INLINE && imm.is_none() && self.post_reserved_copy(id, bytes) {
             return Ok(());
         }
         self.send_first(id, imm, bytes)
@@ -134,7 +134,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn send_list(&mut self, id: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
         let mut accepted = 0;
         while let Some((first, _)) = list.get(accepted..).and_then(<[_]>::split_first) {
-            let run = match P::Qp::HOLDS && !self.ring_at_once {
+            let run = match P::Qp::POSTS_INLINE && !self.ring_at_once {
                 true => self.post_inline_list(id, list.get(accepted..).unwrap_or_default()),
                 false => 0,
             };
@@ -152,7 +152,7 @@ impl<P: Provider> Core<P> {
     /// it rings at once. More of them gather behind it.
     #[inline(never)]
     fn send_first(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
-        if P::Qp::HOLDS {
+        if P::Qp::POSTS_INLINE {
             if self.in_flight >= self.signal_watermark && !self.pending.is_empty() {
                 // Reservations may be what is in the way.
                 self.ring_pending();
@@ -172,7 +172,7 @@ impl<P: Provider> Core<P> {
 
     #[inline(never)]
     fn send_staged(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
-        if P::Qp::HOLDS
+        if P::Qp::POSTS_INLINE
             && self.open_budget(id.slot)
             && self.post_inline_copy::<false>(id, imm, bytes)
         {
@@ -211,7 +211,7 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS && self.post_inline_copy::<true>(id, imm, bytes) {
+        if P::Qp::POSTS_INLINE && self.post_inline_copy::<true>(id, imm, bytes) {
             return Ok(());
         }
         self.send_now_slow(id, imm, bytes)
@@ -224,7 +224,7 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        if P::Qp::HOLDS
+        if P::Qp::POSTS_INLINE
             && self.open_budget(id.slot)
             && self.post_inline_copy::<true>(id, imm, bytes)
         {

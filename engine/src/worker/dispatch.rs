@@ -144,7 +144,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let taken = round.end;
         // A device that rings for the price of a store rings for the first of several, too.
         round.worker.core.ring_at_once =
-            taken == 1 || (P::Qp::HOLDS && (1..POLL_BATCH).contains(&taken));
+            taken == 1 || (P::Qp::POSTS_INLINE && (1..POLL_BATCH).contains(&taken));
         // Read in place: a copy of what was just written, by wider loads, would wait for it.
         while round.next < round.end {
             let Round { worker, wcs, next, end } = &mut round;

@@ -1,83 +1,95 @@
-//! The short way out: an inline message goes straight to a device that takes requests one by one
-//! and rings for them later ([`Qp::hold`]). No batch lies in between, and with one comparison a
-//! peer's budget says that nothing else is in the way either.
+//! The inline way out: a device that takes messages one by one ([`Qp::POSTS_INLINE`]) gets each as
+//! it is sent, with a doorbell at once or later. No batch lies in between.
 //!
-//! Behind such a message a *reservation* begins: a number of messages to the same peer for which
-//! all was looked at once. Each costs one comparison here, and one in the device
-//! ([`Qp::hold_more`]). What would have to be looked at each time is in the number, or ends the
-//! reservation:
+//! Most messages have their doorbell later. Such a message is sent from a *reservation*: the number
+//! of messages to that peer for which everything has been checked at once, so that each costs one
+//! comparison. [`Core::reserve`] computes it, as the least of
 //!
-//! - room in the send queue, credit but for one that is a reply's, the next message that asks for a
-//!   completion, the most that go with one bell: in the number ([`Peer::begin_reservation`]);
-//! - [`Core::signal_watermark`], which all peers share: the number is in `in_flight` from the
-//!   beginning, and what did not come of it is given back at the end. If that is in the way of
-//!   others, the bells ring;
-//! - a bell, which also ends what is listed: no reservation outlives it, and so a peer that rests
-//!   has none;
-//! - all that goes another way and counts as sent: a batch, a request, a word of credit, a lone
-//!   message (the budget is closed to it);
-//! - the end of a peer. Where replies wait none begins, and they wait where the budget was tried.
+//! - room in the peer's send queue and its credit, but for the last credit, which a reply may use;
+//! - the messages before the next one that asks for a completion;
+//! - what is left of [`SEND_BATCH`], the most that goes with one doorbell;
+//! - what is left of [`Core::signal_watermark`], which all peers share. The whole reservation
+//!   counts as in flight from its beginning; what is not used is given back at its end.
+//!
+//! A doorbell ends the reservations of its peer, so a peer at rest has none. Whatever else is sent
+//! to the peer ends it too: a batch, a request, a word of credit, a message with a doorbell of its
+//! own. While replies to a peer wait, its budget is closed and no reservation begins.
+//!
+//! A message that rings at once reserves nothing, and checks budget and watermark itself. With a
+//! reservation, which would have to outlive the doorbell, peers at rest would use up what others
+//! need.
 #![expect(unsafe_code, reason = "posts bytes it was lent")]
 
-use super::batch::op_of;
 use super::config::SEND_BATCH;
 use super::core::Core;
 use super::handler::PeerId;
 use super::peers::{Peer, PeerState};
-use crate::provider::{Provider, Qp};
+use crate::provider::{Doorbell, InlineSend, Provider, Qp};
 use crate::room::Room;
-use crate::wr::{SendFlags, SendWr, Sge};
+use crate::wr::Sge;
 
 impl<P: Provider> Peer<P> {
-    /// Hands an inline message of a reservation to the device: how many may follow. `None`: nothing
-    /// was done.
+    /// Hands one inline message to the device. False: nothing was done.
+    #[inline(always)]
+    fn post_inline(
+        &mut self,
+        imm: Option<u32>,
+        signaled: bool,
+        sge: Sge,
+        doorbell: Doorbell,
+    ) -> bool {
+        let send = InlineSend { wr_id: self.next_wr_id(), sge, imm, signaled };
+        let Some(qp) = &mut self.qp else { return false };
+        // SAFETY: the payload is borrowed for the call, and no longer than goes inline. The
+        // worker's thread is the one that polls.
+        let posted = unsafe { qp.post_inline(send, doorbell) };
+        if posted {
+            self.pushed = self.pushed.wrapping_add(1);
+        }
+        posted
+    }
+
+    /// Sends a message from the reservation: how many are left of it. `None`: nothing was done.
     #[inline(always)]
     fn post_reserved(&mut self, sge: Sge) -> Option<u32> {
-        if self.reserved == 0 {
+        if self.reserved == 0 || !self.post_inline(None, false, sge, Doorbell::Later) {
             return None;
         }
-        let number = self.next_wr_id();
-        // SAFETY: the payload is inline, and no longer than may be; the reservation began with a
-        // message that was held. The worker's thread is the one that polls.
-        if !unsafe { self.qp.as_mut()?.hold_more(number, sge) } {
-            return None;
-        }
-        self.pushed = self.pushed.wrapping_add(1);
         self.reserved -= 1;
         Some(self.reserved)
     }
 }
 
 impl<P: Provider> Core<P> {
-    /// Sends a copy within a reservation, to be rung for later. False: nothing was done.
+    /// Sends a copy from the peer's reservation. False: nothing was done.
     #[inline(always)]
     pub(super) fn post_reserved_copy(&mut self, id: PeerId, bytes: &[u8]) -> bool {
         let Some(peer) = self.peers.at(id.slot) else { return false };
         if peer.generation != id.generation || bytes.len() > self.inline_max as usize {
             return false;
         }
-        let more = peer.post_reserved(Sge::inline(bytes));
-        self.has_reserved(id.slot, more)
+        let left = peer.post_reserved(Sge::inline(bytes));
+        self.note_reserved(id.slot, left)
     }
 
-    /// The same with bytes that are no more than go inline.
+    /// Sends a payload no longer than goes inline from the peer's reservation. False: nothing was
+    /// done.
     #[inline(always)]
     pub(super) fn post_reserved(&mut self, slot: u32, sge: Sge) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        let more = peer.post_reserved(sge);
-        self.has_reserved(slot, more)
+        let left = peer.post_reserved(sge);
+        self.note_reserved(slot, left)
     }
 
-    /// So many more may follow in a reservation.
     #[inline(always)]
-    fn has_reserved(&mut self, slot: u32, more: Option<u32>) -> bool {
-        if more == Some(0) {
+    fn note_reserved(&mut self, slot: u32, left: Option<u32>) -> bool {
+        if left == Some(0) {
             self.reservation_used_up(slot);
         }
-        more.is_some()
+        left.is_some()
     }
 
-    /// A reservation has gone to its end: if that is a batch, it rings.
+    /// The last message of a reservation has gone: a full batch rings.
     #[cold]
     #[inline(never)]
     fn reservation_used_up(&mut self, slot: u32) {
@@ -88,34 +100,138 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Hands the first of a list of messages to a device that rings for them later: as many as need
-    /// no other look, and none of which is due to ask for a completion. How many went.
+    /// Begins a reservation of at most `most` messages, and of one at least; `FRESH` ones leave the
+    /// last credit. One that asks for a completion is reserved alone. `None`: something waits that
+    /// would be overtaken, or there is no room.
+    #[inline(always)]
+    fn reserve<const FRESH: bool>(&mut self, slot: u32, most: u32) -> Option<&mut Peer<P>> {
+        self.end_reservation(slot);
+        let free = self.signal_watermark.saturating_sub(self.in_flight);
+        let peer = self.peers.at(slot)?;
+        if !peer.has_budget::<FRESH>() || free == 0 {
+            return None;
+        }
+        self.in_flight += peer.begin_reservation(most.min(free).min(SEND_BATCH as u32));
+        if !peer.is_listed {
+            peer.is_listed = true;
+            self.pending.put(slot);
+        }
+        Some(peer)
+    }
+
+    /// Sends a message with a later doorbell, from a new reservation. False: nothing was done,
+    /// because something waits before it, or there is no room; the batches deal with that.
+    #[inline(never)]
+    pub(super) fn post_deferred<const FRESH: bool>(
+        &mut self,
+        slot: u32,
+        imm: Option<u32>,
+        sge: Sge,
+    ) -> bool {
+        let signal_every = self.config.signal_every;
+        let Some(peer) = self.reserve::<FRESH>(slot, u32::MAX) else { return false };
+        let signals = peer.signals();
+        let posted = peer.post_inline(imm, signals, sge, Doorbell::Later);
+        if posted {
+            if signals {
+                peer.has_signaled(signal_every);
+            }
+            peer.reserved -= 1;
+        }
+        if !posted {
+            self.end_reservation(slot);
+        } else if peer.reserved == 0 {
+            self.reservation_used_up(slot);
+        }
+        posted
+    }
+
+    /// Sends the first of a list of messages with a later doorbell, from a new reservation: how
+    /// many. It stops before one that asks for a completion.
     #[inline(never)]
     pub(super) fn post_inline_list(&mut self, id: PeerId, list: &[&[u8]]) -> usize {
-        self.end_reservation(id.slot);
-        let free = self.signal_watermark.saturating_sub(self.in_flight);
-        let Some(peer) = self.peers.at(id.slot) else { return 0 };
-        if peer.generation != id.generation {
-            return 0;
+        let most = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        let Some(peer) = self.reserve::<true>(id.slot, most) else { return 0 };
+        let mut count = 0;
+        if peer.generation == id.generation && !peer.signals() {
+            let first = peer.next_wr_id();
+            let list = list.get(..peer.reserved as usize).unwrap_or(list);
+            if let Some(qp) = &mut peer.qp {
+                // SAFETY: the payloads are borrowed for the call. The worker's thread is the one
+                // that polls.
+                count = unsafe { qp.post_inline_list(first, list) };
+                peer.pushed = peer.pushed.wrapping_add(count as u32);
+                peer.reserved -= count as u32;
+            }
         }
-        let most = peer.silent_room().min(free).min(SEND_BATCH as u32 - peer.pending);
-        let list = list.get(..most as usize).unwrap_or(list);
-        let number = peer.next_wr_id();
-        let Some(qp) = &mut peer.qp else { return 0 };
-        // SAFETY: inline payloads. The worker's thread is the one that polls.
-        let count = unsafe { qp.hold_list(number, list) };
-        peer.pushed = peer.pushed.wrapping_add(count as u32);
-        peer.pending += count as u32;
-        self.in_flight += count as u32;
-        let (full, new) = (peer.pending >= SEND_BATCH as u32, count > 0 && !peer.is_listed);
-        if new {
-            peer.is_listed = true;
-            self.pending.put(id.slot);
-        }
+        let left = peer.end_reservation();
+        let full = peer.pending >= SEND_BATCH as u32;
+        self.in_flight -= left;
         if full {
             self.ring_doorbell(id.slot);
         }
         count
+    }
+
+    /// Sends a message with a doorbell of its own, past the reservations. False: nothing was done,
+    /// as for [`Core::post_deferred`].
+    #[inline(always)]
+    pub(super) fn post_at_once<const FRESH: bool>(
+        &mut self,
+        slot: u32,
+        imm: Option<u32>,
+        sge: Sge,
+    ) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        if !peer.has_budget::<FRESH>() || self.in_flight >= self.signal_watermark {
+            return false;
+        }
+        if imm.is_some() || peer.signals() {
+            if !self.post_signaled(slot, imm, sge.addr, sge.length) {
+                return false;
+            }
+        } else if !peer.post_inline(None, false, sge, Doorbell::Now) {
+            return false;
+        }
+        // Few stores behind the one that rings: until its cache line is here they wait in the store
+        // buffer. So the counters are brought up to date later, all at once.
+        self.in_flight += 1;
+        self.uncounted_singles += 1;
+        true
+    }
+
+    /// [`Core::post_at_once`] with immediate data, or for a message that asks for a completion. By
+    /// itself, so that no other message keeps in registers what only this needs.
+    #[cold]
+    #[inline(never)]
+    fn post_signaled(&mut self, slot: u32, imm: Option<u32>, addr: u64, length: u32) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        let signals = peer.signals();
+        let posted = peer.post_inline(imm, signals, Sge { addr, length, lkey: 0 }, Doorbell::Now);
+        if posted && signals {
+            peer.has_signaled(self.config.signal_every);
+        }
+        posted
+    }
+
+    /// Sends a copy inline, with a doorbell now or later. False: nothing was done.
+    #[inline(always)]
+    pub(super) fn post_inline_copy<const NOW: bool>(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> bool {
+        let current = |peer: &Peer<P>| peer.generation == id.generation;
+        if !self.peers.at(id.slot).is_some_and(|peer| current(peer))
+            || bytes.len() > self.inline_max as usize
+        {
+            return false;
+        }
+        match NOW {
+            true => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
+            false => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
+        }
     }
 
     /// Ends the reservation of a peer, if there is one: something else is about to be sent or to
@@ -129,85 +245,14 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Requests in flight, without those that reservations may still add.
+    /// Requests in flight, without those that are only reserved.
     pub(super) fn in_flight(&self) -> u32 {
         let left = |slot: &u32| self.peers.get_ref(*slot).map_or(0, |peer| peer.reserved);
         self.in_flight - self.pending.iter().map(left).sum::<u32>()
     }
 
-    /// Sends a copy the short way, with a doorbell now or later. False: nothing was done.
-    #[inline(always)]
-    pub(super) fn post_inline_copy<const NOW: bool>(
-        &mut self,
-        id: PeerId,
-        imm: Option<u32>,
-        bytes: &[u8],
-    ) -> bool {
-        let current = |peer: &Peer<P>| peer.generation == id.generation;
-        self.peers.at(id.slot).is_some_and(|peer| current(peer))
-            && bytes.len() <= self.inline_max as usize
-            && self.post_inline::<true, NOW>(id.slot, imm, Sge::inline(bytes))
-    }
-
-    /// Hands an inline message to a device that rings for it now or later. False: nothing was done,
-    /// because something waits before it, or there is no room; the batches deal with that.
-    #[inline(always)]
-    pub(super) fn post_inline<const FRESH: bool, const NOW: bool>(
-        &mut self,
-        slot: u32,
-        imm: Option<u32>,
-        sge: Sge,
-    ) -> bool {
-        let Some(peer) = self.peers.at(slot) else { return false };
-        if !peer.has_budget::<FRESH>() || self.in_flight >= self.signal_watermark {
-            return false;
-        }
-        let (wr_id, signals) = (peer.next_wr_id(), peer.signals());
-        let Sge { addr, length, lkey } = sge;
-        let Some(qp) = &mut peer.qp else { return false };
-        // SAFETY: the payload is inline, and no longer than may be. The worker's thread is the one
-        // that polls.
-        if !(NOW && imm.is_none() && !signals && unsafe { qp.post_next(wr_id, sge) }) {
-            if !begin::<P, NOW>(qp, (wr_id, signals), imm, addr, (length, lkey)) {
-                return false;
-            }
-            if signals {
-                peer.signals_now(self.config.signal_every);
-            }
-        }
-        peer.pushed = peer.pushed.wrapping_add(1);
-        self.in_flight += 1;
-        // Few stores behind the one to the bell: until that line is here they wait, and there is
-        // room for some 64 of them.
-        if NOW {
-            self.uncounted_singles += 1;
-            return true;
-        }
-        self.note_pending(slot);
-        true
-    }
-
-    /// A peer whose device has a send it was not rung for is remembered; a batch of them rings.
-    /// Before it is one, more may follow in a reservation.
-    #[inline(never)]
-    fn note_pending(&mut self, slot: u32) {
-        let Some(peer) = self.peers.at(slot) else { return };
-        if !peer.is_listed {
-            peer.is_listed = true;
-            self.pending.put(slot);
-        }
-        peer.pending += 1;
-        match SEND_BATCH as u32 - peer.pending {
-            0 => self.ring_doorbell(slot),
-            more => {
-                let most = more.min(self.signal_watermark.saturating_sub(self.in_flight));
-                self.in_flight += peer.begin_reservation(most);
-            }
-        }
-    }
-
-    /// Opens a peer's budget, if nothing waits for it: nothing that would be overtaken, and there
-    /// is room. True if it is open now.
+    /// Opens a peer's budget, unless something waits that a message would overtake, or there is no
+    /// room. True if it is open now.
     #[cold]
     #[inline(never)]
     pub(super) fn open_budget(&mut self, slot: u32) -> bool {
@@ -228,22 +273,20 @@ impl<P: Provider> Core<P> {
         peer.has_budget::<true>()
     }
 
-    /// Rings for what the device of a peer has been given without.
+    /// Rings for what the device of a peer was given for a later doorbell.
     pub(super) fn ring_doorbell(&mut self, slot: u32) {
+        self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return };
-        if peer.reserved > 0 {
-            self.in_flight -= peer.end_reservation();
-        }
         if let (Some(qp), 1..) = (&mut peer.qp, peer.pending) {
             // SAFETY: the worker's thread is the one that polls.
-            unsafe { qp.ring() };
+            unsafe { qp.ring_doorbell() };
             self.stats.count_batch(peer.pending as usize);
             self.stats.sent += u64::from(peer.pending);
             peer.pending = 0;
         }
     }
 
-    /// Rings for every peer whose device has sends it was not rung for.
+    /// Rings for every peer with messages that wait for a doorbell.
     #[inline(never)]
     pub(super) fn ring_pending(&mut self) {
         while let Some(slot) = self.pending.pop() {
@@ -253,23 +296,4 @@ impl<P: Provider> Core<P> {
             }
         }
     }
-}
-
-/// Hands an inline message to a device that looks at everything. By itself, and given numbers: what
-/// it needs is not to be in memory where it is not called.
-#[cold]
-#[inline(never)]
-fn begin<P: Provider, const NOW: bool>(
-    qp: &mut P::Qp,
-    (wr_id, signals): (u64, bool),
-    imm: Option<u32>,
-    addr: u64,
-    (length, lkey): (u32, u32),
-) -> bool {
-    let mut flags = SendFlags::INLINE;
-    flags.set(SendFlags::SIGNALED, signals);
-    let sge = Sge { addr, length, lkey };
-    let wr = SendWr { wr_id, op: op_of(imm), flags, sge, more: &[] };
-    // SAFETY: the payload is no longer than goes inline. The worker's thread is the one that polls.
-    unsafe { if NOW { qp.post_lone(&wr) } else { qp.hold(&wr) } }
 }

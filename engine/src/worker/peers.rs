@@ -4,7 +4,7 @@ use std_alloc::boxed::Box;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-use super::config::Config;
+use super::config::{Config, SEND_BATCH};
 use super::credit::{Credit, CreditGrant};
 use super::handler::{DownReason, PeerId};
 use super::wr_id::{self, INDEX_MASK};
@@ -120,11 +120,6 @@ impl<P: Provider> Peer<P> {
         self.signal_at = self.pushed;
     }
 
-    /// The send pushed next asks for a completion, and after it one in `every`.
-    pub(super) fn signals_now(&mut self, every: u32) {
-        self.signal_at = self.pushed.wrapping_add(every);
-    }
-
     /// The send pushed last asks for a completion, and after it one in `every`.
     #[inline(always)]
     pub(super) fn has_signaled(&mut self, every: u32) {
@@ -166,20 +161,18 @@ impl<P: Provider> Peer<P> {
         silent.min(room as u32).min(numbers)
     }
 
-    /// Begins a reservation behind a message for which the budget was open: how many may follow it,
-    /// at most `most`, without another look. That is until one is due to ask for a completion, or
-    /// there is no room or credit.
+    /// Begins a reservation, for which the budget is open: how many messages it is for, at most
+    /// `most`. Only the next message may ask for a completion, and then it is for that one alone.
+    #[inline(always)]
     pub(super) fn begin_reservation(&mut self, most: u32) -> u32 {
-        self.reserved = most.min(self.silent_room());
-        if self.reserved > 0 {
-            self.pending += self.reserved;
-            self.budget = self.pushed;
-        }
+        let most = most.min(SEND_BATCH as u32 - self.pending);
+        self.reserved = most.min(self.silent_room()).max(1);
+        self.pending += self.reserved;
+        self.budget = self.pushed;
         self.reserved
     }
 
-    /// Ends a reservation there is, or was: how many of it did not come. The budget is open as
-    /// before.
+    /// Ends a reservation: how many of it were not used. The budget is open as before.
     pub(super) fn end_reservation(&mut self) -> u32 {
         let left = core::mem::take(&mut self.reserved);
         self.pending -= left;

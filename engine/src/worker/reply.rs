@@ -21,7 +21,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn reply(&mut self, slot: u32, block: u32, length: usize) {
         let length = (length as u64).min(u64::from(self.shared.block_bytes())) as u32;
         // Where replies wait, the budget is closed.
-        if !(P::Qp::HOLDS && self.post_inline_reply(slot, block, length)) {
+        if !(P::Qp::POSTS_INLINE && self.post_inline_reply(slot, block, length)) {
             self.reply_or_defer(slot, block, length);
         }
     }
@@ -42,11 +42,10 @@ impl<P: Provider> Core<P> {
             && match self.ring_at_once {
                 true => {
                     self.ring_at_once = false;
-                    self.post_inline::<false, true>(slot, None, sge)
+                    self.post_at_once::<false>(slot, None, sge)
                 }
                 false => {
-                    self.post_reserved(slot, sge)
-                        || self.post_inline::<false, false>(slot, None, sge)
+                    self.post_reserved(slot, sge) || self.post_deferred::<false>(slot, None, sge)
                 }
             };
         if goes {
@@ -58,7 +57,10 @@ impl<P: Provider> Core<P> {
 
     /// False: there is no room now. A reply to a peer that is gone is over at once.
     fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        if P::Qp::HOLDS && self.open_budget(slot) && self.post_inline_reply(slot, block, length) {
+        if P::Qp::POSTS_INLINE
+            && self.open_budget(slot)
+            && self.post_inline_reply(slot, block, length)
+        {
             return true;
         }
         let inline = length <= self.inline_max;

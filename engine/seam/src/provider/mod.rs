@@ -462,6 +462,28 @@ pub trait Srq {
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError>;
 }
 
+/// When a device is rung for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// At once.
+    Now,
+    /// With a later one: more is to follow.
+    Later,
+}
+
+/// An inline SEND, see [`Qp::post_inline`].
+#[derive(Clone, Copy, Debug)]
+pub struct InlineSend {
+    /// Number of the request.
+    pub wr_id: u64,
+    /// The payload; its key is not looked at.
+    pub sge: Sge,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// Asks for a completion.
+    pub signaled: bool,
+}
+
 /// A queue pair.
 pub trait Qp {
     /// The device's memory windows.
@@ -505,81 +527,43 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// True if the device takes requests one by one and rings for them at once
-    /// ([`Qp::post_lone`]) or later ([`Qp::hold`]), so that no list has to be made of them.
-    const HOLDS: bool = false;
+    /// True if [`Qp::post_inline`] and [`Qp::post_inline_list`] take messages, so that no list of
+    /// requests has to be made for them.
+    const POSTS_INLINE: bool = false;
 
-    /// Posts one inline SEND without a doorbell. The peer sees it with the next [`Qp::post`] or
-    /// [`Qp::ring`] of this queue pair at the latest. False: nothing was done, because it cannot
-    /// simply go; [`Qp::post`] takes it, or says why not.
+    /// Posts one inline SEND. With [`Doorbell::Later`] the peer sees it with the next
+    /// [`Qp::ring_doorbell`] or [`Qp::post`] of this queue pair at the latest. False: nothing was
+    /// done, because the device cannot simply take it; [`Qp::post`] takes it, or says why not.
     ///
     /// # Safety
-    /// As for [`Qp::post`].
+    /// As for [`Qp::post`]; the payload is no longer than the inline limit.
     #[inline(always)]
     #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
-    unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
-        let _ = wr;
+    unsafe fn post_inline(&mut self, send: InlineSend, doorbell: Doorbell) -> bool {
+        let _ = (send, doorbell);
         false
     }
 
-    /// Posts one more inline SEND without a doorbell, which asks for nothing, right behind one that
-    /// [`Qp::hold`] has taken: what was looked at then is not looked at again. False: nothing was
-    /// done, and [`Qp::hold`] may take it.
-    ///
-    /// # Safety
-    /// As for [`Qp::post`]; the piece is no longer than the inline limit.
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
-    unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
-        let _ = (wr_id, sge);
-        false
-    }
-
-    /// Posts inline SENDs without a doorbell, which ask for nothing and whose numbers follow the
-    /// first one's: how many were taken. It ends before one that is longer than goes inline, or
-    /// cannot simply go, as for [`Qp::hold`].
+    /// Posts inline SENDs without completions or a doorbell, under numbers that follow `first`: how
+    /// many were taken from the front of the list. It stops before a message that is longer than
+    /// the inline limit, or that [`Qp::post_inline`] would not take.
     ///
     /// # Safety
     /// As for [`Qp::post`].
     #[inline(always)]
     #[expect(unsafe_code, reason = "a part of the contract of `post`")]
-    unsafe fn hold_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+    unsafe fn post_inline_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
         let _ = (first, list);
         0
     }
 
-    /// Posts one inline SEND with a doorbell of its own. False: nothing was done, as for
-    /// [`Qp::hold`].
-    ///
-    /// # Safety
-    /// As for [`Qp::post`].
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
-    unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
-        let _ = wr;
-        false
-    }
-
-    /// Posts one more inline SEND with a doorbell of its own, which asks for nothing, behind one
-    /// that [`Qp::post_lone`] or [`Qp::hold`] has taken: what was looked at then is not looked at
-    /// again. False: nothing was done, and [`Qp::post_lone`] may take it.
-    ///
-    /// # Safety
-    /// As for [`Qp::hold_more`].
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "the device reads the buffer behind Rust's back")]
-    unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
-        let _ = (wr_id, sge);
-        false
-    }
-
-    /// Rings for what was posted without a doorbell.
+    /// Rings for what was posted with [`Doorbell::Later`].
     ///
     /// # Safety
     /// With [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
     #[inline(always)]
     #[expect(unsafe_code, reason = "the device is the polling thread's")]
-    unsafe fn ring(&mut self) {}
+    unsafe fn ring_doorbell(&mut self) {}
 
     /// Posts receives to the queue pair's own receive queue (`ibv_post_recv`).
     ///

@@ -28,11 +28,11 @@ fn next(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
 
 /// From the front of a list.
 fn list(end: &mut End, list: &[&[u8]], first: u64) -> usize {
-    unsafe { end.qp.hold_list(first, list) }
+    unsafe { end.qp.post_inline_list(first, list) }
 }
 
 fn ring(end: &mut End) {
-    unsafe { end.qp.ring() };
+    unsafe { end.qp.ring_doorbell() };
 }
 
 /// So many messages of that size came, in order.
@@ -234,7 +234,7 @@ fn sq_1_of_a_list_goes_what_simply_can() {
         let init = SoftQpInit { kind, send_cq, recv_cq, srq: None, caps, signal_all, ex };
         let mut qp = near.nic.create_qp(&init).unwrap();
         join(&mut qp, &mut far.qp, 7);
-        assert_eq!(unsafe { qp.hold_list(0, &[short]) }, 0, "{sharing:?}, {signal_all}");
+        assert_eq!(unsafe { qp.post_inline_list(0, &[short]) }, 0, "{sharing:?}, {signal_all}");
     }
 }
 

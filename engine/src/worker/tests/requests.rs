@@ -166,7 +166,7 @@ fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
 fn ring(core: &mut Core<Soft>, peer: PeerId) {
     let qp = core.peers.get(peer).unwrap().qp.as_mut().unwrap();
     // SAFETY: the tests are one thread.
-    unsafe { qp.ring() };
+    unsafe { qp.ring_doorbell() };
 }
 
 /// READ, WRITE, WRITE with immediate data, atomics.
