@@ -86,9 +86,23 @@ impl<F: Fabric> Bed<F> {
         connect: &ConnParam<'_>,
         accept: &ConnParam<'_>,
     ) -> Pair<F> {
+        let (mut one, mut two) = self.pair_as_connected(active, passive, connect, accept);
+        one.set_rnr_timer(12).expect("connected");
+        two.set_rnr_timer(12).expect("connected");
+        (one, two)
+    }
+
+    /// As [`Bed::pair_with`], and just as connecting leaves it.
+    pub(crate) fn pair_as_connected(
+        &self,
+        active: &QpInit<F>,
+        passive: &QpInit<F>,
+        connect: &ConnParam<'_>,
+        accept: &ConnParam<'_>,
+    ) -> Pair<F> {
         let (mut listener, addr) = self.listener(Some(passive));
         let mut one = self.active(addr, active).into_id();
-        let (mut one, mut two) = thread::scope(|scope| {
+        thread::scope(|scope| {
             let connecting = scope.spawn(move || {
                 one.connect(connect).expect("connect");
                 one
@@ -96,10 +110,7 @@ impl<F: Fabric> Bed<F> {
             let mut two = listener.get_request(Some(SOON)).expect("a request");
             two.accept(accept).expect("accept");
             (connecting.join().expect("the connecting side"), two)
-        });
-        one.set_rnr_timer(12).expect("connected");
-        two.set_rnr_timer(12).expect("connected");
-        (one, two)
+        })
     }
 
     /// A buffer of that length, filled with `byte`.

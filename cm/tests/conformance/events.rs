@@ -9,6 +9,7 @@ use doorbell_cm::{CompletionQueue, Exposed, Fabric, Id, QpInit, SharedReceive};
 use doorbell_seam::error::Code;
 use doorbell_seam::event::{AsyncEvent, AsyncKind, Object};
 use doorbell_seam::provider::Access;
+use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
@@ -274,6 +275,17 @@ fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
         let _ = one.next_send(A_WHILE);
     }
     event(bed, wanted);
+    if bed.is_strict() {
+        let fatal = AsyncEvent {
+            kind: AsyncKind::QpFatal,
+            object: Object::Qp(two.qp().expect("a queue pair").0),
+        };
+        event(bed, fatal);
+        while two.next_recv(A_WHILE).is_ok() {}
+        two.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect("ERR takes it");
+        assert_eq!(two.next_send(SOON).expect("flushed").status, Status::Flushed);
+        assert!(two.next_recv(A_WHILE).is_err(), "the queue has stopped for good");
+    }
 }
 
 fn qp_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {

@@ -23,6 +23,7 @@ cases! {
     qx_05_each_type_has_a_protection_domain
     qx_06_own_multicast_does_not_come_back
     qx_06_flags_that_do_not_exist_or_fit_are_refused
+    qx_10_operations_have_the_bits_of_c
     qx_10_what_was_not_asked_for_is_refused
     qx_10_windows_are_opened_only_where_that_was_asked_for
     qx_10_datagrams_too_are_refused_where_they_were_not_asked_for
@@ -180,6 +181,27 @@ fn qx_06_flags_that_do_not_exist_or_fit_are_refused<F: Fabric>(bed: &Bed<F>) {
             let init = QpInit::ud().create_flags(flags);
             assert_eq!(refusal(bed, &init), Code::Invalid, "{flags:?} is for frames");
         }
+    }
+}
+
+fn qx_10_operations_have_the_bits_of_c<F: Fabric>(_bed: &Bed<F>) {
+    let operations = [
+        SendOps::RDMA_WRITE,
+        SendOps::RDMA_WRITE_WITH_IMM,
+        SendOps::SEND,
+        SendOps::SEND_WITH_IMM,
+        SendOps::RDMA_READ,
+        SendOps::ATOMIC_CMP_AND_SWP,
+        SendOps::ATOMIC_FETCH_AND_ADD,
+        SendOps::LOCAL_INV,
+        SendOps::BIND_MW,
+        SendOps::SEND_WITH_INV,
+        SendOps::TSO,
+        SendOps::FLUSH,
+        SendOps::ATOMIC_WRITE,
+    ];
+    for (bit, operation) in operations.into_iter().enumerate() {
+        assert_eq!(operation.bits(), 1 << bit, "{operation:?}");
     }
 }
 

@@ -244,7 +244,7 @@ fn cm_04_a_full_backlog_refuses_nobody<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn cm_05_depths_beyond_the_device_are_refused<F: Fabric>(bed: &Bed<F>) {
-    let (_listener, addr) = bed.listener(None);
+    let (mut listener, addr) = bed.listener(None);
     let max = Provider::caps(&bed.fabric).rd_atomic_max;
     for (resources, depth) in [(max + 1, 1), (1, max + 1)] {
         let mut one = bed.active(addr, &bed.small());
@@ -254,6 +254,12 @@ fn cm_05_depths_beyond_the_device_are_refused<F: Fabric>(bed: &Bed<F>) {
             ..ConnParam::default()
         };
         assert_eq!(one.connect(&param).expect_err("too deep").code(), Code::Invalid);
+        let here = bed.fabric.open_channel().expect("a channel");
+        let mut other = ready(bed, &here, addr);
+        other.connect(&ConnParam::default()).expect("connect");
+        let mut two = listener.get_request(Some(SOON)).expect("a request");
+        two.create_qp(&bed.small()).expect("a queue pair");
+        assert_eq!(two.accept(&param).expect_err("too deep").code(), Code::Invalid);
     }
 }
 

@@ -9,6 +9,7 @@
 #[macro_use]
 mod harness;
 
+mod agreed;
 mod bed;
 mod beside;
 mod cm_events;
@@ -22,6 +23,7 @@ mod endpoints;
 mod events;
 mod extended;
 mod external;
+mod failures;
 mod frames;
 mod groups;
 mod hazards;

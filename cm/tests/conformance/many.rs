@@ -164,6 +164,17 @@ pub(crate) fn destroy<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
+/// QP-17: the completion queues are made, and the queue pair is not.
+pub(crate) fn fail<F: Fabric>(bed: &Bed<F>) {
+    let mut id = bed.active(bed.at(7), &bed.small()).into_id();
+    id.destroy_qp().expect("it is there");
+    let beyond = Provider::caps(&bed.fabric).inline_max + 1;
+    leaves_nothing(bed, 100, |bed| {
+        id.create_qp(&bed.small().inline(beyond)).expect_err("beyond the device");
+        assert!(id.send_cq().is_none() && id.recv_cq().is_none());
+    });
+}
+
 /// By events, in one thread: nobody waits for a processor.
 fn one_round<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");

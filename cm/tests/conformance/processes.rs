@@ -86,6 +86,7 @@ impl doorbell_cm::Program for Part {
             "refuse" => crate::many::refuse(&bed),
             "drop" => crate::drops::in_any_order(&bed),
             "destroy" => crate::many::destroy(&bed),
+            "fail" => crate::many::fail(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();
                 id.post_recvs(&mut bed.numbered(2)).expect("receives");

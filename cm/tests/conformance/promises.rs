@@ -25,6 +25,7 @@ cases! {
     qp_01_connecting_takes_the_queue_pair_through_its_states
     qp_09_depths_beyond_the_completion_queues_are_refused
     qp_17_a_failed_queue_pair_leaves_its_completion_queue
+    qp_17_a_failed_queue_pair_takes_its_own_queues_along
     qp_21_the_wait_for_a_receive_is_set_once_connected
     qx_12_all_sends_complete_where_that_is_asked_for_and_qp_15_of_an_id
     qx_13_each_queue_pair_has_a_number_of_its_own
@@ -79,7 +80,8 @@ fn g_04_a_device_opened_again_has_the_same_context_or_is_another<F: Fabric>(bed:
 }
 
 fn g_05_port_spaces_have_the_kernels_numbers<F: Fabric>(_bed: &Bed<F>) {
-    assert_eq!(PortSpace::Tcp as u32, 0x0106);
+    let spaces = [PortSpace::Ipoib, PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib];
+    assert_eq!(spaces.map(|space| space as u32), [0x0002, 0x0106, 0x0111, 0x013f]);
 }
 
 fn id_01_an_id_is_on_a_device_once_it_has_an_address<F: Fabric>(bed: &Bed<F>) {
@@ -158,8 +160,12 @@ fn qp_09_depths_beyond_the_completion_queues_are_refused<F: Fabric>(bed: &Bed<F>
     assert!(CompletionQueue::<F>::new(&bed.fabric, limit.saturating_add(1)).is_err());
     let mut id = new(bed);
     id.bind(bed.at(0)).expect("bind");
-    let error = id.create_qp(&QpInit::rc().send_wr(u32::MAX)).expect_err("beyond all");
-    assert_eq!(error.code(), Code::Invalid, "{error}");
+    for beyond in [limit + 1, u32::MAX] {
+        for init in [QpInit::rc().send_wr(beyond), QpInit::rc().recv_wr(beyond)] {
+            let error = id.create_qp(&init).expect_err("no completion queue is that deep");
+            assert_eq!(error.code(), Code::Invalid, "{error}");
+        }
+    }
     id.create_qp(&bed.small()).expect("after the refusal");
 }
 
@@ -174,12 +180,18 @@ fn qp_17_a_failed_queue_pair_leaves_its_completion_queue<F: Fabric>(bed: &Bed<F>
     id.create_qp(&init).expect("the queue is as it was");
 }
 
+/// In a process of its own, whose files and objects are counted.
+fn qp_17_a_failed_queue_pair_takes_its_own_queues_along<F: Fabric>(bed: &Bed<F>) {
+    crate::processes::peer("fail", bed.at(0)).ends_well();
+}
+
 fn qp_21_the_wait_for_a_receive_is_set_once_connected<F: Fabric>(bed: &Bed<F>) {
     let mut early = bed.active(bed.at(7), &bed.small());
     assert_eq!(early.set_rnr_timer(12).expect_err("not connected").code(), Code::Invalid);
     let (mut one, mut two) = bed.pair(&bed.small());
     assert_eq!(two.set_rnr_timer(32).expect_err("no such code").code(), Code::Invalid);
     two.set_rnr_timer(1).expect("connected");
+    assert_eq!(two.query_qp().expect("a query").min_rnr_timer, Some(1));
     send_inline(&mut one, &[1]);
     assert!(two.next_recv(A_WHILE).is_err(), "there is no receive");
     two.post_recv(bed.filled(1, 0)).expect("a receive");

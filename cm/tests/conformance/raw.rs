@@ -11,7 +11,7 @@ use doorbell_seam::provider::{Access, Poller, Qp, QpCaps, QpType, Region, Sharin
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
-use crate::bed::{Bed, SOON};
+use crate::bed::{A_WHILE, Bed, SOON};
 
 cases! {
     mr_01_remote_write_needs_local_write
@@ -20,6 +20,7 @@ cases! {
     rc_05_a_receive_under_a_wrong_key_fails_both_sides
     rc_05_a_receive_into_a_read_only_region_fails_both_sides
     mr_03_a_stale_key_fails
+    qx_17_a_destroyed_queue_pair_completes_nothing_more
 }
 
 /// A side below the safe layer: id, queue pair, reader of its one completion queue.
@@ -105,9 +106,51 @@ fn sge<R: Region>(region: &R, length: u32) -> Sge {
     Sge { addr: region.as_ptr() as u64, length, lkey: region.lkey() }
 }
 
+/// Asked of the completion queue itself: the safe layer hides what is of no queue pair.
+fn qx_17_a_destroyed_queue_pair_completes_nothing_more<F: Fabric>(bed: &Bed<F>) {
+    let memory = region(bed, Access::LOCAL_WRITE);
+    for connected in [true, false] {
+        let (mut one, mut two) = pair(bed);
+        if connected {
+            // There is no receive for them: they stay outstanding.
+            one.send(sge(&memory, 8));
+            one.send(sge(&memory, 8));
+        }
+        one.receive(sge(&memory, 8));
+        one.receive(sge(&memory, 8));
+        assert!(one.poll().is_none(), "all is outstanding");
+        one.poller.arm(false).expect("arm");
+        let Side { qp, mut poller, _id } = one;
+        drop(qp);
+        let end = Instant::now() + A_WHILE;
+        while Instant::now() < end {
+            let mut out = [Wc::default()];
+            assert_eq!(poller.poll(&mut out), 0, "{:?} of a queue pair that is gone", out[0]);
+            two.poll();
+        }
+        drop((_id, two));
+    }
+}
+
 fn mr_01_remote_write_needs_local_write<F: Fabric>(bed: &Bed<F>) {
-    let memory = Mapping::plain(4096).expect("memory");
-    assert!(bed.fabric.register(memory, Access::REMOTE_WRITE).is_err());
+    let register = |access| {
+        let memory = Mapping::plain(4096).expect("memory");
+        bed.fabric.register(memory, access)
+    };
+    for remote in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::all() - Access::LOCAL_WRITE]
+    {
+        assert!(register(remote).is_err(), "{remote:?}");
+        register(remote | Access::LOCAL_WRITE).expect("with the owner's right");
+    }
+    register(Access::REMOTE_READ).expect("reading changes nothing");
+    let rights = [
+        Access::LOCAL_WRITE,
+        Access::REMOTE_WRITE,
+        Access::REMOTE_READ,
+        Access::REMOTE_ATOMIC,
+        Access::MW_BIND,
+    ];
+    assert_eq!(rights.map(|right| right.bits()), [1, 2, 4, 8, 16]);
 }
 
 /// A send that fails where it is posted: the peer notices nothing, its receive stays.

@@ -11,7 +11,8 @@ use crate::bed::{Bed, SOON, received, send, send_inline, sent};
 
 cases! {
     srq_01_an_id_bound_to_no_device_is_refused
-    srq_02_takes_receives_at_once_and_srq_03_its_depth_comes_back
+    srq_02_takes_receives_at_once
+    srq_03_the_depth_that_comes_back_is_the_room_there_is
     srq_04_an_id_holds_one
     srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_uses_it
     srq_09_is_busy_while_a_queue_pair_uses_it
@@ -34,11 +35,29 @@ fn srq_01_an_id_bound_to_no_device_is_refused<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(error.code(), Code::Invalid);
 }
 
-fn srq_02_takes_receives_at_once_and_srq_03_its_depth_comes_back<F: Fabric>(bed: &Bed<F>) {
+fn srq_02_takes_receives_at_once<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed);
-    let depth = id.create_srq(5).expect("a shared receive queue").depth();
-    assert!(depth >= 5);
+    id.create_srq(5).expect("a shared receive queue");
     id.post_recv(bed.filled(8, 0)).expect("it takes receives before any queue pair is there");
+}
+
+fn srq_03_the_depth_that_comes_back_is_the_room_there_is<F: Fabric>(bed: &Bed<F>) {
+    for asked in [1, 3, 5, 100] {
+        let mut id = bound(bed);
+        let srq = id.create_srq(asked).expect("a shared receive queue");
+        assert!(srq.depth() >= asked, "{} for {asked}", srq.depth());
+        assert_eq!(srq.limit().expect("a query"), 0, "no limit is set");
+        srq.post(&mut bed.numbered(srq.depth() as usize)).expect("as many as came back");
+        if bed.is_strict() {
+            let full = srq.post(&mut bed.numbered(1)).expect_err("and no more");
+            assert_eq!(full.cause, PostCause::Full);
+        }
+    }
+    let most = bed.fabric.caps().srq_wr_max;
+    for asked in [0, most + 1] {
+        let Err(error) = SharedReceive::new(&bed.fabric, asked) else { panic!("{asked}") };
+        assert_eq!(error.code(), Code::Invalid, "{error}");
+    }
 }
 
 fn srq_04_an_id_holds_one<F: Fabric>(bed: &Bed<F>) {

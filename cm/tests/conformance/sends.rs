@@ -55,6 +55,11 @@ fn sq_01_a_full_send_queue_refuses_until_a_completion_is_polled<F: Fabric>(bed: 
         assert_eq!(took, depth);
     }
     two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    if bed.is_strict() {
+        received(&mut two);
+        let refused = one.post_inline(&[1], SendOp::Send, SendFlags::empty());
+        assert_eq!(refused.expect_err("it has run, and is not polled").cause, PostCause::Full);
+    }
     sent(&mut one, &mut two).ok().expect("sent");
     send_inline(&mut one, &[1]);
 }
