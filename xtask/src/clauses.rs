@@ -1,4 +1,4 @@
-//! `cargo xtask clauses`: the table of what the conformance suite shows, clause by clause.
+//! `cargo xtask clauses`: the page that explains each clause and says what shows it.
 //!
 //! `cm/conformance/clauses.txt` has the clauses, the suite's sources the names of its cases, and
 //! a record for each device what became of them: `soft0.txt`, `rxe0.txt`. `--record` runs the suite
@@ -25,13 +25,28 @@ const DEVICES: [&str; 2] = ["soft0", "rxe0"];
 /// The suite on rxe0, with the boot of an emulated machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// A heading of the list, with what stands below it.
+#[derive(Default)]
+struct Group {
+    title: String,
+    clauses: Vec<Clause>,
+}
+
 /// One clause.
 struct Clause {
     /// As `QP-11`.
     name: String,
-    /// A man page of the mission promises it.
-    promised: bool,
+    source: String,
     says: String,
+    /// What a device cannot show of it: the device, or `both`, and the reason.
+    gaps: Vec<(String, String)>,
+}
+
+impl Clause {
+    /// True if a man page promises it.
+    fn is_promised(&self) -> bool {
+        self.source.starts_with("man ")
+    }
 }
 
 /// What became of each case on a device: empty if it held, else why it was left out.
@@ -122,22 +137,37 @@ fn recorded(device: &str) -> Outcome<Record> {
     Ok(text.lines().filter_map(line).collect())
 }
 
-fn clauses() -> Outcome<Vec<Clause>> {
-    let text = read(&folder().join("clauses.txt"))?;
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let mut words = line.splitn(3, ' ');
-            match (words.next(), words.next(), words.next()) {
-                (Some(name), Some(tag @ ("M" | "S")), Some(says)) => Ok(Clause {
-                    name: name.to_owned(),
-                    promised: tag == "M",
-                    says: says.to_owned(),
-                }),
-                _ => Err(format!("clauses.txt: this is no clause: {line}")),
+/// Reads the list; its first lines say how it is written.
+fn groups(list: &str) -> Outcome<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    let wrong = |line: &str, why: &str| Err(format!("clauses.txt: {why}: {line}"));
+    for line in list.lines().filter(|line| !line.is_empty()) {
+        if let Some(title) = line.strip_prefix("## ") {
+            groups.push(Group { title: title.to_owned(), clauses: Vec::new() });
+            continue;
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        let Some(group) = groups.last_mut() else { return wrong(line, "this needs a heading") };
+        if let Some(gap) = line.strip_prefix("- ") {
+            let gap = gap
+                .split_once(": ")
+                .filter(|(device, _)| *device == "both" || DEVICES.contains(device));
+            match (gap, group.clauses.last_mut()) {
+                (Some((device, why)), Some(clause)) => {
+                    clause.gaps.push((device.to_owned(), why.to_owned()));
+                }
+                _ => return wrong(line, "this names no device, or no clause stands above it"),
             }
-        })
-        .collect()
+        } else {
+            let parts: Vec<&str> = line.splitn(3, " | ").collect();
+            let [name, source, says] = parts[..] else { return wrong(line, "this is no clause") };
+            let [name, source, says] = [name, source, says].map(str::to_owned);
+            group.clauses.push(Clause { name, source, says, gaps: Vec::new() });
+        }
+    }
+    Ok(groups)
 }
 
 /// The names of all cases: the lines of each `cases!` block.
@@ -170,56 +200,49 @@ fn named_after(case: &str) -> Vec<String> {
     case.split("_and_").filter_map(one).collect()
 }
 
-/// The whole file.
+/// The whole page.
 fn table() -> Outcome<String> {
-    let (clauses, cases) = (clauses()?, cases()?);
-    let records = [recorded(DEVICES[0])?, recorded(DEVICES[1])?];
-    let shows = |clause: &Clause| -> Vec<&String> {
-        cases.iter().filter(|case| named_after(case).contains(&clause.name)).collect()
-    };
-    let shown = clauses.iter().filter(|clause| !shows(clause).is_empty()).count();
-    let promised: Vec<&Clause> = clauses.iter().filter(|clause| clause.promised).collect();
-    let kept = promised.iter().filter(|clause| !shows(clause).is_empty()).count();
-    let mut text = format!(
-        "# Clauses\nWritten by `cargo xtask clauses`; `--record` runs the suite first.\n\n\
-         {} cases of the conformance suite name {shown} of {} clauses, and {kept} of the {} that a \
-         man page promises (**M**). Of a clause that cannot be broken a file is named, with a doc \
-         test that does not compile. A clause without either may be shown by other tests; the \
-         table does not know.\n\n\
-         | clause | | says | cases | {} | {} |\n|---|---|---|---|---|---|\n",
-        cases.len(),
-        clauses.len(),
-        promised.len(),
-        DEVICES[0],
-        DEVICES[1],
-    );
-    for clause in &clauses {
-        let cases = shows(clause);
-        let tag = if clause.promised { "**M**" } else { "" };
-        let names: Vec<String> = cases.iter().map(|case| format!("`{case}`")).collect();
-        let names = if names.is_empty() { unsayable(&clause.name)? } else { names.join("<br>") };
-        let [soft, rxe] = [0, 1].map(|device| results(&cases, &records[device]));
-        // Writing to a string cannot fail, here and below.
-        let _ = writeln!(
-            text,
-            "| {} | {tag} | {} | {names} | {soft} | {rxe} |",
-            clause.name, clause.says
-        );
-    }
-    let known: Vec<&str> = clauses.iter().map(|clause| clause.name.as_str()).collect();
-    text.push_str("\n## Cases named after something else\n");
+    let (groups, cases) = (groups(&read(&folder().join("clauses.txt"))?)?, cases()?);
+    let suite = Known { cases: &cases, records: &[recorded(DEVICES[0])?, recorded(DEVICES[1])?] };
+    let clauses = || groups.iter().flat_map(|group| &group.clauses);
+    let known: Vec<&str> = clauses().map(|clause| clause.name.as_str()).collect();
     for case in &cases {
-        let after = named_after(case);
-        if after.is_empty() {
-            let case_list = [case];
-            let [soft, rxe] = [0, 1].map(|device| results(&case_list, &records[device]));
-            let _ = writeln!(text, "- `{case}`: {soft}, {rxe}");
-        } else if let Some(clause) = after.iter().find(|name| !known.contains(&name.as_str())) {
+        if let Some(clause) = named_after(case).iter().find(|name| !known.contains(&name.as_str()))
+        {
             return Err(format!("the case {case} is named after {clause}, which is no clause"));
         }
     }
-    let known = Known { cases: &cases, records: &records };
-    text.push_str(&hazards::table(&read(&folder().join("hazards.txt"))?, &known)?);
+    let mut text = format!(
+        "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} of them \
+         are promises of man pages; the others are what rdma-core, the kernel, or the InfiniBand \
+         specification (IBTA, volume 1) say. Each is shown by the {} cases of the conformance \
+         suite that bear its number (`cm/tests/conformance`), or by a doc test that must not \
+         compile.\n\nThe last two columns say what became of the cases on each device. \
+         `cargo xtask clauses` writes this page from `cm/conformance`; `--record` runs the suite \
+         first.\n",
+        known.len(),
+        clauses().filter(|clause| clause.is_promised()).count(),
+        cases.len(),
+    );
+    for group in &groups {
+        let [soft, rxe] = DEVICES;
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n## {}\n| clause | says | source | shown by | {soft} | {rxe} |\n\
+             |---|---|---|---|---|---|\n",
+            group.title
+        );
+        for clause in &group.clauses {
+            text.push_str(&suite.row(clause)?);
+        }
+    }
+    text.push_str("\n## Cases without a clause\n");
+    for case in cases.iter().filter(|case| named_after(case).is_empty()) {
+        let [soft, rxe] = [0, 1].map(|device| results(&[case], &suite.records[device]));
+        let _ = writeln!(text, "- `{case}`: {soft}, {rxe}");
+    }
+    text.push_str(&hazards::table(&read(&folder().join("hazards.txt"))?, &suite)?);
     Ok(text)
 }
 
@@ -227,6 +250,30 @@ fn table() -> Outcome<String> {
 struct Known<'a> {
     cases: &'a [String],
     records: &'a [Record; 2],
+}
+
+impl Known<'_> {
+    /// The row of a clause.
+    fn row(&self, clause: &Clause) -> Outcome<String> {
+        let Clause { name, source, says, gaps } = clause;
+        let shows = |case: &&String| named_after(case).contains(name);
+        let cases: Vec<&String> = self.cases.iter().filter(shows).collect();
+        let [soft, rxe] = [0, 1].map(|device| results(&cases, &self.records[device]));
+        let mut shown_by: Vec<String> = cases.iter().map(|case| format!("`{case}`")).collect();
+        if shown_by.is_empty() {
+            shown_by = unsayable(name)?;
+        }
+        if shown_by.is_empty() {
+            return Err(format!("nothing shows {name}: {says}"));
+        }
+        let note = |(device, why): &(String, String)| match device.as_str() {
+            "both" => format!("<br>*Not shown: {why}.*"),
+            device => format!("<br>*Not shown on {device}: {why}.*"),
+        };
+        let notes: String = gaps.iter().map(note).collect();
+        let shown_by = shown_by.join("<br>");
+        Ok(format!("| {name} | {says}{notes} | {source} | {shown_by} | {soft} | {rxe} |\n"))
+    }
 }
 
 impl hazards::Suite for Known<'_> {
@@ -245,8 +292,8 @@ impl hazards::Suite for Known<'_> {
     }
 }
 
-/// The files that show of a clause that what it forbids does not compile.
-fn unsayable(clause: &str) -> Outcome<String> {
+/// The files with a doc test for a clause that must not compile.
+fn unsayable(clause: &str) -> Outcome<Vec<String>> {
     let mut names = Vec::new();
     for path in crate::place::entries(&root().join("cm/src")) {
         if path.is_file() && hazards::refuses_to_compile(&read(&path)?, clause) {
@@ -254,20 +301,22 @@ fn unsayable(clause: &str) -> Outcome<String> {
             names.push(format!("`{}`", name.display()));
         }
     }
-    Ok(if names.is_empty() { "none".to_owned() } else { names.join("<br>") })
+    Ok(names)
 }
 
 /// What became of some cases on a device, in a cell.
 fn results(cases: &[&String], record: &Record) -> String {
-    let mut cells: Vec<&str> = cases
-        .iter()
-        .map(|case| match record.get(*case) {
+    let mut cells: Vec<&str> = Vec::new();
+    for case in cases {
+        let cell = match record.get(*case) {
             None => "not run yet",
             Some(reason) if reason.is_empty() => "ok",
             Some(reason) => reason,
-        })
-        .collect();
-    cells.dedup();
+        };
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
     cells.join("<br>")
 }
 
@@ -287,8 +336,39 @@ mod tests {
         assert_eq!(named_after("ep_08_each_request_has_one"), ["EP-8"]);
         assert_eq!(named_after("srq_02_takes_and_srq_03_its_depth"), ["SRQ-2", "SRQ-3"]);
         assert_eq!(named_after("cm_12_a_queue_pair_and_more"), ["CM-12"]);
-        assert!(named_after("section_2_11_kinds").is_empty());
+        assert!(named_after("two_processes_exchange").is_empty());
         assert!(named_after("a_wait_ends").is_empty());
+    }
+
+    #[test]
+    fn the_list_is_understood() {
+        let list = "# note\n## Ids\nID-1 | man a, b | One.\n- soft0: it cannot\n\n\
+                    ## States\nSM-1 | IBTA 10.3 | Two.\n";
+        let groups = groups(list).unwrap();
+        let [ids, states] = &groups[..] else { panic!("two headings") };
+        assert!(ids.title == "Ids" && ids.clauses[0].is_promised());
+        assert_eq!(ids.clauses[0].gaps, [("soft0".to_owned(), "it cannot".to_owned())]);
+        assert!(!states.clauses[0].is_promised() && states.clauses[0].says == "Two.");
+        for bad in ["ID-1 | a | One.", "## Ids\nID-1 One.", "## Ids\n- soft0: why"] {
+            assert!(super::groups(bad).is_err(), "{bad}");
+        }
+        assert!(super::groups("## Ids\nID-1 | a | One.\n- mlx5: why").is_err(), "no such device");
+    }
+
+    #[test]
+    fn a_clause_needs_something_that_shows_it() {
+        let (cases, records) = (vec!["id_01_one".to_owned()], [Record::new(), Record::new()]);
+        let suite = Known { cases: &cases, records: &records };
+        let clause = |name: &str| Clause {
+            name: name.to_owned(),
+            source: "verbs.h".to_owned(),
+            says: "One.".to_owned(),
+            gaps: vec![("both".to_owned(), "it is late".to_owned())],
+        };
+        let row = "| ID-1 | One.<br>*Not shown: it is late.* | verbs.h | `id_01_one` \
+                   | not run yet | not run yet |\n";
+        assert_eq!(suite.row(&clause("ID-1")).unwrap(), row);
+        assert!(suite.row(&clause("ID-99")).is_err());
     }
 
     #[test]

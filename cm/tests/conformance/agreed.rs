@@ -173,8 +173,9 @@ fn qp_20_each_side_says_how_often_the_other_tries_again<F: Fabric>(bed: &Bed<F>)
 fn qp_20_a_peer_without_depth_may_write_but_not_read<F: Fabric>(bed: &Bed<F>) {
     use doorbell_seam::wr::{SendFlags, SendOp};
     let init = bed.small();
-    let none = ConnParam { responder_resources: 0, ..ConnParam::default() };
-    let (mut one, mut two) = bed.pair_with(&init, &init, &ConnParam::default(), &none);
+    // The side that connects asks for no READs, and so is granted none.
+    let none = ConnParam { initiator_depth: 0, ..ConnParam::default() };
+    let (mut one, mut two) = bed.pair_with(&init, &init, &none, &ConnParam::default());
     let fields = two.query_qp().expect("a query");
     assert_eq!(fields.max_dest_rd_atomic, Some(0));
     assert_eq!(one.query_qp().expect("a query").max_rd_atomic, Some(0));

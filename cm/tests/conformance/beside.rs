@@ -16,9 +16,9 @@ use crate::bed::{Bed, SOON, received, send, sent};
 
 cases! {
     rc_01_who_waits_for_a_receive_delays_no_other
-    section_2_7_an_empty_shared_queue_delays_no_queue_pair_of_another
+    srq_13_empty_delays_no_queue_pair_of_another
     rc_01_who_waits_for_a_receive_delays_no_other_in_the_same_completion_queue
-    section_2_7_nor_does_an_empty_shared_queue_in_the_same_completion_queue
+    srq_13_empty_delays_no_other_in_the_same_completion_queue
 }
 
 /// Messages that wait, and how often the others are passed meanwhile.
@@ -83,7 +83,7 @@ fn rc_01_who_waits_for_a_receive_delays_no_other<F: Fabric>(bed: &Bed<F>) {
     pass_by(bed, false);
 }
 
-fn section_2_7_an_empty_shared_queue_delays_no_queue_pair_of_another<F: Fabric>(bed: &Bed<F>) {
+fn srq_13_empty_delays_no_queue_pair_of_another<F: Fabric>(bed: &Bed<F>) {
     pass_by(bed, true);
 }
 
@@ -247,8 +247,6 @@ fn rc_01_who_waits_for_a_receive_delays_no_other_in_the_same_completion_queue<F:
     pass_by_in_one_queue(bed, false);
 }
 
-fn section_2_7_nor_does_an_empty_shared_queue_in_the_same_completion_queue<F: Fabric>(
-    bed: &Bed<F>,
-) {
+fn srq_13_empty_delays_no_other_in_the_same_completion_queue<F: Fabric>(bed: &Bed<F>) {
     pass_by_in_one_queue(bed, true);
 }

@@ -19,8 +19,8 @@ cases! {
     id_11_the_descriptor_says_when_time_has_passed
     cm_09_depths_come_swapped
     cm_09_a_synchronous_id_keeps_them
-    section_2_11_kinds_have_the_kernels_numbers
-    section_2_11_reject_codes_are_told_apart
+    ce_01_kinds_have_the_kernels_numbers
+    ce_01_reject_codes_are_told_apart
 }
 
 /// True if the channel's descriptor is readable within `limit`.
@@ -169,7 +169,7 @@ fn cm_09_a_synchronous_id_keeps_them<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(one.depths(), Some(Depths { responder: 1, initiator: 6 }));
 }
 
-fn section_2_11_kinds_have_the_kernels_numbers<F: Fabric>(_bed: &Bed<F>) {
+fn ce_01_kinds_have_the_kernels_numbers<F: Fabric>(_bed: &Bed<F>) {
     for number in 0..16 {
         let kind = EventKind::from_raw(number).expect("sixteen kinds");
         assert_eq!(kind as u32, number);
@@ -178,7 +178,7 @@ fn section_2_11_kinds_have_the_kernels_numbers<F: Fabric>(_bed: &Bed<F>) {
     assert_eq!(EventKind::from_raw(16), None);
 }
 
-fn section_2_11_reject_codes_are_told_apart<F: Fabric>(bed: &Bed<F>) {
+fn ce_01_reject_codes_are_told_apart<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");
     let (mut listener, addr) = bed.listener(None);
     let mut one = ready(bed, &here, addr);

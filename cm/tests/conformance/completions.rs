@@ -16,7 +16,7 @@ cases! {
     cp_04_completions_keep_the_order_of_their_queue
     rc_01_a_sender_waits_for_a_receive
     rc_01_a_sender_whose_patience_is_finite_gets_status_13
-    rc_05_a_receive_too_short_fails_both_sides
+    ck_01_a_receive_too_short_fails_both_sides
     sm_02_what_is_outstanding_is_flushed_in_order
     sm_02_posts_in_error_are_taken_and_flushed
     a_wait_for_a_completion_ends_in_time
@@ -79,7 +79,7 @@ fn rc_01_a_sender_whose_patience_is_finite_gets_status_13<F: Fabric>(bed: &Bed<F
     assert_eq!(sent(&mut one, &mut two).status, Status::RnrRetryExceeded);
 }
 
-fn rc_05_a_receive_too_short_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
+fn ck_01_a_receive_too_short_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     two.post_recv(bed.filled(8, 9)).expect("a receive");
     send(&mut one, bed.filled(9, 7));

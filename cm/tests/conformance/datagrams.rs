@@ -29,12 +29,12 @@ cases! {
     qp_14_queue_pairs_of_another_type_are_refused
     id_06_port_spaces_have_ports_of_their_own
     id_06_ip_over_infiniband_is_a_space_of_datagrams
-    ud_what_nobody_takes_is_dropped_in_silence
-    ud_more_than_a_packet_is_refused
-    ud_sends_only_datagrams
-    ud_a_target_may_go_before_its_sends_are_over
+    ud_02_what_nobody_takes_is_dropped_in_silence
+    ud_01_more_than_a_packet_is_refused
+    ud_01_sends_only_datagrams
+    ud_01_a_target_may_go_before_its_sends_are_over
     cp_06_a_datagram_wakes_who_armed
-    section_2_1_a_queue_pair_of_datagrams_by_hand
+    sm_06_a_queue_pair_of_datagrams_by_hand
     sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away
 }
 
@@ -328,7 +328,7 @@ fn id_06_ip_over_infiniband_is_a_space_of_datagrams<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(&received(&mut two).bytes()[GRH_BYTES..], b"to that space");
 }
 
-fn ud_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
+fn ud_02_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     let (to, target) = way(bed, &one);
     // Nobody has posted a receive; nobody has that number; the key is another.
@@ -347,7 +347,7 @@ fn ud_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(payload(&received(&mut two)), [5]);
 }
 
-fn ud_more_than_a_packet_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn ud_01_more_than_a_packet_is_refused<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("rxe says that it was sent (R10)");
     }
@@ -367,7 +367,7 @@ fn ud_more_than_a_packet_is_refused<F: Fabric>(bed: &Bed<F>) {
     nothing_comes(&mut two);
 }
 
-fn ud_sends_only_datagrams<F: Fabric>(bed: &Bed<F>) {
+fn ud_01_sends_only_datagrams<F: Fabric>(bed: &Bed<F>) {
     let (mut one, two) = plain(bed);
     let refused = one.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect_err("refused");
     assert_eq!(refused.cause, PostCause::Malformed);
@@ -378,7 +378,7 @@ fn ud_sends_only_datagrams<F: Fabric>(bed: &Bed<F>) {
     drop(two);
 }
 
-fn ud_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
+fn ud_01_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     for byte in 0..20 {
         recv(bed, &mut two, 8);
@@ -432,7 +432,7 @@ pub(crate) fn to_rts<F: Fabric>(qp: &mut ExternalQp<F>) {
     qp.modify(&QpFields { sq_psn: Some(7), ..QpFields::to(QpState::Rts) }).expect("RTS");
 }
 
-fn section_2_1_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
+fn sm_06_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
     const QKEY: u32 = 0x1111_1111;
     let ((mut one, source), (mut two, _)) = (by_hand(bed, QKEY), by_hand(bed, QKEY));
     let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: QKEY };

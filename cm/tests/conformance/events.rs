@@ -24,11 +24,12 @@ cases! {
     cp_06_no_wake_up_is_lost
     cp_06_sends_wake_too
     cp_06_the_descriptors_of_several_queues_say_which_to_look_at
-    srq_limit_comes_once_and_is_gone
-    srq_limit_beyond_the_depth_is_refused
+    srq_14_limit_comes_once_and_is_gone
+    srq_14_limit_beyond_the_depth_is_refused
     cp_05_an_overrun_is_an_event_of_the_queue
-    qp_access_error_is_an_event_of_the_target
-    last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue
+    ae_01_kinds_have_the_numbers_of_c
+    ae_01_an_access_error_is_an_event_of_the_target
+    srq_16_last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue
 }
 
 const NOW: Duration = Duration::ZERO;
@@ -226,7 +227,7 @@ fn cp_06_the_descriptors_of_several_queues_say_which_to_look_at<F: Fabric>(bed: 
     }
 }
 
-fn srq_limit_comes_once_and_is_gone<F: Fabric>(bed: &Bed<F>) {
+fn srq_14_limit_comes_once_and_is_gone<F: Fabric>(bed: &Bed<F>) {
     let _one_at_a_time = EVENTS.lock();
     let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
     let wanted = AsyncEvent { kind: AsyncKind::SrqLimitReached, object: Object::Srq(srq.id()) };
@@ -253,7 +254,7 @@ fn srq_limit_comes_once_and_is_gone<F: Fabric>(bed: &Bed<F>) {
     assert!(is_silent(bed, wanted));
 }
 
-fn srq_limit_beyond_the_depth_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn srq_14_limit_beyond_the_depth_is_refused<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
     let error = srq.set_limit(srq.depth() + 1).expect_err("too much");
     assert_eq!(error.code(), Code::Invalid);
@@ -288,7 +289,22 @@ fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn qp_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {
+fn ae_01_kinds_have_the_numbers_of_c<F: Fabric>(_bed: &Bed<F>) {
+    let some = [
+        (AsyncKind::CqError, 0),
+        (AsyncKind::QpFatal, 1),
+        (AsyncKind::QpRequestError, 2),
+        (AsyncKind::QpAccessError, 3),
+        (AsyncKind::SrqError, 14),
+        (AsyncKind::SrqLimitReached, 15),
+        (AsyncKind::LastWqeReached, 16),
+    ];
+    for (kind, number) in some {
+        assert_eq!(kind as u32, number, "{kind:?}");
+    }
+}
+
+fn ae_01_an_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("this device has no such event (R13b)");
     }
@@ -301,7 +317,7 @@ fn qp_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {
     event(bed, AsyncEvent { kind: AsyncKind::QpAccessError, object: Object::Qp(qp) });
 }
 
-fn last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue<F: Fabric>(bed: &Bed<F>) {
+fn srq_16_last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("this device never says so (R5)");
     }

@@ -23,7 +23,7 @@ cases! {
     cm_12_a_rejected_request_leaves_the_queue_pair_alone
     cm_12_the_peer_may_leave_before_it_is_established
     cm_12_it_meets_an_id_with_a_queue_pair
-    init_qp_attr_knows_no_other_states_and_is_not_early
+    cm_12_init_qp_attr_knows_no_other_states_and_is_not_early
     cm_16_the_ack_timeout_shows_in_a_query
     rc_02_timeouts_have_five_bits_and_retries_three
     rc_02_a_peer_that_is_gone_ends_a_send_with_status_12
@@ -277,7 +277,7 @@ fn cm_12_it_meets_an_id_with_a_queue_pair<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-fn init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Bed<F>) {
+fn cm_12_init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Bed<F>) {
     let mut id = bare(bed, bed.at(7));
     for state in [QpState::Reset, QpState::Sqd, QpState::Sqe, QpState::Err, QpState::Rtr] {
         let error = id.init_qp_attr(state).expect_err("not now, or never");

@@ -22,7 +22,7 @@ cases! {
     cm_13_only_bound_ids_of_datagrams_join
     qx_14_a_queue_pair_in_a_group_is_not_destroyed
     qx_14_a_queue_pair_that_is_dropped_leaves_its_groups
-    ud_a_queue_pair_is_attached_once
+    ud_01_a_queue_pair_is_attached_once
 }
 
 /// A group of this case's own: cases run side by side.
@@ -154,7 +154,7 @@ fn qx_14_a_queue_pair_that_is_dropped_leaves_its_groups<F: Fabric>(bed: &Bed<F>)
 }
 
 /// `ibv_attach_mcast` by hand, of the queue pair of an id.
-fn ud_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
+fn ud_01_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("a kernel wants to know the group's own form of address");
     }

@@ -15,9 +15,9 @@ use crate::external::{joined, own, say, talk};
 use crate::harness::skip;
 
 cases! {
-    section_2_1_sqd_takes_sends_and_begins_none
-    section_2_1_sqd_lets_what_has_begun_come_to_its_end
-    section_2_1_sqd_of_datagrams
+    sm_07_sqd_takes_sends_and_begins_none
+    sm_07_sqd_lets_what_has_begun_come_to_its_end
+    sm_07_sqd_of_datagrams
     sm_01_a_new_life_is_connected_anew
     sm_01_what_is_on_its_way_to_the_old_life_reaches_no_new_one
     sm_01_what_the_old_life_has_sent_completes_in_no_new_one
@@ -60,7 +60,7 @@ fn post<F: Fabric>(qp: &mut ExternalQp<F>, byte: u8) {
     qp.post_inline(&[byte; 8], SendOp::Send, SIGNALED).expect("it takes sends");
 }
 
-fn section_2_1_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
     let _one_at_a_time = EVENTS.lock();
     let (_ids, [mut left, mut right]) = fresh(bed);
     talk(bed, &mut left, &mut right);
@@ -86,7 +86,7 @@ fn section_2_1_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn section_2_1_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("what waits for a receive counts as begun, or not: devices differ");
     }
@@ -131,7 +131,7 @@ fn section_2_1_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) 
     assert_eq!(left.next_send(SOON).expect("flushed").status, Status::Flushed);
 }
 
-fn section_2_1_sqd_of_datagrams<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_sqd_of_datagrams<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("not every device holds datagrams back");
     }

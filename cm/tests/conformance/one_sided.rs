@@ -29,7 +29,7 @@ cases! {
     mr_03_a_stale_key_opens_nothing
     sq_04_what_reads_is_never_inline
     sq_07_no_rights_to_read_without_depth
-    sm_03_what_section_2_5_refuses_ends_both_queue_pairs
+    sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing
     exposed_memory_checks_its_bounds
 }
 
@@ -278,7 +278,9 @@ fn sq_07_no_rights_to_read_without_depth<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(failed.status, Status::LocalQpOperation);
 }
 
-fn sm_03_what_section_2_5_refuses_ends_both_queue_pairs<F: Fabric>(bed: &Bed<F>) {
+fn sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing<F: Fabric>(
+    bed: &Bed<F>,
+) {
     type Op = fn(Remote) -> SendOp;
     let write: Op = SendOp::Write;
     let imm: Op = |at| SendOp::WriteWithImm(at, 1);

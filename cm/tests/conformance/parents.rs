@@ -13,12 +13,12 @@ use crate::bed::{Bed, received, send, sent};
 use crate::harness::{another, skip};
 
 cases! {
-    section_5_3_a_device_without_them_says_so
-    section_5_3_a_parent_domain_stands_for_its_domain
-    section_5_3_a_parent_domain_is_no_other_domain
-    section_5_3_what_is_in_use_is_busy
-    section_5_3_what_is_used_outlives_its_handle
-    section_5_3_a_thread_domain_of_another_device_is_refused
+    td_01_a_device_without_them_says_so
+    td_01_a_parent_domain_stands_for_its_domain
+    td_01_a_parent_domain_is_no_other_domain
+    td_01_what_is_in_use_is_busy
+    td_01_what_is_used_outlives_its_handle
+    td_01_a_thread_domain_of_another_device_is_refused
 }
 
 /// A thread domain. Each case uses what is made under it from its own thread alone.
@@ -43,7 +43,7 @@ fn buffer<F: Fabric>(device: &F, byte: u8) -> Buffer<F> {
     buffer
 }
 
-fn section_5_3_a_device_without_them_says_so<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_device_without_them_says_so<F: Fabric>(bed: &Bed<F>) {
     let caps = bed.fabric.caps();
     let parent = bed.fabric.alloc_parent_domain(None);
     assert_eq!(parent.is_ok(), caps.parent_domains);
@@ -57,7 +57,7 @@ fn section_5_3_a_device_without_them_says_so<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// Queue pairs, receive queues, completion queues and memory of either go together.
-fn section_5_3_a_parent_domain_stands_for_its_domain<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_parent_domain_stands_for_its_domain<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }
@@ -85,7 +85,7 @@ fn section_5_3_a_parent_domain_stands_for_its_domain<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn section_5_3_a_parent_domain_is_no_other_domain<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_parent_domain_is_no_other_domain<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }
@@ -105,7 +105,7 @@ fn busy<T>(result: Result<(), InUse<T>>) -> T {
     back
 }
 
-fn section_5_3_what_is_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
+fn td_01_what_is_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }
@@ -120,7 +120,7 @@ fn section_5_3_what_is_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
     assert!(F::dealloc_td(td).is_ok(), "and nothing names that");
 }
 
-fn section_5_3_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
+fn td_01_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }
@@ -138,7 +138,7 @@ fn section_5_3_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     assert!(F::dealloc_td(td).is_ok(), "it went with the queue pair");
 }
 
-fn section_5_3_a_thread_domain_of_another_device_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_thread_domain_of_another_device_is_refused<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }

@@ -15,10 +15,10 @@ use crate::bed::{A_WHILE, Bed, SOON};
 
 cases! {
     mr_01_remote_write_needs_local_write
-    rc_05_a_send_under_a_wrong_key_fails_alone
+    ck_01_a_send_under_a_wrong_key_fails_alone
     mr_02_a_send_past_its_region_fails_alone
-    rc_05_a_receive_under_a_wrong_key_fails_both_sides
-    rc_05_a_receive_into_a_read_only_region_fails_both_sides
+    ck_01_a_receive_under_a_wrong_key_fails_both_sides
+    ck_01_a_receive_into_a_read_only_region_fails_both_sides
     mr_03_a_stale_key_fails
     qx_17_a_destroyed_queue_pair_completes_nothing_more
 }
@@ -109,9 +109,9 @@ fn sge<R: Region>(region: &R, length: u32) -> Sge {
 /// Asked of the completion queue itself: the safe layer hides what is of no queue pair.
 fn qx_17_a_destroyed_queue_pair_completes_nothing_more<F: Fabric>(bed: &Bed<F>) {
     let memory = region(bed, Access::LOCAL_WRITE);
-    for connected in [true, false] {
+    for sends in [true, false] {
         let (mut one, mut two) = pair(bed);
-        if connected {
+        if sends {
             // There is no receive for them: they stay outstanding.
             one.send(sge(&memory, 8));
             one.send(sge(&memory, 8));
@@ -172,7 +172,7 @@ fn fails_alone<F: Fabric>(bed: &Bed<F>, bad: impl FnOnce(&F::Region) -> Sge) {
     drop((one, two));
 }
 
-fn rc_05_a_send_under_a_wrong_key_fails_alone<F: Fabric>(bed: &Bed<F>) {
+fn ck_01_a_send_under_a_wrong_key_fails_alone<F: Fabric>(bed: &Bed<F>) {
     fails_alone(bed, |memory| Sge { lkey: memory.lkey() ^ 0x00ff_ff00, ..sge(memory, 8) });
 }
 
@@ -196,13 +196,13 @@ fn fails_both<F: Fabric>(bed: &Bed<F>, memory: &F::Region, bad: Sge) {
     drop((one, two));
 }
 
-fn rc_05_a_receive_under_a_wrong_key_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
+fn ck_01_a_receive_under_a_wrong_key_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
     let memory = region(bed, Access::LOCAL_WRITE);
     let bad = Sge { lkey: memory.lkey() ^ 0x00ff_ff00, ..sge(&memory, 64) };
     fails_both(bed, &memory, bad);
 }
 
-fn rc_05_a_receive_into_a_read_only_region_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
+fn ck_01_a_receive_into_a_read_only_region_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
     let memory = region(bed, Access::LOCAL_WRITE);
     let read_only = region(bed, Access::empty());
     fails_both(bed, &memory, sge(&read_only, 64));

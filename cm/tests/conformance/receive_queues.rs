@@ -17,10 +17,10 @@ cases! {
     srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_uses_it
     srq_09_is_busy_while_a_queue_pair_uses_it
     srq_11_its_queue_pairs_need_no_receive_capacity
-    srq_is_taken_from_in_order_by_whichever_queue_pair_needs_one
-    srq_full_takes_the_first_of_a_list
-    srq_receives_stay_when_a_queue_pair_fails
-    srq_empty_makes_the_sender_wait
+    srq_12_is_taken_from_in_order_by_whichever_queue_pair_needs_one
+    pl_05_a_full_shared_queue_takes_the_first_of_a_list
+    srq_16_receives_stay_when_a_queue_pair_fails
+    srq_13_empty_makes_the_sender_wait
 }
 
 fn bound<F: Fabric>(bed: &Bed<F>) -> Id<F> {
@@ -117,7 +117,7 @@ fn two_on_one<F: Fabric>(bed: &Bed<F>, srq: &SharedReceive<F>) -> Two<F> {
     ([one, other], [two, second])
 }
 
-fn srq_is_taken_from_in_order_by_whichever_queue_pair_needs_one<F: Fabric>(bed: &Bed<F>) {
+fn srq_12_is_taken_from_in_order_by_whichever_queue_pair_needs_one<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 8).expect("a shared receive queue");
     srq.post(&mut bed.numbered(6)).expect("receives");
     let (mut senders, mut takers) = two_on_one(bed, &srq);
@@ -134,7 +134,7 @@ fn srq_is_taken_from_in_order_by_whichever_queue_pair_needs_one<F: Fabric>(bed: 
     assert_eq!(lengths, [0; 6]);
 }
 
-fn srq_full_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>) {
+fn pl_05_a_full_shared_queue_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 3).expect("a shared receive queue");
     let depth = srq.depth() as usize;
     let mut list = bed.numbered(depth + 2);
@@ -155,7 +155,7 @@ fn srq_full_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn srq_receives_stay_when_a_queue_pair_fails<F: Fabric>(bed: &Bed<F>) {
+fn srq_16_receives_stay_when_a_queue_pair_fails<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 8).expect("a shared receive queue");
     srq.post(&mut bed.numbered(2)).expect("receives");
     let ([mut one, mut other], [mut two, mut second]) = two_on_one(bed, &srq);
@@ -167,7 +167,7 @@ fn srq_receives_stay_when_a_queue_pair_fails<F: Fabric>(bed: &Bed<F>) {
     let _ = one.disconnect();
 }
 
-fn srq_empty_makes_the_sender_wait<F: Fabric>(bed: &Bed<F>) {
+fn srq_13_empty_makes_the_sender_wait<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 8).expect("a shared receive queue");
     let ([mut one, _other], [mut two, _second]) = two_on_one(bed, &srq);
     send(&mut one, bed.filled(8, 4));

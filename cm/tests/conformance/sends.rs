@@ -57,6 +57,7 @@ fn sq_01_a_full_send_queue_refuses_until_a_completion_is_polled<F: Fabric>(bed: 
     two.post_recvs(&mut bed.numbered(4)).expect("receives");
     if bed.is_strict() {
         received(&mut two);
+        assert!(one.next_recv(A_WHILE).is_err(), "its device works meanwhile");
         let refused = one.post_inline(&[1], SendOp::Send, SendFlags::empty());
         assert_eq!(refused.expect_err("it has run, and is not polled").cause, PostCause::Full);
     }

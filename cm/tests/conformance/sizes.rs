@@ -15,9 +15,9 @@ cases! {
     cp_08_sizes_out_of_range_are_refused
     cp_08_a_queue_stays_armed
     cp_08_a_queue_grows_while_messages_come
-    section_2_7_a_receive_queue_grows_and_keeps_its_receives
-    section_2_7_a_receive_queue_gets_no_smaller_than_what_is_posted
-    section_2_7_a_receive_queue_of_xrc_takes_its_completion_queue_along
+    srq_15_grows_and_keeps_its_receives
+    srq_15_gets_no_smaller_than_what_is_posted
+    srq_15_of_xrc_takes_its_completion_queue_along
 }
 
 /// A pair whose second side's receives complete in `cq`.
@@ -118,7 +118,7 @@ fn cp_08_a_queue_grows_while_messages_come<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-fn section_2_7_a_receive_queue_grows_and_keeps_its_receives<F: Fabric>(bed: &Bed<F>) {
+fn srq_15_grows_and_keeps_its_receives<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 4).expect("a receive queue");
     if !bed.fabric.caps().srq_resize {
         let error = srq.resize(8).expect_err("the device cannot");
@@ -153,7 +153,7 @@ fn section_2_7_a_receive_queue_grows_and_keeps_its_receives<F: Fabric>(bed: &Bed
     assert_eq!(full.cause, PostCause::Full);
 }
 
-fn section_2_7_a_receive_queue_gets_no_smaller_than_what_is_posted<F: Fabric>(bed: &Bed<F>) {
+fn srq_15_gets_no_smaller_than_what_is_posted<F: Fabric>(bed: &Bed<F>) {
     if !bed.fabric.caps().srq_resize {
         return skip("this device's receive queues have one size");
     }
@@ -183,7 +183,7 @@ fn section_2_7_a_receive_queue_gets_no_smaller_than_what_is_posted<F: Fabric>(be
     }
 }
 
-fn section_2_7_a_receive_queue_of_xrc_takes_its_completion_queue_along<F: Fabric>(bed: &Bed<F>) {
+fn srq_15_of_xrc_takes_its_completion_queue_along<F: Fabric>(bed: &Bed<F>) {
     let caps = bed.fabric.caps();
     if !caps.xrc || !caps.srq_resize {
         return skip("this device has no receive queues of XRC that grow");

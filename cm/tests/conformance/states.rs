@@ -9,11 +9,11 @@ use doorbell_seam::wr::{PostCause, SendFlags, SendOp};
 use crate::bed::{A_WHILE, Bed, SOON};
 
 cases! {
-    section_2_1_a_new_queue_pair_is_in_reset_and_takes_nothing
-    section_2_1_init_takes_receives_and_no_sends
-    section_2_1_ways_that_are_none_are_refused
-    section_2_1_a_field_too_few_or_too_many_is_refused
-    section_2_1_err_takes_all_and_flushes_it
+    sm_07_a_new_queue_pair_is_in_reset_and_takes_nothing
+    sm_07_init_takes_receives_and_no_sends
+    sm_06_ways_that_are_none_are_refused
+    sm_06_a_field_too_few_or_too_many_is_refused
+    sm_07_err_takes_all_and_flushes_it
     sm_01_reset_forgets_requests_and_completions
     sm_02_flushed_requests_come_in_the_order_of_posting
 }
@@ -37,7 +37,7 @@ fn in_init<F: Fabric>(bed: &Bed<F>) -> ExternalQp<F> {
     qp
 }
 
-fn section_2_1_a_new_queue_pair_is_in_reset_and_takes_nothing<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_a_new_queue_pair_is_in_reset_and_takes_nothing<F: Fabric>(bed: &Bed<F>) {
     let mut qp = own(bed);
     assert_eq!(qp.state(), QpState::Reset);
     assert_eq!(qp.query().expect("a query").state, Some(QpState::Reset));
@@ -48,7 +48,7 @@ fn section_2_1_a_new_queue_pair_is_in_reset_and_takes_nothing<F: Fabric>(bed: &B
     assert_eq!(refused.expect_err("RESET").cause, PostCause::State);
 }
 
-fn section_2_1_init_takes_receives_and_no_sends<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_init_takes_receives_and_no_sends<F: Fabric>(bed: &Bed<F>) {
     let mut qp = in_init(bed);
     qp.post_recv(bed.filled(8, 0)).expect("INIT takes it");
     let refused = qp.post_send(bed.filled(8, 0), 8, SendOp::Send, SendFlags::SIGNALED);
@@ -57,7 +57,7 @@ fn section_2_1_init_takes_receives_and_no_sends<F: Fabric>(bed: &Bed<F>) {
     qp.modify(&init()).expect("INIT again");
 }
 
-fn section_2_1_ways_that_are_none_are_refused<F: Fabric>(bed: &Bed<F>) {
+fn sm_06_ways_that_are_none_are_refused<F: Fabric>(bed: &Bed<F>) {
     use QpState::{Err, Init, Rtr, Rts, Sqd, Sqe};
     let mut qp = own(bed);
     for to in [Rtr, Rts, Sqd, Sqe, Err] {
@@ -73,7 +73,7 @@ fn section_2_1_ways_that_are_none_are_refused<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn section_2_1_a_field_too_few_or_too_many_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn sm_06_a_field_too_few_or_too_many_is_refused<F: Fabric>(bed: &Bed<F>) {
     let mut qp = own(bed);
     for bad in [
         QpFields { port: None, ..init() },
@@ -88,7 +88,7 @@ fn section_2_1_a_field_too_few_or_too_many_is_refused<F: Fabric>(bed: &Bed<F>) {
     qp.modify(&init()).expect("just these");
 }
 
-fn section_2_1_err_takes_all_and_flushes_it<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_err_takes_all_and_flushes_it<F: Fabric>(bed: &Bed<F>) {
     let mut qp = in_init(bed);
     qp.post_recv(bed.filled(8, 1)).expect("INIT takes it");
     qp.modify(&QpFields::to(QpState::Err)).expect("ERR");

@@ -14,9 +14,9 @@ use crate::external::{joined_by, up_as};
 use crate::harness::skip;
 
 cases! {
-    uc_messages_arrive_and_sends_complete_when_they_are_on_their_way
-    uc_without_a_receive_a_message_is_dropped_in_silence
-    uc_queue_pairs_are_connected_by_hand
+    uc_01_messages_arrive_and_sends_complete_when_they_are_on_their_way
+    uc_01_without_a_receive_a_message_is_dropped_in_silence
+    uc_01_queue_pairs_are_connected_by_hand
 }
 
 /// A connected pair; none where connection managers connect reliable ones only (QP-14).
@@ -32,7 +32,7 @@ fn post<F: Fabric>(id: &mut Id<F>, byte: u8) {
     id.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).expect("post a send");
 }
 
-fn uc_messages_arrive_and_sends_complete_when_they_are_on_their_way<F: Fabric>(bed: &Bed<F>) {
+fn uc_01_messages_arrive_and_sends_complete_when_they_are_on_their_way<F: Fabric>(bed: &Bed<F>) {
     let Some((mut one, mut two)) = pair(bed) else { return };
     two.post_recvs(&mut bed.numbered(4)).expect("receives");
     for byte in 0..4 {
@@ -42,7 +42,7 @@ fn uc_messages_arrive_and_sends_complete_when_they_are_on_their_way<F: Fabric>(b
     }
 }
 
-fn uc_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
+fn uc_01_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
     let Some((mut one, mut two)) = pair(bed) else { return };
     post(&mut one, 1);
     sent(&mut one, &mut two).ok().expect("sent");
@@ -83,7 +83,7 @@ fn by_hand<F: Fabric>(bed: &Bed<F>, mut qps: [ExternalQp<F>; 2]) -> [ExternalQp<
 
 /// With fields that both sides agree on by themselves, or that a connection manager gives out where
 /// there is no other way to a peer.
-fn uc_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
+fn uc_01_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
     let init = QpInit::uc().send_wr(4).recv_wr(4).inline(16);
     let qps = [(); 2].map(|()| ExternalQp::new(&bed.fabric, &init).expect("a queue pair"));
     let ([mut one, mut two], _ids) = if bed.is_strict() {

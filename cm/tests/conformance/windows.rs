@@ -18,7 +18,7 @@ cases! {
     mw_02_only_an_open_window_of_type_2_is_invalidated
     rc_05_a_send_with_invalidate_closes_before_it_is_heard
     rc_05_a_key_that_is_none_of_its_windows_ends_the_connection
-    mw_dropping_a_window_closes_it
+    mw_01_dropping_a_window_closes_it
     mr_04_a_window_keeps_its_memory
 }
 
@@ -192,7 +192,7 @@ fn rc_05_a_key_that_is_none_of_its_windows_ends_the_connection<F: Fabric>(bed: &
     assert_eq!(sent(&mut one, &mut two).status, Status::RemoteAccess);
 }
 
-fn mw_dropping_a_window_closes_it<F: Fabric>(bed: &Bed<F>) {
+fn mw_01_dropping_a_window_closes_it<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);

@@ -35,9 +35,9 @@ cases! {
     qx_09_a_device_without_xrc_says_so
     qx_15_a_domain_in_use_is_busy
     qx_19_a_queue_of_a_domain_is_no_queue_of_rc
-    xrc_connections_are_made_by_hand
-    xrc_senders_name_a_queue_with_each_message
-    xrc_writes_name_a_queue_too
+    xrc_01_connections_are_made_by_hand
+    xrc_01_senders_name_a_queue_with_each_message
+    xrc_01_writes_name_a_queue_too
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -424,7 +424,7 @@ fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
     qp.modify(&fields).expect("a way of the table");
 }
 
-fn xrc_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
+fn xrc_01_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
     if !has(bed) {
         return;
     }
@@ -458,7 +458,7 @@ fn xrc_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-fn xrc_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
+fn xrc_01_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     let (mut plain, _peer) = bed.pair(&bed.small());
     let refused = plain.post_inline(&[], to(1), SIGNALED).expect_err("RC names none");
     assert_eq!(refused.cause, PostCause::Malformed);
@@ -479,7 +479,7 @@ fn xrc_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((completion.imm, completion.bytes()), (Some(0x1234_5678), &[1][..]));
 }
 
-fn xrc_writes_name_a_queue_too<F: Fabric>(bed: &Bed<F>) {
+fn xrc_01_writes_name_a_queue_too<F: Fabric>(bed: &Bed<F>) {
     if !has(bed) {
         return;
     }
