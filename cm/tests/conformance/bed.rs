@@ -36,7 +36,7 @@ impl<F: Fabric> Bed<F> {
         harness::on_soft()
     }
 
-    /// True if that is what a sender hears of a receive that was too short (section 2.5).
+    /// True if that is what a sender hears of a receive that was too short (CK-1).
     pub(crate) fn is_too_long_there(&self, status: Status) -> bool {
         status == Status::RemoteInvalidRequest
             || (!self.is_strict() && status == Status::RemoteOperation)

@@ -1,5 +1,5 @@
 //! Receive queues beside each other: what one of them lacks is nobody else's affair (RC-1, RC-7,
-//! section 2.7). By ids, whose completion queues all threads share, and below them in completion
+//! SRQ-13). By ids, whose completion queues all threads share, and below them in completion
 //! queues of one thread's own.
 #![expect(unsafe_code, reason = "posts below the safe layer, and looks at the memory it names")]
 

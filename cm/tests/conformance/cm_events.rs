@@ -1,4 +1,4 @@
-//! What events carry, and channels that are polled: ID-2, ID-11, CM-9, section 2.11.
+//! What events carry, and channels that are polled: ID-2, ID-11, CM-9, CE-1.
 #![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::os::fd::{AsFd, AsRawFd};

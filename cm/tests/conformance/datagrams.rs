@@ -1,4 +1,4 @@
-//! Datagrams: looking a listener up (CM-14), UD queue pairs (QP-4, QP-14, section 2.6).
+//! Datagrams: looking a listener up (CM-14), UD queue pairs (QP-4, QP-14, UD-1, UD-2).
 
 use std::net::SocketAddr;
 use std::thread;
@@ -35,6 +35,7 @@ cases! {
     ud_01_a_target_may_go_before_its_sends_are_over
     cp_06_a_datagram_wakes_who_armed
     sm_06_a_queue_pair_of_datagrams_by_hand
+    sm_06_a_state_is_left_by_the_steps_of_the_table_alone
     sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away
 }
 
@@ -128,7 +129,7 @@ fn id_06_datagrams_go_both_ways<F: Fabric>(bed: &Bed<F>) {
     let first = received(&mut two);
     assert_eq!((payload(&first), first.imm), (&b"there"[..], Some(7)));
     assert_eq!((first.len, first.src_qp), (GRH_BYTES + 5, one.qp().expect("made").0));
-    // CP-2, section 2.6: an IPv4 header lies in the last twenty of the forty bytes.
+    // CP-2, UD-1: an IPv4 header lies in the last twenty of the forty bytes.
     let (header, _) = first.datagram().expect("it has a header");
     assert_eq!(header[20] >> 4, 4);
     let back = two.sender_of(&first).expect("where it came from");
@@ -454,6 +455,34 @@ fn sm_06_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
     two.post_recv(buffer()).expect("a receive");
     one.post_send_to(&target, buffer(), 5, None, SendFlags::SIGNALED).expect("RTS");
     assert!(two.next_recv(A_WHILE).is_err(), "the key is another");
+}
+
+fn sm_06_a_state_is_left_by_the_steps_of_the_table_alone<F: Fabric>(bed: &Bed<F>) {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    /// Steps that there are not: from the state that it is in.
+    fn refused<F: Fabric>(qp: &mut ExternalQp<F>, steps: &[QpState]) {
+        let from = qp.state();
+        for to in steps {
+            let error = qp.modify(&QpFields::to(*to)).expect_err("there is no such step");
+            assert_eq!(error.code(), Code::Invalid, "{from:?} to {to:?}: {error}");
+            assert_eq!(qp.state(), from, "it stays");
+        }
+    }
+    let (mut qp, _) = by_hand(bed, 1);
+    refused(&mut qp, &[Rts, Sqd, Sqe]);
+    qp.modify(&QpFields::to(Rtr)).expect("RTR");
+    refused(&mut qp, &[Init, Sqd, Sqe]);
+    let rts = QpFields { sq_psn: Some(7), ..QpFields::to(Rts) };
+    qp.modify(&rts).expect("RTS");
+    refused(&mut qp, &[Init, Rtr, Sqe]);
+    qp.modify(&QpFields::to(Rts)).expect("RTS again");
+    qp.modify(&QpFields::to(Sqd)).expect("SQD");
+    refused(&mut qp, &[Init, Rtr, Sqe]);
+    qp.modify(&QpFields::to(Rts)).expect("back to RTS");
+    qp.modify(&QpFields::to(Err)).expect("ERR");
+    refused(&mut qp, &[Init, Rtr, Rts, Sqd, Sqe]);
+    qp.modify(&QpFields::to(Reset)).expect("RESET");
+    refused(&mut qp, &[Rtr, Rts, Sqd, Sqe, Err]);
 }
 
 fn sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away<F: Fabric>(bed: &Bed<F>) {

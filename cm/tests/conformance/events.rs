@@ -1,4 +1,4 @@
-//! Waking up (CP-6), the limit of a shared receive queue (section 2.7), asynchronous events (2.9).
+//! Waking up (CP-6), the limit of a shared receive queue (SRQ-14), asynchronous events (AE-1).
 #![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Queue pairs made with more than capacities (`ibv_create_qp_ex`, section 1.5).
+//! Queue pairs made with more than capacities (`ibv_create_qp_ex`): QX.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Multicast (CM-13, QX-14, section 2.6).
+//! Multicast (CM-13, QX-14, UD-1).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Ids, addresses and connecting: ID, CM, and the events of section 2.11.
+//! Ids, addresses and connecting: ID and CM.
 
 use std::thread;
 use std::time::Duration;

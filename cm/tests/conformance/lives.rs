@@ -1,5 +1,4 @@
-//! States of queue pairs of one's own that are left again: SQD, and RESET into a new life (section
-//! 2.1, SM-1).
+//! States that a queue pair can leave again: SQD, and RESET (SM-1, SM-6, SM-7).
 
 use std::time::{Duration, Instant};
 

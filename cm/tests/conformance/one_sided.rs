@@ -1,4 +1,4 @@
-//! READ, WRITE and atomics: SQ-6, SQ-7, RC-4, RC-6, and the checks of section 2.5.
+//! READ, WRITE and atomics: SQ-6, SQ-7, RC-4, RC-6, CK-1.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -312,7 +312,7 @@ fn sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing<F: Fa
         let failed = sent(&mut one, &mut two);
         assert!(legal.contains(&failed.status), "case {number}: {:?}", failed.status);
         let refused = one.post_inline(&[1], SendOp::Send, SIGNALED);
-        refused.expect("ERR takes it (section 2.1)");
+        refused.expect("ERR takes it (SM-7)");
         assert_eq!(sent(&mut one, &mut two).status, Status::Flushed, "case {number}");
         assert_eq!(bytes_of(&memory, 0, 4096), [0; 4096], "case {number}");
     }

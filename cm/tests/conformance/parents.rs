@@ -1,4 +1,4 @@
-//! Thread domains and parent domains, where they are offered (section 5.3).
+//! Thread domains and parent domains, where they are offered (TD-1).
 #![expect(unsafe_code, reason = "a thread domain is a promise, which these cases keep")]
 
 use doorbell_cm::{

@@ -1,4 +1,4 @@
-//! Shared receive queues: SRQ, and section 2.7.
+//! Shared receive queues: SRQ.
 
 use std::time::Duration;
 

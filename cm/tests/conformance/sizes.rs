@@ -1,4 +1,4 @@
-//! Queues that change their size: CP-8, and section 2.7.
+//! Queues that change their size: CP-8 and SRQ-15.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The states of a queue pair, by hand: section 2.1, SM, and what each state takes.
+//! The states of a queue pair, by hand: SM.
 
 use doorbell_cm::{ExternalQp, Fabric, QpFields, QpState};
 use doorbell_seam::error::Code;

@@ -1,4 +1,4 @@
-//! Unreliable connections (UC, section 2.6) of ids.
+//! Unreliable connections (UC-1) of ids.
 
 use std::thread;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Extended reliable connections: SRQ-5 to SRQ-10, QP-16, QX-2, QX-5, QX-9, QX-15, QX-19, and
-//! section 2.10.
+//! Extended reliable connections: SRQ-5 to SRQ-10, QP-16, QX-2, QX-5, QX-9, QX-15, QX-19,
+//! XRC-1.
 
 use std::net::SocketAddr;
 use std::thread;
