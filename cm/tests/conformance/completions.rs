@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use doorbell_cm::{ConnParam, Fabric};
 use doorbell_seam::error::Code;
+use doorbell_seam::provider::Access;
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
@@ -12,6 +13,7 @@ use crate::harness::skip;
 
 cases! {
     cp_01_an_error_says_its_buffer_and_status_and_nothing_else
+    cp_02_a_receive_tells_how_much_has_come
     cp_03_immediate_data_arrives_as_it_was_sent
     cp_04_completions_keep_the_order_of_their_queue
     rc_01_a_sender_waits_for_a_receive
@@ -32,6 +34,22 @@ fn cp_01_an_error_says_its_buffer_and_status_and_nothing_else<F: Fabric>(bed: &B
     let error = flushed.ok().expect_err("flushed");
     assert!(error.to_string().contains("status 5"), "{error}");
     let _ = two.disconnect();
+}
+
+/// Not how long the receive is; READs, WRITEs with immediate data and datagrams are elsewhere.
+fn cp_02_a_receive_tells_how_much_has_come<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = doorbell_cm::Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
+    for len in [1, 8, 63, 64, 1500, 9000] {
+        two.post_recv(bed.filled(9000, 0xee)).expect("a receive");
+        send(&mut one, bed.filled(len, 3));
+        let got = received(&mut two);
+        assert_eq!((got.len, got.bytes().len()), (len, len));
+        sent(&mut one, &mut two).ok().expect("sent");
+    }
+    let add = SendOp::FetchAdd { at: memory.remote(0), add: 1 };
+    one.post_send(bed.filled(8, 0), 8, add, SendFlags::SIGNALED).expect("an atomic");
+    assert_eq!(sent(&mut one, &mut two).ok().expect("done").len, 8);
 }
 
 fn cp_03_immediate_data_arrives_as_it_was_sent<F: Fabric>(bed: &Bed<F>) {

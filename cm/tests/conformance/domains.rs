@@ -1,6 +1,8 @@
 //! Protection domains: QP-5, EP-6, SRQ-1, MR-2 and QX-15.
 
-use doorbell_cm::{Buffer, CompletionQueue, Exposed, ExternalQp, Fabric, SharedReceive, SrqInit};
+use doorbell_cm::{
+    Buffer, CompletionQueue, Exposed, ExternalQp, Fabric, SharedReceive, SrqInit, Target, UdParam,
+};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Access, WindowKind};
 use doorbell_seam::wc::Status;
@@ -124,6 +126,10 @@ fn qx_15_a_domain_with_something_in_it_is_busy<F: Fabric>(bed: &Bed<F>) {
     let pd = busy(pd, srq);
     let window = doorbell_cm::Window::new(&pd, WindowKind::One).expect("a window");
     let pd = busy(pd, window);
+    let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
+    let to = UdParam { to: source.way_to(source.gid), qp_num: 2, qkey: 1 };
+    let target = Target::new(&pd, &to).expect("an address handle");
+    let pd = busy(pd, target);
     let init = bed.small().send_cq(&cq).recv_cq(&cq);
     let qp = ExternalQp::new(&bed.fabric, &init.pd(&pd)).expect("a queue pair");
     let pd = busy(pd, qp);

@@ -21,6 +21,7 @@ cases! {
     ep_10_a_request_whose_queue_pair_fails_is_rejected
     ep_11_get_request_is_for_synchronous_listeners
     ep_13_a_failed_create_leaves_nothing_behind
+    ep_13_failed_creates_leave_no_files_and_objects_behind
     ep_15_get_request_gives_up_in_time
 }
 
@@ -170,6 +171,11 @@ fn ep_13_a_failed_create_leaves_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     drop(listener);
     let mut again = Endpoint::<F>::create(&bed.fabric, &passive, None).expect("the port is free");
     again.listen(0).expect("listen");
+}
+
+/// In a process of its own, whose files and objects are counted.
+fn ep_13_failed_creates_leave_no_files_and_objects_behind<F: Fabric>(bed: &Bed<F>) {
+    crate::processes::peer("fail-endpoint", bed.at(0)).ends_well();
 }
 
 fn ep_15_get_request_gives_up_in_time<F: Fabric>(bed: &Bed<F>) {

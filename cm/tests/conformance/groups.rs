@@ -20,7 +20,7 @@ cases! {
     cm_13_after_leaving_nothing_comes
     cm_13_an_unknown_group_cannot_be_left
     cm_13_only_bound_ids_of_datagrams_join
-    qx_14_a_queue_pair_in_a_group_is_not_destroyed
+    qx_14_a_queue_pair_in_a_group_is_not_destroyed_and_qp_18_keeps_its_handle
     qx_14_a_queue_pair_that_is_dropped_leaves_its_groups
     ud_01_a_queue_pair_is_attached_once
 }
@@ -132,7 +132,9 @@ fn cm_13_only_bound_ids_of_datagrams_join<F: Fabric>(bed: &Bed<F>) {
     id.join_multicast(group(7), Join::FullMember).expect("join");
 }
 
-fn qx_14_a_queue_pair_in_a_group_is_not_destroyed<F: Fabric>(bed: &Bed<F>) {
+fn qx_14_a_queue_pair_in_a_group_is_not_destroyed_and_qp_18_keeps_its_handle<F: Fabric>(
+    bed: &Bed<F>,
+) {
     let (mut one, ud) = joined(bed, group(8), Join::FullMember);
     assert_eq!(one.destroy_qp().expect_err("in a group").code(), Code::Busy);
     let target = Target::new(&bed.fabric, &ud).expect("a target");

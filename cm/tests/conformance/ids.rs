@@ -21,6 +21,7 @@ cases! {
     cm_01_bind_refuses_what_is_not_the_devices
     cm_01_bind_refuses_a_port_in_use
     cm_01_bind_refuses_an_id_that_is_bound
+    cm_02_resolving_an_address_binds_the_id_to_its_device
     cm_02_an_address_that_is_not_there_is_not_resolved
     cm_03_resolve_route_checks_state_and_time
     cm_04_listen_binds_an_id_that_is_not_bound
@@ -28,6 +29,7 @@ cases! {
     cm_05_depths_beyond_the_device_are_refused
     cm_05_connecting_needs_a_queue_pair
     cm_06_without_parameters_a_sender_waits_for_ever
+    cm_06_without_parameters_depths_are_the_most_that_the_device_has
     cm_07_connect_in_another_state_is_refused
     cm_08_private_data_arrives_padded
     cm_08_too_much_private_data_is_refused
@@ -188,6 +190,18 @@ fn cm_01_bind_refuses_an_id_that_is_bound<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(id.bind(bed.at(0)).expect_err("bound").code(), Code::Invalid);
 }
 
+fn cm_02_resolving_an_address_binds_the_id_to_its_device<F: Fabric>(bed: &Bed<F>) {
+    let here = bed.fabric.open_channel().expect("a channel");
+    let mut id = Id::create(&bed.fabric, Some(&here), PortSpace::Tcp).expect("an id");
+    id.create_qp(&bed.small()).expect_err("it is on no device");
+    id.resolve_addr(None, bed.at(7), SOON).expect("resolve the address");
+    let resolved = event::<F>(&here, EventKind::AddrResolved);
+    assert_eq!((resolved.key, resolved.status), (id.key(), 0));
+    assert_eq!(id.local_addr().map(|addr| addr.ip()), Some(bed.at(0).ip()));
+    assert_eq!(id.peer_addr(), Some(bed.at(7)));
+    id.create_qp(&bed.small()).expect("it is on the device");
+}
+
 fn cm_02_an_address_that_is_not_there_is_not_resolved<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return crate::harness::skip("how long a network looks for an address is its own affair");
@@ -282,6 +296,15 @@ fn cm_06_without_parameters_a_sender_waits_for_ever<F: Fabric>(bed: &Bed<F>) {
     assert!(two.next_recv(A_WHILE).is_err());
     two.post_recv(bed.filled(1, 0)).expect("a receive");
     assert_eq!(crate::bed::received(&mut two).bytes(), [1]);
+}
+
+fn cm_06_without_parameters_depths_are_the_most_that_the_device_has<F: Fabric>(bed: &Bed<F>) {
+    let (one, two) = bed.pair(&bed.small());
+    let most = Some(Provider::caps(&bed.fabric).rd_atomic_max);
+    for id in [&one, &two] {
+        let fields = id.query_qp().expect("a query");
+        assert_eq!((fields.max_rd_atomic, fields.max_dest_rd_atomic), (most, most));
+    }
 }
 
 fn cm_07_connect_in_another_state_is_refused<F: Fabric>(bed: &Bed<F>) {

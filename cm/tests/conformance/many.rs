@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_cm::{CompletionQueue, ConnParam, EventKind, Fabric};
+use doorbell_cm::{AddrInfo, CompletionQueue, ConnParam, Endpoint, EventKind, Fabric, Hints};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 
@@ -172,6 +172,19 @@ pub(crate) fn fail<F: Fabric>(bed: &Bed<F>) {
     leaves_nothing(bed, 100, |bed| {
         id.create_qp(&bed.small().inline(beyond)).expect_err("beyond the device");
         assert!(id.send_cq().is_none() && id.recv_cq().is_none());
+    });
+}
+
+/// EP-13: address and route are resolved, and the queue pair is not made; an address is taken.
+pub(crate) fn fail_endpoint<F: Fabric>(bed: &Bed<F>) {
+    let beyond = bed.small().inline(Provider::caps(&bed.fabric).inline_max + 1);
+    let (_listener, addr) = bed.listener(None);
+    let (active, passive) = (Hints::active(), Hints::passive());
+    leaves_nothing(bed, 100, |bed| {
+        let made = Endpoint::create(&bed.fabric, &AddrInfo::of(addr, &active), Some(&beyond));
+        assert!(made.is_err(), "beyond the device");
+        let made = Endpoint::<F>::create(&bed.fabric, &AddrInfo::of(addr, &passive), None);
+        assert!(made.and_then(|mut endpoint| endpoint.listen(0)).is_err(), "it is taken");
     });
 }
 

@@ -87,6 +87,7 @@ impl doorbell_cm::Program for Part {
             "drop" => crate::drops::in_any_order(&bed),
             "destroy" => crate::many::destroy(&bed),
             "fail" => crate::many::fail(&bed),
+            "fail-endpoint" => crate::many::fail_endpoint(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();
                 id.post_recvs(&mut bed.numbered(2)).expect("receives");

@@ -17,6 +17,7 @@ cases! {
     mr_01_remote_write_needs_local_write
     ck_01_a_send_under_a_wrong_key_fails_alone
     mr_02_a_send_past_its_region_fails_alone
+    mr_02_a_read_into_a_read_only_region_fails_alone
     ck_01_a_receive_under_a_wrong_key_fails_both_sides
     ck_01_a_receive_into_a_read_only_region_fails_both_sides
     mr_03_a_stale_key_fails
@@ -67,8 +68,12 @@ fn pair<F: Fabric>(bed: &Bed<F>) -> (Side<F>, Side<F>) {
 
 impl<F: Fabric> Side<F> {
     fn send(&mut self, sge: Sge) {
+        self.request(SendOp::Send, sge);
+    }
+
+    fn request(&mut self, op: SendOp, sge: Sge) {
         let flags = SendFlags::SIGNALED;
-        let wr = SendWr { wr_id: 11, op: SendOp::Send, flags, sge, more: &[] };
+        let wr = SendWr { wr_id: 11, op, flags, sge, more: &[] };
         // SAFETY: the regions of a case outlive its queue pairs; what is named beyond them is
         // what the device has to refuse.
         unsafe { self.qp.post(&[wr]) }.expect("post");
@@ -181,6 +186,20 @@ fn mr_02_a_send_past_its_region_fails_alone<F: Fabric>(bed: &Bed<F>) {
         let end = memory.as_ptr() as u64 + memory.len() as u64;
         Sge { addr: end - 4, ..sge(memory, 8) }
     });
+}
+
+fn mr_02_a_read_into_a_read_only_region_fails_alone<F: Fabric>(bed: &Bed<F>) {
+    let source = region(bed, Access::REMOTE_READ);
+    let (closed, open) = (region(bed, Access::empty()), region(bed, Access::LOCAL_WRITE));
+    let (mut one, mut two) = pair(bed);
+    one.request(SendOp::Read(source.remote(0)), sge(&open, 8));
+    assert_eq!(one.next(&mut two).status, Status::Success);
+    one.request(SendOp::Read(source.remote(0)), sge(&closed, 8));
+    let wc = one.next(&mut two);
+    let legal = [Status::LocalProtection, Status::LocalQpOperation];
+    assert!(legal.contains(&wc.status), "{:?}", wc.status);
+    assert!(!bed.is_strict() || wc.status == Status::LocalProtection);
+    drop((one, two));
 }
 
 /// A message for a receive that must not be written to.
