@@ -331,6 +331,52 @@ mod tests {
         assert!(have == want, "cm/CLAUSES.md is stale: run cargo xtask clauses");
     }
 
+    /// The clauses that a text cites, as `QP-11`, of groups that there are.
+    fn cited<'a>(text: &'a str, groups: &[&str]) -> Vec<&'a str> {
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+        let is_clause = |word: &&str| {
+            word.split_once('-').is_some_and(|(group, number)| {
+                groups.contains(&group) && number.parse::<u8>().is_ok()
+            })
+        };
+        words.filter(is_clause).collect()
+    }
+
+    /// Each clause that a source below a folder cites is one of those; how many citations there are.
+    fn check_citations(folder: &std::path::Path, known: &[&str], groups: &[&str]) -> usize {
+        let mut count = 0;
+        for path in crate::place::entries(folder) {
+            if path.is_dir() {
+                count += check_citations(&path, known, groups);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = read(&path).unwrap();
+                for clause in cited(&text, groups) {
+                    assert!(known.contains(&clause), "{}: no clause {clause}", path.display());
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn every_clause_that_is_cited_is_explained() {
+        let list = groups(&read(&folder().join("clauses.txt")).unwrap()).unwrap();
+        let names = list.iter().flat_map(|group| &group.clauses).map(|clause| &*clause.name);
+        let known: Vec<&str> = names.collect();
+        let groups: Vec<&str> = known.iter().map(|name| name.split('-').next().unwrap()).collect();
+        assert_eq!(cited("a QP-11, (SQ-2); X-1, QP-x, UTF-8", &groups), ["QP-11", "SQ-2"]);
+        let mut count = 0;
+        for folder in crate::place::entries(&root()) {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let left_out = name.starts_with('.') || name == "target" || name == "xtask";
+            if folder.is_dir() && !left_out {
+                count += check_citations(&folder, &known, &groups);
+            }
+        }
+        assert!(count > 300, "{count} citations: the sources were not found");
+    }
+
     #[test]
     fn names_tell_their_clauses() {
         assert_eq!(named_after("ep_08_each_request_has_one"), ["EP-8"]);

@@ -169,7 +169,7 @@ pub(crate) fn fail<F: Fabric>(bed: &Bed<F>) {
     let mut id = bed.active(bed.at(7), &bed.small()).into_id();
     id.destroy_qp().expect("it is there");
     let beyond = Provider::caps(&bed.fabric).inline_max + 1;
-    leaves_nothing(bed, 100, |bed| {
+    leaves_nothing(bed, 40, |bed| {
         id.create_qp(&bed.small().inline(beyond)).expect_err("beyond the device");
         assert!(id.send_cq().is_none() && id.recv_cq().is_none());
     });
@@ -180,7 +180,7 @@ pub(crate) fn fail_endpoint<F: Fabric>(bed: &Bed<F>) {
     let beyond = bed.small().inline(Provider::caps(&bed.fabric).inline_max + 1);
     let (_listener, addr) = bed.listener(None);
     let (active, passive) = (Hints::active(), Hints::passive());
-    leaves_nothing(bed, 100, |bed| {
+    leaves_nothing(bed, 40, |bed| {
         let made = Endpoint::create(&bed.fabric, &AddrInfo::of(addr, &active), Some(&beyond));
         assert!(made.is_err(), "beyond the device");
         let made = Endpoint::<F>::create(&bed.fabric, &AddrInfo::of(addr, &passive), None);

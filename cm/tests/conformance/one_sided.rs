@@ -2,23 +2,25 @@
 
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use doorbell_cm::{Buffer, Completion, ConnParam, Exposed, Fabric, Id, QpInit};
+use doorbell_cm::{Buffer, Completion, ConnParam, Exposed, Fabric, Id, QpInit, Window};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::Access;
+use doorbell_seam::provider::{Access, WindowKind};
 use doorbell_seam::wc::{Status, WcOpcode};
 use doorbell_seam::wr::{PostCause, Remote, SendFlags, SendOp};
 
-use crate::bed::{A_WHILE, Bed, received, send_inline, sent};
+use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
     sq_05_a_read_sees_the_write_before_it
     sq_05_a_fence_waits_for_reads
+    sq_05_a_fence_waits_for_reads_through_a_window
     sq_06_writes_of_every_size_land_whole_and_unheard
     sq_06_what_was_written_is_there_when_the_message_after_it_comes
     sq_07_more_reads_than_may_be_in_flight_complete_in_order
+    sq_07_more_reads_through_a_window_complete_in_order
     sq_09_empty_reads_and_writes_need_no_key
     cp_02_reads_of_every_size_arrive_whole
     rc_04_a_write_with_immediate_data_consumes_a_receive
@@ -77,24 +79,47 @@ fn sq_05_a_read_sees_the_write_before_it<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// The peer changes its memory as soon as it hears the fenced message: the read before that has
-/// none of it.
-fn sq_05_a_fence_waits_for_reads<F: Fabric>(bed: &Bed<F>) {
-    const LEN: usize = 60_000;
-    let (mut one, mut two) = bed.pair(&bed.small());
-    let memory = exposed(bed, LEN);
-    for byte in 1..30 {
+/// The peer changes its memory as soon as it hears the fenced message: the READ before that must
+/// have none of the change.
+fn fence_waits<F: Fabric>(
+    bed: &Bed<F>,
+    (one, two): (&mut Id<F>, &mut Id<F>),
+    memory: &Exposed<F>,
+    from: Remote,
+) {
+    let len = memory.len();
+    for byte in 1..12 {
         two.post_recv(bed.filled(1, 0)).expect("a receive");
-        memory.write(0, &[byte; LEN]).expect("inside");
-        let read = SendOp::Read(memory.remote(0));
-        one.post_send(bed.filled(LEN, 0), LEN, read, SIGNALED).expect("post");
+        memory.write(0, &vec![byte; len]).expect("inside");
+        one.post_send(bed.filled(len, 0), len, SendOp::Read(from), SIGNALED).expect("post");
         one.post_inline(&[7], SendOp::Send, SIGNALED | SendFlags::FENCE).expect("post");
-        received(&mut two);
-        memory.write(0, &[0xff; LEN]).expect("inside");
-        let read = sent(&mut one, &mut two).ok().expect("read");
+        let end = Instant::now() + SOON;
+        while two.next_recv(Duration::ZERO).is_err() {
+            // On a soft device this poll takes the answer.
+            assert!(one.next_recv(Duration::ZERO).is_err() && Instant::now() < end);
+        }
+        memory.write(0, &vec![0xff; len]).expect("inside");
+        let read = sent(one, two).ok().expect("read");
         assert!(read.bytes().iter().all(|got| *got == byte), "from before the message");
-        sent(&mut one, &mut two).ok().expect("sent");
+        sent(one, two).ok().expect("sent");
     }
+}
+
+fn sq_05_a_fence_waits_for_reads<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = exposed(bed, 60_000);
+    fence_waits(bed, (&mut one, &mut two), &memory, memory.remote(0));
+}
+
+/// The soft device carries out most requests in the peer's memory at once; those that name a window
+/// go over its wire, and their answers take time.
+fn sq_05_a_fence_waits_for_reads_through_a_window<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let (memory, rights) = (exposed(bed, 1 << 20), Access::REMOTE_READ);
+    let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
+    let sides = (&mut one, &mut two);
+    let from = crate::windows::bind(sides, &mut window, &memory, (0, 1 << 20), rights);
+    fence_waits(bed, (&mut one, &mut two), &memory, from);
 }
 
 fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
@@ -130,20 +155,37 @@ fn sq_06_what_was_written_is_there_when_the_message_after_it_comes<F: Fabric>(be
     }
 }
 
-fn sq_07_more_reads_than_may_be_in_flight_complete_in_order<F: Fabric>(bed: &Bed<F>) {
+/// Twenty READs where two may be in flight: a responder that saw a third would refuse it.
+fn twenty_reads<F: Fabric>(bed: &Bed<F>, in_window: bool) {
+    const LEN: usize = 20 * 64;
     let init = QpInit::rc().send_wr(32).recv_wr(4).signal_all(true);
     let few = ConnParam { initiator_depth: 2, ..ConnParam::default() };
     let (mut one, mut two) = bed.pair_with(&init, &init, &few, &ConnParam::default());
-    let memory = exposed(bed, 32 * 64);
-    memory.write(0, &pattern(32 * 64)).expect("inside");
+    let memory = exposed(bed, LEN);
+    memory.write(0, &pattern(LEN)).expect("inside");
+    let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
+    let mut from = memory.remote(0);
+    if in_window {
+        let (sides, rights) = ((&mut one, &mut two), Access::REMOTE_READ);
+        from = crate::windows::bind(sides, &mut window, &memory, (0, LEN), rights);
+    }
     for n in 0..20 {
-        let op = SendOp::Read(memory.remote(n * 64));
+        let op = SendOp::Read(Remote { addr: from.addr + n * 64, ..from });
         one.post_send(bed.filled(64, 0), 64, op, SIGNALED).expect("a read");
     }
     for n in 0..20 {
         let done = sent(&mut one, &mut two).ok().expect("read");
-        assert_eq!(done.bytes(), &pattern(32 * 64)[n * 64..][..64]);
+        assert_eq!(done.bytes(), &pattern(LEN)[n * 64..][..64]);
     }
+}
+
+fn sq_07_more_reads_than_may_be_in_flight_complete_in_order<F: Fabric>(bed: &Bed<F>) {
+    twenty_reads(bed, false);
+}
+
+/// As [`sq_05_a_fence_waits_for_reads_through_a_window`]: over the wire.
+fn sq_07_more_reads_through_a_window_complete_in_order<F: Fabric>(bed: &Bed<F>) {
+    twenty_reads(bed, true);
 }
 
 fn sq_09_empty_reads_and_writes_need_no_key<F: Fabric>(bed: &Bed<F>) {

@@ -35,7 +35,7 @@ fn window<F: Fabric>(bed: &Bed<F>, kind: WindowKind) -> Window<F> {
 }
 
 /// Binds a window of the second side; what the first is told.
-fn bind<F: Fabric>(
+pub(crate) fn bind<F: Fabric>(
     (one, two): (&mut Id<F>, &mut Id<F>),
     window: &mut Window<F>,
     memory: &Exposed<F>,
