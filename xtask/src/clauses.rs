@@ -213,9 +213,9 @@ fn table() -> Outcome<String> {
         }
     }
     let mut text = format!(
-        "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} of them \
-         are promises of man pages; the others are what rdma-core, the kernel, or the InfiniBand \
-         specification (IBTA, volume 1) say. Each is shown by the {} cases of the conformance \
+        "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} \
+         of them are promises of man pages; the others are what rdma-core, the kernel, or the \
+         InfiniBand specification (IBTA, volume 1) say. Each is shown by the {} cases of the conformance \
          suite that bear its number (`cm/tests/conformance`), or by a doc test that must not \
          compile.\n\nThe last two columns say what became of the cases on each device. \
          `cargo xtask clauses` writes this page from `cm/conformance`; `--record` runs the suite \
@@ -342,7 +342,7 @@ mod tests {
         words.filter(is_clause).collect()
     }
 
-    /// Each clause that a source below a folder cites is one of those; how many citations there are.
+    /// Checks that each clause that a source below a folder cites is known; counts the citations.
     fn check_citations(folder: &std::path::Path, known: &[&str], groups: &[&str]) -> usize {
         let mut count = 0;
         for path in crate::place::entries(folder) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_cm::{ConnParam, Fabric};
+use doorbell_cm::{Buffer, ConnParam, Fabric};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Access;
 use doorbell_seam::wc::Status;
@@ -41,11 +41,19 @@ fn cp_02_a_receive_tells_how_much_has_come<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = doorbell_cm::Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     for len in [1, 8, 63, 64, 1500, 9000] {
-        two.post_recv(bed.filled(9000, 0xee)).expect("a receive");
-        send(&mut one, bed.filled(len, 3));
-        let got = received(&mut two);
-        assert_eq!((got.len, got.bytes().len()), (len, len));
-        sent(&mut one, &mut two).ok().expect("sent");
+        // Several in a row as well: a device may take those in another way than one alone.
+        for count in [1, 3] {
+            let mut receives = Buffer::many(&bed.fabric, count, 9000).expect("buffers");
+            two.post_recvs(&mut receives).expect("receives");
+            for buffer in Buffer::many(&bed.fabric, count, len).expect("buffers") {
+                send(&mut one, buffer);
+            }
+            for _ in 0..count {
+                let got = received(&mut two);
+                assert_eq!((got.len, got.bytes().len()), (len, len));
+                sent(&mut one, &mut two).ok().expect("sent");
+            }
+        }
     }
     let add = SendOp::FetchAdd { at: memory.remote(0), add: 1 };
     one.post_send(bed.filled(8, 0), 8, add, SendFlags::SIGNALED).expect("an atomic");
