@@ -213,13 +213,13 @@ fn table() -> Outcome<String> {
         }
     }
     let mut text = format!(
-        "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} \
-         of them are promises of man pages; the others are what rdma-core, the kernel, or the \
-         InfiniBand specification (IBTA, volume 1) say. Each is shown by the {} cases of the conformance \
-         suite that bear its number (`cm/tests/conformance`), or by a doc test that must not \
-         compile.\n\nThe last two columns say what became of the cases on each device. \
-         `cargo xtask clauses` writes this page from `cm/conformance`; `--record` runs the suite \
-         first.\n",
+        "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} of \
+         them are promises of man pages; the others are what rdma-core, the kernel, or the \
+         InfiniBand specification (IBTA, volume 1) say. Each is shown by those of the {} cases \
+         of the conformance suite (`cm/tests/conformance`) that bear its number, or by a doc \
+         test that must not compile.\n\nThe last two columns say what became of the cases on \
+         each device. `cargo xtask clauses` writes this page from `cm/conformance`; `--record` \
+         runs the suite first.\n",
         known.len(),
         clauses().filter(|clause| clause.is_promised()).count(),
         cases.len(),
