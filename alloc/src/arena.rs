@@ -1,4 +1,4 @@
-//! [`Arena`]: pieces of one region, that never overlap.
+//! [`Arena`]: cuts one region into pieces that never overlap.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -8,36 +8,36 @@ use thiserror::Error;
 
 use crate::arith::{self, SizeError};
 
-/// What pieces are aligned to and rounded up to, bytes: two of them never share a cache line, so
-/// a NIC that writes to one disturbs no core that works on the other.
+/// Alignment and granularity of pieces, bytes. Two pieces never share a cache line, so a NIC that
+/// writes to one does not disturb a core that works on the other.
 pub const CACHE_LINE: usize = if cfg!(target_arch = "aarch64") { 128 } else { 64 };
 
 /// Cuts one region into pieces, so that one registration serves many uses.
 ///
-/// The arena holds no pointer: it deals in offsets, and its owner pairs it with the region, as
-/// with a [`BlockPool`](crate::BlockPool). No two [`Piece`]s of one arena that are out at the
-/// same time overlap, and a piece can be neither copied nor made up; so whoever holds a piece is
-/// the only one to use these bytes.
+/// The arena holds no pointer: it deals in offsets, and its owner pairs it with the region. Pieces
+/// that exist at the same time never overlap, and a [`Piece`] can be neither copied nor forged, so
+/// its owner is the only user of its bytes.
 ///
-/// It belongs to the control plane: cutting searches the free ranges, and giving back may allocate.
+/// Use it in the control plane: [`take`](Self::take) searches the free ranges, and
+/// [`give`](Self::give) may allocate.
 ///
 /// ```
 /// use doorbell_alloc::{Arena, BlockPool};
 ///
-/// let mut region = [0_u8; 1 << 16]; // stands for memory that is registered once
+/// let mut region = [0_u8; 1 << 16]; // memory that would be registered once
 /// let mut arena = Arena::new(region.len())?;
 ///
 /// let table = arena.take(1000)?;
 /// let blocks = arena.take_aligned(16 * 2048, 4096)?;
-/// region[table.range()].fill(1); // no other piece has these bytes
+/// region[table.range()].fill(1); // these bytes belong to no other piece
 ///
 /// let mut pool = BlockPool::within(blocks, 2048)?;
 /// let block = pool.take().ok_or("a fresh pool has blocks")?;
-/// let at = pool.offset(block).unwrap(); // offsets of a pool are those of the region
+/// let at = pool.offset(block).unwrap(); // an offset in the region
 /// region[at..][..2048].fill(2);
 /// pool.put(block);
 ///
-/// // At the end every block and every piece must be home.
+/// // At the end, return every block and every piece.
 /// if let Some(blocks) = pool.close()? {
 ///     arena.give(blocks)?;
 /// }
@@ -49,11 +49,11 @@ pub const CACHE_LINE: usize = if cfg!(target_arch = "aarch64") { 128 } else { 64
 pub struct Arena {
     id: usize,
     len: usize,
-    /// Free ranges in order; none is empty, none touches the next.
+    /// Free ranges in order. None is empty, and none touches the next one.
     free: Vec<Range<usize>>,
 }
 
-/// A part of a region that nobody else has: offset and length, bytes.
+/// A part of a region that belongs to its holder alone.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a piece that is dropped is lost to its arena"]
 pub struct Piece {
@@ -62,17 +62,17 @@ pub struct Piece {
     len: usize,
 }
 
-/// Why an arena gave no piece.
+/// Why [`Arena::take`] gave no piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// A length or an alignment that cannot be.
+    /// The length or the alignment is impossible.
     #[error(transparent)]
     Size(#[from] SizeError),
     /// No free range is long enough.
     #[error(
-        "asked {asked} bytes aligned to {align}, the longest free range of {len} bytes has \
-         {longest}; mend: map a longer region, or give pieces back"
+        "requested {asked} bytes aligned to {align}, but the longest free range of the {len} byte \
+         region has {longest}; fix: map a longer region, or give pieces back"
     )]
     Full {
         /// Bytes asked for, rounded up.
@@ -86,29 +86,28 @@ pub enum ArenaError {
     },
 }
 
-/// A piece of another arena was given back; here it is again.
+/// The piece belongs to another arena. It is handed back in the error.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("bytes {} to {} belong to another arena; mend: give them back there", .0.start, .0.end())]
-pub struct Foreign(pub Piece);
+#[error("bytes {} to {} belong to another arena; fix: give them to that one", .0.start, .0.end())]
+pub struct WrongArena(pub Piece);
 
 impl Arena {
-    /// An arena over a region of `len` bytes, all free. What is left of a last line that is not
-    /// whole is not used.
+    /// An arena over a region of `len` bytes, all free. `len` is rounded down to whole cache lines.
     ///
     /// # Errors
-    /// [`SizeError::NoBlockFits`] if not even one cache line fits.
+    /// [`SizeError::NoBlockFits`] if `len` is less than a cache line.
     pub fn new(len: usize) -> Result<Self, SizeError> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let whole = len - len % CACHE_LINE;
         if whole == 0 {
             return Err(SizeError::NoBlockFits { len, size: CACHE_LINE });
         }
-        // Relaxed: the number has to be unique, nothing is published with it.
+        // Relaxed: the number only has to be unique; it publishes nothing.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self { id, len: whole, free: core::iter::once(0..whole).collect() })
     }
 
-    /// Takes at least `len` bytes that start on a cache line and fill their last one.
+    /// Takes `len` bytes, rounded up to whole cache lines and aligned to one.
     ///
     /// # Errors
     /// [`ArenaError::Size`] for a length of 0 or beyond the address space, [`ArenaError::Full`].
@@ -116,11 +115,11 @@ impl Arena {
         self.take_aligned(len, CACHE_LINE)
     }
 
-    /// Takes at least `len` bytes whose offset is a multiple of `align`, a power of two; the
-    /// region itself must start on such a boundary for its addresses to do so too.
+    /// Takes `len` bytes, rounded up to whole cache lines, at an offset that is a multiple of
+    /// `align`, a power of two. The addresses are aligned too if the region itself is.
     ///
     /// # Errors
-    /// As for [`take`](Self::take); [`SizeError::NotAPage`] if `align` is no power of two.
+    /// As for [`take`](Self::take); [`SizeError::NotAPage`] if `align` is not a power of two.
     pub fn take_aligned(&mut self, len: usize, align: usize) -> Result<Piece, ArenaError> {
         if len == 0 {
             return Err(SizeError::Zero.into());
@@ -147,10 +146,10 @@ impl Arena {
     /// Takes a piece back.
     ///
     /// # Errors
-    /// [`Foreign`], with the piece, if it is of another arena.
-    pub fn give(&mut self, piece: Piece) -> Result<(), Foreign> {
+    /// [`WrongArena`], with the piece, if it belongs to another arena.
+    pub fn give(&mut self, piece: Piece) -> Result<(), WrongArena> {
         if piece.arena != self.id {
-            return Err(Foreign(piece));
+            return Err(WrongArena(piece));
         }
         let mut range = piece.range();
         let index = self.free.partition_point(|free| free.start < range.start);
@@ -171,19 +170,19 @@ impl Arena {
         Ok(())
     }
 
-    /// Bytes of the region that pieces can be cut from.
+    /// Bytes of the region that can be cut into pieces.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// False: an arena has one cache line at least.
+    /// Always false: an arena has at least one cache line.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that are out; 0 when every piece is home.
+    /// Bytes that are in use; 0 when every piece was given back.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.len - self.free.iter().map(ExactSizeIterator::len).sum::<usize>()
@@ -191,7 +190,7 @@ impl Arena {
 }
 
 impl Piece {
-    /// Where it starts in the region, bytes.
+    /// Offset of its first byte in the region.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.start
@@ -203,13 +202,13 @@ impl Piece {
         self.len
     }
 
-    /// Whether it is empty; none is.
+    /// Always false: a piece has at least one cache line.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its offsets in the region, fit to index the region's bytes.
+    /// Its offsets in the region, to index the region's bytes with.
     #[must_use]
     pub const fn range(&self) -> Range<usize> {
         self.start..self.end()
@@ -219,10 +218,10 @@ impl Piece {
         self.start + self.len
     }
 
-    /// Cuts it in two: the first `at` bytes, and the rest. Each can be given back by itself.
+    /// Cuts it in two: the first `at` bytes, and the rest. Each half is given back separately.
     ///
     /// # Errors
-    /// The piece itself, if `at` is no multiple of [`CACHE_LINE`] or leaves nothing on a side.
+    /// The piece itself, if `at` is not a multiple of [`CACHE_LINE`] or would leave one half empty.
     pub const fn split_at(self, at: usize) -> Result<(Self, Self), Self> {
         if at == 0 || at >= self.len || !at.is_multiple_of(CACHE_LINE) {
             return Err(self);

@@ -1,40 +1,40 @@
-//! Lengths, pages and blocks: the arithmetic, with every overflow checked.
+//! Arithmetic on lengths, pages and blocks, with every overflow checked.
 
 use thiserror::Error;
 
-/// A length, page or block count that cannot be.
+/// A length, page size or block count that is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
     /// A length, count or block size of zero.
-    #[error("a size or count of 0 was asked; ask for at least 1")]
+    #[error("a size or count of 0 was requested; request at least 1")]
     Zero,
     /// A page size that is not a power of two.
-    #[error("{page} is not a page size: it is no power of two")]
+    #[error("{page} is not a page size: it is not a power of two")]
     NotAPage {
         /// The size in question, bytes.
         page: usize,
     },
-    /// A product or a rounding that leaves the address space.
+    /// A product or a rounded length beyond the address space.
     #[error(
-        "{count} x {size} bytes does not fit the address space ({} bytes); ask for less",
+        "{count} x {size} bytes does not fit in the address space ({} bytes); request less",
         isize::MAX
     )]
     Overflow {
-        /// How many pieces.
+        /// How many of them.
         count: usize,
-        /// Bytes per piece.
+        /// Bytes of each.
         size: usize,
     },
     /// More blocks than a `u32` can number.
-    #[error("{blocks} blocks is more than an index can number ({}); take larger blocks", u32::MAX)]
+    #[error("{blocks} blocks are more than an index can count ({}); use larger blocks", u32::MAX)]
     TooManyBlocks {
-        /// Blocks that would be needed.
+        /// Blocks needed.
         blocks: usize,
     },
     /// Not even one block fits.
     #[error(
-        "a region of {len} bytes holds no block of {size} bytes; map more or take smaller blocks"
+        "a region of {len} bytes holds no block of {size} bytes; map more or use smaller blocks"
     )]
     NoBlockFits {
         /// Length of the region, bytes.
@@ -50,7 +50,7 @@ const LEN_MAX: usize = isize::MAX as usize;
 /// `len` rounded up to a whole number of pages of `page` bytes.
 ///
 /// # Errors
-/// [`SizeError::NotAPage`] if `page` is no power of two, [`SizeError::Overflow`] if the result
+/// [`SizeError::NotAPage`] if `page` is not a power of two, [`SizeError::Overflow`] if the result
 /// exceeds `isize::MAX`.
 pub const fn round_up(len: usize, page: usize) -> Result<usize, SizeError> {
     if !page.is_power_of_two() {
@@ -77,7 +77,7 @@ pub const fn block_bytes(count: u32, size: usize) -> Result<usize, SizeError> {
     }
 }
 
-/// How many whole blocks of `size` bytes lie in `len` bytes; at least one.
+/// How many whole blocks of `size` bytes fit in `len` bytes; at least one.
 ///
 /// # Errors
 /// [`SizeError::Zero`] if `size` is 0, [`SizeError::NoBlockFits`] if `size` exceeds `len`,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_refuses_what_is_no_page_and_what_does_not_fit() {
+    fn rounding_refuses_bad_page_sizes_and_overflow() {
         assert_eq!(round_up(1, 0), Err(SizeError::NotAPage { page: 0 }));
         assert_eq!(round_up(1, 4095), Err(SizeError::NotAPage { page: 4095 }));
         assert!(matches!(round_up(usize::MAX, 4096), Err(SizeError::Overflow { .. })));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn block_arithmetic_is_checked_at_both_ends() {
+    fn block_arithmetic_is_checked_for_zero_and_overflow() {
         assert_eq!(block_bytes(3, 2048), Ok(6144));
         assert_eq!(block_bytes(0, 2048), Err(SizeError::Zero));
         assert_eq!(block_bytes(3, 0), Err(SizeError::Zero));

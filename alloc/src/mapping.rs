@@ -5,8 +5,8 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use core::slice;
 
-use crate::got::Got;
 use crate::pages::Pages;
+use crate::report::MapReport;
 
 /// Frees the memory of a [`Mapping`]: called once, with the owner and the range given to
 /// [`Mapping::from_raw_parts`], on whichever thread drops the mapping.
@@ -14,35 +14,35 @@ pub type Release = unsafe fn(owner: *mut (), ptr: NonNull<u8>, len: usize);
 
 /// Owns a range of bytes that a NIC may touch, until dropped.
 ///
-/// The bytes are reached by pointer, because once a NIC knows the range it may write at any time
-/// and no reference may claim otherwise. Whoever registers the range with a device keeps the
-/// mapping alive until it is deregistered.
+/// The bytes are accessed by pointer: a NIC that knows the range may write at any time, so a
+/// reference would be unsound. Whoever registers the range with a device keeps the mapping alive
+/// until the range is deregistered.
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
     fd: Option<i32>,
-    got: Got,
+    report: MapReport,
     owner: *mut (),
     release: Release,
 }
 
-// SAFETY: the mapping is the one owner of its range, and `from_raw_parts` obliges its caller to
-// a hook and an owner that may be used from any thread; nothing in it belongs to a thread.
+// SAFETY: the mapping is the only owner of its range. The caller of `from_raw_parts` promised that
+// the hook and the owner may be used from any thread. Nothing else in it belongs to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference yields only plain values and a raw pointer; reading or writing
-// through that pointer is the unsafe act of whoever does it. Bytes as a slice need `&mut`.
+// SAFETY: a shared reference gives only plain values and a raw pointer, and access through that
+// pointer needs `unsafe` of its own. To get the bytes as a slice needs `&mut`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// A mapping over memory obtained elsewhere.
     ///
-    /// `owner` is handed to `release` when the mapping is dropped and is not looked at before.
+    /// `owner` is passed to `release` when the mapping is dropped, and not used before.
     ///
     /// # Safety
-    /// - `ptr` is valid for reads and writes of `len` bytes, all initialised, `len` at most
-    ///   `isize::MAX`, and stays so until `release` is called.
-    /// - No reference to any of these bytes exists while the mapping does, and no other process
-    ///   maps them.
+    /// - Until `release` is called, `ptr` is valid for reads and writes of `len` initialised bytes;
+    ///   `len` is at most `isize::MAX`.
+    /// - While the mapping exists, there is no reference to any of these bytes, and no other
+    ///   process maps them.
     /// - `release(owner, ptr, len)` may be called once, from any thread.
     #[must_use]
     pub const unsafe fn from_raw_parts(
@@ -52,16 +52,16 @@ impl Mapping {
         owner: *mut (),
         release: Release,
     ) -> Self {
-        Self { ptr, len, fd: None, got: Got::as_given(pages), owner, release }
+        Self { ptr, len, fd: None, report: MapReport::as_given(pages), owner, release }
     }
 
-    /// A mapping over a static buffer, for machines without an operating system. Length and
-    /// alignment are those of the buffer.
+    /// A mapping over a static buffer, for programs without an operating system. It has the length
+    /// and the alignment of the buffer.
     #[must_use]
     pub const fn from_static(bytes: &'static mut [u8]) -> Self {
         let len = bytes.len();
-        // SAFETY: a slice's pointer is never null; the exclusive borrow lasts for ever and is
-        // consumed here, so the bytes are valid, initialised and ours; the hook does nothing.
+        // SAFETY: the pointer of a slice is never null. The exclusive borrow is `'static` and is
+        // consumed here, so the bytes are valid, initialised and ours. The hook does nothing.
         unsafe {
             let ptr = NonNull::new_unchecked(bytes.as_mut_ptr());
             Self::from_raw_parts(ptr, len, Pages::Plain, ptr::null_mut(), keep)
@@ -72,16 +72,16 @@ impl Mapping {
     ///
     /// # Safety
     /// As for [`Mapping::from_raw_parts`], except that other processes may map the bytes if
-    /// `got.shared`. `fd`, if any, stays open until `release` is called.
+    /// `report.shared`. `fd`, if any, stays open until `release` is called.
     #[cfg(all(feature = "std", target_os = "linux"))]
     pub(crate) unsafe fn from_system(
         (ptr, len): (NonNull<u8>, usize),
         fd: Option<i32>,
-        got: Got,
+        report: MapReport,
         owner: *mut (),
         release: Release,
     ) -> Self {
-        Self { ptr, len, fd, got, owner, release }
+        Self { ptr, len, fd, report, owner, release }
     }
 
     /// First byte of the range.
@@ -90,14 +90,14 @@ impl Mapping {
         self.ptr.as_ptr()
     }
 
-    /// Length in bytes: a multiple of the page if the operating system made the mapping, and at
-    /// least what was asked for.
+    /// Length, bytes. At least what was requested; a multiple of the page size if the operating
+    /// system made the mapping.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range is empty; only one made from parts or a static can be.
+    /// Whether the range is empty. Only a mapping made from parts or from a static can be.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -106,40 +106,41 @@ impl Mapping {
     /// The pages under the range.
     #[must_use]
     pub const fn pages(&self) -> Pages {
-        self.got.got()
+        self.report.pages()
     }
 
-    /// What was asked for, what was obtained, and what would mend the difference.
+    /// What was requested, what was obtained, and how to fix the difference.
     #[must_use]
-    pub const fn got(&self) -> &Got {
-        &self.got
+    pub const fn report(&self) -> &MapReport {
+        &self.report
     }
 
-    /// The file descriptor of the memfd behind a shared mapping, open as long as the mapping
-    /// lives: send it to another process, which maps it with `Mapping::from_memfd`.
+    /// The file descriptor of the memfd behind a shared mapping; `None` for a private one. It stays
+    /// open until the mapping is dropped. Send it to another process, which maps it with
+    /// `Mapping::from_memfd`.
     #[must_use]
     pub const fn fd(&self) -> Option<i32> {
         self.fd
     }
 
-    /// The bytes, exclusively: for filling them before a device or a peer knows of them. `None`
-    /// if the mapping is shared, since another process may then write at the same time.
+    /// The bytes, to fill them before a device or a peer knows of them. `None` if the mapping is
+    /// shared, because another process could write at the same time.
     #[must_use]
     pub const fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        if self.got.shared() {
+        if self.report.shared() {
             return None;
         }
-        // SAFETY: the constructor's caller vouched for `len` valid, initialised bytes that no
-        // other process maps; `&mut self` excludes every other safe path to them, and whoever
-        // tells a device of them owns the mapping from then on and lends no `&mut`.
+        // SAFETY: the constructor's caller promised `len` valid, initialised bytes that no other
+        // process maps. `&mut self` excludes every other safe access. A device learns of them only
+        // from the owner of the mapping, who lends no `&mut` from then on.
         Some(unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the constructor's caller vouched that the hook may be called once with these
-        // values; `drop` runs once and nothing uses the range afterwards.
+        // SAFETY: the constructor's caller promised that the hook may be called once with these
+        // values. `drop` runs once, and nothing uses the range afterwards.
         unsafe { (self.release)(self.owner, self.ptr, self.len) }
     }
 }
@@ -150,12 +151,12 @@ impl fmt::Debug for Mapping {
             .field("ptr", &self.ptr)
             .field("len", &self.len)
             .field("fd", &self.fd)
-            .field("got", &self.got)
+            .field("report", &self.report)
             .finish_non_exhaustive()
     }
 }
 
-/// The hook for memory that is never given back.
+/// The hook for memory that is never released.
 ///
 /// # Safety
 /// None is needed: it does nothing.

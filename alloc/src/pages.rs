@@ -1,4 +1,4 @@
-//! Kinds of pages, and what may be asked for.
+//! Kinds of pages, and which of them a request asks for.
 
 use core::fmt;
 
@@ -9,15 +9,15 @@ pub enum Pages {
     Huge1G,
     /// 2 MiB pages from the kernel's reserved pool.
     Huge2M,
-    /// Ordinary memory that the kernel backs with 2 MiB pages where it finds them.
+    /// Ordinary memory that the kernel backs with 2 MiB pages where it can.
     Transparent,
-    /// Pages of the machine's base size.
+    /// Pages of the machine's base size, mostly 4 KiB.
     Plain,
 }
 
 impl Pages {
-    /// Size of one page, bytes. For [`Pages::Plain`] the smallest base page of any supported
-    /// machine; some have larger ones.
+    /// Size of one page, bytes. For [`Pages::Plain`] this is 4096, although some machines have a
+    /// larger base page.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -27,13 +27,13 @@ impl Pages {
         }
     }
 
-    /// Whether the pages come from the reserved pool: such pages are never swapped out.
+    /// Whether the pages come from the kernel's reserved pool. Such pages are never swapped out.
     #[must_use]
     pub const fn is_reserved(self) -> bool {
         matches!(self, Self::Huge1G | Self::Huge2M)
     }
 
-    /// The kind to try when this one is not to be had.
+    /// The kind to try when this one is not available.
     #[must_use]
     pub const fn smaller(self) -> Self {
         match self {
@@ -55,8 +55,8 @@ impl fmt::Display for Pages {
     }
 }
 
-/// The pages a request asks for. Each falls back to the next smaller kind unless the request is
-/// strict.
+/// The pages that a request asks for. Where they are not available, the request takes the next
+/// smaller kind, unless it is strict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ask {
     /// 2 MiB pages for lengths of at least one such page, plain pages for shorter ones.
@@ -92,7 +92,7 @@ mod tests {
     use std_alloc::string::ToString;
 
     #[test]
-    fn best_takes_huge_pages_only_where_one_is_filled() {
+    fn best_takes_huge_pages_only_for_at_least_one_page() {
         assert_eq!(Ask::Best.first_choice((2 << 20) - 1), Pages::Plain);
         assert_eq!(Ask::Best.first_choice(2 << 20), Pages::Huge2M);
         assert_eq!(Ask::Huge2M.first_choice(1), Pages::Huge2M);

@@ -1,26 +1,26 @@
-//! Where memory is asked to lie.
+//! Which NUMA node memory is requested on.
 
 use core::fmt;
 
-/// The NUMA node that memory is asked on. It is bound before its first touch, so the kernel takes
-/// the pages there from the start and never has to move them.
+/// The NUMA node that memory is requested on. The memory is bound before its first touch, so the
+/// kernel takes the pages from that node at once and never has to move them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
-    /// Wherever the policy of the process says (set_mempolicy(2), numactl(8)): mostly the node
-    /// of the thread that touches a page first.
+    /// Wherever the policy of the process says (set_mempolicy(2), numactl(8)). By default that is
+    /// the node of the thread that touches a page first.
     #[default]
     Anywhere,
-    /// On this node as far as it has pages of the kind asked (`MPOL_PREFERRED`). The kind of page
-    /// counts for more than the node: what lies elsewhere is a note, or an error if the request
-    /// is strict.
+    /// On this node while it has pages of the requested kind (`MPOL_PREFERRED`). The kind of page
+    /// is more important than the node. Memory on another node is a note, or an error if the
+    /// request is strict.
     Prefer(u32),
-    /// On this node or not at all (`MPOL_BIND`). The node counts for more than the kind of page:
-    /// unless the request is strict, smaller pages of the same node are tried.
+    /// On this node or not at all (`MPOL_BIND`). The node is more important than the kind of page:
+    /// unless the request is strict, smaller pages on the same node are tried.
     Only(u32),
 }
 
 impl Place {
-    /// The node named, if one is.
+    /// The requested or preferred node, if any.
     #[must_use]
     pub const fn node(self) -> Option<u32> {
         match self {
@@ -29,7 +29,7 @@ impl Place {
         }
     }
 
-    /// The node that all pages must come from, if that was asked.
+    /// The node of [`Place::Only`].
     #[must_use]
     pub const fn only(self) -> Option<u32> {
         match self {

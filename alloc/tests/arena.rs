@@ -1,6 +1,8 @@
-//! The arena against a map of bytes.
+//! The arena, compared with a map of bytes.
 
-use doorbell_alloc::{Arena, ArenaError, BlockPool, CACHE_LINE, Depot, Foreign, Piece, SizeError};
+use doorbell_alloc::{
+    Arena, ArenaError, BlockPool, CACHE_LINE, Piece, SharedPool, SizeError, WrongArena,
+};
 
 /// xorshift64: the same seed gives the same run.
 struct Random(u64);
@@ -14,7 +16,7 @@ impl Random {
     }
 }
 
-/// Marks the bytes of a piece as taken or free; they must all have been the other.
+/// Marks the bytes of a piece as taken or free; before, all must have been the opposite.
 fn mark(bytes: &mut [bool], piece: &Piece, taken: bool) {
     for byte in &mut bytes[piece.range()] {
         assert_ne!(*byte, taken, "{piece:?} overlaps another");
@@ -23,7 +25,7 @@ fn mark(bytes: &mut [bool], piece: &Piece, taken: bool) {
 }
 
 #[test]
-fn pieces_never_overlap_and_everything_comes_home() {
+fn pieces_never_overlap_and_everything_can_be_given_back() {
     for seed in 1..=100_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let len = CACHE_LINE + random.below(100 * CACHE_LINE);
@@ -73,13 +75,13 @@ fn pieces_never_overlap_and_everything_comes_home() {
             assert_eq!(arena.taken(), taken, "seed {seed}");
         }
         held.into_iter().for_each(|piece| arena.give(piece).unwrap());
-        // All of it is one range again.
+        // Everything is one free range again.
         assert_eq!(arena.taken(), 0);
         assert_eq!(arena.take(whole).unwrap().range(), 0..whole, "seed {seed}");
     }
 }
 
-/// Whether there is really no room for what an arena refused.
+/// Whether the arena was right to refuse.
 fn refusal_is_true(bytes: &[bool], error: ArenaError) -> bool {
     let ArenaError::Full { asked, align, longest, .. } = error else { return false };
     let runs = bytes.split(|&taken| taken).map(<[bool]>::len).max().unwrap_or_default();
@@ -90,7 +92,7 @@ fn refusal_is_true(bytes: &[bool], error: ArenaError) -> bool {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_type() {
+fn impossible_requests_are_typed_errors() {
     let mut arena = Arena::new(1 << 12).unwrap();
     assert_eq!(arena.take(0).unwrap_err(), SizeError::Zero.into());
     assert_eq!(arena.take_aligned(1, 3).unwrap_err(), SizeError::NotAPage { page: 3 }.into());
@@ -113,7 +115,7 @@ fn what_cannot_be_is_refused_by_type() {
 fn a_piece_of_another_arena_comes_back_to_the_caller() {
     let (mut one, mut two) = (Arena::new(4096).unwrap(), Arena::new(4096).unwrap());
     let piece = one.take(100).unwrap();
-    let Err(Foreign(piece)) = two.give(piece) else { panic!("taken by another") };
+    let Err(WrongArena(piece)) = two.give(piece) else { panic!("the wrong arena took it") };
     assert_eq!(two.taken(), 0);
     one.give(piece).unwrap();
     assert_eq!(one.taken(), 0);
@@ -125,8 +127,8 @@ fn pools_of_two_pieces_share_no_byte_of_the_region() {
     let (first, second) = (arena.take(10_000).unwrap(), arena.take(20_000).unwrap());
     let ranges = [first.range(), second.range()];
     let mut one = BlockPool::within(first, 768).unwrap();
-    let depot = Depot::within(second, 768).unwrap();
-    let mut two = depot.cache(0, 8);
+    let shared = SharedPool::within(second, 768).unwrap();
+    let mut two = shared.cache(0, 8);
     let mut bytes = vec![false; 1 << 16];
     for (pool, range) in [(&mut one, &ranges[0]), (&mut two, &ranges[1])] {
         let mut count = 0;
@@ -144,6 +146,6 @@ fn pools_of_two_pieces_share_no_byte_of_the_region() {
     }
     drop(two);
     arena.give(one.close().unwrap().unwrap()).unwrap();
-    arena.give(depot.close().unwrap().unwrap()).unwrap();
+    arena.give(shared.close().unwrap().unwrap()).unwrap();
     assert_eq!(arena.taken(), 0);
 }

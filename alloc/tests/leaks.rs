@@ -1,4 +1,5 @@
-//! Mapping and dropping leaves nothing behind. One test, so that its process is still.
+//! Mapping and dropping leaks nothing. The only test of its file, so that nothing else runs in its
+//! process.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -8,7 +9,7 @@ use doorbell_alloc::{Ask, MapRequest, Mapping, Place};
 
 const ROUNDS: usize = 100;
 
-/// Areas mapped, descriptors open, and the line that counts huge pages of this process.
+/// Mapped areas, open descriptors, and the line that counts the huge pages of this process.
 fn in_use() -> (usize, usize, String) {
     let areas = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -32,7 +33,7 @@ fn round(len: usize) {
 }
 
 #[test]
-fn odd_lengths_leave_no_area_and_no_descriptor() {
+fn odd_lengths_leak_no_area_and_no_descriptor() {
     round(1);
     let (areas, descriptors, huge) = in_use();
     for turn in 0..ROUNDS {
@@ -41,6 +42,6 @@ fn odd_lengths_leave_no_area_and_no_descriptor() {
     let (areas_after, descriptors_after, huge_after) = in_use();
     assert_eq!(descriptors_after, descriptors);
     assert_eq!(huge_after, huge);
-    // The heap may grow by an area or two; a leak is one for each round at least.
+    // The heap may grow by an area or two; a leak would be at least one for each round.
     assert!(areas_after < areas + ROUNDS / 2, "{areas} areas before, {areas_after} after");
 }

@@ -1,7 +1,7 @@
-//! What a request would give on recorded machines: every limit is read before it is met.
+//! Predictions for requests on recorded machines: every limit is read before it is hit.
 //!
 //! `machines/two-nodes.txt` was recorded by `machines/record.sh`: two nodes of 2 GiB, with 16 and
-//! 4 free pages of 2 MiB, root, no limits. The tests change in it what is in question.
+//! 4 free pages of 2 MiB, root, no limits. Each test changes the files that it is about.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -10,19 +10,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_alloc::{
-    Ask, Bound, Got, Lack, Machine, MapError, MapRequest, Pages, Place, Shortfall, Why,
+    Ask, Limit, Machine, MapError, MapReport, MapRequest, NodeFault, Pages, Place, Reason,
+    Shortfall,
 };
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// A recorded machine, unpacked into a folder of its own for the time of a test.
+/// A recorded machine, unpacked into a folder of its own for one test.
 struct Recorded(PathBuf);
 
 impl Recorded {
-    /// The machine with two nodes, with some of its files changed; `None` takes a file away.
+    /// The machine with two nodes, with some of its files changed; `None` removes a file.
     fn with(changes: &[(&str, Option<&str>)]) -> Self {
-        // Relaxed: the number has to be unique, nothing is published with it.
+        // Relaxed: the number only has to be unique; it publishes nothing.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("machine-{}-{number}", std::process::id());
@@ -50,14 +51,14 @@ impl Recorded {
         fs::write(path, text).unwrap();
     }
 
-    fn outlook(&self, request: MapRequest) -> Result<Got, MapError> {
+    fn outlook(&self, request: MapRequest) -> Result<MapReport, MapError> {
         request.outlook(&Machine::recorded(&self.0))
     }
 
-    /// The outlook of a strict request must be an error about pages: why.
-    fn no_pages(&self, request: MapRequest) -> Why {
+    /// The reason reason a strict request is predicted to fail for lack of pages.
+    fn no_pages(&self, request: MapRequest) -> Reason {
         match self.outlook(request.strict(true)) {
-            Err(MapError::NoPages { why, .. }) => why,
+            Err(MapError::NoPages { reason, .. }) => reason,
             other => panic!("{other:?}"),
         }
     }
@@ -78,36 +79,42 @@ fn plain(len: usize) -> MapRequest {
 }
 
 #[test]
-fn what_is_there_is_foreseen_as_had() {
+fn available_memory_is_predicted_without_notes() {
     let machine = Recorded::with(&[]);
     for (pages, node) in [(16, 0), (4, 1)] {
         for place in [Place::Only(node), Place::Prefer(node)] {
-            let got = machine.outlook(huge(pages).place(place).strict(true)).unwrap();
-            assert_eq!((got.got(), got.node(), got.locked()), (Pages::Huge2M, Some(node), true));
-            assert!(got.notes().is_empty(), "{got}");
+            let report = machine.outlook(huge(pages).place(place).strict(true)).unwrap();
+            assert_eq!(
+                (report.pages(), report.node(), report.locked()),
+                (Pages::Huge2M, Some(node), true)
+            );
+            assert!(report.notes().is_empty(), "{report}");
         }
     }
     assert!(machine.outlook(huge(20).strict(true)).is_ok());
-    let got = machine.outlook(plain(GIB).place(Place::Only(1)).strict(true)).unwrap();
-    assert_eq!((got.got(), got.node(), got.locked()), (Pages::Plain, Some(1), true));
+    let report = machine.outlook(plain(GIB).place(Place::Only(1)).strict(true)).unwrap();
+    assert_eq!((report.pages(), report.node(), report.locked()), (Pages::Plain, Some(1), true));
 }
 
 #[test]
-fn a_pool_that_is_short_on_the_node_is_named_with_its_file() {
+fn a_short_pool_of_a_node_is_reported_with_its_file() {
     let machine = Recorded::with(&[]);
     let error = machine.outlook(huge(5).place(Place::Only(1)).strict(true)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "asked 5 pages of 2 MiB, the pool of node 1 has 4 free; mend: echo 5 > \
+        "asked 5 pages of 2 MiB, the pool of node 1 has 4 free; fix: echo 5 > \
          /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
     );
-    // The node counts for more than the page, or the page for more than the node.
-    let got = machine.outlook(huge(5).place(Place::Only(1))).unwrap();
-    assert_eq!((got.got(), got.node()), (Pages::Transparent, Some(1)));
-    let got = machine.outlook(huge(5).place(Place::Prefer(1))).unwrap();
-    assert_eq!((got.got(), got.node()), (Pages::Huge2M, None));
-    let [Shortfall::Place { asked: Place::Prefer(1), why }] = got.notes() else { panic!("{got}") };
-    assert!(matches!(why, Why::TooFewFree { free: 4, node: Some(1), .. }), "{why:?}");
+    // `Only` keeps the node and takes smaller pages; `Prefer` keeps the pages and takes another
+    // node.
+    let report = machine.outlook(huge(5).place(Place::Only(1))).unwrap();
+    assert_eq!((report.pages(), report.node()), (Pages::Transparent, Some(1)));
+    let report = machine.outlook(huge(5).place(Place::Prefer(1))).unwrap();
+    assert_eq!((report.pages(), report.node()), (Pages::Huge2M, None));
+    let [Shortfall::Place { asked: Place::Prefer(1), reason }] = report.notes() else {
+        panic!("{report}")
+    };
+    assert!(matches!(reason, Reason::TooFewFree { free: 4, node: Some(1), .. }), "{reason:?}");
 
     let error = machine.outlook(huge(21).strict(true)).unwrap_err();
     let short = matches!(error, MapError::NoHugePages { needed: 21, free: 20, node: None, .. });
@@ -115,7 +122,7 @@ fn a_pool_that_is_short_on_the_node_is_named_with_its_file() {
 }
 
 #[test]
-fn without_huge_pages_all_falls_back_to_plain_ones_with_a_note_for_each() {
+fn without_huge_pages_a_request_falls_back_with_a_note_for_each_kind() {
     let off = "always madvise [never]\n";
     let none = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
     let machine = Recorded::with(&[
@@ -125,34 +132,36 @@ fn without_huge_pages_all_falls_back_to_plain_ones_with_a_note_for_each() {
         ("/sys/kernel/mm/transparent_hugepage/enabled", Some(off)),
     ]);
     let request = MapRequest::new(GIB).pages(Ask::Huge1G);
-    let got = machine.outlook(request).unwrap();
-    assert_eq!((got.asked(), got.got()), (Pages::Huge1G, Pages::Plain));
-    let whys: Vec<&Why> = got
+    let report = machine.outlook(request).unwrap();
+    assert_eq!((report.asked(), report.pages()), (Pages::Huge1G, Pages::Plain));
+    let reasons: Vec<&Reason> = report
         .notes()
         .iter()
         .map(|note| match note {
-            Shortfall::Pages { got: Pages::Plain, why, .. } => why,
+            Shortfall::Pages { got: Pages::Plain, reason, .. } => reason,
             note => panic!("{note}"),
         })
         .collect();
-    let pool = Why::TooFewFree { page: 2 * MIB, needed: 512, free: 0, pool: 512, node: None };
-    let off = Why::TransparentOff { shared: false };
-    assert_eq!(whys, [&Why::NoPool { page: GIB }, &pool, &off]);
-    assert_eq!(machine.no_pages(request), Why::NoPool { page: GIB });
+    let pool = Reason::TooFewFree { page: 2 * MIB, needed: 512, free: 0, pool: 512, node: None };
+    let off = Reason::TransparentOff { shared: false };
+    assert_eq!(reasons, [&Reason::NoPool { page: GIB }, &pool, &off]);
+    assert_eq!(machine.no_pages(request), Reason::NoPool { page: GIB });
 }
 
 #[test]
-fn nodes_that_cannot_give_memory_are_told_apart() {
+fn each_reason_why_a_node_gives_no_memory_is_reported() {
     let ask = |machine: &Recorded, node| {
         let request = plain(MIB).place(Place::Only(node));
         match machine.outlook(request) {
-            Err(MapError::Place { why: Why::Node { node: named, lacks, choose }, .. }) => {
+            Err(MapError::Place {
+                reason: Reason::Node { node: named, fault, usable }, ..
+            }) => {
                 assert_eq!(named, node);
-                // The same node, if it is only preferred, is a note.
-                let got = machine.outlook(plain(MIB).place(Place::Prefer(node))).unwrap();
-                assert!(matches!(got.notes(), [Shortfall::Place { .. }]), "{got}");
-                assert_eq!(got.node(), None);
-                (lacks, choose)
+                // If the same node is only preferred, that is a note.
+                let report = machine.outlook(plain(MIB).place(Place::Prefer(node))).unwrap();
+                assert!(matches!(report.notes(), [Shortfall::Place { .. }]), "{report}");
+                assert_eq!(report.node(), None);
+                (fault, usable)
             }
             other => panic!("{other:?}"),
         }
@@ -162,28 +171,28 @@ fn nodes_that_cannot_give_memory_are_told_apart() {
     let status = "VmLck:\t0 kB\nCapEff:\t0\nMems_allowed_list:\t1\n";
 
     let machine = Recorded::with(&[(online, Some("0\n"))]);
-    assert_eq!(ask(&machine, 1), (Lack::Online, "0".into()));
+    assert_eq!(ask(&machine, 1), (NodeFault::Offline, "0".into()));
     let machine = Recorded::with(&[(online, Some("0-2\n")), (memory, Some("0,2\n"))]);
-    assert_eq!(ask(&machine, 1), (Lack::Memory, "0".into()));
+    assert_eq!(ask(&machine, 1), (NodeFault::NoMemory, "0".into()));
     let machine = Recorded::with(&[("/proc/self/status", Some(status))]);
-    assert_eq!(ask(&machine, 0), (Lack::Leave, "1".into()));
-    assert_eq!(ask(&machine, 1023), (Lack::Online, "1".into()));
+    assert_eq!(ask(&machine, 0), (NodeFault::NotAllowed, "1".into()));
+    assert_eq!(ask(&machine, 1023), (NodeFault::Offline, "1".into()));
 }
 
 #[test]
-fn a_node_without_room_is_named_though_the_machine_has_room() {
+fn a_full_node_is_reported_although_the_machine_has_room() {
     let full = "Node 1 MemTotal: 2060864 kB\nNode 1 MemFree: 1000 kB\n\
                 Node 1 Active(file): 300 kB\nNode 1 Inactive(file): 20 kB\n\
                 Node 1 SReclaimable: 4 kB\n";
     let machine = Recorded::with(&[("/sys/devices/system/node/node1/meminfo", Some(full))]);
     let request = plain(2 * MIB).place(Place::Only(1));
-    let bound = Bound::Node(1);
-    let want = Why::Bound { needed: 2 << 20, left: 1324 << 10, bound };
+    let limit = Limit::Node(1);
+    let want = Reason::OverLimit { needed: 2 << 20, left: 1324 << 10, limit };
     assert_eq!(machine.no_pages(request), want);
-    let got = machine.outlook(plain(2 * MIB).place(Place::Prefer(1))).unwrap();
-    assert_eq!(got.notes(), [Shortfall::Place { asked: Place::Prefer(1), why: want }]);
+    let report = machine.outlook(plain(2 * MIB).place(Place::Prefer(1))).unwrap();
+    assert_eq!(report.notes(), [Shortfall::Place { asked: Place::Prefer(1), reason: want }]);
     assert!(machine.outlook(plain(2 * MIB).place(Place::Only(0)).strict(true)).is_ok());
-    // What is not touched needs no room yet.
+    // Memory that is not touched needs no room yet.
     let lazy = request.lock(false).prefault(false);
     assert_eq!(machine.outlook(lazy).unwrap().node(), None);
 }
@@ -192,27 +201,27 @@ fn a_node_without_room_is_named_though_the_machine_has_room() {
 fn more_than_the_machine_has_is_refused_before_it_is_touched() {
     let machine = Recorded::with(&[]);
     let left = 3_774_628 << 10;
-    let want = Why::Bound { needed: 0xe800_0000, left, bound: Bound::Machine };
+    let want = Reason::OverLimit { needed: 0xe800_0000, left, limit: Limit::Machine };
     assert_eq!(machine.no_pages(plain(0xe800_0000)), want);
     assert!(machine.outlook(plain(3_774_628 << 10)).is_ok());
     assert!(machine.outlook(plain(0xe800_0000).lock(false).prefault(false)).is_ok());
-    // Promising more than all there is fails even untouched, unless overcommit is without bounds.
+    // To map more than the machine has fails even untouched, unless overcommit is unlimited.
     let vast = plain(5 * GIB).lock(false).prefault(false);
-    assert!(matches!(machine.no_pages(vast), Why::Bound { bound: Bound::Machine, .. }));
+    assert!(matches!(machine.no_pages(vast), Reason::OverLimit { limit: Limit::Machine, .. }));
     let always = Recorded::with(&[("/proc/sys/vm/overcommit_memory", Some("1\n"))]);
     assert!(always.outlook(vast).is_ok());
 }
 
 #[test]
-fn strict_overcommit_is_counted() {
+fn strict_overcommit_is_checked() {
     let machine = Recorded::with(&[("/proc/sys/vm/overcommit_memory", Some("2\n"))]);
-    let (limit, promised) = (1_985_816_u64 << 10, 12_288 << 10);
+    let (bytes, committed) = (1_985_816_u64 << 10, 12_288 << 10);
     let lazy = plain(2 * GIB).lock(false).prefault(false);
-    let bound = Bound::Commit(limit);
-    let want = Why::Bound { needed: 2 << 30, left: limit - promised, bound };
+    let limit = Limit::Overcommit(bytes);
+    let want = Reason::OverLimit { needed: 2 << 30, left: bytes - committed, limit };
     assert_eq!(machine.no_pages(lazy), want);
     assert!(machine.outlook(plain(GIB)).is_ok());
-    // Pages of the reserved pool are not counted.
+    // Pages of the reserved pool do not count.
     assert!(machine.outlook(huge(16).strict(true)).is_ok());
 }
 
@@ -221,25 +230,25 @@ const MEMLOCK: &str = "\
 Max locked memory         65536                65536                bytes     \n";
 
 #[test]
-fn sixty_four_kib_of_lockable_memory_are_foreseen() {
+fn a_limit_of_64_kib_on_locked_memory_is_predicted() {
     let small = [("/proc/self/limits", Some(MEMLOCK)), ("/proc/self/status", Some(STATUS))];
     let machine = Recorded::with(&small);
     let note = |len| Shortfall::Lock { len, limit: Some(65536), held: 16384, errno: None };
-    let got = machine.outlook(plain(MIB)).unwrap();
-    assert_eq!((got.locked(), got.notes()), (false, &[note(MIB)][..]));
+    let report = machine.outlook(plain(MIB)).unwrap();
+    assert_eq!((report.locked(), report.notes()), (false, &[note(MIB)][..]));
     let error = machine.outlook(plain(MIB).strict(true)).unwrap_err();
     assert!(matches!(&error, MapError::Lock(found) if *found == note(MIB)), "{error:?}");
-    // What is held already counts, to the byte.
+    // Memory that is already locked counts, to the byte.
     assert!(machine.outlook(plain(49152).strict(true)).unwrap().locked());
     assert!(machine.outlook(plain(49153).strict(true)).is_err());
-    // Huge pages need no lock, and the capability passes the limit.
+    // Huge pages need no lock, and the capability lifts the limit.
     assert!(machine.outlook(huge(4).strict(true)).unwrap().locked());
     let root = Recorded::with(&small[..1]);
     assert!(root.outlook(plain(MIB).strict(true)).unwrap().locked());
 }
 
 #[test]
-fn groups_of_version_2_bound_what_lies_below_them() {
+fn limits_of_version_2_groups_apply_to_all_groups_below() {
     let machine = Recorded::with(&[
         ("/proc/self/cgroup", Some("0::/pod/one\n")),
         ("/sys/fs/cgroup/pod/one/memory.max", Some("max\n")),
@@ -252,31 +261,31 @@ fn groups_of_version_2_bound_what_lies_below_them() {
         ("/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max", Some("2097152\n")),
         ("/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.current", Some("0\n")),
     ]);
-    let group = |file: &str, limit| {
+    let group = |file: &str, bytes| {
         let file = format!("/sys/fs/cgroup/pod/{file}");
-        Bound::Group { file, limit }
+        Limit::Group { file, bytes }
     };
-    // 10 MiB are left, and 5 MiB of files can be dropped.
+    // 10 MiB are left, and 5 MiB of cached files can be dropped.
     assert!(machine.outlook(plain(15 * MIB)).is_ok());
-    let bound = group("memory.max", 100 << 20);
-    let want = Why::Bound { needed: 16 << 20, left: 15 << 20, bound };
+    let limit = group("memory.max", 100 << 20);
+    let want = Reason::OverLimit { needed: 16 << 20, left: 15 << 20, limit };
     assert_eq!(machine.no_pages(plain(16 * MIB)), want);
-    assert_eq!(want.cure().to_string(), "echo 105906176 > /sys/fs/cgroup/pod/memory.max");
+    assert_eq!(want.fix().to_string(), "echo 105906176 > /sys/fs/cgroup/pod/memory.max");
 
-    let bound = group("one/hugetlb.2MB.max", 6 << 20);
-    let want = Why::Bound { needed: 6 << 20, left: 4 << 20, bound };
+    let limit = group("one/hugetlb.2MB.max", 6 << 20);
+    let want = Reason::OverLimit { needed: 6 << 20, left: 4 << 20, limit };
     assert_eq!(machine.no_pages(huge(3)), want);
-    let bound = group("hugetlb.2MB.rsvd.max", 2 << 20);
-    let want = Why::Bound { needed: 4 << 20, left: 2 << 20, bound };
+    let limit = group("hugetlb.2MB.rsvd.max", 2 << 20);
+    let want = Reason::OverLimit { needed: 4 << 20, left: 2 << 20, limit };
     assert_eq!(machine.no_pages(huge(2)), want);
     assert!(machine.outlook(huge(1).strict(true)).is_ok());
-    let got = machine.outlook(huge(2)).unwrap();
-    assert_eq!((got.asked(), got.got()), (Pages::Huge2M, Pages::Transparent));
+    let report = machine.outlook(huge(2)).unwrap();
+    assert_eq!((report.asked(), report.pages()), (Pages::Huge2M, Pages::Transparent));
 }
 
 #[test]
-fn groups_of_version_1_are_read_where_they_are_mounted() {
-    // A container that sees its group as the top of the mount, and the host's path of it.
+fn version_1_groups_are_read_where_they_are_mounted() {
+    // A container sees its group as the top of the mount, but under the path it has on the host.
     let mounts = "\
 30 24 0:24 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 31 30 0:25 /docker/f00 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
@@ -298,17 +307,17 @@ fn groups_of_version_1_are_read_where_they_are_mounted() {
         ("/sys/fs/cgroup/hugetlb/hugetlb.2MB.limit_in_bytes", Some("9223372036852678656\n")),
     ]);
     let file = "/sys/fs/cgroup/memory/memory.limit_in_bytes".to_owned();
-    let bound = Bound::Group { file, limit: 16 << 20 };
-    let want = Why::Bound { needed: 10 << 20, left: 9 << 20, bound };
+    let limit = Limit::Group { file, bytes: 16 << 20 };
+    let want = Reason::OverLimit { needed: 10 << 20, left: 9 << 20, limit };
     assert_eq!(machine.no_pages(plain(10 * MIB)), want);
     assert!(machine.outlook(plain(9 * MIB)).is_ok());
     let file = "/sys/fs/cgroup/hugetlb/inner/hugetlb.2MB.limit_in_bytes".to_owned();
-    let bound = Bound::Group { file, limit: 4 << 20 };
-    assert_eq!(machine.no_pages(huge(1)), Why::Bound { needed: 2 << 20, left: 0, bound });
+    let limit = Limit::Group { file, bytes: 4 << 20 };
+    assert_eq!(machine.no_pages(huge(1)), Reason::OverLimit { needed: 2 << 20, left: 0, limit });
 }
 
 #[test]
-fn files_that_say_nonsense_or_nothing_are_no_limit_and_no_panic() {
+fn garbled_or_empty_files_set_no_limit_and_never_panic() {
     let nonsense = "18446744073709551616 \u{fffd} kB\n:::\n-\n\n";
     let machine = Recorded::with(&[]);
     for file in include_str!("machines/two-nodes.txt").split("== ").skip(1) {
@@ -317,34 +326,38 @@ fn files_that_say_nonsense_or_nothing_are_no_limit_and_no_panic() {
             machine.write(path, text);
             for request in [huge(4), plain(4 * MIB), MapRequest::new(GIB).pages(Ask::Huge1G)] {
                 for place in [Place::Anywhere, Place::Prefer(1), Place::Only(1)] {
-                    // Whatever comes of it, it comes.
+                    // Any result is fine; it must not panic.
                     let _ = machine.outlook(request.place(place));
                 }
             }
         }
         machine.write(path, before);
     }
-    // A machine of which nothing is known has plain pages and one node.
+    // A machine without any file counts as having plain pages and one node.
     let nothing = Machine::recorded(Path::new(env!("CARGO_TARGET_TMPDIR")).join("none"));
-    assert_eq!(huge(4).outlook(&nothing).unwrap().got(), Pages::Plain);
+    assert_eq!(huge(4).outlook(&nothing).unwrap().pages(), Pages::Plain);
     assert!(plain(4 * MIB).place(Place::Only(0)).outlook(&nothing).is_ok());
 }
 
 #[test]
-fn the_outlook_on_this_machine_is_what_mapping_gives() {
+fn the_prediction_for_this_machine_is_what_mapping_gives() {
     for ask in [Ask::Huge1G, Ask::Huge2M, Ask::Plain] {
         for shared in [false, true] {
             let request = MapRequest::new(3 * MIB).pages(ask).shared(shared).guard(true);
             let request = request.place(Place::Prefer(0));
-            let (foreseen, got) =
+            let (predicted, mapping) =
                 (request.outlook(&Machine::this()).unwrap(), request.map().unwrap());
-            let got = got.got();
-            // The kernel need not find transparent pages; all else is certain on a quiet machine.
-            if foreseen.got() != Pages::Transparent {
-                assert_eq!(foreseen.got(), got.got(), "{foreseen}\n{got}");
-                assert_eq!(foreseen.notes().len(), got.notes().len(), "{foreseen}\n{got}");
+            let report = mapping.report();
+            // The kernel may fail to find transparent pages; the rest is certain on a quiet
+            // machine.
+            if predicted.pages() != Pages::Transparent {
+                assert_eq!(predicted.pages(), report.pages(), "{predicted}\n{report}");
+                assert_eq!(predicted.notes().len(), report.notes().len(), "{predicted}\n{report}");
             }
-            assert_eq!((foreseen.locked(), foreseen.guarded()), (got.locked(), got.guarded()));
+            assert_eq!(
+                (predicted.locked(), predicted.guarded()),
+                (report.locked(), report.guarded())
+            );
         }
     }
 }

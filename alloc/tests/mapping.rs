@@ -1,4 +1,4 @@
-//! Mappings asked of the running kernel, whatever pages it has.
+//! Mappings on the running kernel, whatever pages it has.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 #![expect(unsafe_code, reason = "reads and writes mapped bytes through pointers")]
@@ -6,12 +6,12 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
-use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, Pages, Shortfall, SizeError, Why};
+use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, Pages, Reason, Shortfall, SizeError};
 
 const MIB: usize = 1 << 20;
 
 fn bytes(mapping: &Mapping) -> Vec<u8> {
-    // SAFETY: the range is mapped while `mapping` is borrowed; no test writes at the same time.
+    // SAFETY: the range is mapped while `mapping` is borrowed, and no test writes at the same time.
     unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) }.to_vec()
 }
 
@@ -39,24 +39,24 @@ fn every_kind_gives_whole_zeroed_writable_pages() {
         for shared in [false, true] {
             for len in [1, 4095, 4097, 3 * MIB + 1] {
                 let mapping = MapRequest::new(len).pages(ask).shared(shared).map().unwrap();
-                let got = mapping.got();
+                let report = mapping.report();
                 assert!(mapping.len() >= len);
                 assert!(mapping.len().is_multiple_of(mapping.pages().bytes()), "{mapping:?}");
                 assert!(mapping.as_ptr().addr().is_multiple_of(mapping.pages().bytes()));
                 assert!(bytes(&mapping).iter().all(|&byte| byte == 0));
-                assert_eq!(got.shared(), shared);
+                assert_eq!(report.shared(), shared);
                 assert_eq!(mapping.fd().is_some(), shared);
-                assert_eq!(got.got(), mapping.pages());
-                // Less than asked is never silent, and as asked has no note about pages.
-                let noted = got.notes().iter().any(|n| matches!(n, Shortfall::Pages { .. }));
-                assert_eq!(noted, got.got() > got.asked(), "{got}");
+                assert_eq!(report.pages(), mapping.pages());
+                // There is a note about pages if and only if they are smaller than requested.
+                let noted = report.notes().iter().any(|n| matches!(n, Shortfall::Pages { .. }));
+                assert_eq!(noted, report.pages() > report.asked(), "{report}");
             }
         }
     }
 }
 
 #[test]
-fn private_bytes_are_lent_exclusively_and_shared_bytes_never() {
+fn only_private_bytes_are_lent_as_a_slice() {
     let mut private = Mapping::plain(10_000).unwrap();
     private.as_mut_slice().unwrap()[9_999] = 1;
     assert_eq!(bytes(&private)[9_999], 1);
@@ -65,7 +65,7 @@ fn private_bytes_are_lent_exclusively_and_shared_bytes_never() {
 }
 
 #[test]
-fn private_memory_stays_out_of_children_and_shared_memory_does_not() {
+fn children_inherit_shared_memory_and_not_private_memory() {
     let private = Mapping::plain(MIB).unwrap();
     assert!(area_flags(&private).split(' ').any(|flag| flag == "dc"));
     let shared = MapRequest::new(MIB).pages(Ask::Plain).shared(true).map().unwrap();
@@ -73,12 +73,12 @@ fn private_memory_stays_out_of_children_and_shared_memory_does_not() {
 }
 
 #[test]
-fn memory_stays_out_of_core_dumps_unless_asked_for() {
+fn memory_is_in_core_dumps_only_on_request() {
     for shared in [false, true] {
         for ask in [Ask::Plain, Ask::Best] {
             let request = MapRequest::new(MIB).pages(ask).shared(shared);
             let (kept, dumped) = (request.map().unwrap(), request.dump(true).map().unwrap());
-            assert!(!kept.got().dumped() && dumped.got().dumped());
+            assert!(!kept.report().dumped() && dumped.report().dumped());
             assert!(area_flags(&kept).split(' ').any(|flag| flag == "dd"));
             assert!(!area_flags(&dumped).split(' ').any(|flag| flag == "dd"));
         }
@@ -107,28 +107,29 @@ fn guards_lie_on_both_sides_of_every_kind() {
         for shared in [false, true] {
             let request = MapRequest::new(3 * MIB + 1).pages(ask).shared(shared);
             let mapping = request.guard(true).map().unwrap();
-            assert!(mapping.got().guarded());
+            assert!(mapping.report().guarded());
             let none = Some("---p".to_owned());
             assert_eq!(neighbours(&mapping), (none.clone(), none), "{mapping:?}");
             assert!(bytes(&mapping).iter().all(|&byte| byte == 0));
-            assert!(!request.map().unwrap().got().guarded());
+            assert!(!request.map().unwrap().report().guarded());
         }
     }
 }
 
 #[test]
-fn a_step_beyond_a_guarded_mapping_ends_the_process() {
+fn an_access_beyond_a_guarded_mapping_ends_the_process() {
     const CHILD: &str = "DOORBELL_ALLOC_TEST_BEYOND";
     if let Ok(offset) = std::env::var(CHILD) {
         let mapping = MapRequest::new(4096).pages(Ask::Plain).guard(true).map().unwrap();
         let at = mapping.as_ptr().wrapping_offset(offset.parse().unwrap());
-        // SAFETY: none: for the two offsets outside, the guard turns the write into a signal.
+        // SAFETY: inside for one offset; for the two outside, the guard turns the write into a
+        // signal.
         unsafe { at.write_volatile(1) };
         return;
     }
     let child = |offset: isize| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "a_step_beyond_a_guarded_mapping_ends_the_process"]);
+        child.args(["--exact", "an_access_beyond_a_guarded_mapping_ends_the_process"]);
         child.env(CHILD, offset.to_string()).output().unwrap().status
     };
     assert!(child(4095).success());
@@ -138,7 +139,7 @@ fn a_step_beyond_a_guarded_mapping_ends_the_process() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_refused_by_type() {
+fn impossible_lengths_are_typed_errors() {
     let error = Mapping::plain(0).unwrap_err();
     assert!(matches!(error, MapError::Size { len: 0, source: SizeError::Zero }), "{error:?}");
     for ask in [Ask::Best, Ask::Huge1G, Ask::Huge2M, Ask::Transparent, Ask::Plain] {
@@ -155,12 +156,12 @@ fn lengths_that_cannot_be_are_refused_by_type() {
 }
 
 #[test]
-fn more_than_the_machine_can_address_is_an_error_with_a_cure() {
+fn more_than_the_machine_has_is_an_error_with_a_fix() {
     let error = Mapping::plain(1 << 60).unwrap_err();
-    let foreseen = matches!(error, MapError::NoPages { why: Why::Bound { .. }, .. });
-    assert!(foreseen, "{error:?}");
-    assert!(error.to_string().contains("mend: "), "{error}");
-    // Untouched, so that the promise alone counts; the address space ends long before.
+    let predicted = matches!(error, MapError::NoPages { reason: Reason::OverLimit { .. }, .. });
+    assert!(predicted, "{error:?}");
+    assert!(error.to_string().contains("fix: "), "{error}");
+    // Not touched, so only address space is needed; that much does not exist either.
     let request = MapRequest::new(1 << 60).pages(Ask::Plain).lock(false).prefault(false);
     let error = request.map().unwrap_err();
     let call = matches!(error, MapError::System { call: "mmap", .. });
@@ -168,54 +169,59 @@ fn more_than_the_machine_can_address_is_an_error_with_a_cure() {
 }
 
 #[test]
-fn a_strict_request_for_huge_pages_that_lack_names_the_command() {
+fn a_strict_request_for_missing_huge_pages_names_the_command() {
     let free = free_huge_pages();
-    // More than are free: on a machine with huge pages the pool is short all the same.
+    // More than are free, so that the pool is short on a machine with huge pages too.
     let needed = free + 3;
     for shared in [false, true] {
         let request = MapRequest::new(needed * 2 * MIB - 1).pages(Ask::Huge2M).shared(shared);
         let error = request.strict(true).map().unwrap_err();
-        let MapError::NoHugePages { asked: Pages::Huge2M, needed: said, free: left, cure, .. } =
+        let MapError::NoHugePages { asked: Pages::Huge2M, needed: said, free: left, fix, .. } =
             &error
         else {
             panic!("{error:?}");
         };
         assert_eq!(*said, needed);
         assert!(*left <= free);
-        let number = cure.strip_prefix("echo ").and_then(|rest| rest.split_once(" > ")).unwrap().0;
-        assert!(number.parse::<usize>().unwrap() >= needed - free, "{cure}");
-        assert!(error.to_string().contains(cure), "{error}");
+        let number = fix.strip_prefix("echo ").and_then(|rest| rest.split_once(" > ")).unwrap().0;
+        assert!(number.parse::<usize>().unwrap() >= needed - free, "{fix}");
+        assert!(error.to_string().contains(fix), "{error}");
     }
 }
 
 #[test]
-fn a_lenient_request_for_huge_pages_that_lack_takes_less_and_says_why() {
+fn other_requests_for_missing_huge_pages_take_less_and_say_why() {
     if free_huge_pages() != 0 {
-        println!("skipped: this machine has free 2 MiB pages, so none lack");
+        println!("skipped: this machine has free 2 MiB pages");
         return;
     }
     let mapping = Mapping::huge(5 * MIB).unwrap();
-    let first = mapping.got().notes().first().unwrap();
-    let Shortfall::Pages { asked: Pages::Huge2M, got, why } = first else {
+    let first = mapping.report().notes().first().unwrap();
+    let Shortfall::Pages { asked: Pages::Huge2M, got, reason } = first else {
         panic!("{first:?}");
     };
     assert_eq!(*got, mapping.pages());
-    let no_pool = matches!(why, Why::NoPool { .. });
-    assert!(no_pool || matches!(why, Why::TooFewFree { needed: 3, free: 0, .. }), "{why:?}");
+    let no_pool = matches!(reason, Reason::NoPool { .. });
+    assert!(
+        no_pool || matches!(reason, Reason::TooFewFree { needed: 3, free: 0, .. }),
+        "{reason:?}"
+    );
 }
 
 #[test]
-fn huge_pages_that_are_free_are_obtained_and_returned() {
+fn free_huge_pages_are_obtained_and_returned() {
     let free = free_huge_pages();
     if free < 16 {
-        println!("skipped: {free} free 2 MiB pages, 16 leave room for its neighbours");
+        println!(
+            "skipped: {free} free 2 MiB pages; 16 are needed, since other tests take some too"
+        );
         return;
     }
     for shared in [false, true] {
         let request = MapRequest::new(3 * MIB).pages(Ask::Huge2M).strict(true).shared(shared);
         let mapping = request.map().unwrap();
         assert_eq!((mapping.pages(), mapping.len()), (Pages::Huge2M, 4 * MIB));
-        assert!(mapping.got().locked() && mapping.got().notes().is_empty());
+        assert!(mapping.report().locked() && mapping.report().notes().is_empty());
         let text = fs::read_to_string("/proc/self/smaps").unwrap();
         assert!(text.contains("KernelPageSize:     2048 kB"));
     }
@@ -227,21 +233,22 @@ fn huge_pages_that_are_free_are_obtained_and_returned() {
 }
 
 #[test]
-fn transparent_pages_are_claimed_only_after_they_were_touched() {
+fn transparent_pages_are_reported_only_after_they_were_touched() {
     let request = MapRequest::new(4 * MIB).pages(Ask::Transparent).lock(false);
     let mapping = request.prefault(false).map().unwrap();
     assert_eq!(mapping.pages(), Pages::Plain);
-    let [Shortfall::Pages { asked: Pages::Transparent, why, .. }] = mapping.got().notes() else {
-        panic!("{}", mapping.got());
+    let [Shortfall::Pages { asked: Pages::Transparent, reason, .. }] = mapping.report().notes()
+    else {
+        panic!("{}", mapping.report());
     };
-    assert!(matches!(why, Why::NotTouched | Why::TransparentOff { .. }), "{why:?}");
+    assert!(matches!(reason, Reason::NotTouched | Reason::TransparentOff { .. }), "{reason:?}");
 
     let error = request.prefault(false).strict(true).map().unwrap_err();
     assert!(matches!(error, MapError::NoPages { asked: Pages::Transparent, .. }), "{error:?}");
 }
 
 #[test]
-fn pages_not_asked_to_be_touched_are_not() {
+fn pages_are_not_touched_without_prefault() {
     let resident = |mapping: &Mapping| -> usize {
         let mut states = vec![0_u8; mapping.len() / 4096];
         // SAFETY: the range is mapped, and there is one byte of room for each page.
@@ -254,5 +261,5 @@ fn pages_not_asked_to_be_touched_are_not() {
     assert_eq!(resident(&request.prefault(false).map().unwrap()), 0);
     let touched = request.map().unwrap();
     assert_eq!(resident(&touched), touched.len() / 4096);
-    assert!(!touched.got().locked());
+    assert!(!touched.report().locked());
 }

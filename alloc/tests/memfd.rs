@@ -1,4 +1,4 @@
-//! Memory shared through a memfd, and descriptors from a peer that is not trusted.
+//! Memory shared through a memfd, and descriptors from an untrusted peer.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 #![expect(unsafe_code, reason = "makes bad memfds by system call; writes shared bytes")]
@@ -10,7 +10,7 @@ use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, MemfdError};
 
 /// A memfd of `len` bytes with `seals`.
 fn memfd(len: u64, seals: i32) -> OwnedFd {
-    // SAFETY: the name is a C string; the call answers a new descriptor, checked, not owned yet.
+    // SAFETY: the name is a C string; the call returns a new descriptor, which nothing owns yet.
     let file = unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         assert!(fd >= 0);
@@ -38,15 +38,15 @@ fn two_mappings_of_one_memfd_see_the_same_bytes() {
     let theirs = Mapping::from_memfd(send(&ours), 100_000).unwrap();
     assert_ne!(ours.as_ptr(), theirs.as_ptr());
     assert_eq!(ours.len(), theirs.len());
-    assert!(theirs.got().shared());
-    // SAFETY: as above; taking the memory over kept what was in it.
+    assert!(theirs.report().shared());
+    // SAFETY: as above; mapping the memfd kept the contents.
     unsafe {
         assert_eq!(theirs.as_ptr().add(99_999).read(), 1);
         theirs.as_ptr().write(2);
         assert_eq!(ours.as_ptr().read(), 2);
     }
     drop(ours);
-    // SAFETY: as above; the peer's mapping holds the memory by itself.
+    // SAFETY: as above; the peer's mapping keeps the memory alive on its own.
     assert_eq!(unsafe { theirs.as_ptr().read() }, 2);
 }
 
@@ -90,13 +90,13 @@ fn a_memfd_shorter_than_claimed_is_refused() {
 }
 
 #[test]
-fn a_length_of_nothing_is_refused() {
+fn a_length_of_0_is_refused() {
     let error = Mapping::from_memfd(memfd(8192, libc::F_SEAL_SHRINK), 0).unwrap_err();
     assert!(matches!(error, MemfdError::Map(MapError::Size { len: 0, .. })), "{error:?}");
 }
 
 #[test]
-fn what_is_no_memfd_is_refused() {
+fn other_files_are_refused() {
     for path in ["/dev/zero", "/proc/self/exe"] {
         let fd = OwnedFd::from(File::open(path).unwrap());
         let error = Mapping::from_memfd(fd, 4096).unwrap_err();
@@ -106,7 +106,7 @@ fn what_is_no_memfd_is_refused() {
 }
 
 #[test]
-fn a_memfd_that_may_not_be_written_is_an_error() {
+fn a_read_only_memfd_is_an_error() {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE;
     let error = Mapping::from_memfd(memfd(8192, seals), 8192).unwrap_err();
     let MemfdError::Map(MapError::System { call: "mmap", source, .. }) = &error else {

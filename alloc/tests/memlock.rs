@@ -1,4 +1,4 @@
-//! A tiny limit on locked memory, set in a child process of this test.
+//! A small limit on locked memory, set in a child process of this test.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 #![expect(unsafe_code, reason = "setrlimit and capset have no safe form in std")]
@@ -12,8 +12,8 @@ const LIMIT: u64 = 64 << 10;
 const LEN: usize = 1 << 20;
 const CHILD: &str = "DOORBELL_ALLOC_TEST_CHILD";
 
-/// Gives up every capability of this thread, so that the limit holds for root too
-/// (capabilities(7): CAP_IPC_LOCK passes it).
+/// Drops every capability of this thread, so that the limit applies to root too: CAP_IPC_LOCK lifts
+/// it (capabilities(7)).
 fn drop_capabilities() {
     #[repr(C)]
     struct Header {
@@ -23,7 +23,7 @@ fn drop_capabilities() {
     // _LINUX_CAPABILITY_VERSION_3: effective, permitted and inheritable, twice 32 bits.
     let header = Header { version: 0x2008_0522, pid: 0 };
     let none = [0_u32; 6];
-    // SAFETY: the header and the six words are what version 3 reads; it writes neither.
+    // SAFETY: version 3 reads the header and the six words, and writes neither.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
     assert_eq!(answer, 0);
 }
@@ -40,11 +40,11 @@ fn in_the_child() {
     let request = MapRequest::new(LEN).pages(Ask::Plain);
 
     let mapping = request.map().unwrap();
-    assert!(!mapping.got().locked());
+    assert!(!mapping.report().locked());
     let [note @ Shortfall::Lock { len: LEN, limit: Some(LIMIT), held: 0, errno: None }] =
-        mapping.got().notes()
+        mapping.report().notes()
     else {
-        panic!("{}", mapping.got());
+        panic!("{}", mapping.report());
     };
     assert!(note.to_string().contains("ulimit -l 2048"), "{note}");
 
@@ -53,7 +53,7 @@ fn in_the_child() {
     assert!(request.strict(true).lock(false).map().is_ok());
 
     let small = MapRequest::new(4096).pages(Ask::Plain).strict(true).map().unwrap();
-    assert!(small.got().locked() && small.got().notes().is_empty());
+    assert!(small.report().locked() && small.report().notes().is_empty());
     println!("the child ran");
 }
 

@@ -1,5 +1,5 @@
-//! Placement and limits on a machine with two nodes, whose pools and control groups the tests
-//! change: in the virtual machine alone (`xtask/vm/numa.sh`), which says so by `DOORBELL_NUMA`.
+//! Placement and limits on a machine with two nodes. The tests change its pools and control groups,
+//! so they run only in the virtual machine (`xtask/vm/numa.sh`), which sets `DOORBELL_NUMA`.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -8,13 +8,13 @@ use std::fs;
 use std::process::{Command, id};
 
 use doorbell_alloc::{
-    Ask, Bound, Lack, MapError, MapRequest, Mapping, Pages, Place, Shortfall, Why, where_is,
+    Ask, Limit, MapError, MapRequest, Mapping, NodeFault, Pages, Place, Reason, Shortfall, where_is,
 };
 
 const MIB: usize = 1 << 20;
 const CHILD: &str = "DOORBELL_ALLOC_TEST_CHILD";
 
-/// Whether this is the machine with two nodes; if it claims to be, it must have them.
+/// Whether this is the machine with two nodes. If `DOORBELL_NUMA` is set, it must have them.
 fn two_nodes() -> bool {
     if env::var_os("DOORBELL_NUMA").is_none() {
         println!("skipped: for the virtual machine with two nodes, see xtask/vm/numa.sh");
@@ -44,16 +44,16 @@ fn numa_maps(mapping: &Mapping) -> String {
     text.lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
 }
 
-/// The nodes with pages in such a line: `N1=2048`.
+/// The nodes that such a line lists with pages: `N1=2048`.
 fn nodes_of(line: &str) -> Vec<u32> {
     let number = |word: &str| word.strip_prefix('N')?.split_once('=')?.0.parse().ok();
     line.split(' ').filter_map(number).collect()
 }
 
-/// Does what a cure says: `echo TEXT > FILE`.
-fn apply(cure: &str) {
-    let (text, file) = cure.strip_prefix("echo ").unwrap().split_once(" > ").unwrap();
-    fs::write(file, text).unwrap_or_else(|error| panic!("{cure}: {error}"));
+/// Carries out a fix of the form `echo TEXT > FILE`.
+fn apply(fix: &str) {
+    let (text, file) = fix.strip_prefix("echo ").unwrap().split_once(" > ").unwrap();
+    fs::write(file, text).unwrap_or_else(|error| panic!("{fix}: {error}"));
 }
 
 fn request(ask: Ask, place: Place) -> MapRequest {
@@ -61,7 +61,7 @@ fn request(ask: Ask, place: Place) -> MapRequest {
 }
 
 #[test]
-fn memory_asked_for_on_a_node_is_on_it() {
+fn memory_requested_on_a_node_is_on_it() {
     if !two_nodes() {
         return;
     }
@@ -77,7 +77,7 @@ fn memory_asked_for_on_a_node_is_on_it() {
                     }
                     let mapping = request(ask, place).shared(shared).guard(guard).map().unwrap();
                     let what = format!("{ask:?} {place} {shared}: {mapping:?}");
-                    assert_eq!(mapping.got().node(), Some(node), "{what}");
+                    assert_eq!(mapping.report().node(), Some(node), "{what}");
                     let seen = mapping.where_is(0..mapping.len()).unwrap();
                     assert_eq!(seen.node(), Some(node), "{what}: {seen}");
                     assert_eq!(seen.bytes_on(node), mapping.len(), "{what}");
@@ -95,7 +95,7 @@ fn memory_asked_for_on_a_node_is_on_it() {
 }
 
 #[test]
-fn a_part_is_where_the_whole_is_and_what_is_not_touched_is_nowhere() {
+fn parts_are_on_the_node_and_untouched_memory_is_on_none() {
     if !two_nodes() {
         return;
     }
@@ -106,47 +106,47 @@ fn a_part_is_where_the_whole_is_and_what_is_not_touched_is_nowhere() {
     let start = mapping.as_ptr().cast_const();
     assert_eq!(where_is(start..start.wrapping_add(1)).unwrap().node(), Some(1));
     let lazy = request(Ask::Plain, Place::Only(1)).lock(false).prefault(false).map().unwrap();
-    assert_eq!(lazy.got().node(), None);
+    assert_eq!(lazy.report().node(), None);
     assert_eq!(lazy.where_is(0..4096).unwrap().absent(), 4096);
 }
 
 #[test]
-fn too_few_huge_pages_on_the_node_is_an_error_or_a_fallback_and_can_be_mended() {
+fn too_few_huge_pages_on_the_node_are_an_error_or_a_fallback_and_can_be_fixed() {
     if !two_nodes() {
         return;
     }
     pool(0, 16);
     pool(1, 1);
-    // All 4 are free on the machine, but not on the node.
+    // The machine has 4 free pages, but the node has not.
     let error = request(Ask::Huge2M, Place::Only(1)).map().unwrap_err();
-    let MapError::NoHugePages { needed: 4, free: 1, node: Some(1), cure, .. } = &error else {
+    let MapError::NoHugePages { needed: 4, free: 1, node: Some(1), fix, .. } = &error else {
         panic!("{error:?}");
     };
 
     let smaller = request(Ask::Huge2M, Place::Only(1)).strict(false).map().unwrap();
-    assert!(!smaller.pages().is_reserved() && smaller.got().node() == Some(1), "{smaller:?}");
-    let short = Why::TooFewFree { page: 2 * MIB, needed: 4, free: 1, pool: 4, node: Some(1) };
+    assert!(!smaller.pages().is_reserved() && smaller.report().node() == Some(1), "{smaller:?}");
+    let short = Reason::TooFewFree { page: 2 * MIB, needed: 4, free: 1, pool: 4, node: Some(1) };
     let got = smaller.pages();
-    let note = Shortfall::Pages { asked: Pages::Huge2M, got, why: short.clone() };
-    assert_eq!(smaller.got().notes()[0], note);
+    let note = Shortfall::Pages { asked: Pages::Huge2M, got, reason: short.clone() };
+    assert_eq!(smaller.report().notes()[0], note);
 
     let elsewhere = request(Ask::Huge2M, Place::Prefer(1)).strict(false).map().unwrap();
     assert_eq!(elsewhere.pages(), Pages::Huge2M);
     let seen = elsewhere.where_is(0..elsewhere.len()).unwrap();
     assert_eq!((seen.bytes_on(0), seen.bytes_on(1)), (6 * MIB, 2 * MIB), "{seen}");
-    let note = Shortfall::Place { asked: Place::Prefer(1), why: short };
-    assert_eq!(elsewhere.got().notes(), [note]);
+    let note = Shortfall::Place { asked: Place::Prefer(1), reason: short };
+    assert_eq!(elsewhere.report().notes(), [note]);
     drop(elsewhere);
     let error = request(Ask::Huge2M, Place::Prefer(1)).map().unwrap_err();
     assert!(matches!(error, MapError::Place { asked: Place::Prefer(1), .. }), "{error:?}");
 
-    apply(cure);
-    let mended = request(Ask::Huge2M, Place::Only(1)).map().unwrap();
-    assert_eq!((mended.pages(), mended.got().node()), (Pages::Huge2M, Some(1)));
+    apply(fix);
+    let fixed = request(Ask::Huge2M, Place::Only(1)).map().unwrap();
+    assert_eq!((fixed.pages(), fixed.report().node()), (Pages::Huge2M, Some(1)));
 }
 
 #[test]
-fn a_page_of_1_gib_is_had_on_its_node_and_returned() {
+fn a_page_of_1_gib_is_obtained_on_its_node_and_returned() {
     if !two_nodes() {
         return;
     }
@@ -154,7 +154,7 @@ fn a_page_of_1_gib_is_had_on_its_node_and_returned() {
     let set = |pages: &str| fs::write(format!("{folder}/nr_hugepages"), pages).unwrap();
     let free = || number(&format!("{folder}/free_hugepages"));
     set("1");
-    assert_eq!(free(), 1, "no whole GiB of node 1 is free: take more memory");
+    assert_eq!(free(), 1, "no whole GiB of node 1 is free: give the machine more memory");
     let request = MapRequest::new(MIB).pages(Ask::Huge1G).strict(true);
     for (shared, guard) in [(false, false), (false, true), (true, false)] {
         let request = request.shared(shared).guard(guard);
@@ -163,7 +163,7 @@ fn a_page_of_1_gib_is_had_on_its_node_and_returned() {
         assert!(short, "{error:?}");
         let mapping = request.place(Place::Only(1)).map().unwrap();
         assert_eq!((mapping.len(), mapping.pages()), (1024 * MIB, Pages::Huge1G));
-        assert_eq!(mapping.got().node(), Some(1));
+        assert_eq!(mapping.report().node(), Some(1));
         assert_eq!(mapping.where_is(0..mapping.len()).unwrap().bytes_on(1), 1024 * MIB);
         assert_eq!(nodes_of(&numa_maps(&mapping)), [1]);
         assert_eq!(free(), 0);
@@ -174,25 +174,27 @@ fn a_page_of_1_gib_is_had_on_its_node_and_returned() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_named_with_those_that_are() {
+fn a_missing_node_is_reported_with_the_usable_ones() {
     if !two_nodes() {
         return;
     }
     for node in [2, 63, 64, 1023, 1024, u32::MAX] {
         let error = request(Ask::Plain, Place::Only(node)).strict(false).map().unwrap_err();
-        let MapError::Place { why: Why::Node { lacks: Lack::Online, choose, .. }, .. } = &error
+        let MapError::Place {
+            reason: Reason::Node { fault: NodeFault::Offline, usable, .. }, ..
+        } = &error
         else {
             panic!("{error:?}");
         };
-        assert_eq!(choose, "0-1");
+        assert_eq!(usable, "0-1");
         let other = request(Ask::Plain, Place::Prefer(node)).strict(false).map().unwrap();
-        assert!(matches!(other.got().notes(), [Shortfall::Place { .. }]), "{other:?}");
-        assert_eq!(other.got().node(), None);
+        assert!(matches!(other.report().notes(), [Shortfall::Place { .. }]), "{other:?}");
+        assert_eq!(other.report().node(), None);
     }
 }
 
 #[test]
-fn long_memory_is_obtained_by_several_threads_that_have_ended() {
+fn several_threads_obtain_long_memory_and_end() {
     if !two_nodes() {
         return;
     }
@@ -200,15 +202,15 @@ fn long_memory_is_obtained_by_several_threads_that_have_ended() {
     let before = tasks();
     let request = MapRequest::new(256 * MIB).pages(Ask::Plain).place(Place::Only(1)).lock(false);
     let mapping = request.map().unwrap();
-    // A thread that was joined may still be in the list for the moment it takes to leave it.
+    // A joined thread may stay in the list for a moment.
     let left = (0..1_000_000).any(|_| tasks() <= before);
     assert!(left, "{} threads before, {} after", before, tasks());
-    assert_eq!(mapping.got().node(), Some(1));
+    assert_eq!(mapping.report().node(), Some(1));
     assert_eq!(nodes_of(&numa_maps(&mapping)), [1]);
 }
 
-/// What is free and promised of all pools, and how many areas this process has.
-fn account() -> (Vec<String>, usize) {
+/// The counters of the reserved pools, and how many areas this process has.
+fn in_use() -> (Vec<String>, usize) {
     let memory = fs::read_to_string("/proc/meminfo").unwrap();
     let huge = memory.lines().filter(|line| line.starts_with("HugePages_"));
     let areas = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
@@ -216,7 +218,7 @@ fn account() -> (Vec<String>, usize) {
 }
 
 #[test]
-fn lengths_that_are_no_multiple_of_the_page_leak_nothing() {
+fn odd_lengths_leak_nothing() {
     if !two_nodes() {
         return;
     }
@@ -234,45 +236,45 @@ fn lengths_that_are_no_multiple_of_the_page_leak_nothing() {
         }
     };
     round(1, true);
-    let (huge, areas) = account();
+    let (huge, areas) = in_use();
     for turn in 0..12 {
         round([1, 4097, 2 * MIB + 1, 4 * MIB - 1][turn % 4], turn % 3 == 0);
     }
-    let (huge_after, areas_after) = account();
+    let (huge_after, areas_after) = in_use();
     assert_eq!(huge_after, huge);
     assert!(areas_after < areas + 12, "{areas} areas before, {areas_after} after");
 }
 
-/// Runs the test of that name in a child, which finds `group` in the variable `CHILD`.
+/// Runs the test `name` in a child process, with `group` in the variable `CHILD`.
 fn in_group(name: &str, group: &str) {
     let mut child = Command::new(env::current_exe().unwrap());
     child.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(CHILD, group);
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    // A process that the kernel ends for its memory has no exit code.
+    // A process that the kernel kills for its memory has no exit code.
     assert!(output.status.success() && text.contains("the child ran"), "{group}: {output:?}");
 }
 
-/// For a child: joins its group. For the parent: nothing.
+/// In the child: joins its group. In the parent: does nothing.
 fn join() -> Option<String> {
     let group = env::var(CHILD).ok()?;
     fs::write(format!("{group}/cgroup.procs"), id().to_string()).unwrap();
     Some(group)
 }
 
-/// The folder of the group that the script has made for the tests.
+/// The folder of the group that the script made for the tests.
 fn group() -> String {
     env::var("DOORBELL_GROUP").unwrap()
 }
 
-/// The name of a limit's file in a group of either version.
+/// The file of a limit, which has a name of its own in each version of control groups.
 fn limit(group: &str, one: &str, two: &str) -> String {
     let first = format!("{group}/{one}");
     if fs::exists(&first).unwrap() { first } else { format!("{group}/{two}") }
 }
 
 #[test]
-fn a_groups_limit_on_huge_pages_is_foreseen_and_can_be_mended() {
+fn a_groups_limit_on_huge_pages_is_reported_and_can_be_fixed() {
     if !two_nodes() {
         return;
     }
@@ -283,27 +285,27 @@ fn a_groups_limit_on_huge_pages_is_foreseen_and_can_be_mended() {
             let one = format!("hugetlb.2MB{kind}.limit_in_bytes");
             let file = limit(&group, &one, &format!("hugetlb.2MB{kind}.max"));
             fs::write(&file, (4 * MIB).to_string()).unwrap();
-            in_group("a_groups_limit_on_huge_pages_is_foreseen_and_can_be_mended", &group);
+            in_group("a_groups_limit_on_huge_pages_is_reported_and_can_be_fixed", &group);
             let now = number(&file);
-            assert!(now >= 8 * MIB, "{file} was not mended: {now}");
+            assert!(now >= 8 * MIB, "{file} was not fixed: {now}");
         }
         return;
     };
     let strict = request(Ask::Huge2M, Place::Only(0));
     let error = strict.map().unwrap_err();
-    let MapError::NoPages { asked: Pages::Huge2M, why } = &error else { panic!("{error:?}") };
-    let Why::Bound { needed, left, bound: Bound::Group { file, limit } } = why else {
-        panic!("{why:?}");
+    let MapError::NoPages { asked: Pages::Huge2M, reason } = &error else { panic!("{error:?}") };
+    let Reason::OverLimit { needed, left, limit: Limit::Group { file, bytes } } = reason else {
+        panic!("{reason:?}");
     };
-    assert_eq!((*needed, *left, *limit), (8 << 20, 4 << 20, 4 << 20));
+    assert_eq!((*needed, *left, *bytes), (8 << 20, 4 << 20, 4 << 20));
     assert!(file.starts_with(&group), "{file}");
     let smaller = strict.strict(false).map().unwrap();
-    assert_eq!(smaller.got().asked(), Pages::Huge2M);
+    assert_eq!(smaller.report().asked(), Pages::Huge2M);
     assert!(
-        matches!(smaller.got().notes()[0], Shortfall::Pages { .. })
+        matches!(smaller.report().notes()[0], Shortfall::Pages { .. })
             && !smaller.pages().is_reserved()
     );
-    apply(&why.cure().to_string());
+    apply(&reason.fix().to_string());
     assert_eq!(strict.map().unwrap().pages(), Pages::Huge2M);
     println!("the child ran");
 }
@@ -325,14 +327,14 @@ fn a_groups_limit_on_memory_is_an_error_and_not_the_end_of_the_process() {
         for shared in [false, true] {
             let request = MapRequest::new(256 * MIB).pages(ask).shared(shared);
             let error = request.map().unwrap_err();
-            let MapError::NoPages { asked: Pages::Plain, why } = &error else {
+            let MapError::NoPages { asked: Pages::Plain, reason } = &error else {
                 panic!("{error:?}");
             };
-            let Why::Bound { bound: Bound::Group { file, limit }, .. } = why else {
-                panic!("{why:?}");
+            let Reason::OverLimit { limit: Limit::Group { file, bytes }, .. } = reason else {
+                panic!("{reason:?}");
             };
-            assert!(file.starts_with(&group) && *limit == 48 << 20, "{why:?}");
-            // What is not touched costs nothing yet.
+            assert!(file.starts_with(&group) && *bytes == 48 << 20, "{reason:?}");
+            // Memory that is not touched does not count yet.
             request.lock(false).prefault(false).map().unwrap();
             MapRequest::new(16 * MIB).pages(ask).shared(shared).map().unwrap();
         }
@@ -341,24 +343,27 @@ fn a_groups_limit_on_memory_is_an_error_and_not_the_end_of_the_process() {
 }
 
 #[test]
-fn a_groups_cpuset_without_the_node_is_said_so() {
+fn a_cpuset_without_the_node_is_reported() {
     if !two_nodes() {
         return;
     }
     if join().is_none() {
         let group = group();
         fs::write(format!("{group}/cpuset.mems"), "0").unwrap();
-        in_group("a_groups_cpuset_without_the_node_is_said_so", &group);
+        in_group("a_cpuset_without_the_node_is_reported", &group);
         fs::write(format!("{group}/cpuset.mems"), "0-1").unwrap();
         return;
     }
     let error = request(Ask::Plain, Place::Only(1)).map().unwrap_err();
-    let MapError::Place { why: Why::Node { node: 1, lacks: Lack::Leave, choose }, .. } = &error
+    let MapError::Place {
+        reason: Reason::Node { node: 1, fault: NodeFault::NotAllowed, usable },
+        ..
+    } = &error
     else {
         panic!("{error:?}");
     };
-    assert_eq!(choose, "0");
+    assert_eq!(usable, "0");
     let here = request(Ask::Plain, Place::Only(0)).map().unwrap();
-    assert_eq!(here.got().node(), Some(0));
+    assert_eq!(here.report().node(), Some(0));
     println!("the child ran");
 }

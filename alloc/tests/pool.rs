@@ -1,4 +1,4 @@
-//! The block pool against a model, and its promises about misuse and allocation.
+//! The block pool, compared with a set; what it does when misused; and that it does not allocate.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -51,7 +51,7 @@ fn any_run_of_takes_and_puts_agrees_with_a_set() {
         let mut pool = BlockPool::new(count, 1 + random.below(5000) as usize).unwrap();
         let mut free: BTreeSet<u32> = (0..count).collect();
         let mut held: Vec<u32> = Vec::new();
-        // Some runs mostly take and meet the empty pool, others mostly put.
+        // Some runs mostly take and empty the pool, others mostly put.
         let bias = 1 + random.below(9);
         for _ in 0..1000 {
             if random.below(10) < bias {
@@ -91,7 +91,7 @@ fn blocks_tile_the_region() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn impossible_sizes_are_refused() {
     assert_eq!(BlockPool::new(0, 64).unwrap_err(), SizeError::Zero);
     assert_eq!(BlockPool::new(64, 0).unwrap_err(), SizeError::Zero);
     let overflow = SizeError::Overflow { count: u32::MAX as usize, size: usize::MAX };
@@ -104,7 +104,7 @@ fn taking_and_putting_allocate_nothing() {
     let before_pool = ALLOCATIONS.get();
     let mut pool = BlockPool::new(1000, 64).unwrap();
     let before = ALLOCATIONS.get();
-    assert_ne!(before, before_pool, "the counter counts");
+    assert_ne!(before, before_pool, "the counter works");
     for _ in 0..3 {
         while pool.take().is_some() {}
         (0..1000).for_each(|index| pool.put(index));
@@ -132,7 +132,7 @@ fn a_put_into_a_full_pool_asserts() {
 }
 
 #[test]
-fn an_account_that_does_not_match_is_an_error_at_the_end() {
+fn missing_blocks_are_an_error_at_the_end() {
     let mut pool = BlockPool::new(4, 64).unwrap();
     let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
     pool.put(first);
@@ -140,7 +140,7 @@ fn an_account_that_does_not_match_is_an_error_at_the_end() {
     let missing = pool.close().unwrap_err();
     assert_eq!((missing.out(), missing.count()), (1, 4));
     let text = missing.to_string();
-    assert!(text.starts_with("1 of 4 blocks are not home"), "{text}");
+    assert!(text.starts_with("1 of 4 blocks were not put back"), "{text}");
     let holder = format!("block {second}: owner 0 took it at {}:{line}:", file!());
     assert_eq!(text.contains(&holder), cfg!(debug_assertions), "{text}");
 
@@ -159,7 +159,7 @@ fn assertion(misuse: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
 
 #[test]
 #[cfg(debug_assertions)]
-fn the_ledger_names_who_did_it_now_and_who_did_it_before() {
+fn assertions_name_the_caller_and_the_previous_user() {
     type Misuse = fn(&mut BlockPool, u32);
     let cases: [(&str, Misuse); 5] = [
         ("put twice", |pool, block| {
@@ -188,7 +188,7 @@ fn the_ledger_names_who_did_it_now_and_who_did_it_before() {
         });
         let text = text.unwrap_or_else(|| panic!("{what} was not found"));
         assert!(text.starts_with("block 0 was "), "{what}: {text}");
-        // Two places of this file: the misuse and what was done before it.
+        // Two places in this file: the misuse, and the operation before it.
         let places: BTreeSet<&str> =
             text.match_indices(file!()).map(|(at, _)| &text[at..at + file!().len() + 4]).collect();
         assert_eq!(places.len(), 2, "{what}: {text}");
@@ -196,7 +196,7 @@ fn the_ledger_names_who_did_it_now_and_who_did_it_before() {
 }
 
 #[test]
-fn a_block_may_go_to_the_device_and_back_as_often_as_it_likes() {
+fn a_block_may_be_posted_and_completed_any_number_of_times() {
     let mut pool = BlockPool::new(1, 64).unwrap();
     for _ in 0..3 {
         let block = pool.take().unwrap();

@@ -98,7 +98,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
 /// Maps memory, in huge pages if there are, and notes in `tally` what came out.
 pub(crate) fn memory(bytes: usize, tally: &mut Tally) -> Result<Mapping, Failure> {
     let memory = Mapping::huge(bytes)?;
-    let notes = memory.got().notes().iter().map(ToString::to_string).collect();
+    let notes = memory.report().notes().iter().map(ToString::to_string).collect();
     tally.add(Tally { pages: memory.pages().to_string(), notes, ..Tally::default() });
     Ok(memory)
 }

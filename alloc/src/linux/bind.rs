@@ -1,4 +1,4 @@
-//! Binding memory to a node, and asking where it lies.
+//! Binds memory to a node, and asks the kernel on which node it is.
 #![expect(unsafe_code, reason = "mbind(2) and move_pages(2) have no safe form in std or libc")]
 
 use core::fmt;
@@ -14,8 +14,8 @@ use crate::mapping::Mapping;
 use crate::pages::Pages;
 use crate::place::Place;
 
-/// Binds memory that nobody has touched yet (mbind(2)). The policy of a memfd is that of the
-/// file, so it holds for every process that maps it.
+/// Binds memory that nobody has touched yet to a node (mbind(2)). For a memfd the policy belongs to
+/// the file, so it applies to every process that maps it.
 pub(super) fn bind(memory: &Memory, place: Place) -> io::Result<()> {
     let mode = match place {
         Place::Anywhere => return Ok(()),
@@ -24,10 +24,10 @@ pub(super) fn bind(memory: &Memory, place: Place) -> io::Result<()> {
     };
     let nodes = place.node().and_then(NodeSet::one).ok_or(io::ErrorKind::InvalidInput)?;
     let (ptr, len) = memory.range();
-    // The kernel reads one bit less than it is told of.
-    let bits = libc::c_ulong::from(NodeSet::ROOM + 1);
-    // SAFETY: the kernel reads `bits - 1` bits of the set, which has as many, and sets a policy
-    // for the range, which is mapped as long as `memory` lives; no byte of it changes.
+    // The kernel reads one bit less than this number.
+    let bits = libc::c_ulong::from(NodeSet::CAPACITY + 1);
+    // SAFETY: the kernel reads `bits - 1` bits of the set, which has that many. It sets a policy
+    // for the range, which is mapped as long as `memory` lives, and changes no byte of it.
     let code = unsafe {
         let mask = nodes.words().as_ptr();
         libc::syscall(libc::SYS_mbind, ptr.as_ptr(), len, mode, mask, bits, 0)
@@ -35,7 +35,7 @@ pub(super) fn bind(memory: &Memory, place: Place) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// On which nodes the pages of a range lie now, by the kernel's own account.
+/// On which nodes the pages of a range are now, as the kernel says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Where {
     nodes: BTreeMap<u32, usize>,
@@ -43,7 +43,7 @@ pub struct Where {
 }
 
 impl Where {
-    /// The node that all of the range lies on; `None` if it lies on several, or if a part has no
+    /// The node that the whole range is on; `None` if it is on several, or if a part of it has no
     /// page yet.
     #[must_use]
     pub fn node(&self) -> Option<u32> {
@@ -52,12 +52,12 @@ impl Where {
         (nodes.next().is_none() && self.absent == 0).then_some(first)
     }
 
-    /// The nodes that pages lie on and how many bytes of the range do, by node.
+    /// The nodes that the range has pages on, ascending, and how many bytes of it are there.
     pub fn nodes(&self) -> impl Iterator<Item = (u32, usize)> {
         self.nodes.iter().map(|(&node, &bytes)| (node, bytes))
     }
 
-    /// Bytes of the range that lie on a node.
+    /// Bytes of the range that are on a node.
     #[must_use]
     pub fn bytes_on(&self, node: u32) -> usize {
         self.nodes.get(&node).copied().unwrap_or_default()
@@ -84,8 +84,8 @@ impl fmt::Display for Where {
     }
 }
 
-/// On which nodes the bytes of a range of this process lie (move_pages(2), which moves nothing if
-/// it is given no nodes). Any range may be asked about: what is not mapped is
+/// On which nodes the bytes of a range of this process are (move_pages(2), which moves nothing when
+/// called without target nodes). Any range is allowed: bytes that are not mapped count as
 /// [`absent`](Where::absent).
 ///
 /// ```
@@ -99,22 +99,21 @@ impl fmt::Display for Where {
 /// ```
 ///
 /// # Errors
-/// What the system answered: ENOSYS on a kernel without NUMA, EPERM where a container forbids
-/// the call.
+/// The system's error: ENOSYS on a kernel without NUMA, EPERM where a container forbids the call.
 pub fn where_is(range: Range<*const u8>) -> io::Result<Where> {
     look(range.start.addr()..range.end.addr(), limits::page_bytes(Pages::Plain))
 }
 
 impl Mapping {
-    /// On which nodes the pages under a part of the mapping lie, by byte offsets; a part beyond
-    /// the end is left out.
+    /// On which nodes a part of the mapping is. `range` counts bytes from its start; bytes beyond
+    /// its end are left out.
     ///
     /// ```
     /// use doorbell_alloc::{Ask, MapRequest, Place};
     ///
     /// let memory = MapRequest::new(1 << 20).pages(Ask::Plain).place(Place::Prefer(0)).map()?;
     /// if let Ok(seen) = memory.where_is(0..memory.len()) {
-    ///     assert_eq!(seen.node(), memory.got().node());
+    ///     assert_eq!(seen.node(), memory.report().node());
     /// }
     /// # Ok::<(), doorbell_alloc::MapError>(())
     /// ```
@@ -127,16 +126,16 @@ impl Mapping {
         look(at(range.start)..at(range.end), self.step())
     }
 
-    /// How far apart it is enough to look.
+    /// Size of the pages to ask about, bytes.
     fn step(&self) -> usize {
         let pages = if self.pages().is_reserved() { self.pages() } else { Pages::Plain };
         limits::page_bytes(pages)
     }
 }
 
-/// Asks for each page of `step` bytes that the range touches.
+/// Asks on which node each page of `step` bytes of the range is.
 pub(super) fn look(range: Range<usize>, step: usize) -> io::Result<Where> {
-    /// Pages asked about in one call: bounds the memory that asking takes.
+    /// Pages in one call: bounds the memory that the question takes.
     const BATCH: usize = 1024;
     let mut found = Where::default();
     let mut addresses = Vec::with_capacity(BATCH);
@@ -160,12 +159,13 @@ pub(super) fn look(range: Range<usize>, step: usize) -> io::Result<Where> {
     Ok(found)
 }
 
-/// The node of each address, or an error number below 0.
+/// Asks for the node of each address; the answer is a negative error number if there is none.
 fn ask(addresses: &[usize], answers: &mut [i32]) -> io::Result<()> {
     let count = addresses.len().min(answers.len());
     let none = core::ptr::null::<i32>();
-    // SAFETY: process 0 is this one; the kernel reads `count` addresses, which it does not follow
-    // but looks up, and writes as many answers; without nodes it moves nothing.
+    // SAFETY: process 0 is this one. The kernel reads `count` addresses, looks each of them up
+    // without touching the memory there, and writes `count` answers. Without nodes it moves
+    // nothing.
     let code = unsafe {
         let (from, to) = (addresses.as_ptr(), answers.as_mut_ptr());
         libc::syscall(libc::SYS_move_pages, 0, count, from, none, to, 0)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_is_named_only_if_all_of_the_range_lies_there() {
+    fn a_node_is_named_only_if_the_whole_range_is_on_it() {
         assert_eq!(seen(&[(1, 4096)], 0).node(), Some(1));
         assert_eq!(seen(&[(0, 4096), (1, 4096)], 0).node(), None);
         assert_eq!(seen(&[(1, 4096)], 1).node(), None);

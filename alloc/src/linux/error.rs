@@ -1,4 +1,4 @@
-//! Why memory could not be mapped.
+//! Errors of mapping, and of the system calls behind it.
 
 use std::format;
 use std::io;
@@ -7,102 +7,119 @@ use std::string::String;
 use thiserror::Error;
 
 use crate::arith::SizeError;
-use crate::got::Shortfall;
 use crate::pages::Pages;
 use crate::place::Place;
-use crate::why::Why;
+use crate::reason::Reason;
+use crate::report::Shortfall;
 
 /// Why [`MapRequest::map`](crate::MapRequest::map) gave no mapping.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The length is 0 or does not fit the address space.
+    /// The length is 0 or does not fit in the address space.
     #[error("cannot map {len} bytes: {source}")]
     Size {
         /// Bytes asked for.
         len: usize,
-        /// What is wrong with them.
+        /// What is wrong with the length.
         source: SizeError,
     },
-    /// A strict request for huge pages, and the pool is short.
+    /// A strict request for huge pages, and the reserved pool has too few.
     #[error(
-        "asked {needed} pages of {asked}, the pool{} has {free} free; mend: {cure}",
-        of(*.node)
+        "asked {needed} pages of {asked}, the pool{} has {free} free; fix: {fix}",
+        of_node(*.node)
     )]
     NoHugePages {
         /// The kind asked for.
         asked: Pages,
         /// Pages needed.
         needed: usize,
-        /// Pages free and not promised to others.
+        /// Pages that are free and not reserved by other mappings.
         free: usize,
-        /// The node whose share of the pool it is; `None` for the whole machine.
+        /// The node whose share of the pool is short; `None` for the whole machine.
         node: Option<u32>,
-        /// The command that reserves enough.
-        cure: String,
+        /// The command that reserves enough pages.
+        fix: String,
     },
-    /// A strict request, and pages of the kind asked could not be had for another reason; or not
-    /// even plain pages are to be had.
-    #[error("asked {asked} pages, got none: {why}")]
+    /// A strict request, and pages of the kind asked for are not available for another reason; or
+    /// any request, and not even plain pages are available.
+    #[error("asked {asked} pages, got none: {reason}")]
     NoPages {
         /// The kind asked for.
         asked: Pages,
-        /// What stood in the way, with the cure.
-        why: Why,
+        /// Why not, and what to do.
+        reason: Reason,
     },
-    /// [`Place::Only`] or a strict request, and the memory could not be had on the node.
-    #[error("asked {asked}, got none: {why}")]
+    /// [`Place::Only`] or a strict request, and the memory is not available on that node.
+    #[error("asked {asked}, got none: {reason}")]
     Place {
         /// The node asked for.
         asked: Place,
-        /// What stood in the way, with the cure.
-        why: Why,
+        /// Why not, and what to do.
+        reason: Reason,
     },
     /// A strict request, and the pages could not be locked.
     #[error("{0}")]
     Lock(Shortfall),
     /// A system call failed.
-    #[error("{call} for {len} bytes failed: {source}; mend: {cure}")]
+    #[error("{call} for {len} bytes failed: {source}; fix: {fix}")]
     System {
         /// The call.
         call: &'static str,
         /// Bytes asked for.
         len: usize,
         /// What may help.
-        cure: &'static str,
+        fix: &'static str,
         /// What the system answered.
         source: io::Error,
     },
 }
 
-/// The words for a node's share.
-fn of(node: Option<u32>) -> String {
+/// Names the node whose share of the pool is meant, if it is one node's.
+fn of_node(node: Option<u32>) -> String {
     node.map(|node| format!(" of node {node}")).unwrap_or_default()
 }
 
-/// Why [`Mapping::from_memfd`](crate::Mapping::from_memfd) refused a descriptor. What came from
+/// Why [`Mapping::from_memfd`](crate::Mapping::from_memfd) refused a descriptor. A descriptor from
 /// another process is not trusted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemfdError {
-    /// The descriptor is not a memfd, or one that cannot be sealed.
-    #[error("the descriptor is no sealable memfd: {0}; mend: send one made by a shared mapping")]
+    /// The descriptor is not a memfd, or the memfd cannot be sealed.
+    #[error("the descriptor is not a sealable memfd: {0}; fix: send that of a shared mapping")]
     NotMemfd(io::Error),
-    /// The memfd may still shrink; reading past its end would kill this process (SIGBUS).
-    #[error("the memfd may shrink under us (seals {seals:#x}); mend: its maker adds F_SEAL_SHRINK")]
+    /// The memfd may still shrink, and a read past its end would kill this process (SIGBUS).
+    #[error("the memfd may still shrink (seals {seals:#x}); fix: its owner must add F_SEAL_SHRINK")]
     MayShrink {
-        /// The seals it has, as in fcntl(2) `F_GET_SEALS`.
+        /// Its seals, as fcntl(2) `F_GET_SEALS` returns them.
         seals: i32,
     },
-    /// The memfd is shorter than claimed.
-    #[error("the peer claims {claimed} bytes, the memfd has {size}; mend: send its true length")]
+    /// The memfd is shorter than the peer claims.
+    #[error("the peer claims {claimed} bytes, the memfd has {size}; fix: send its true length")]
     Short {
         /// Bytes the memfd has.
         size: u64,
         /// Bytes claimed.
         claimed: usize,
     },
-    /// Mapping it failed.
+    /// The memfd could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+}
+
+/// What helps when memory itself is short.
+pub(super) const SHORT_OF_MEMORY: &str = "free memory, or raise the memory limit of this process";
+
+/// The result of a system call that returns 0 or more on success, and -1 and errno on failure.
+pub(super) fn check(code: i32) -> io::Result<()> {
+    if code == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Makes the error of a failed system call.
+pub(super) fn system(
+    call: &'static str,
+    len: usize,
+    fix: &'static str,
+) -> impl Fn(io::Error) -> MapError {
+    move |source| MapError::System { call, len, fix, source }
 }

@@ -1,29 +1,29 @@
-//! [`Guarded`]: memory with a page without rights right before and right behind it.
+//! [`Guarded`]: memory with a page that may not be accessed right before and right after it.
 #![expect(unsafe_code, reason = "mmap at a chosen address; munmap")]
 
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Others may take the addresses between their choice and their use; then new ones are chosen.
+/// How often addresses are chosen anew because another thread took them before they were used.
 const ATTEMPTS: usize = 16;
 
-/// What lies between the guards.
+/// The memory to map between the guards.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
-    /// Bytes, a multiple of the page.
+    /// Length, bytes: a multiple of the page size.
     pub(super) len: usize,
-    /// The page that it starts on, a power of two.
+    /// Alignment of its start, a power of two.
     pub(super) align: usize,
-    /// The memfd to map, or anonymous memory.
+    /// The memfd to map; `None` for anonymous memory.
     pub(super) fd: Option<&'a OwnedFd>,
-    /// For anonymous memory: the flags that choose its pages, or 0.
+    /// For anonymous memory: the mmap(2) flags that choose its pages, or 0.
     pub(super) page_flags: i32,
 }
 
-/// Memory and its guards. The guards are of this process and of its page tables: they end it when
-/// it runs past the memory. They do not stop a NIC, which has its own tables; and another
-/// process that maps the same memfd has guards of its own, or none.
+/// Memory and its guards. The guards are entries in this process's page tables: an access to them
+/// ends the process. They do not stop a NIC, which has its own tables, nor another process that
+/// maps the same memfd.
 #[derive(Debug)]
 pub(super) struct Guarded {
     body: Area,
@@ -34,11 +34,10 @@ pub(super) struct Guarded {
 impl Guarded {
     /// Maps `body` between guards of `guard` bytes, the machine's base page.
     ///
-    /// The guards are ordinary memory whatever the pages of the body are, so they take nothing
-    /// from a reserved pool. They are kept from one larger reservation, whose middle is given
-    /// back and mapped anew at the same address, only if it is still free
-    /// (`MAP_FIXED_NOREPLACE`): mapping over what is there would leave a hole that is not ours if
-    /// it failed.
+    /// The guards are ordinary memory whatever the pages of the body are, so they take nothing from
+    /// a reserved pool. One larger range is reserved first. Then its middle is unmapped and mapped
+    /// anew, only if the addresses are still free (`MAP_FIXED_NOREPLACE`). To map over the middle
+    /// instead would leave a hole for others to take if it failed.
     pub(super) fn map(body: &Body<'_>, guard: usize) -> io::Result<Self> {
         let whole = 2 * guard + body.align;
         let whole = body.len.checked_add(whole).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -62,7 +61,7 @@ impl Guarded {
         Err(taken)
     }
 
-    /// First byte between the guards.
+    /// The first byte between the guards.
     pub(super) const fn start(&self) -> NonNull<u8> {
         self.body.ptr
     }
@@ -75,21 +74,21 @@ struct Area {
     len: usize,
 }
 
-// SAFETY: an area is a range of addresses; unmapping it may happen on any thread.
+// SAFETY: an area is a range of addresses, which may be unmapped on any thread.
 unsafe impl Send for Area {}
-// SAFETY: a shared reference gives the address and nothing else.
+// SAFETY: a shared reference gives only the address.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Addresses without memory and without rights.
+    /// Reserves addresses without memory behind them.
     fn reserve(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: the kernel chooses an address where nothing is mapped.
         let ptr = unsafe { libc::mmap(core::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         Self::checked(ptr, len)
     }
 
-    /// Maps the body at `at`, if nothing is there.
+    /// Maps the body at `at`, if nothing is mapped there.
     fn map_at(at: NonNull<u8>, body: &Body<'_>) -> io::Result<Self> {
         let (kind, fd) = match body.fd {
             Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
@@ -97,8 +96,8 @@ impl Area {
         };
         let flags = kind | libc::MAP_FIXED_NOREPLACE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel replaces no mapping with this flag; before 4.17, which does not know
-        // it, the address is a mere hint.
+        // SAFETY: with this flag the kernel replaces no mapping. Kernels before 4.17 do not know it
+        // and take the address as a hint.
         let ptr = unsafe { libc::mmap(at.as_ptr().cast(), body.len, rights, flags, fd, 0) };
         let area = Self::checked(ptr, body.len)?;
         if area.ptr == at { Ok(area) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
@@ -112,7 +111,7 @@ impl Area {
         Ok(Self { ptr, len })
     }
 
-    /// Cuts the area in two: what is from `at` on is returned. `at` is at most its length.
+    /// Cuts the area in two and returns the part from `at` on. `at` is at most its length.
     fn split_off(&mut self, at: usize) -> Self {
         debug_assert!(at <= self.len, "{at} is beyond an area of {}", self.len);
         // SAFETY: `at` is at most the length of the area, which is one mapped range.
@@ -126,9 +125,9 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: the range was mapped by this file, belongs to this value alone, and nothing
-            // uses it any more. It can only fail if the kernel cannot split an area; then the
-            // addresses stay taken, which harms nobody.
+            // SAFETY: this file mapped the range, it belongs to this value alone, and nothing uses
+            // it any more. The call fails only if the kernel cannot split an area; then the
+            // addresses stay mapped, which is harmless.
             unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
         }
     }
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_taken_is_never_replaced() {
+    fn a_mapping_is_never_replaced() {
         let ours = Guarded::map(&anonymous(PAGE, PAGE), PAGE).expect("addresses");
         // SAFETY: the byte is mapped for writing and only this test uses it.
         unsafe { ours.start().as_ptr().write(7) };

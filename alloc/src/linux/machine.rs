@@ -1,16 +1,14 @@
-//! [`Machine`]: the files in which a kernel tells of its limits, below one root.
+//! [`Machine`]: the kernel's files about its limits, below one root folder.
 
 use std::format;
 use std::fs;
 use std::path::PathBuf;
 use std::string::String;
 
-use super::nodes::NodeSet;
-
-/// A machine to ask for its limits: this one, or a recorded one.
+/// A machine whose limits can be read: this one, or a recorded one.
 ///
-/// All that is read before memory is mapped is files of /proc and /sys, so a folder that holds
-/// copies of them answers as the machine did that they were copied from.
+/// Before memory is mapped, only files of /proc and /sys are read. So a folder with copies of those
+/// files gives the same answers as the machine they were copied from.
 #[derive(Debug, Clone)]
 pub struct Machine {
     root: PathBuf,
@@ -23,8 +21,8 @@ impl Machine {
         Self::recorded("/")
     }
 
-    /// The machine whose `proc` and `sys` lie in the folder `root`. A file that is missing there
-    /// is one that kernel does not have.
+    /// The machine whose `proc` and `sys` are in the folder `root`. A file that is missing there
+    /// counts as one that the kernel does not have.
     #[must_use]
     pub fn recorded(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -35,23 +33,18 @@ impl Machine {
         fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()
     }
 
-    /// The one number in a file. `max` and what does not fit is none.
+    /// The number in a file. `None` for `max` and for anything else that is not a `u64`.
     pub(super) fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.trim().parse().ok()
     }
 
-    /// The nodes listed in a file.
-    pub(super) fn nodes(&self, path: &str) -> Option<NodeSet> {
-        NodeSet::parse(&self.text(path)?)
-    }
-
-    /// Bytes of a line such as `MemFree:   1234 kB` in a file.
+    /// The figures in a file of lines such as `MemFree:   1234 kB`.
     pub(super) fn figures(&self, path: &str) -> Figures {
         Figures(self.text(path).unwrap_or_default())
     }
 
-    /// What follows `name:` in the status of the calling thread: capabilities and cpusets are a
-    /// thread's own. A recorded machine has but one, which is that of the process.
+    /// The value of `name:` in the status of the calling thread, because capabilities and cpusets
+    /// belong to a thread. A recorded machine has only the status of the process.
     pub(super) fn status(&self, name: &str) -> Option<String> {
         let text = self.text("/proc/thread-self/status");
         let text = text.or_else(|| self.text("/proc/self/status"))?;
@@ -60,17 +53,17 @@ impl Machine {
     }
 }
 
-/// A file of lines that end in a name, a colon and a number of KiB, as in proc_meminfo(5).
+/// The text of a file with lines of a name, a colon and a number of KiB, as in proc_meminfo(5).
 #[derive(Debug)]
 pub(super) struct Figures(String);
 
 impl Figures {
-    /// The figure of a name, bytes; 0 if there is none.
+    /// The figure with this name, bytes; 0 if there is none.
     pub(super) fn bytes(&self, name: &str) -> u64 {
         self.find(name).unwrap_or_default()
     }
 
-    /// The figure of a name, bytes. A node's file has its number before the name:
+    /// The figure with this name, bytes. A node's file has the node before the name:
     /// `Node 1 MemFree: 5 kB`.
     pub(super) fn find(&self, name: &str) -> Option<u64> {
         self.0.lines().find_map(|line| {
@@ -100,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_says_nothing() {
+    fn a_missing_file_gives_no_value() {
         let none = Machine::recorded("/nowhere/at/all");
         assert_eq!(none.number("/proc/sys/vm/overcommit_memory"), None);
         assert_eq!(none.status("VmLck"), None);

@@ -1,4 +1,4 @@
-//! [`Memory`]: a mapped range before it becomes a [`Mapping`], and the calls made on it.
+//! [`Memory`]: a mapped range before it becomes a [`Mapping`], and the system calls on it.
 #![expect(unsafe_code, reason = "madvise and mlock on raw ranges; the release hook")]
 
 use core::ptr::NonNull;
@@ -8,21 +8,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::error::MapError;
+use super::error::{MapError, SHORT_OF_MEMORY, check, system};
 use super::guard::{Body, Guarded};
 use super::limits;
 use crate::arith;
-use crate::got::Got;
 use crate::mapping::Mapping;
 use crate::pages::Pages;
+use crate::report::MapReport;
 
-/// The cure for advice that fails only on memory that is not mapped.
-const ON_NO_MEMORY_ALONE: &str = "none is known: the call fails only on memory that is not mapped";
+/// For advice that fails only on memory that is not mapped.
+const NO_FIX: &str = "none is known: the call fails only on memory that is not mapped";
 
-/// What helps when memory itself is short.
-pub(super) const SHORT_OF_MEMORY: &str = "free memory, or raise the memory limit of this process";
-
-/// A mapped range: `len` bytes from `start`, and the memfd behind it if shared.
+/// A mapped range of `len` bytes from `start`, and the memfd behind it if it is shared.
 #[derive(Debug)]
 pub(super) struct Memory {
     _map: Map,
@@ -33,10 +30,11 @@ pub(super) struct Memory {
 
 // SAFETY: `start` lies in the map, which may be used and dropped on any thread.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference gives the range as plain values and asks the kernel about it.
+// SAFETY: through a shared reference the range is only read as plain values and passed to the
+// kernel.
 unsafe impl Sync for Memory {}
 
-/// What unmaps a range when it is dropped.
+/// Unmaps the range when it is dropped.
 #[derive(Debug)]
 enum Map {
     Alone { _map: MmapRaw },
@@ -44,7 +42,7 @@ enum Map {
 }
 
 impl Memory {
-    /// Maps private memory of `len` bytes, a multiple of the page.
+    /// Maps private memory of `len` bytes, a multiple of the page size.
     pub(super) fn private(len: usize, pages: Pages, guarded: bool) -> Result<Self, MapError> {
         let failed = system("mmap", len, SHORT_OF_MEMORY);
         let size_bits = pages.bytes().trailing_zeros();
@@ -61,12 +59,12 @@ impl Memory {
         let mut slack = 0;
         match pages {
             Pages::Huge1G | Pages::Huge2M => {
-                // A cast of 21 or 30 to u8 loses nothing.
+                // 21 or 30: the cast to u8 is lossless.
                 options.huge(Some(size_bits as u8));
             }
-            // Kernels before 6.7 place a map on any base page. A huge page's worth of address
-            // space more, never touched, leaves room to start on a huge page, and keeps areas
-            // of two mappings from being joined and counted as one.
+            // Kernels before 6.7 place a map on any base page. One huge page of additional address
+            // space, never touched, leaves room to start on a huge page boundary. It also keeps the
+            // kernel from joining the areas of two mappings and counting them as one.
             Pages::Transparent => slack = pages.bytes(),
             Pages::Plain => {}
         }
@@ -74,12 +72,12 @@ impl Memory {
         let whole = arith::round_up(len.saturating_add(slack), limits::page_bytes(Pages::Plain));
         let map = MmapRaw::from(options.len(whole.map_err(size)?).map_anon().map_err(failed)?);
         let skip = if slack == 0 { 0 } else { map.as_ptr().align_offset(slack) };
-        // SAFETY: `skip` is less than the slack, and the map is as much longer than `len`.
+        // SAFETY: `skip` is at most `slack`, and the map is `slack` longer than `len`.
         let start = unsafe { map.as_mut_ptr().add(skip) };
         Self::alone(map, start, len, None)
     }
 
-    /// Maps the first `len` bytes of a memfd, a multiple of its page.
+    /// Maps the first `len` bytes of a memfd, a multiple of its page size.
     pub(super) fn shared(
         fd: OwnedFd,
         len: usize,
@@ -101,8 +99,8 @@ impl Memory {
         len: usize,
         fd: Option<OwnedFd>,
     ) -> Result<Self, MapError> {
-        let nowhere = || io::ErrorKind::AddrNotAvailable.into();
-        let start = NonNull::new(start).ok_or_else(nowhere);
+        let null = || io::ErrorKind::AddrNotAvailable.into();
+        let start = NonNull::new(start).ok_or_else(null);
         let start = start.map_err(system("mmap", len, SHORT_OF_MEMORY))?;
         Ok(Self { _map: Map::Alone { _map: map }, start, len, fd })
     }
@@ -141,50 +139,50 @@ impl Memory {
         advised.map_err(system("madvise(MADV_HUGEPAGE)", self.len, CURE))
     }
 
-    /// Keeps the range out of children (`MADV_DONTFORK`): after a fork, copy-on-write would move
-    /// this process to other pages than those the NIC writes to.
+    /// Keeps the range out of child processes (`MADV_DONTFORK`). Otherwise copy-on-write after a
+    /// fork could move this process to other pages than those the NIC writes to.
     pub(super) fn keep_from_children(&self) -> Result<(), MapError> {
         let advised = self.advise(0, self.len, libc::MADV_DONTFORK);
-        advised.map_err(system("madvise(MADV_DONTFORK)", self.len, ON_NO_MEMORY_ALONE))
+        advised.map_err(system("madvise(MADV_DONTFORK)", self.len, NO_FIX))
     }
 
     /// Keeps the range out of core dumps (`MADV_DONTDUMP`).
     pub(super) fn keep_from_dumps(&self) -> Result<(), MapError> {
         let advised = self.advise(0, self.len, libc::MADV_DONTDUMP);
-        advised.map_err(system("madvise(MADV_DONTDUMP)", self.len, ON_NO_MEMORY_ALONE))
+        advised.map_err(system("madvise(MADV_DONTDUMP)", self.len, NO_FIX))
     }
 
     /// Locks the range into memory (mlock(2)).
     pub(super) fn lock(&self) -> io::Result<()> {
         let (ptr, len) = self.range();
         // SAFETY: mlock changes no byte; the range is mapped as long as `self` lives.
-        answer(unsafe { libc::mlock(ptr.as_ptr().cast(), len) })
+        check(unsafe { libc::mlock(ptr.as_ptr().cast(), len) })
     }
 
-    /// Gives advice on `len` bytes from offset `at`, which lie in the range.
+    /// Calls madvise(2) for `len` bytes of the range, from offset `at`.
     pub(super) fn advise(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
         debug_assert!(at <= self.len && len <= self.len - at, "{at} and {len} of {}", self.len);
         let ptr = self.start.as_ptr().wrapping_add(at);
-        // SAFETY: the range is mapped as long as `self` lives, and none of the advices given in
-        // this crate (huge pages, not in children, not in dumps, populate) changes a byte of it.
-        answer(unsafe { libc::madvise(ptr.cast(), len, advice) })
+        // SAFETY: the range is mapped as long as `self` lives, and no advice given in this crate
+        // (huge pages, not in children, not in dumps, populate) changes a byte of it.
+        check(unsafe { libc::madvise(ptr.cast(), len, advice) })
     }
 
-    /// Hands the range over to a [`Mapping`], which unmaps it when dropped.
-    pub(super) fn into_mapping(self, got: Got) -> Mapping {
+    /// Turns the range into a [`Mapping`], which unmaps it when dropped.
+    pub(super) fn into_mapping(self, report: MapReport) -> Mapping {
         let range = self.range();
         let fd = self.fd.as_ref().map(AsRawFd::as_raw_fd);
         let owner = Box::into_raw(Box::new(self)).cast();
-        // SAFETY: the range is mapped for reading and writing, zeroed or written by its maker,
-        // until the box is dropped, which only `release` does; the box also holds `fd`; the map
-        // and the descriptor may be closed from any thread. The map is private unless there is
-        // a memfd, and then `got.shared` is set by both callers.
-        unsafe { Mapping::from_system(range, fd, got, owner, release) }
+        // SAFETY: the range is mapped for reading and writing, and initialised, until the box is
+        // dropped, which only `release` does. The box also holds `fd`. The map and the descriptor
+        // may be closed from any thread. The map is private unless there is a memfd, and then both
+        // callers have set `report.shared`.
+        unsafe { Mapping::from_system(range, fd, report, owner, release) }
     }
 }
 
 impl Mapping {
-    /// The memfd behind a shared mapping, borrowed for as long as the mapping lives.
+    /// The memfd behind a shared mapping, borrowed from the mapping; `None` for a private one.
     #[must_use]
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: `fd` is open until the mapping is released, and the borrow ends before that.
@@ -195,24 +193,10 @@ impl Mapping {
 /// Unmaps the range and closes the memfd.
 ///
 /// # Safety
-/// `owner` is the box that `into_mapping` gave away, and nothing uses its range any more.
+/// `owner` is the box that `into_mapping` made, and nothing uses its range any more.
 unsafe fn release(owner: *mut (), _ptr: NonNull<u8>, _len: usize) {
-    // SAFETY: by the contract above the box is ours to take back, once.
+    // SAFETY: by the contract above, the box is taken back once, and nobody else uses it.
     drop(unsafe { Box::from_raw(owner.cast::<Memory>()) });
-}
-
-/// The result of a call that answers 0, or -1 and errno.
-pub(super) fn answer(code: i32) -> io::Result<()> {
-    if code == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Makes the error of a failed call.
-pub(super) fn system(
-    call: &'static str,
-    len: usize,
-    cure: &'static str,
-) -> impl Fn(io::Error) -> MapError {
-    move |source| MapError::System { call, len, cure, source }
 }
 
 #[cfg(test)]

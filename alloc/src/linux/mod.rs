@@ -1,14 +1,14 @@
-//! Mappings made by Linux: the request, the limits it reads before, the memory it makes, and the
-//! look at what the kernel really gave.
+//! Mappings made by Linux: the limits that are read first, the memory, and a look at what the
+//! kernel really gave.
 
 mod error;
 
-mod request;
-
-mod groups;
-mod limits;
 mod machine;
+
 mod nodes;
+
+mod cgroup;
+mod limits;
 
 mod memfd;
 
@@ -18,7 +18,12 @@ mod memory;
 mod bind;
 mod prefault;
 
+mod lock;
 mod smaps;
+
+mod request;
+
+mod import;
 
 pub use bind::{Where, where_is};
 pub use error::{MapError, MemfdError};

@@ -1,34 +1,34 @@
-//! NUMA nodes: sets of them, and which can give memory to this process.
+//! NUMA nodes: sets of them, and which nodes can give memory to this process.
 
 use core::fmt;
 use std::string::ToString;
 
 use super::machine::Machine;
-use crate::why::{Lack, Why};
+use crate::reason::{NodeFault, Reason};
 
-/// Nodes, as a set. The kernel has room for 1024 at most.
+/// A set of nodes. The kernel supports at most 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct NodeSet([u64; Self::WORDS]);
 
 impl NodeSet {
     const WORDS: usize = 16;
 
-    /// How many nodes a set has room for.
-    pub(super) const ROOM: u32 = Self::WORDS as u32 * u64::BITS;
+    /// Nodes that fit in a set.
+    pub(super) const CAPACITY: u32 = Self::WORDS as u32 * u64::BITS;
 
-    /// A set of one node, if there can be such a node.
+    /// A set of one node; `None` if the number is too high for any node.
     pub(super) fn one(node: u32) -> Option<Self> {
         let mut set = Self::default();
         set.insert(node).then_some(set)
     }
 
-    /// Reads the kernel's notation: `0-1,3`. An empty text is the empty set.
+    /// Reads the kernel's list format: `0-1,3`. An empty text is the empty set.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut set = Self::default();
         for part in text.trim().split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-            for node in first..=last.min(Self::ROOM) {
+            for node in first..=last.min(Self::CAPACITY) {
                 if !set.insert(node) {
                     return None;
                 }
@@ -37,7 +37,7 @@ impl NodeSet {
         Some(set)
     }
 
-    /// Adds a node; false if there cannot be such a node.
+    /// Adds a node; false if the number is too high for any node.
     fn insert(&mut self, node: u32) -> bool {
         let Some(word) = self.0.get_mut((node / u64::BITS) as usize) else { return false };
         *word |= 1 << (node % u64::BITS);
@@ -53,14 +53,14 @@ impl NodeSet {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The nodes of both.
+    /// The nodes that are in both sets.
     fn and(self, other: Self) -> Self {
         let mut both = self;
-        both.0.iter_mut().zip(other.0).for_each(|(word, theirs)| *word &= theirs);
+        both.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= other);
         both
     }
 
-    /// The set as the kernel takes it: bits, the first node lowest.
+    /// The set as system calls take it: one bit for each node, the first node lowest.
     pub(super) fn words(&self) -> &[u64] {
         &self.0
     }
@@ -69,7 +69,7 @@ impl NodeSet {
 impl fmt::Display for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut node, mut comma) = (0, "");
-        while node < Self::ROOM {
+        while node < Self::CAPACITY {
             let first = node;
             while self.has(node) {
                 node += 1;
@@ -88,22 +88,22 @@ impl fmt::Display for NodeSet {
     }
 }
 
-/// What a machine says of its nodes.
+/// What a machine says about its nodes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nodes {
     online: NodeSet,
-    /// Those with memory.
+    /// Nodes that have memory.
     memory: NodeSet,
-    /// Those this process may take memory from.
+    /// Nodes that this process may take memory from.
     allowed: NodeSet,
 }
 
 impl Nodes {
-    /// A kernel without NUMA has no list: then there is node 0 and no other.
+    /// Reads them. A kernel without NUMA has no such files; it counts as having node 0 alone.
     pub(super) fn read(machine: &Machine) -> Self {
         let list = |name: &str| {
             let folder = "/sys/devices/system/node";
-            machine.nodes(&std::format!("{folder}/{name}"))
+            NodeSet::parse(&machine.text(&std::format!("{folder}/{name}"))?)
         };
         let online = list("online").or(NodeSet::one(0)).unwrap_or_default();
         let memory = list("has_memory").unwrap_or(online);
@@ -117,17 +117,17 @@ impl Nodes {
     }
 
     /// Whether a node can give memory to this process.
-    pub(super) fn check(self, node: u32) -> Result<(), Why> {
-        let lacks = if !self.online.has(node) {
-            Lack::Online
+    pub(super) fn check(self, node: u32) -> Result<(), Reason> {
+        let fault = if !self.online.has(node) {
+            NodeFault::Offline
         } else if !self.memory.has(node) {
-            Lack::Memory
+            NodeFault::NoMemory
         } else if !self.allowed.has(node) {
-            Lack::Leave
+            NodeFault::NotAllowed
         } else {
             return Ok(());
         };
-        Err(Why::Node { node, lacks, choose: self.usable().to_string() })
+        Err(Reason::Node { node, fault, usable: self.usable().to_string() })
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_notation_is_read_and_written() {
+    fn the_kernels_list_format_is_read_and_written() {
         for text in ["", "0", "0-1", "0-1,3", "1,3,5-1023", "63-64"] {
             let set = NodeSet::parse(text).expect("a list");
             assert_eq!(set.to_string(), text);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_beyond_the_kernels_room_is_in_no_set() {
+    fn a_node_above_the_kernels_maximum_is_in_no_set() {
         let all = NodeSet::parse("0-1023").expect("a list");
         assert!(all.has(1023) && !all.has(1024) && !all.has(u32::MAX));
         assert_eq!(NodeSet::one(1024), None);
@@ -158,6 +158,6 @@ mod tests {
     fn a_kernel_without_numa_has_node_0_alone() {
         let nodes = Nodes::read(&Machine::recorded("/nowhere/at/all"));
         assert_eq!(nodes.check(0), Ok(()));
-        assert!(matches!(nodes.check(1), Err(Why::Node { lacks: Lack::Online, .. })));
+        assert!(matches!(nodes.check(1), Err(Reason::Node { fault: NodeFault::Offline, .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! [`MapRequest`]: ask for memory, take what there is, say what it was.
+//! [`MapRequest`]: asks for memory, takes the best that is available, and reports what it is.
 
 use std::io;
 use std::string::ToString;
@@ -7,6 +7,7 @@ use std::vec::Vec;
 use super::bind;
 use super::error::MapError;
 use super::limits;
+use super::lock;
 use super::machine::Machine;
 use super::memfd;
 use super::memory::Memory;
@@ -14,27 +15,46 @@ use super::nodes::Nodes;
 use super::prefault;
 use super::smaps;
 use crate::arith::{self, SizeError};
-use crate::got::{Got, Shortfall};
 use crate::mapping::Mapping;
 use crate::pages::{Ask, Pages};
 use crate::place::Place;
-use crate::why::Why;
+use crate::reason::Reason;
+use crate::report::{MapReport, Shortfall};
 
 /// A request for memory that a NIC may touch.
 ///
-/// It starts as: best pages, not strict, private, on any node, locked, prefaulted, without guards,
-/// not in core dumps.
+/// The limits that decide a request are read before anything is mapped: the reserved pools and each
+/// node's share of them, the control groups' limits on memory and huge pages, overcommit, the free
+/// memory of the machine and the node, and `RLIMIT_MEMLOCK`. So a shortage is an error or a note
+/// that says how to fix it, and not a signal, or a killed process, when the memory is touched
+/// later.
 ///
-/// The limits that decide it (the reserved pools and each node's share, the control groups' limits
-/// on memory and huge pages, overcommit, what machine and node have free, `RLIMIT_MEMLOCK`) are
-/// read before anything is mapped. So a lack is an answer with its cure, and not a signal, or the
-/// end of the process, at some later touch.
+/// | option | default |
+/// |---|---|
+/// | [`pages`](Self::pages) | [`Ask::Best`] |
+/// | [`place`](Self::place) | [`Place::Anywhere`] |
+/// | [`strict`](Self::strict) | no: take less and note it |
+/// | [`shared`](Self::shared) | no: private memory |
+/// | [`lock`](Self::lock) | yes |
+/// | [`prefault`](Self::prefault) | yes |
+/// | [`guard`](Self::guard) | no |
+/// | [`dump`](Self::dump) | no |
 ///
 /// ```
-/// use doorbell_alloc::{Ask, MapRequest};
+/// use doorbell_alloc::{Ask, MapRequest, Place};
 ///
-/// let memory = MapRequest::new(100_000).pages(Ask::Plain).shared(true).map()?;
-/// assert!(memory.len() >= 100_000 && memory.fd().is_some());
+/// // 2 MiB pages on node 0, or smaller pages and a note for each shortfall.
+/// let request = MapRequest::new(8 << 20).pages(Ask::Huge2M).place(Place::Prefer(0));
+/// let memory = request.map()?;
+/// println!("{} pages, {} bytes", memory.pages(), memory.len());
+/// for note in memory.report().notes() {
+///     eprintln!("{note}"); // asked 2 MiB pages, got plain: 0 of 4 huge pages free; fix: echo ...
+/// }
+///
+/// // A strict request fails instead.
+/// if let Err(error) = request.strict(true).map() {
+///     eprintln!("{error}");
+/// }
 /// # Ok::<(), doorbell_alloc::MapError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +72,7 @@ pub struct MapRequest {
 }
 
 impl MapRequest {
-    /// A request for at least `len` bytes; the length is rounded up to the page obtained.
+    /// A request for `len` bytes, rounded up to whole pages of the kind obtained.
     pub const fn new(len: usize) -> Self {
         Self {
             len,
@@ -67,59 +87,60 @@ impl MapRequest {
         }
     }
 
-    /// The pages to try first.
+    /// The pages to try first. Default: [`Ask::Best`].
     pub const fn pages(mut self, ask: Ask) -> Self {
         self.ask = ask;
         self
     }
 
-    /// The NUMA node to bind the memory to, before its first touch.
+    /// The NUMA node to bind the memory to. Default: [`Place::Anywhere`].
     pub const fn place(mut self, place: Place) -> Self {
         self.place = place;
         self
     }
 
-    /// Whether to fail rather than take less: smaller pages than the kind named (with
-    /// [`Ask::Best`] none is named), another node than the one named, or memory that is not
-    /// locked.
+    /// Whether to fail rather than take smaller pages, another node, or memory that is not locked.
+    /// Default: no. [`Ask::Best`] names no kind of page, so with it smaller pages are no failure.
     pub const fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Whether to back the memory with a sealed memfd, which another process can map.
+    /// Whether to back the memory with a sealed memfd, which another process can map with
+    /// [`Mapping::from_memfd`]. Default: no.
     pub const fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self
     }
 
-    /// Whether to hold the pages in memory by mlock(2), which also touches each. Pages of the
-    /// reserved pool need no lock and take none of the limit.
+    /// Whether to lock the pages in memory with mlock(2), which also touches them all. Default:
+    /// yes. Pages of the reserved pool need no lock and do not count against the limit.
     pub const fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
     }
 
-    /// Whether to obtain every page now. Pages of the reserved pool are obtained now in any
-    /// case: their lack must be an answer, not a signal (SIGBUS) at first touch.
+    /// Whether to obtain every page now. Default: yes. Pages of the reserved pool are always
+    /// obtained now, because without a free page the first touch would raise SIGBUS.
     ///
-    /// Long requests are obtained by several threads, which have ended when `map` returns: at
-    /// most one for each processor the caller may run on, and one alone if the machine has
-    /// several nodes and none is named, since a page lies where it is touched first.
+    /// Several threads obtain a long range, at most one for each processor that the caller may run
+    /// on; they have ended when `map` returns. On a machine with several nodes and a request that
+    /// names none, the calling thread does it alone, because a page goes to the node of the thread
+    /// that touches it first.
     pub const fn prefault(mut self, prefault: bool) -> Self {
         self.prefault = prefault;
         self
     }
 
-    /// Whether to put a page without rights right before and right behind the memory, whatever
-    /// its pages are. To run past the memory is then a signal (SIGSEGV) and not somebody else's
-    /// bytes. A NIC, and another process that maps the same memfd, are not held by it.
+    /// Whether to put a page that may not be accessed right before and right after the memory.
+    /// Default: no. An access beyond the memory then raises SIGSEGV instead of reaching other data.
+    /// Guards do not stop a NIC, nor another process that maps the same memfd.
     pub const fn guard(mut self, guard: bool) -> Self {
         self.guard = guard;
         self
     }
 
-    /// Whether a core dump shall hold the bytes: messages of others, and as long as the memory.
+    /// Whether core dumps include the memory. Default: no, because it is large and holds messages.
     pub const fn dump(mut self, dump: bool) -> Self {
         self.dump = dump;
         self
@@ -128,11 +149,12 @@ impl MapRequest {
     /// Maps the memory, zeroed.
     ///
     /// # Errors
-    /// [`MapError::Size`] for a length of 0 or beyond the address space, [`MapError::NoPages`] if
-    /// not even plain pages are to be had, [`MapError::Place`] if [`Place::Only`] names a node
-    /// that cannot give memory, [`MapError::System`] if a call failed; if strict, also
-    /// [`MapError::NoHugePages`], [`MapError::NoPages`], [`MapError::Place`] and
-    /// [`MapError::Lock`].
+    /// - [`MapError::Size`] for a length of 0 or beyond the address space;
+    /// - [`MapError::NoPages`] if not even plain pages are available;
+    /// - [`MapError::Place`] if [`Place::Only`] names a node that cannot give memory;
+    /// - [`MapError::System`] if a system call failed;
+    /// - for a strict request also [`MapError::NoHugePages`], [`MapError::NoPages`],
+    ///   [`MapError::Place`] and [`MapError::Lock`].
     pub fn map(self) -> Result<Mapping, MapError> {
         let machine = Machine::this();
         let found =
@@ -141,7 +163,7 @@ impl MapRequest {
         let (locked, lock) = if !self.lock || found.pages.is_reserved() {
             (found.pages.is_reserved(), None)
         } else {
-            lock(&machine, memory)
+            lock::lock(&machine, memory)
         };
         let touched = self.prefault || locked;
         let seen = if touched { smaps::look(memory.range()) } else { smaps::Seen::default() };
@@ -150,36 +172,36 @@ impl MapRequest {
             _ => seen.ordinary_pages(memory.len()),
         };
         let partly = if touched {
-            Why::Partly { huge: seen.huge, len: memory.len() }
+            Reason::Partly { huge: seen.huge, len: memory.len() }
         } else {
-            Why::NotTouched
+            Reason::NotTouched
         };
         let (node, place) = match (unbound, touched) {
-            (Some(why), _) => (None, Some(why.clone())),
+            (Some(reason), _) => (None, Some(reason.clone())),
             (None, true) => whereabouts(memory, &found),
             (None, false) => (None, None),
         };
         let facts = Facts { pages, partly, locked, lock, node, place };
-        let ((memory, _), got) = self.settle(found, facts)?;
-        Ok(memory.into_mapping(got))
+        let ((memory, _), report) = self.settle(found, facts)?;
+        Ok(memory.into_mapping(report))
     }
 
-    /// What would come of the request on a machine, as far as its limits say, without mapping
-    /// anything. On a recorded machine that is what it would have given when it was recorded.
+    /// Predicts the result of [`map`](Self::map) from a machine's limits, without mapping anything.
+    /// For a recorded machine, that is the result it would have given when it was recorded.
     ///
     /// ```
     /// use doorbell_alloc::{Ask, Machine, MapRequest, Place};
     ///
     /// let request = MapRequest::new(1 << 30).pages(Ask::Huge1G).place(Place::Only(0));
     /// match request.outlook(&Machine::this()) {
-    ///     Ok(got) => println!("{got}"), // and each shortfall with its cure
+    ///     Ok(report) => println!("{report}"), // and each shortfall, with how to fix it
     ///     Err(error) => println!("{error}"),
     /// }
     /// ```
     ///
     /// # Errors
-    /// As for [`map`](Self::map), except that no call is made that could fail.
-    pub fn outlook(&self, machine: &Machine) -> Result<Got, MapError> {
+    /// As for [`map`](Self::map), without [`MapError::System`]: nothing is mapped.
+    pub fn outlook(&self, machine: &Machine) -> Result<MapReport, MapError> {
         let found = self.choose(machine, |_, len, _| Ok(len))?;
         let reserved = found.pages.is_reserved();
         let lock =
@@ -187,13 +209,13 @@ impl MapRequest {
         let locked = reserved || (self.lock && lock.is_none());
         let touched = self.prefault || locked;
         let pages = if touched || reserved { found.pages } else { Pages::Plain };
-        let node = found.place.node().filter(|_| touched && found.lacks.is_none());
-        let place = found.lacks.clone().filter(|_| touched);
-        let facts = Facts { pages, partly: Why::NotTouched, locked, lock, node, place };
-        self.settle(found, facts).map(|(_, got)| got)
+        let node = found.place.node().filter(|_| touched && found.shortage.is_none());
+        let place = found.shortage.clone().filter(|_| touched);
+        let facts = Facts { pages, partly: Reason::NotTouched, locked, lock, node, place };
+        self.settle(found, facts).map(|(_, report)| report)
     }
 
-    /// Finds the largest pages that are to be had and makes something of them.
+    /// Finds the largest pages that are available, and calls `make` with them.
     fn choose<T>(
         &self,
         machine: &Machine,
@@ -202,23 +224,25 @@ impl MapRequest {
         if self.len == 0 {
             return Err(MapError::Size { len: 0, source: SizeError::Zero });
         }
-        let (place, off) = self.place_on(machine)?;
+        let (place, moved) = self.place_on(machine)?;
         let mut missed = Vec::new();
         let mut pages = self.ask.first_choice(self.len);
         loop {
             let len = arith::round_up(self.len, limits::page_bytes(pages));
             let len = len.map_err(|source| MapError::Size { len: self.len, source })?;
-            let why = match self.foresee(machine, pages, len, place) {
+            let reason = match self.foresee(machine, pages, len, place) {
                 Ok(()) => {
-                    let lacks = match place {
-                        Place::Prefer(node) => limits::node_lacks(machine, node, pages, len),
+                    let shortage = match place {
+                        Place::Prefer(node) => limits::node_shortage(machine, node, pages, len),
                         Place::Anywhere | Place::Only(_) => None,
                     };
                     match make(pages, len, place) {
-                        Ok(made) => return Ok(Found { made, pages, place, missed, off, lacks }),
-                        // The pool was counted a moment ago, but others draw on it.
+                        Ok(made) => {
+                            return Ok(Found { made, pages, place, missed, moved, shortage });
+                        }
+                        // The pool had enough a moment ago, but other processes take pages too.
                         Err(MapError::System { source, .. }) if pages.is_reserved() => {
-                            Why::Refused {
+                            Reason::Refused {
                                 page: pages.bytes(),
                                 needed: len / pages.bytes(),
                                 errno: source.raw_os_error().unwrap_or_default(),
@@ -227,45 +251,47 @@ impl MapRequest {
                         Err(error) => return Err(error),
                     }
                 }
-                Err(why) => why,
+                Err(reason) => reason,
             };
             if pages == Pages::Plain || self.strict_pages() {
-                return Err(pages_error(pages, why));
+                return Err(pages_error(pages, reason));
             }
-            missed.push((pages, why));
-            // Ends: plain pages are the last kind.
+            missed.push((pages, reason));
+            // This ends: plain pages are the last kind.
             pages = pages.smaller();
         }
     }
 
-    /// Whether smaller pages than those named are an error.
+    /// Whether smaller pages than the requested ones are an error.
     fn strict_pages(&self) -> bool {
         self.strict && self.ask != Ask::Best
     }
 
-    /// The node to bind to, and why it is not the one asked for.
-    fn place_on(&self, machine: &Machine) -> Result<(Place, Option<Why>), MapError> {
+    /// The node to bind to and, if it is not the requested one, why.
+    fn place_on(&self, machine: &Machine) -> Result<(Place, Option<Reason>), MapError> {
         let Some(node) = self.place.node() else { return Ok((Place::Anywhere, None)) };
         match Nodes::read(machine).check(node) {
             Ok(()) => Ok((self.place, None)),
-            Err(why) if self.strict_place() => Err(MapError::Place { asked: self.place, why }),
-            Err(why) => Ok((Place::Anywhere, Some(why))),
+            Err(reason) if self.strict_place() => {
+                Err(MapError::Place { asked: self.place, reason })
+            }
+            Err(reason) => Ok((Place::Anywhere, Some(reason))),
         }
     }
 
-    /// Whether another node than the one named is an error.
+    /// Whether another node than the requested one is an error.
     const fn strict_place(&self) -> bool {
         self.strict || self.place.only().is_some()
     }
 
-    /// Whether the machine's limits leave room for `len` bytes in pages of a kind.
+    /// Checks that the machine's limits allow `len` bytes in pages of a kind.
     fn foresee(
         &self,
         machine: &Machine,
         pages: Pages,
         len: usize,
         place: Place,
-    ) -> Result<(), Why> {
+    ) -> Result<(), Reason> {
         if pages.is_reserved() {
             let page = limits::page_bytes(pages);
             return limits::reserved_pages(machine, page, len / page, place);
@@ -276,14 +302,15 @@ impl MapRequest {
         limits::ordinary_memory(machine, len, place, self.prefault || self.lock)
     }
 
-    /// Maps, binds and, as far as asked, touches `len` bytes; also says why they are not bound.
+    /// Maps and binds `len` bytes and, if requested, touches them. Also returns why they are not
+    /// bound, if they are not.
     fn make(
         &self,
         machine: &Machine,
         pages: Pages,
         len: usize,
         place: Place,
-    ) -> Result<(Memory, Option<Why>), MapError> {
+    ) -> Result<(Memory, Option<Reason>), MapError> {
         let memory = if self.shared {
             Memory::shared(memfd::create(len, pages)?, len, pages, self.guard)?
         } else {
@@ -299,8 +326,8 @@ impl MapRequest {
         }
         let bound = bind::bind(&memory, place).map_err(|error| denied("mbind", &error));
         let unbound = match bound {
-            Err(why) if self.strict_place() => {
-                return Err(MapError::Place { asked: self.place, why });
+            Err(reason) if self.strict_place() => {
+                return Err(MapError::Place { asked: self.place, reason });
             }
             bound => bound.err(),
         };
@@ -314,29 +341,33 @@ impl MapRequest {
         Ok((memory, unbound))
     }
 
-    /// Weighs what came out against what was asked: an error, or the account of it.
-    fn settle<T>(&self, found: Found<T>, facts: Facts) -> Result<(T, Got), MapError> {
+    /// Compares the result with the request: an error, or the report.
+    fn settle<T>(&self, found: Found<T>, facts: Facts) -> Result<(T, MapReport), MapError> {
         let asked = self.ask.first_choice(self.len);
-        let got = facts.pages;
-        let Found { made, pages: tried, mut missed, off, .. } = found;
-        if tried == Pages::Transparent && got != tried {
+        let pages = facts.pages;
+        let Found { made, pages: tried, mut missed, moved, .. } = found;
+        if tried == Pages::Transparent && pages != tried {
             if self.strict_pages() {
                 return Err(pages_error(tried, facts.partly));
             }
             missed.push((tried, facts.partly));
         }
-        let place = off.or(facts.place);
-        if let (Some(why), true) = (&place, self.strict_place()) {
-            return Err(MapError::Place { asked: self.place, why: why.clone() });
+        let place = moved.or(facts.place);
+        if let (Some(reason), true) = (&place, self.strict_place()) {
+            return Err(MapError::Place { asked: self.place, reason: reason.clone() });
         }
         if let (Some(note), true) = (&facts.lock, self.strict) {
             return Err(MapError::Lock(note.clone()));
         }
-        let notes = missed.into_iter().map(|(asked, why)| Shortfall::Pages { asked, got, why });
-        let notes = notes.chain(place.map(|why| Shortfall::Place { asked: self.place, why }));
-        let got = Got {
+        let notes = missed.into_iter().map(|(asked, reason)| Shortfall::Pages {
             asked,
-            got,
+            got: pages,
+            reason,
+        });
+        let notes = notes.chain(place.map(|reason| Shortfall::Place { asked: self.place, reason }));
+        let report = MapReport {
+            asked,
+            pages,
             place: self.place,
             node: facts.node,
             locked: facts.locked,
@@ -345,13 +376,14 @@ impl MapRequest {
             dumped: self.dump,
             notes: notes.chain(facts.lock).collect(),
         };
-        Ok((made, got))
+        Ok((made, report))
     }
 }
 
 impl Mapping {
-    /// Memory of at least `len` bytes in 2 MiB pages, or the best there is: see
-    /// [`got`](Mapping::got). Private, prefaulted, locked where allowed.
+    /// Maps at least `len` bytes of private memory in 2 MiB pages, or in the best pages available:
+    /// see [`report`](Mapping::report). Every page is obtained now, and locked where the limit
+    /// allows.
     ///
     /// # Errors
     /// As for [`MapRequest::map`], not strict.
@@ -359,7 +391,8 @@ impl Mapping {
         MapRequest::new(len).pages(Ask::Huge2M).map()
     }
 
-    /// Memory of at least `len` bytes in plain pages. Private, prefaulted, locked where allowed.
+    /// Maps at least `len` bytes of private memory in plain pages. Every page is obtained now, and
+    /// locked where the limit allows.
     ///
     /// # Errors
     /// As for [`MapRequest::map`], not strict.
@@ -368,37 +401,37 @@ impl Mapping {
     }
 }
 
-/// What was made, of which pages, and what was not to be had before.
+/// What was made, with which pages, and what was tried before.
 struct Found<T> {
     made: T,
     pages: Pages,
-    /// The node in force.
+    /// The node that applies.
     place: Place,
-    /// The kinds of pages tried in vain.
-    missed: Vec<(Pages, Why)>,
-    /// Why the node in force is not the one asked for.
-    off: Option<Why>,
-    /// What the preferred node lacked before.
-    lacks: Option<Why>,
+    /// Larger kinds of pages that were not available.
+    missed: Vec<(Pages, Reason)>,
+    /// Why the node that applies is not the requested one.
+    moved: Option<Reason>,
+    /// Why the preferred node cannot hold all of it, if that was known before.
+    shortage: Option<Reason>,
 }
 
-/// What came out, seen or foreseen.
+/// The result, measured or predicted.
 struct Facts {
     pages: Pages,
-    /// Why the pages are not transparent huge ones, if those were the ones to come.
-    partly: Why,
+    /// Why the pages are not transparent huge pages, if those were tried.
+    partly: Reason,
     locked: bool,
     lock: Option<Shortfall>,
     node: Option<u32>,
-    /// Why not all pages are on the node in force.
-    place: Option<Why>,
+    /// Why not all pages are on the node that applies.
+    place: Option<Reason>,
 }
 
-/// The node that memory lies on, or why not all of it lies on the one in force.
+/// The node that all of the memory is on; and why it is not the one that applies, if so.
 fn whereabouts(
     memory: &Memory,
-    found: &Found<(Memory, Option<Why>)>,
-) -> (Option<u32>, Option<Why>) {
+    found: &Found<(Memory, Option<Reason>)>,
+) -> (Option<u32>, Option<Reason>) {
     let Some(node) = found.place.node() else { return (None, None) };
     let (ptr, len) = memory.range();
     let start = ptr.addr().get();
@@ -406,37 +439,23 @@ fn whereabouts(
     match bind::look(start..start + len, limits::page_bytes(kind)) {
         Ok(seen) if seen.node() == Some(node) => (Some(node), None),
         Ok(seen) => {
-            let elsewhere = || Why::Elsewhere { node, there: seen.bytes_on(node), len };
-            (seen.node(), Some(found.lacks.clone().unwrap_or_else(elsewhere)))
+            let elsewhere = || Reason::Elsewhere { node, there: seen.bytes_on(node), len };
+            (seen.node(), Some(found.shortage.clone().unwrap_or_else(elsewhere)))
         }
         Err(error) => (None, Some(denied("move_pages", &error))),
     }
 }
 
-/// Locks `memory`; if the limit leaves no room, or the system will not, the note that says so. The
-/// limit is read only then: beyond it mlock(2) does nothing at all.
-pub(super) fn lock(machine: &Machine, memory: &Memory) -> (bool, Option<Shortfall>) {
-    let locked = memory.lock().map_err(|error| {
-        let note = limits::lockable(machine, memory.len()).err();
-        note.unwrap_or_else(|| lock_note(memory.len(), limits::memlock(machine), &error))
-    });
-    (locked.is_ok(), locked.err())
+fn denied(call: &'static str, error: &io::Error) -> Reason {
+    Reason::Denied { call, errno: error.raw_os_error().unwrap_or_default() }
 }
 
-fn lock_note(len: usize, (limit, held): (Option<u64>, u64), error: &io::Error) -> Shortfall {
-    Shortfall::Lock { len, limit, held, errno: error.raw_os_error() }
-}
-
-fn denied(call: &'static str, error: &io::Error) -> Why {
-    Why::Denied { call, errno: error.raw_os_error().unwrap_or_default() }
-}
-
-fn pages_error(asked: Pages, why: Why) -> MapError {
-    match why {
-        Why::TooFewFree { needed, free, node, .. } => {
-            MapError::NoHugePages { asked, needed, free, node, cure: why.cure().to_string() }
+fn pages_error(asked: Pages, reason: Reason) -> MapError {
+    match reason {
+        Reason::TooFewFree { needed, free, node, .. } => {
+            MapError::NoHugePages { asked, needed, free, node, fix: reason.fix().to_string() }
         }
-        why => MapError::NoPages { asked, why },
+        reason => MapError::NoPages { asked, reason },
     }
 }
 
@@ -445,30 +464,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_pool_is_an_error_with_needed_free_and_cure() {
-        let why = Why::TooFewFree { page: 2 << 20, needed: 3, free: 1, pool: 7, node: None };
-        let error = pages_error(Pages::Huge2M, why);
-        let MapError::NoHugePages { asked: Pages::Huge2M, needed: 3, free: 1, cure, .. } = &error
+    fn a_short_pool_is_an_error_with_the_figures_and_the_fix() {
+        let reason = Reason::TooFewFree { page: 2 << 20, needed: 3, free: 1, pool: 7, node: None };
+        let error = pages_error(Pages::Huge2M, reason);
+        let MapError::NoHugePages { asked: Pages::Huge2M, needed: 3, free: 1, fix, .. } = &error
         else {
             panic!("{error:?}");
         };
-        assert!(cure.starts_with("echo 7 > /sys/kernel/mm/hugepages/"), "{cure}");
+        assert!(fix.starts_with("echo 7 > /sys/kernel/mm/hugepages/"), "{fix}");
         let text = error.to_string();
-        assert!(text.contains("1 free") && text.contains("mend: echo 7 >"), "{text}");
+        assert!(text.contains("1 free") && text.contains("fix: echo 7 >"), "{text}");
     }
 
     #[test]
     fn a_refused_page_is_an_error_of_its_own() {
-        let why = Why::Refused { page: 2 << 20, needed: 3, errno: libc::ENOMEM };
-        let error = pages_error(Pages::Huge2M, why);
+        let reason = Reason::Refused { page: 2 << 20, needed: 3, errno: libc::ENOMEM };
+        let error = pages_error(Pages::Huge2M, reason);
         assert!(matches!(error, MapError::NoPages { asked: Pages::Huge2M, .. }), "{error:?}");
-    }
-
-    #[test]
-    fn a_refused_lock_keeps_the_figures() {
-        let error = io::Error::from_raw_os_error(libc::ENOMEM);
-        let note = lock_note(8192, (Some(4096), 1024), &error);
-        let (limit, errno) = (Some(4096), Some(libc::ENOMEM));
-        assert_eq!(note, Shortfall::Lock { len: 8192, limit, held: 1024, errno });
     }
 }

@@ -1,30 +1,29 @@
-//! What pages lie under a range, from /proc/self/smaps (proc_pid_smaps(5)): the kernel's own
-//! count, since asking for transparent huge pages promises nothing.
+//! Which pages are under a range, from /proc/self/smaps (proc_pid_smaps(5)). The kernel has to be
+//! asked, because a request for transparent huge pages guarantees nothing.
 
 use core::ptr::NonNull;
 use std::fs;
 
 use crate::pages::Pages;
 
-/// What was seen under a range.
+/// The pages found under a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seen {
-    /// Bytes of the range that transparent huge pages back, at least.
+    /// Bytes of the range that are certainly on transparent huge pages.
     pub(super) huge: usize,
 }
 
 impl Seen {
-    /// The kind of ordinary memory this is: transparent if huge pages back all `len` bytes.
+    /// The kind of ordinary memory: transparent if all `len` bytes are on huge pages.
     pub(super) const fn ordinary_pages(self, len: usize) -> Pages {
         if self.huge >= len { Pages::Transparent } else { Pages::Plain }
     }
 }
 
-/// Looks at the pages under a range of this process. Nothing is claimed if /proc cannot be read.
+/// Looks at the pages under a range of this process. If /proc cannot be read, none count as huge.
 ///
-/// A range that is shorter than a huge page has none of its own, and is not looked at: to read
-/// the file takes longer the more is mapped, which a program with many small mappings would pay
-/// for each.
+/// For a range shorter than a huge page the file is not read: the range cannot have such a page,
+/// and reading takes longer the more is mapped.
 pub(super) fn look((ptr, len): (NonNull<u8>, usize)) -> Seen {
     if len < Pages::Huge2M.bytes() {
         return Seen::default();
@@ -33,13 +32,13 @@ pub(super) fn look((ptr, len): (NonNull<u8>, usize)) -> Seen {
     Seen { huge: huge_bytes(&text, ptr.addr().get(), len) }
 }
 
-/// Bytes in `start..start + len` that huge pages back. The kernel counts per area and may have
-/// joined ours with a neighbour: the neighbour's part is then assumed to be all huge, so that
-/// the sum is never too large.
+/// Bytes in `start..start + len` that are on huge pages. The kernel counts by area and may have
+/// joined our area with a neighbour. The neighbour's part is then assumed to be on huge pages
+/// entirely, so that the sum is never too large.
 fn huge_bytes(smaps: &str, start: usize, len: usize) -> usize {
     let end = start.saturating_add(len);
     let mut sum = 0;
-    // Bytes of the current area inside and outside the range.
+    // Bytes of the current area that are inside and outside of the range.
     let (mut inside, mut outside) = (0, 0_usize);
     let mut huge = 0_usize;
     for line in smaps.lines() {
@@ -61,7 +60,7 @@ fn area(line: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(low, 16).ok()?, usize::from_str_radix(high, 16).ok()?))
 }
 
-/// The bytes in a line that counts huge pages: `AnonHugePages:  2048 kB`.
+/// The bytes in a line that counts huge pages, such as `AnonHugePages:  2048 kB`.
 fn huge_line(line: &str) -> Option<usize> {
     let (name, value) = line.split_once(':')?;
     if !matches!(name, "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped") {
@@ -89,7 +88,7 @@ ShmemPmdMapped:     4096 kB
 ";
 
     #[test]
-    fn counts_the_area_of_the_range_alone() {
+    fn only_the_areas_of_the_range_count() {
         assert_eq!(huge_bytes(TEXT, 2 * MIB, 4 * MIB), 2 * MIB);
         assert_eq!(huge_bytes(TEXT, 8 * MIB, 4 * MIB), 4 * MIB);
         assert_eq!(huge_bytes(TEXT, 16 * MIB, 4 * MIB), 0);
@@ -97,8 +96,8 @@ ShmemPmdMapped:     4096 kB
     }
 
     #[test]
-    fn a_joined_neighbour_is_never_credited_to_the_range() {
-        // Half of the first area is ours; its one huge page may be the other half's.
+    fn huge_pages_of_a_joined_neighbour_do_not_count() {
+        // Half of the first area is ours; its one huge page may be in the other half.
         assert_eq!(huge_bytes(TEXT, 2 * MIB, 2 * MIB), 0);
         // The second area is huge throughout, so our half of it is.
         assert_eq!(huge_bytes(TEXT, 10 * MIB, 2 * MIB), 2 * MIB);
@@ -107,7 +106,7 @@ ShmemPmdMapped:     4096 kB
     }
 
     #[test]
-    fn all_of_the_range_must_be_huge_to_be_called_so() {
+    fn the_whole_range_must_be_huge_to_count_as_transparent() {
         assert_eq!(Seen { huge: 4 * MIB }.ordinary_pages(4 * MIB), Pages::Transparent);
         assert_eq!(Seen { huge: 2 * MIB }.ordinary_pages(4 * MIB), Pages::Plain);
     }

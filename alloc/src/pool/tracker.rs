@@ -1,4 +1,4 @@
-//! [`Ledger`]: who has which block, kept in builds with debug assertions.
+//! [`Tracker`]: who has which block. Only builds with debug assertions keep one.
 
 use core::fmt::Write;
 use core::panic::Location;
@@ -10,12 +10,12 @@ use spin::Mutex;
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Home,
-    Out,
+    Free,
+    Taken,
     Posted,
 }
 
-/// The last that was done with a block, by whom.
+/// The last operation on a block: what it did, who called it, and where.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     state: State,
@@ -23,39 +23,39 @@ struct Entry {
     at: &'static Location<'static>,
 }
 
-/// An entry for each block. Blocks of one depot are taken and put by several threads, so each
-/// entry has a lock; it is held for a comparison and a copy.
+/// One entry for each block. Several threads take and put blocks of one shared pool, so each
+/// entry has a lock, which is held for a comparison and a copy.
 #[derive(Debug)]
-pub(super) struct Ledger(Box<[Mutex<Entry>]>);
+pub(super) struct Tracker(Box<[Mutex<Entry>]>);
 
-impl Ledger {
+impl Tracker {
     #[track_caller]
     pub(super) fn new(count: u32) -> Self {
-        let entry = Entry { state: State::Home, owner: 0, at: Location::caller() };
+        let entry = Entry { state: State::Free, owner: 0, at: Location::caller() };
         Self((0..count).map(|_| Mutex::new(entry)).collect())
     }
 
     #[track_caller]
     pub(super) fn take(&self, index: u32, owner: u32) {
-        self.step(index, owner, ("given out", State::Home), State::Out);
+        self.step(index, owner, ("taken", State::Free), State::Taken);
     }
 
     #[track_caller]
     pub(super) fn post(&self, index: u32, owner: u32) {
-        self.step(index, owner, ("posted", State::Out), State::Posted);
+        self.step(index, owner, ("posted", State::Taken), State::Posted);
     }
 
     #[track_caller]
     pub(super) fn complete(&self, index: u32, owner: u32) {
-        self.step(index, owner, ("completed", State::Posted), State::Out);
+        self.step(index, owner, ("completed", State::Posted), State::Taken);
     }
 
     #[track_caller]
     pub(super) fn put(&self, index: u32, owner: u32) {
-        self.step(index, owner, ("put", State::Out), State::Home);
+        self.step(index, owner, ("put", State::Taken), State::Free);
     }
 
-    /// Moves a block from one state to the next; asserts that it was in the first.
+    /// Moves a block from state `from` to state `to`; asserts that it was in `from`.
     #[track_caller]
     fn step(&self, index: u32, owner: u32, (done, from): (&str, State), to: State) {
         let now = Entry { state: to, owner, at: Location::caller() };
@@ -81,12 +81,12 @@ impl Ledger {
         );
     }
 
-    /// The blocks that are not home and who has them, some of them.
+    /// The first few blocks that are not free, and who has them.
     pub(super) fn held(&self) -> String {
         const NAMED: usize = 8;
         let mut text = String::new();
         let entries = self.0.iter().enumerate().map(|(index, entry)| (index, *entry.lock()));
-        let out = entries.filter(|(_, entry)| entry.state != State::Home);
+        let out = entries.filter(|(_, entry)| entry.state != State::Free);
         for (index, entry) in out.take(NAMED) {
             let words = entry.state.words();
             // Writing to a string does not fail.
@@ -97,11 +97,11 @@ impl Ledger {
 }
 
 impl State {
-    /// What its owner did last.
+    /// What the owner did last.
     const fn words(self) -> &'static str {
         match self {
-            Self::Home => "put it home",
-            Self::Out => "took it",
+            Self::Free => "put it",
+            Self::Taken => "took it",
             Self::Posted => "posted it",
         }
     }

@@ -1,18 +1,20 @@
-//! What a request obtained, and what it did not.
+//! What a request obtained, and where that falls short of what it asked for.
 
 use core::fmt;
 use std_alloc::vec::Vec;
 
 use crate::pages::Pages;
 use crate::place::Place;
-use crate::why::Why;
+use crate::reason::Reason;
 
-/// What was asked for and what was obtained. True when the mapping was made: the figures were
-/// read back from the kernel, not assumed.
+/// What was asked for and what was obtained. The figures were read back from the kernel when the
+/// mapping was made, not assumed.
+///
+/// Its text is one line, followed by one line for each [`Shortfall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct MapReport {
     pub(crate) asked: Pages,
-    pub(crate) got: Pages,
+    pub(crate) pages: Pages,
     pub(crate) place: Place,
     pub(crate) node: Option<u32>,
     pub(crate) locked: bool,
@@ -22,12 +24,12 @@ pub struct Got {
     pub(crate) notes: Vec<Shortfall>,
 }
 
-impl Got {
-    /// For memory that came as it is: got is what was asked.
+impl MapReport {
+    /// For memory that the caller brought along: it is what was asked for.
     pub(crate) const fn as_given(pages: Pages) -> Self {
         Self {
             asked: pages,
-            got: pages,
+            pages,
             place: Place::Anywhere,
             node: None,
             locked: false,
@@ -38,7 +40,7 @@ impl Got {
         }
     }
 
-    /// The pages tried first.
+    /// The pages that were tried first.
     #[must_use]
     pub const fn asked(&self) -> Pages {
         self.asked
@@ -46,60 +48,61 @@ impl Got {
 
     /// The pages under the mapping. [`Pages::Transparent`] only if huge pages back all of it.
     #[must_use]
-    pub const fn got(&self) -> Pages {
-        self.got
+    pub const fn pages(&self) -> Pages {
+        self.pages
     }
 
-    /// The node asked for.
+    /// The node that was asked for.
     #[must_use]
     pub const fn place(&self) -> Place {
         self.place
     }
 
-    /// The node that all pages were seen on. `None` if no node was asked for, if nothing was
-    /// touched yet, or if they lie on several, which is in the notes.
+    /// The node that all pages are on. `None` if no node was asked for, if the memory was not
+    /// touched yet, or if the pages are on several nodes, which is then in the notes.
     #[must_use]
     pub const fn node(&self) -> Option<u32> {
         self.node
     }
 
-    /// Whether the pages are held in memory: locked by mlock(2), or from the reserved pool.
+    /// Whether the pages stay in memory: locked by mlock(2), or from the reserved pool.
     #[must_use]
     pub const fn locked(&self) -> bool {
         self.locked
     }
 
-    /// Whether another process can map the same bytes. Memory that is not shared is kept out of
-    /// children as well (`MADV_DONTFORK`).
+    /// Whether another process can map the same bytes. Memory that is not shared is not inherited
+    /// by child processes either (`MADV_DONTFORK`).
     #[must_use]
     pub const fn shared(&self) -> bool {
         self.shared
     }
 
-    /// Whether a page without rights lies right before and right behind the mapping.
+    /// Whether a page that may not be accessed lies right before and right after the mapping.
     #[must_use]
     pub const fn guarded(&self) -> bool {
         self.guarded
     }
 
-    /// Whether a core dump holds the bytes.
+    /// Whether the bytes are part of a core dump.
     #[must_use]
     pub const fn dumped(&self) -> bool {
         self.dumped
     }
 
-    /// What fell short, in the order it was tried; empty if all was had as asked.
+    /// Where the mapping falls short of the request, in the order things were tried; empty if
+    /// nothing does.
     #[must_use]
     pub fn notes(&self) -> &[Shortfall] {
         &self.notes
     }
 }
 
-impl fmt::Display for Got {
+impl fmt::Display for MapReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = if self.shared { "shared" } else { "private" };
         let lock = if self.locked { "locked" } else { "not locked" };
-        write!(f, "{} pages, {share}, {lock}", self.got)?;
+        write!(f, "{} pages, {share}, {lock}", self.pages)?;
         if let Some(node) = self.node {
             write!(f, ", on node {node}")?;
         }
@@ -110,35 +113,36 @@ impl fmt::Display for Got {
     }
 }
 
-/// One thing that was asked for and not had. Its text is one line and ends with the cure.
+/// One thing that was asked for and not obtained. Its text is one line and ends with "fix: " and
+/// what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shortfall {
     /// Smaller pages than asked.
     Pages {
-        /// The kind tried.
+        /// The kind that was tried.
         asked: Pages,
-        /// The kind the mapping ended with.
+        /// The kind that the mapping has.
         got: Pages,
-        /// What stood in the way.
-        why: Why,
+        /// Why `asked` was not obtained.
+        reason: Reason,
     },
-    /// Not, or not all, on the node asked.
+    /// Some or all of the memory is not on the node asked for.
     Place {
         /// The node asked for.
         asked: Place,
-        /// What stood in the way.
-        why: Why,
+        /// Why not.
+        reason: Reason,
     },
     /// The pages are not locked: the kernel may swap them out until a NIC pins them.
     Lock {
-        /// Bytes to be locked.
+        /// Bytes to lock.
         len: usize,
-        /// The limit in force (`RLIMIT_MEMLOCK`), bytes; `None` is unlimited or unreadable.
+        /// The limit in force (`RLIMIT_MEMLOCK`), bytes; `None` if unlimited or unreadable.
         limit: Option<u64>,
         /// Bytes this process had locked before.
         held: u64,
-        /// The system's error number from mlock(2); `None` if the limit said no before.
+        /// The error number of mlock(2); `None` if the limit ruled it out before the call.
         errno: Option<i32>,
     },
 }
@@ -146,22 +150,24 @@ pub enum Shortfall {
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pages { asked, got, why } => write!(f, "asked {asked} pages, got {got}: {why}"),
-            Self::Place { asked, why } => write!(f, "asked {asked}: {why}"),
+            Self::Pages { asked, got, reason } => {
+                write!(f, "asked {asked} pages, got {got}: {reason}")
+            }
+            Self::Place { asked, reason } => write!(f, "asked {asked}: {reason}"),
             Self::Lock { len, limit, held, errno } => {
                 write!(f, "asked to lock {len} bytes, got none: ")?;
                 match limit {
-                    Some(limit) => write!(f, "limit {limit} bytes, {held} of them taken")?,
+                    Some(limit) => write!(f, "limit {limit} bytes, {held} of them in use")?,
                     None => f.write_str("no limit set")?,
                 }
                 if let Some(errno) = errno {
                     write!(f, ", mlock answered errno {errno}")?;
                 }
-                // limits.conf(5) counts in KiB; twice the need leaves room for what a NIC pins.
+                // limits.conf(5) counts in KiB. Twice the need leaves room for what a NIC pins.
                 let kib = (*held).saturating_add(*len as u64).div_ceil(1024).saturating_mul(2);
                 write!(
                     f,
-                    "; mend: ulimit -l {kib}, or the line `* - memlock {kib}` in \
+                    "; fix: ulimit -l {kib}, or the line `* - memlock {kib}` in \
                      /etc/security/limits.d/doorbell.conf"
                 )
             }
@@ -176,22 +182,22 @@ mod tests {
     use std_alloc::vec;
 
     fn note() -> Shortfall {
-        let why = Why::TooFewFree { page: 2 << 20, needed: 3, free: 0, pool: 11, node: None };
-        Shortfall::Pages { asked: Pages::Huge2M, got: Pages::Plain, why }
+        let reason = Reason::TooFewFree { page: 2 << 20, needed: 3, free: 0, pool: 11, node: None };
+        Shortfall::Pages { asked: Pages::Huge2M, got: Pages::Plain, reason }
     }
 
     #[test]
-    fn a_note_says_asked_got_why_and_cure_on_one_line() {
+    fn a_note_says_on_one_line_what_was_asked_what_came_why_and_the_fix() {
         assert_eq!(
             note().to_string(),
-            "asked 2 MiB pages, got plain: 0 of 3 huge pages free; mend: \
+            "asked 2 MiB pages, got plain: 0 of 3 huge pages free; fix: \
              echo 11 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
         );
-        let why = Why::Elsewhere { node: 1, there: 0, len: 4096 };
+        let reason = Reason::Elsewhere { node: 1, there: 0, len: 4096 };
         assert_eq!(
-            Shortfall::Place { asked: Place::Prefer(1), why }.to_string(),
-            "asked node 1 preferred: 0 of 4096 bytes lie on node 1; mend: \
-             free memory on node 1, or ask for Place::Only(1)"
+            Shortfall::Place { asked: Place::Prefer(1), reason }.to_string(),
+            "asked node 1 preferred: 0 of 4096 bytes are on node 1; fix: \
+             free memory on node 1, or request Place::Only(1)"
         );
     }
 
@@ -213,10 +219,11 @@ mod tests {
 
     #[test]
     fn the_whole_report_is_a_line_and_its_notes() {
-        let got = Got { notes: vec![note()], ..Got::as_given(Pages::Plain) };
+        let report = MapReport { notes: vec![note()], ..MapReport::as_given(Pages::Plain) };
         let text = std_alloc::format!("plain pages, private, not locked\n{}", note());
-        assert_eq!(got.to_string(), text);
-        let got = Got { node: Some(1), guarded: true, ..Got::as_given(Pages::Huge2M) };
-        assert_eq!(got.to_string(), "2 MiB pages, private, not locked, on node 1, guarded");
+        assert_eq!(report.to_string(), text);
+        let report =
+            MapReport { node: Some(1), guarded: true, ..MapReport::as_given(Pages::Huge2M) };
+        assert_eq!(report.to_string(), "2 MiB pages, private, not locked, on node 1, guarded");
     }
 }

@@ -1,23 +1,24 @@
-//! Control groups, of version 1 and 2 (cgroups(7)): what they leave of memory and of huge pages.
+//! Control groups, version 1 and 2 (cgroups(7)): how much memory and how many huge pages they
+//! leave.
 
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
 use super::machine::Machine;
-use crate::why::{Bound, Why};
+use crate::reason::{Limit, Reason};
 
-/// The names of one limit's files: what may be used, and what is.
+/// The names of the two files of a limit: the limit itself, and what is used of it.
 struct Files {
     limit: String,
     used: String,
 }
 
-/// Whether the groups leave `needed` bytes of huge pages of `page` bytes.
-pub(super) fn huge(machine: &Machine, page: usize, needed: u64) -> Result<(), Why> {
+/// Checks that the groups leave `needed` bytes of huge pages of `page` bytes.
+pub(super) fn huge(machine: &Machine, page: usize, needed: u64) -> Result<(), Reason> {
     let Some(group) = Group::find(machine, "hugetlb") else { return Ok(()) };
     let name = format!("hugetlb.{}", size_name(page));
-    // What is promised to a mapping is counted apart from what is touched.
+    // Pages reserved for a mapping (`.rsvd`) and pages touched are counted separately.
     for kind in ["", ".rsvd"] {
         let files = match group.version {
             Version::One => Files {
@@ -33,9 +34,9 @@ pub(super) fn huge(machine: &Machine, page: usize, needed: u64) -> Result<(), Wh
     Ok(())
 }
 
-/// Whether the groups leave `needed` bytes of memory. Pages of files can be dropped to make room,
-/// and up to `swap` bytes can be swapped out.
-pub(super) fn memory(machine: &Machine, needed: u64, swap: u64) -> Result<(), Why> {
+/// Checks that the groups leave `needed` bytes of memory. The kernel can drop cached files to make
+/// room, and swap out up to `swap` bytes.
+pub(super) fn memory(machine: &Machine, needed: u64, swap: u64) -> Result<(), Reason> {
     let Some(group) = Group::find(machine, "memory") else { return Ok(()) };
     let (limit, used, names) = match group.version {
         Version::One => (
@@ -56,7 +57,7 @@ pub(super) fn memory(machine: &Machine, needed: u64, swap: u64) -> Result<(), Wh
     })
 }
 
-/// The kernel's name of a page size: `2MB`, `1GB`, `64KB`.
+/// The kernel's name for a page size: `2MB`, `1GB`, `64KB`.
 fn size_name(page: usize) -> String {
     match page {
         page if page >= 1 << 30 => format!("{}GB", page >> 30),
@@ -65,7 +66,7 @@ fn size_name(page: usize) -> String {
     }
 }
 
-/// The number behind a name, in lines of both.
+/// The number after a name, in a text of lines `name number`; 0 if there is none.
 fn statistic(text: &str, name: &str) -> u64 {
     let number = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     text.lines().find_map(number).unwrap_or_default()
@@ -83,12 +84,12 @@ struct Group<'a> {
     version: Version,
     /// Where its hierarchy is mounted.
     mount: String,
-    /// Its folder: the mount and what is below it.
+    /// The folder of the group: the mount and the path below it.
     folder: String,
 }
 
 impl<'a> Group<'a> {
-    /// Version 1 if the controller has a hierarchy of its own, else version 2.
+    /// Finds it: version 1 if the controller has a hierarchy of its own, else version 2.
     fn find(machine: &'a Machine, controller: &str) -> Option<Self> {
         let groups = machine.text("/proc/self/cgroup")?;
         let mounts = machine.text("/proc/self/mountinfo")?;
@@ -114,14 +115,14 @@ impl<'a> Group<'a> {
         Some(Self { machine, version, mount: mount.point.into(), folder })
     }
 
-    /// Whether this group and all it lies in leave `needed` bytes of a limit; `freeable` says for
-    /// a folder what of its use can be undone.
+    /// Checks that this group and all groups above it leave `needed` bytes of a limit. `freeable`
+    /// returns how many of the bytes used in a folder can be freed.
     fn leaves(
         &self,
         needed: u64,
         files: &Files,
         freeable: &dyn Fn(&str) -> u64,
-    ) -> Result<(), Why> {
+    ) -> Result<(), Reason> {
         for folder in self.upwards() {
             let file = format!("{folder}/{}", files.limit);
             let Some(limit) = self.machine.number(&file) else { continue };
@@ -132,14 +133,14 @@ impl<'a> Group<'a> {
             }
             let left = left.saturating_add(freeable(&folder)).min(limit);
             if left < needed {
-                let bound = Bound::Group { file, limit };
-                return Err(Why::Bound { needed, left, bound });
+                let limit = Limit::Group { file, bytes: limit };
+                return Err(Reason::OverLimit { needed, left, limit });
             }
         }
         Ok(())
     }
 
-    /// The folders from the group's own up to the mount.
+    /// The folders from the group up to the mount.
     fn upwards(&self) -> Vec<String> {
         let mut folders = Vec::new();
         let mut folder = self.folder.as_str();
@@ -154,13 +155,13 @@ impl<'a> Group<'a> {
 
 /// A mounted hierarchy.
 struct Mount<'a> {
-    /// The group that the mount shows as its top.
+    /// The group that is the top of the mount.
     root: &'a str,
     point: &'a str,
 }
 
 impl<'a> Mount<'a> {
-    /// The mount of a type whose options are wanted, in /proc/self/mountinfo:
+    /// The mount of a type whose options are `wanted`, in /proc/self/mountinfo:
     /// `36 25 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory`.
     fn find(mounts: &'a str, kind: &str, wanted: &dyn Fn(&str) -> bool) -> Option<Self> {
         mounts.lines().find_map(|line| {
@@ -174,8 +175,8 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// The folder of a group. One that lies outside of what is mounted (a container that sees
-    /// the path of the host) is taken for the top of the mount.
+    /// The folder of a group. A group outside of the mount counts as the top of the mount: a
+    /// container may see the path that the group has on the host.
     fn folder(&self, path: &str) -> String {
         let below = match path.strip_prefix(self.root.trim_end_matches('/')) {
             Some(below) if below.starts_with('/') && !below.starts_with("/..") => below,
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_above_counts() {
+    fn all_groups_above_are_checked() {
         let machine = Machine::recorded("/nowhere/at/all");
         let (mount, folder) = ("/cg".into(), "/cg/a/b".into());
         let group = Group { machine: &machine, version: Version::Two, mount, folder };

@@ -1,4 +1,4 @@
-//! Caches of one depot, in one thread against a set and in several against each other.
+//! The caches of one shared pool: in one thread, compared with a set, and in several threads.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use doorbell_alloc::{BlockPool, Depot};
+use doorbell_alloc::{BlockPool, SharedPool};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -51,10 +51,10 @@ fn caches_give_each_block_once_and_lose_none() {
     for seed in 1..=200_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let count = 1 + random.below(100) as u32;
-        let depot = Depot::new(count, 64).unwrap();
+        let pool = SharedPool::new(count, 64).unwrap();
         let sizes: Vec<u32> = (0..1 + random.below(4)).map(|_| random.below(20) as u32).collect();
         let caches = sizes.iter().enumerate();
-        let mut caches: Vec<_> = caches.map(|(i, &size)| depot.cache(i as u32, size)).collect();
+        let mut caches: Vec<_> = caches.map(|(i, &size)| pool.cache(i as u32, size)).collect();
         let mut held: Vec<u32> = Vec::new();
         let mut out = BTreeSet::new();
         let bias = 1 + random.below(9);
@@ -66,8 +66,8 @@ fn caches_give_each_block_once_and_lose_none() {
                         assert!(block < count && out.insert(block), "seed {seed}: {block} twice");
                         held.push(block);
                     }
-                    // What it cannot give lies with the others, or is out.
-                    None => assert_eq!((depot.available(), caches[which].available()), (0, 0)),
+                    // Then all free blocks are in other caches.
+                    None => assert_eq!((pool.available(), caches[which].available()), (0, 0)),
                 }
             } else if !held.is_empty() {
                 let block = held.swap_remove(random.below(held.len() as u64) as usize);
@@ -75,37 +75,37 @@ fn caches_give_each_block_once_and_lose_none() {
                 caches[which].put(block);
             }
             let cached: u32 = caches.iter().map(BlockPool::available).sum();
-            let sum = depot.available() + cached + out.len() as u32;
-            assert_eq!(sum, count, "seed {seed}: blocks were lost or doubled");
+            let sum = pool.available() + cached + out.len() as u32;
+            assert_eq!(sum, count, "seed {seed}: blocks were lost or given twice");
             for (cache, &size) in caches.iter().zip(&sizes) {
                 assert!(cache.available() <= size.clamp(1, count), "seed {seed}: beyond its bound");
             }
         }
         held.into_iter().for_each(|block| caches[0].put(block));
         drop(caches);
-        assert_eq!(depot.close(), Ok(None), "seed {seed}");
+        assert_eq!(pool.close(), Ok(None), "seed {seed}");
     }
 }
 
 #[test]
-fn the_block_put_last_is_taken_next_and_the_longest_unused_go_home() {
-    let depot = Depot::new(16, 64).unwrap();
-    let mut cache = depot.cache(0, 4);
+fn the_block_put_last_is_taken_next_and_the_longest_unused_are_returned() {
+    let pool = SharedPool::new(16, 64).unwrap();
+    let mut cache = pool.cache(0, 4);
     let blocks: Vec<u32> = (0..16).map(|_| cache.take().unwrap()).collect();
     assert_eq!(cache.take(), None);
     for &block in &blocks[..5] {
         cache.put(block);
     }
-    // The fifth found four, of which the first two went home.
-    assert_eq!((cache.available(), depot.available()), (3, 2));
+    // The fifth found a full cache, which returned the first two.
+    assert_eq!((cache.available(), pool.available()), (3, 2));
     for &block in [4, 3, 2].map(|index| &blocks[index]) {
         assert_eq!(cache.take(), Some(block));
     }
-    let mut home = [cache.take().unwrap(), cache.take().unwrap()];
-    home.sort_unstable();
+    let mut returned = [cache.take().unwrap(), cache.take().unwrap()];
+    returned.sort_unstable();
     let mut first = [blocks[0], blocks[1]];
     first.sort_unstable();
-    assert_eq!(home, first);
+    assert_eq!(returned, first);
 }
 
 #[test]
@@ -113,19 +113,19 @@ fn workers_that_free_each_others_blocks_never_hold_the_same_one() {
     const WORKERS: u32 = 4;
     const COUNT: u32 = 64;
     let rounds = if cfg!(miri) { 300 } else { 100_000 };
-    let depot = Depot::new(COUNT, 64).unwrap();
-    // Who holds a block: 0 is nobody. Each worker writes its own number and must find it again.
+    let pool = SharedPool::new(COUNT, 64).unwrap();
+    // Who holds each block, 0 for nobody. Each worker writes its own number and must find it again.
     let holders: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..WORKERS).map(|_| std::sync::mpsc::channel::<u32>()).unzip();
     thread::scope(|scope| {
         for (worker, inbox) in receivers.into_iter().enumerate() {
-            let mut cache = depot.cache(worker as u32, 1 + worker as u32 * 3);
+            let mut cache = pool.cache(worker as u32, 1 + worker as u32 * 3);
             let next = senders[(worker + 1) % WORKERS as usize].clone();
             let holders = &holders;
             scope.spawn(move || {
                 let me = worker as u32 + 1;
-                // The flags themselves order nothing: that the depot does it is what is tested.
+                // Relaxed on purpose: the test is whether the pool orders these.
                 let hold = |block: u32, from: u32, to: u32| {
                     let before = holders[block as usize].swap(to, Ordering::Relaxed);
                     assert_eq!(before, from, "block {block} has two holders");
@@ -134,7 +134,7 @@ fn workers_that_free_each_others_blocks_never_hold_the_same_one() {
                     if let Some(block) = cache.take() {
                         hold(block, 0, me);
                         if round % 3 == 0 {
-                            // To be freed by the neighbour.
+                            // The neighbour frees it.
                             let _ = next.send(block);
                         } else {
                             hold(block, me, 0);
@@ -155,25 +155,25 @@ fn workers_that_free_each_others_blocks_never_hold_the_same_one() {
         }
         drop(senders);
     });
-    assert_eq!(depot.close(), Ok(None));
+    assert_eq!(pool.close(), Ok(None));
 }
 
 #[test]
 fn exchanges_of_few_blocks_between_many_workers_never_give_one_twice() {
     const WORKERS: u32 = 4;
-    // Few blocks come round again at once, which is what deceives a stack that does not count.
+    // Few blocks, so that each returns quickly: this breaks a stack that does not count exchanges.
     const COUNT: u32 = 3;
     let rounds = if cfg!(miri) { 300 } else { 300_000 };
-    let depot = Depot::new(COUNT, 64).unwrap();
+    let pool = SharedPool::new(COUNT, 64).unwrap();
     let holders: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
     let start = Barrier::new(WORKERS as usize);
     thread::scope(|scope| {
         for worker in 1..=WORKERS {
-            let (mut cache, holders, start) = (depot.cache(worker, 1), &holders, &start);
+            let (mut cache, holders, start) = (pool.cache(worker, 1), &holders, &start);
             scope.spawn(move || {
                 start.wait();
                 for _ in 0..rounds {
-                    // A cache of one: of two blocks, one comes from the depot and goes there.
+                    // The cache holds one block, so each round exchanges one with the pool.
                     let taken = [cache.take(), cache.take()];
                     for block in taken.into_iter().flatten() {
                         let before = holders[block as usize].swap(worker, Ordering::Relaxed);
@@ -187,16 +187,16 @@ fn exchanges_of_few_blocks_between_many_workers_never_give_one_twice() {
             });
         }
     });
-    assert_eq!(depot.close(), Ok(None));
+    assert_eq!(pool.close(), Ok(None));
 }
 
 #[test]
 fn taking_putting_and_exchanging_allocate_nothing() {
-    let depot = Depot::new(1000, 64).unwrap();
-    let (mut one, mut two) = (depot.cache(1, 16), depot.cache(2, 7));
+    let pool = SharedPool::new(1000, 64).unwrap();
+    let (mut one, mut two) = (pool.cache(1, 16), pool.cache(2, 7));
     let mut held = Vec::with_capacity(1000);
     let before = ALLOCATIONS.get();
-    assert_ne!(before, 0, "the counter counts");
+    assert_ne!(before, 0, "the counter works");
     for _ in 0..3 {
         while let Some(block) = one.take() {
             held.push(block);
@@ -208,29 +208,29 @@ fn taking_putting_and_exchanging_allocate_nothing() {
 }
 
 #[test]
-fn what_is_missing_at_the_end_is_counted_and_named() {
-    let depot = Depot::new(8, 64).unwrap();
-    let mut cache = depot.cache(7, 4);
+fn missing_blocks_are_counted_and_named_at_the_end() {
+    let pool = SharedPool::new(8, 64).unwrap();
+    let mut cache = pool.cache(7, 4);
     let block = cache.take().unwrap();
     let line = line!() - 1;
     drop(cache);
-    let missing = depot.close().unwrap_err();
+    let missing = pool.close().unwrap_err();
     assert_eq!((missing.out(), missing.count()), (1, 8));
     let holder = format!("block {block}: owner 7 took it at {}:{line}:", file!());
     assert_eq!(missing.to_string().contains(&holder), cfg!(debug_assertions), "{missing}");
 
-    let depot = Depot::new(8, 64).unwrap();
-    let _cache = depot.cache(0, 4);
-    let text = depot.close().unwrap_err().to_string();
-    assert!(text.contains("1 caches still live"), "{text}");
+    let pool = SharedPool::new(8, 64).unwrap();
+    let _cache = pool.cache(0, 4);
+    let text = pool.close().unwrap_err().to_string();
+    assert!(text.contains("1 caches are still alive"), "{text}");
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "was put twice or too soon: by owner 2")]
 fn a_block_put_by_two_workers_asserts() {
-    let depot = Depot::new(8, 64).unwrap();
-    let (mut one, mut two) = (depot.cache(1, 4), depot.cache(2, 4));
+    let pool = SharedPool::new(8, 64).unwrap();
+    let (mut one, mut two) = (pool.cache(1, 4), pool.cache(2, 4));
     let block = one.take().unwrap();
     one.put(block);
     two.put(block);
