@@ -1,65 +1,65 @@
 #!/bin/sh
-# Written by `tune check --boot`; a change here is lost with the next.
+# Written by `tune check --boot`; it will overwrite changes.
 ROOT=${ROOT:-}
 STATE=
-# ROOT is the folder that holds the machine's files, empty for this machine. Where STATE is not
-# empty, it is the file that keeps what was there before: `tune check --undo` restores it.
+# ROOT is the folder with the machine's files, empty for this machine. STATE is the file that saves
+# the previous values for `tune check --undo`; if it is empty, none are saved.
 failed=0
 
-# What /proc and /sys hold ends with this start of the machine.
+# Values in /proc and /sys last until the machine restarts.
 start=-
 if [ -r "$ROOT/proc/sys/kernel/random/boot_id" ]; then
     read -r start < "$ROOT/proc/sys/kernel/random/boot_id"
 fi
 
-# keep KIND NAME BEFORE: a line of STATE.
+# keep KIND NAME BEFORE: appends a line to STATE.
 keep() {
     [ -n "$STATE" ] || return 0
     [ -d "${STATE%/*}" ] || mkdir -p "${STATE%/*}"
     printf '%s\t%s\t%s\t%s\n' "$start" "$1" "$2" "$3" >> "$STATE"
 }
 
-# put FILE VALUE: keeps what FILE holds, then writes VALUE.
+# put FILE VALUE: saves the value of FILE, then writes VALUE to it.
 put() {
     file=$1
     value=$2
     before=absent
     if [ -e "$ROOT$file" ]; then
-        # Two digits for each byte; joined without the spaces between.
+        # Two digits for each byte, joined without spaces.
         set -- $(od -An -vtx1 "$ROOT$file")
         IFS=
         before="had:$*"
         unset IFS
     fi
     if ! keep file "$file" "$before"; then
-        echo "$file is left alone: what it holds cannot be kept in $STATE" >&2
+        echo "$file is left alone: its value cannot be saved in $STATE" >&2
         failed=1
     elif ! printf '%s\n' "$value" > "$ROOT$file"; then
         echo "$file did not take $value" >&2
         case $file in
-        /proc/irq/*) ;; # some interrupts are the kernel's own to place
+        /proc/irq/*) ;; # the kernel does not let some interrupts be moved
         *) failed=1 ;;
         esac
     fi
 }
 
-# stop SERVICE: keeps that it runs, then stops it.
+# stop SERVICE: if it runs, saves that, then stops it.
 stop() {
     if [ -n "$ROOT" ]; then
         echo "$1 is left alone: $ROOT is not this machine" >&2
     elif ! command -v systemctl > /dev/null; then
-        echo "$1 is left alone: there is no systemctl here; end it the way it was started" >&2
+        echo "$1 is left alone: there is no systemctl here; stop it the way it was started" >&2
         failed=1
     elif systemctl is-active --quiet "$1"; then
         keep service "$1" active && systemctl stop "$1" || failed=1
     fi
 }
 
-# each PATTERN VALUE [BESIDE NUMBER]: puts VALUE into each file that PATTERN names; with BESIDE, into
-# those beside which a file of that name holds more than NUMBER.
+# each PATTERN VALUE [NEXT NUMBER]: writes VALUE to each file that matches PATTERN; with NEXT, only
+# to those with a file called NEXT in the same folder that contains more than NUMBER.
 each() {
     if [ -z "$2" ]; then
-        echo "$1 is left alone: doorbell-tune.env does not say what it should hold" >&2
+        echo "$1 is left alone: doorbell-tune.env has no value for it" >&2
         return
     fi
     for path in .$1; do
@@ -70,7 +70,7 @@ each() {
     done
 }
 
-# at_least PATTERN NUMBER: puts NUMBER into each file that PATTERN names and that holds less.
+# at_least PATTERN NUMBER: writes NUMBER to each file that matches PATTERN and contains less.
 at_least() {
     for path in .$1; do
         [ -e "$path" ] || continue
@@ -80,43 +80,44 @@ at_least() {
     done
 }
 
-# Patterns are looked for from here.
+# Patterns are relative to this folder.
 cd "$ROOT/" || exit 1
 
 
 HUGEPAGES=${HUGEPAGES:-64}
 HOUSEKEEPING=${HOUSEKEEPING:-}
 
-# hugepages: each node with memory has pages of 2 MiB set aside (--hugepages says how many): a
-#   region in small pages needs 512 times the translations, in the core and in the NIC
+# hugepages: each node with memory has pages of 2 MiB reserved (--hugepages says how many). Why: a
+#   region in small pages needs 512 times as many translations, in the core and in the NIC
 at_least '/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB/nr_hugepages' "$HUGEPAGES"
 
-# thp: transparent huge pages are for those who ask (madvise): `never` takes the second-best pages
-#   away; `always` lets khugepaged move any program's memory while it runs
+# thp: transparent huge pages are for programs that ask for them (madvise). Why: with `never` there
+#   is no substitute for reserved pages; with `always` khugepaged moves any program's memory while
+#   it runs
 each /sys/kernel/mm/transparent_hugepage/enabled "madvise"
 
-# thp_defrag: a page fault does not wait for memory to be compacted, unless it asked (madvise): with
-#   `always` any first touch may stop to reclaim and to move pages about
+# thp_defrag: a page fault waits for compaction only in memory that asked for huge pages (madvise).
+#   Why: with `always` any first touch may wait until memory is reclaimed and pages are moved
 each /sys/kernel/mm/transparent_hugepage/defrag "madvise"
 
-# governor: the CPU frequency governor is performance: others lower the clock when a core looks idle
-#   and raise it after load has shown
+# governor: the CPU frequency governor is performance. Why: others lower the clock when a core seems
+#   idle, and raise it late when load comes
 each '/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor' "performance"
 
-# cstates: no sleep state that takes more than 10 us to leave: a worker that waits for an event pays
-#   the way out of the state its core has sunk into
+# cstates: no sleep state takes more than 10 us to leave. Why: a worker that waits for an event also
+#   waits until its core has left the sleep state
 each '/sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/disable' "1" latency 10
 
-# irq_affinity: no interrupt goes to a worker's core: an interrupt stops the worker, and its handler
-#   takes the worker's cache lines
+# irq_affinity: no interrupt goes to a worker's core. Why: an interrupt stops the worker, and its
+#   handler evicts the worker's cache lines
 each '/proc/irq/[0-9]*/smp_affinity_list' "$HOUSEKEEPING"
 
-# irqbalance: irqbalance does not run, or knows the workers' cores as isolated: it spreads
-#   interrupts over all cores again, whatever was set before
+# irqbalance: irqbalance does not run, or the workers' cores are isolated. Why: it spreads
+#   interrupts over all cores again, whatever was configured
 stop irqbalance
 
-# clocksource: the kernel reads time from the core's own counter (tsc): from others, each
-#   clock_gettime(2) is a system call or asks a device
+# clocksource: the kernel reads time from the core's own counter (tsc). Why: with other sources,
+#   each clock_gettime(2) is a system call or reads a device
 each /sys/devices/system/clocksource/clocksource0/current_clocksource "tsc"
 
 exit $failed

@@ -1,4 +1,4 @@
-//! Which cores have nothing in common.
+//! [`choose`]: picks cores that share as little as possible.
 
 use std::collections::HashSet;
 
@@ -9,32 +9,32 @@ use crate::machine::Machine;
 use crate::mask;
 use crate::root::Root;
 
-/// Fewer cores than asked for.
+/// Fewer cores are allowed than were asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{wanted} cores are needed, and this program may use {} only ({}); allow more with taskset(1)",
+    "{wanted} cores are needed, but this program may use only {} ({}); allow more with taskset(1)",
     allowed.len(),
     CoreList(allowed)
 )]
 pub struct ChooseError {
-    /// Cores asked for.
+    /// How many cores were asked for.
     pub wanted: usize,
-    /// Cores allowed, ascending.
+    /// The cores that are allowed, ascending.
     pub allowed: Vec<usize>,
 }
 
-/// Chooses `wanted` of the cores this thread may run on: hardware threads of different physical
-/// cores as far as there are, of the first socket that has enough, and core 0, which most
-/// machines give their interrupts, last.
+/// Chooses `wanted` of the cores that this thread may run on. It prefers hardware threads of
+/// different physical cores, all on the first socket that has enough of them. Core 0 comes last,
+/// because most machines send their interrupts there.
 ///
 /// # Errors
-/// Fewer cores than that are allowed.
+/// Fewer cores are allowed.
 pub fn choose(wanted: usize) -> Result<Vec<usize>, ChooseError> {
     let allowed = mask::cores();
     if allowed.len() < wanted {
         return Err(ChooseError { wanted, allowed });
     }
-    // A machine that says nothing has cores with nothing in common.
+    // If the machine cannot be read, its cores count as sharing nothing.
     let machine = Machine::from_files(&Root::system()).unwrap_or_default();
     let mut cores: Vec<Core> = allowed.into_iter().map(|id| Core::of(&machine, id)).collect();
     // Ascending, but core 0 at the end.
@@ -42,13 +42,13 @@ pub fn choose(wanted: usize) -> Result<Vec<usize>, ChooseError> {
     Ok(pick(&cores, wanted))
 }
 
-/// Where a hardware thread sits.
+/// Where a hardware thread is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Core {
     id: usize,
-    /// Its socket; 0 where the system does not say.
+    /// Its socket; 0 if the system does not say.
     package: usize,
-    /// The first hardware thread of its physical core; itself where the system does not say.
+    /// The first hardware thread of its physical core; itself if the system does not say.
     first: usize,
 }
 
@@ -64,14 +64,16 @@ fn pick(cores: &[Core], wanted: usize) -> Vec<usize> {
     let mut packages: Vec<usize> = cores.iter().map(|core| core.package).collect();
     packages.sort_unstable();
     packages.dedup();
-    let alone = packages.iter().map(|package| {
+    let by_package = packages.iter().map(|package| {
         let here: Vec<Core> =
             cores.iter().filter(|core| core.package == *package).cloned().collect();
-        apart(&here)
+        one_per_core(&here)
     });
-    // One socket's physical cores, else those of all, else whatever there is.
-    let mut chosen =
-        alone.into_iter().find(|ids| ids.len() >= wanted).unwrap_or_else(|| apart(cores));
+    // Physical cores of one socket, else of all sockets, else also second hardware threads.
+    let mut chosen = by_package
+        .into_iter()
+        .find(|ids| ids.len() >= wanted)
+        .unwrap_or_else(|| one_per_core(cores));
     let rest = cores.iter().map(|core| core.id).filter(|id| !chosen.contains(id));
     let rest: Vec<usize> = rest.collect();
     chosen.extend(rest);
@@ -80,7 +82,7 @@ fn pick(cores: &[Core], wanted: usize) -> Vec<usize> {
 }
 
 /// One hardware thread of each physical core.
-fn apart(cores: &[Core]) -> Vec<usize> {
+fn one_per_core(cores: &[Core]) -> Vec<usize> {
     let mut seen = HashSet::new();
     cores.iter().filter(|core| seen.insert(core.first)).map(|core| core.id).collect()
 }
@@ -109,20 +111,20 @@ mod tests {
     }
 
     #[test]
-    fn siblings_come_only_when_nothing_else_is_left() {
+    fn siblings_are_chosen_last() {
         let cores: Vec<Core> = [1, 2, 3].map(|id| Core { id, package: 0, first: id & !1 }).to_vec();
         assert_eq!(pick(&cores, 2), [1, 2]);
         assert_eq!(pick(&cores, 3), [1, 2, 3]);
     }
 
     #[test]
-    fn a_system_that_says_nothing_is_taken_as_flat() {
+    fn without_topology_each_core_stands_alone() {
         let core = Core::of(&Machine::default(), 7);
         assert_eq!(core, Core { id: 7, package: 0, first: 7 });
     }
 
     #[test]
-    fn what_is_chosen_is_allowed_and_too_many_is_an_error() {
+    fn chosen_cores_are_allowed_and_too_many_are_an_error() {
         let allowed = mask::cores();
         let all = choose(allowed.len()).unwrap();
         assert!(all.iter().all(|core| allowed.contains(core)));

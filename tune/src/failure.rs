@@ -1,9 +1,9 @@
-//! What ends the command: one line, which says what was asked, what the answer was, and the cure.
+//! [`Failure`]: why a command ends, in one line that says what failed, why, and what to do.
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// Exit code of what did not work.
+/// Exit code of a command that failed.
 const FAILED: u8 = 1;
 
 /// Why a command ends, in one line, and its exit code.
@@ -18,7 +18,7 @@ impl Failure {
         Failure { text: text.to_string().replace('\n', " "), code: FAILED }
     }
 
-    /// The same with another exit code.
+    /// The same failure with another exit code.
     pub(crate) fn with_code(self, code: u8) -> Failure {
         Failure { code, ..self }
     }
@@ -30,21 +30,21 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// Prints on standard output.
+/// Prints to standard output.
 ///
 /// # Errors
-/// The disk is full. A reader who has gone has read enough.
+/// Writing failed. A reader that has closed its pipe is no error.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format_args!("write to standard output: {error}")))
+            Err(Failure::new(format_args!("cannot write to standard output: {error}")))
         }
         _ => Ok(()),
     }
 }
 
-/// Prints a line on standard error. If nobody reads there, there is nobody to tell.
-pub(crate) fn complain(text: &dyn fmt::Display) {
+/// Prints a line to standard error. An error there is ignored, because it could not be reported.
+pub(crate) fn warn(text: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "tune: {text}");
 }

@@ -1,4 +1,4 @@
-//! Sets of CPUs or nodes, by number.
+//! [`Ids`]: a set of CPUs or nodes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use thiserror::Error;
 
 use crate::list::{self, CoreList};
 
-/// Numbers of CPUs or of nodes, ascending, each once. Reads and writes the kernel's list format
-/// (cpuset(7)): `0-3,8`.
+/// A set of CPU numbers or node numbers, in ascending order. Its text, in TOML and JSON too, is the
+/// kernel's list format (cpuset(7)): `0-3,8`.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Ids(Vec<usize>);
 
-/// What is no list of numbers.
+/// A text that is not a list of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a list of numbers such as 0-3,8")]
 pub struct IdsError(String);
@@ -26,48 +26,48 @@ impl Ids {
         &self.0
     }
 
-    /// The numbers, ascending.
+    /// Iterates over the numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many there are.
+    /// How many numbers there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if there is none.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lowest.
+    /// The lowest number.
     #[must_use]
     pub fn first(&self) -> Option<usize> {
         self.0.first().copied()
     }
 
-    /// True if `id` is among them.
+    /// True if `id` is in the set.
     #[must_use]
     pub fn contains(&self, id: usize) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Those that are in both.
+    /// The numbers that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Ids) -> Ids {
         Ids(self.iter().filter(|id| other.contains(*id)).collect())
     }
 
-    /// Those that are not in `other`.
+    /// The numbers that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Ids) -> Ids {
         Ids(self.iter().filter(|id| !other.contains(*id)).collect())
     }
 
-    /// Those that are in one or the other.
+    /// The numbers that are in one set or the other.
     #[must_use]
     pub fn or(&self, other: &Ids) -> Ids {
         self.iter().chain(other.iter()).collect()
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_ascending_and_have_each_once() {
+    fn sets_are_ascending_without_duplicates() {
         assert_eq!(ids("8,0-3,2").to_string(), "0-3,8");
         assert_eq!(ids("0-3").and(&ids("2-5")), ids("2-3"));
         assert_eq!(ids("0-3").or(&ids("2-5")), ids("0-5"));
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_says_so() {
+    fn a_text_that_is_not_a_list_is_an_error() {
         let error = "0-x".parse::<Ids>().unwrap_err();
         assert_eq!(error.to_string(), "`0-x` is not a list of numbers such as 0-3,8");
     }
 
     #[test]
-    fn they_are_text_in_json() {
+    fn a_set_is_a_string_in_json() {
         assert_eq!(serde_json::to_string(&ids("0-3,8")).unwrap(), "\"0-3,8\"");
         assert_eq!(serde_json::from_str::<Ids>("\"4-5\"").unwrap(), ids("4-5"));
         assert!(serde_json::from_str::<Ids>("\"x\"").is_err());

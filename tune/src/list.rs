@@ -1,8 +1,8 @@
-//! Cores as people write them: `0-3,8`.
+//! Lists of cores as the kernel writes them: `0-3,8`.
 
 use std::fmt;
 
-/// Displays cores in the kernel's list format (cpuset(7)): ascending, runs as `first-last`.
+/// Displays ascending numbers of cores in the kernel's list format (cpuset(7)), such as `0-3,8`.
 pub struct CoreList<'a>(pub &'a [usize]);
 
 impl fmt::Display for CoreList<'_> {
@@ -23,10 +23,10 @@ impl fmt::Display for CoreList<'_> {
     }
 }
 
-/// No kernel has that many CPUs or nodes; a file that says so must not eat the memory.
+/// Higher numbers are refused: no kernel has that many CPUs, and the list would use up the memory.
 const NUMBER_MAX: usize = 1 << 20;
 
-/// Reads the kernel's list format; `None` for anything else.
+/// Reads the kernel's list format; `None` for any other text.
 pub(crate) fn parse(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_shortened_and_read_back() {
+    fn lists_are_written_and_read_back() {
         for (cores, text) in [
             (vec![], ""),
             (vec![5], "5"),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn other_texts_are_refused() {
         assert_eq!(parse("0-"), None);
         assert_eq!(parse("a"), None);
         assert_eq!(parse("0-99999999999"), None);

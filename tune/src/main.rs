@@ -1,4 +1,5 @@
-//! `tune`: what a machine has, where a program should run on it, and what is wrong.
+//! `tune`: shows what a machine has, plans where a program should run, and finds what slows it
+//! down.
 
 mod commands;
 mod failure;
@@ -8,9 +9,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{check, measure, plan, run, topology};
-use crate::failure::{Failure, complain};
+use crate::failure::{Failure, warn};
 
-/// Placement: cores, nodes, and what is wrong with them.
+/// Plan where programs run on a machine, and find what slows them down.
 #[derive(Debug, Parser)]
 #[command(name = "tune", version)]
 struct Cli {
@@ -31,13 +32,13 @@ fn main() -> ExitCode {
     match start(Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            complain(&failure.text);
+            warn(&failure.text);
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// The command's exit code; 2 is a wrong command line.
+/// Runs the command and returns its exit code. A wrong command line exits with 2 before this.
 fn start(command: Cmd) -> Result<u8, Failure> {
     match command {
         Cmd::Topology(args) => topology::run(&args),
@@ -54,7 +55,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 }

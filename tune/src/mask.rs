@@ -1,28 +1,27 @@
-//! The affinity mask of the calling thread, of any length.
+//! The affinity mask of the calling thread, for any number of cores.
 #![expect(unsafe_code, reason = "sched_getaffinity and sched_setaffinity are C")]
 
 use std::io;
 
-/// Bits per word of a mask (sched_setaffinity(2): an array of `unsigned long`).
+/// Bits in a word of a mask, which is an array of `unsigned long` (sched_setaffinity(2)).
 pub(crate) const WORD: usize = libc::c_ulong::BITS as usize;
 
-/// Words to begin with: 1024 cores, what `cpu_set_t` holds.
+/// Length of the first try, words: 1024 cores, as in `cpu_set_t`.
 const WORDS_FIRST: usize = 1024 / WORD;
 
-/// Words to end with: no kernel has 2²⁰ cores.
+/// Length of the last try, words: no kernel has 2²⁰ cores.
 const WORDS_MAX: usize = (1 << 20) / WORD;
 
-/// The cores the calling thread may run on, ascending. Empty only if the kernel does not say.
+/// The cores that the calling thread may run on, ascending. Empty only if the kernel does not say.
 ///
-/// Cores that were isolated from the scheduler (`isolcpus`) are not among them, unless the
-/// thread was started on them.
+/// Isolated cores (`isolcpus`) are not among them, unless the thread was started on them.
 #[must_use]
 pub fn cores() -> Vec<usize> {
     let mut words = WORDS_FIRST;
     while words <= WORDS_MAX {
         match read(words) {
             Ok(mask) => return to_cores(&mask),
-            // EINVAL: the kernel's own mask is longer.
+            // EINVAL: the kernel's mask is longer.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => words *= 2,
             Err(_) => break,
         }
@@ -33,23 +32,23 @@ pub fn cores() -> Vec<usize> {
 fn read(words: usize) -> io::Result<Vec<libc::c_ulong>> {
     let mut mask: Vec<libc::c_ulong> = vec![0; words];
     let bytes = words * size_of::<libc::c_ulong>();
-    // SAFETY: the mask has `bytes` bytes, all zero, and lives through the call, which writes no
-    // more than that; thread 0 is the caller.
+    // SAFETY: the mask has `bytes` initialised bytes and lives through the call, which writes at
+    // most that many. Thread 0 is the caller.
     let answer = unsafe { libc::sched_getaffinity(0, bytes, mask.as_mut_ptr().cast()) };
     if answer == 0 { Ok(mask) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets the calling thread run on these cores alone, whatever their numbers.
+/// Lets the calling thread run only on these cores, of any number.
 pub(crate) fn set(cores: &[usize]) -> io::Result<()> {
     let mask = of(cores);
     let bytes = mask.len() * size_of::<libc::c_ulong>();
-    // SAFETY: the mask has `bytes` bytes and lives through the call, which only reads it;
-    // thread 0 is the caller.
+    // SAFETY: the mask has `bytes` bytes and lives through the call, which only reads it. Thread 0
+    // is the caller.
     let answer = unsafe { libc::sched_setaffinity(0, bytes, mask.as_ptr().cast()) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A mask with these bits, as long as it has to be and 1024 bits at least.
+/// A mask with these bits set, of at least 1024 bits.
 pub(crate) fn of(bits: &[usize]) -> Vec<libc::c_ulong> {
     let last = bits.iter().max().copied().unwrap_or(0);
     let mut mask: Vec<libc::c_ulong> = vec![0; (last / WORD + 1).max(WORDS_FIRST)];
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threads_own_cores_are_those_the_kernel_lists() {
+    fn cores_are_those_that_the_kernel_lists() {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
         let listed = crate::list::parse(line.split_once(':').unwrap().1).unwrap();

@@ -1,4 +1,4 @@
-//! Moving a thread to a core.
+//! [`pin()`]: moves a thread to a core.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use thiserror::Error;
 use crate::list::CoreList;
 use crate::mask;
 
-/// `core_affinity` fills a `cpu_set_t`, and ends the process for a core that is not in one.
+/// Size of a `cpu_set_t`, which `core_affinity` fills; it aborts for a core beyond it.
 const CPU_SET: usize = 1024;
 
-/// Why a thread is not where it was to be.
+/// Why a thread was not pinned.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The thread may not run there, or there is no such core.
+    /// The thread may not run on the core, or there is no such core.
     #[error(
-        "core {core} is not one this program may use; choose from {} (see taskset(1))",
+        "this program may not use core {core}; choose from {} (see taskset(1))",
         CoreList(allowed)
     )]
     NotAllowed {
@@ -26,29 +26,42 @@ pub enum PinError {
         /// The cores allowed, ascending.
         allowed: Vec<usize>,
     },
-    /// The kernel would not.
-    #[error("asked to run on core {core}, the system answered: {source}")]
+    /// The kernel refused.
+    #[error("cannot run on core {core}: {source}")]
     System {
         /// The core asked for.
         core: usize,
-        /// What sched_setaffinity(2) answered.
+        /// The error of sched_setaffinity(2).
         source: io::Error,
     },
-    /// The kernel said yes, but the thread's mask is another.
-    #[error("asked to run on core {core}, got {}; is another program moving it?", CoreList(got))]
+    /// The kernel reported success, but the thread's mask is a different one.
+    #[error(
+        "asked to run on core {core}, but the thread runs on {}; is another program moving it?",
+        CoreList(got)
+    )]
     Elsewhere {
         /// The core asked for.
         core: usize,
-        /// The cores the thread may run on now.
+        /// The cores that the thread may run on now.
         got: Vec<usize>,
     },
 }
 
-/// Moves the calling thread to `core` and reads back whether it is there. Threads and processes
-/// it starts later inherit that.
+/// Moves the calling thread to `core`, and checks that it is there. Threads and processes that it
+/// starts later inherit that.
+///
+/// ```
+/// std::thread::spawn(|| {
+///     let core = doorbell_tune::choose(1).expect("one core is allowed")[0];
+///     doorbell_tune::pin(core).expect("the core is allowed");
+///     assert_eq!(doorbell_tune::cores(), [core]);
+/// })
+/// .join()
+/// .expect("the thread was pinned");
+/// ```
 ///
 /// # Errors
-/// [`PinError`]; the thread stays where it was, except for [`PinError::Elsewhere`].
+/// [`PinError`]. The thread stays where it was, except for [`PinError::Elsewhere`].
 pub fn pin(core: usize) -> Result<(), PinError> {
     let allowed = mask::cores();
     if !allowed.contains(&core) {
@@ -73,34 +86,34 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// On a thread of its own, which ends with its mask.
-    fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    /// Runs it in a thread of its own, so that the mask of this one stays.
+    fn in_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     #[test]
-    fn a_pinned_thread_sees_its_core_alone_and_others_see_all() {
+    fn a_pinned_thread_sees_only_its_core_and_others_see_all() {
         let before = mask::cores();
         for &core in &before {
-            assert_eq!(apart(|| pin(core).map(|()| mask::cores())).unwrap(), [core]);
+            assert_eq!(in_a_thread(|| pin(core).map(|()| mask::cores())).unwrap(), [core]);
         }
         assert_eq!(mask::cores(), before);
     }
 
     #[test]
-    fn the_way_past_1024_works_below_it_too() {
+    fn the_path_for_cores_from_1024_on_works_for_lower_ones() {
         let core = mask::cores()[0];
-        assert_eq!(apart(|| mask::set(&[core]).map(|()| mask::cores())).unwrap(), [core]);
+        assert_eq!(in_a_thread(|| mask::set(&[core]).map(|()| mask::cores())).unwrap(), [core]);
     }
 
     #[test]
-    fn a_core_that_is_not_there_is_an_error_that_lists_those_that_are() {
+    fn a_missing_core_is_an_error_that_lists_the_allowed_ones() {
         let allowed = mask::cores();
         for core in [1023, 1024, 1 << 19] {
             if allowed.contains(&core) {
                 continue;
             }
-            let error = apart(|| pin(core)).unwrap_err();
+            let error = in_a_thread(|| pin(core)).unwrap_err();
             assert!(matches!(error, PinError::NotAllowed { .. }), "{error:?}");
             let text = error.to_string();
             assert!(text.contains(&CoreList(&allowed).to_string()), "{text}");

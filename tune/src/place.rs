@@ -1,4 +1,4 @@
-//! Putting a thread where a plan says: on its CPUs, with memory of its nodes.
+//! Puts a thread where a plan says: on its CPUs, with memory of its nodes.
 #![expect(unsafe_code, reason = "set_mempolicy is a system call without a wrapper")]
 
 use std::io;
@@ -10,65 +10,65 @@ use crate::ids::Ids;
 use crate::mask;
 use crate::root::Root;
 
-/// How strictly memory comes from certain nodes (set_mempolicy(2)).
+/// How strictly memory comes from the given nodes (set_mempolicy(2)). Default: [`Memory::Bind`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Memory {
-    /// From them alone: where they are full, the program ends.
+    /// Only from these nodes. If they are full, the kernel kills the program.
     #[default]
     Bind,
-    /// From them while they have some, then from others.
+    /// From these nodes while they have free memory, then from others.
     Prefer,
-    /// From wherever the thread runs when it first touches a page.
+    /// From the node where the thread runs when it first touches a page.
     Any,
 }
 
-/// Why a thread is not where it was to be.
+/// Why a thread is not where it should be.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
     /// The kernel does not let the thread run there.
     #[error(
-        "asked to run on CPUs {cpus}, the system answered: {source}; this program may use CPUs \
-         {allowed}, and isolated ones of its cpuset: make a plan for this machine (tune plan)"
+        "cannot run on CPUs {cpus}: {source}; this program may use CPUs {allowed}, and isolated \
+         ones of its cpuset: make a plan for this machine (tune plan)"
     )]
     Cpus {
-        /// The CPUs.
+        /// The CPUs asked for.
         cpus: Ids,
-        /// Those the thread may run on, as before.
+        /// The CPUs that the thread may run on, as before.
         allowed: Ids,
-        /// What sched_setaffinity(2) answered.
+        /// The error of sched_setaffinity(2).
         source: io::Error,
     },
-    /// The kernel left some out.
+    /// The kernel accepted only some of the CPUs.
     #[error(
-        "asked to run on CPUs {cpus}, got {got}: the others are switched off, not there, or not in \
-         this program's cpuset; make a plan for this machine (tune plan)"
+        "asked to run on CPUs {cpus}, got {got}: the others are offline, do not exist, or are not \
+         in this program's cpuset; make a plan for this machine (tune plan)"
     )]
     FewerCpus {
-        /// The CPUs.
+        /// The CPUs asked for.
         cpus: Ids,
-        /// Those the thread runs on now.
+        /// The CPUs that the thread may run on now.
         got: Ids,
     },
-    /// The kernel does not give memory from there.
-    #[error("asked for memory of nodes {nodes} only, the system answered: {source}; {cure}")]
+    /// The kernel gives no memory of these nodes.
+    #[error("cannot take memory of nodes {nodes} only: {source}; {fix}")]
     Memory {
-        /// The nodes.
+        /// The nodes asked for.
         nodes: Ids,
-        /// What set_mempolicy(2) answered.
+        /// The error of set_mempolicy(2).
         source: io::Error,
         /// What to do about it.
-        cure: &'static str,
+        fix: &'static str,
     },
 }
 
-/// Makes the calling thread run on `cpus`, and the threads and processes it starts later. Isolated
-/// CPUs may be among them.
+/// Restricts the calling thread to `cpus`, which may be isolated ones. Threads and processes that
+/// it starts later inherit that.
 ///
 /// # Errors
-/// One of them is not there, is switched off, or is not in the cpuset. The thread then runs on the
-/// others, or where it was if there are none.
+/// One of them does not exist, is offline, or is not in the cpuset. The thread then runs on the
+/// others; if there are none, it stays where it was.
 pub fn run_on(cpus: &Ids) -> Result<(), PlaceError> {
     if let Err(source) = mask::set(cpus.as_slice()) {
         let allowed = mask::cores().into_iter().collect();
@@ -81,13 +81,13 @@ pub fn run_on(cpus: &Ids) -> Result<(), PlaceError> {
     Ok(())
 }
 
-/// Makes the calling thread get its memory from `nodes`, and the threads and processes it starts
-/// later. Pages it has already stay where they are.
+/// Makes the calling thread take its memory from `nodes`. Threads and processes that it starts
+/// later inherit that. Pages that it already has stay where they are.
 ///
 /// # Errors
-/// A node is not there, has no memory, or is not in the cpuset; or the kernel lets nobody choose.
+/// A node does not exist, has no memory, or is not in the cpuset; or the kernel forbids the choice.
 pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
-    // Linux has named its policies since 2.6.7; to prefer several nodes, since 5.15.
+    // To prefer several nodes needs Linux 5.15.
     let (mode, nodes) = match (memory, nodes.len()) {
         (Memory::Any, _) => (libc::MPOL_DEFAULT, Ids::default()),
         (Memory::Bind, _) => (libc::MPOL_BIND, nodes.clone()),
@@ -98,20 +98,21 @@ pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
         Ok(()) => return Ok(()),
         Err(source) => source,
     };
-    let cure = match source.raw_os_error() {
-        // A kernel without NUMA has one node, and all memory is there.
+    let fix = match source.raw_os_error() {
+        // A kernel without NUMA has one node with all memory.
         Some(libc::ENOSYS) if !has_nodes() => return Ok(()),
         Some(libc::EPERM) => {
-            "a container needs the capability SYS_NICE for it; or memory = \"any\""
+            "give the container the capability SYS_NICE, or set memory = \"any\" in the plan"
         }
         _ => {
-            "they must have memory and be in cpuset.mems: make a plan for this machine (tune plan)"
+            "the nodes must have memory and be in cpuset.mems: make a plan for this machine (tune \
+             plan)"
         }
     };
-    Err(PlaceError::Memory { nodes, source, cure })
+    Err(PlaceError::Memory { nodes, source, fix })
 }
 
-/// `include/uapi/linux/mempolicy.h`; newer than the C library's list.
+/// From `include/uapi/linux/mempolicy.h`; newer than the C library's list.
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 
 fn has_nodes() -> bool {
@@ -120,7 +121,7 @@ fn has_nodes() -> bool {
 
 fn set_policy(mode: libc::c_int, nodes: &Ids) -> io::Result<()> {
     let mask = mask::of(nodes.as_slice());
-    // The kernel takes one bit less than it is told (set_mempolicy(2), bugs).
+    // The kernel reads one bit less than this number (set_mempolicy(2), bugs).
     let (bits, pointer) = match nodes.is_empty() {
         true => (0, std::ptr::null()),
         false => (mask.len() * mask::WORD + 1, mask.as_ptr()),

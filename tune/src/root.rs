@@ -1,4 +1,4 @@
-//! Where a machine is read: its own files, or a recorded copy of them.
+//! [`Root`]: where a machine's files are read, on the machine itself or in a recorded copy.
 
 use std::fs;
 use std::io;
@@ -9,23 +9,35 @@ use thiserror::Error;
 
 use crate::ids::Ids;
 
-/// The folder under which `/sys`, `/proc` and `/etc` are read: `/`, or a folder that holds a copy
-/// of the files that matter. Names of files are given as on the machine itself, `/sys/...`.
+/// The folder below which `/sys`, `/proc` and `/etc` are read: `/`, or a folder with copies of the
+/// files that matter. Files are named by their path on the machine itself, `/sys/...`.
 ///
-/// Files under `/proc/self` are those of the program that asks; in a recorded machine, of the
-/// program for which it was recorded.
+/// Files in `/proc/self` belong to this program; in a recorded machine, to the program that
+/// recorded it.
+///
+/// ```
+/// use doorbell_tune::{Machine, Root};
+///
+/// let folder = std::env::temp_dir().join(format!("doorbell-doc-{}", std::process::id()));
+/// // Record this machine, then read the copy.
+/// let here = Machine::from_files(&Root::system().recorded_in(&folder))?;
+/// let copy = Machine::from_files(&Root::at(&folder))?;
+/// assert_eq!(here.cores, copy.cores);
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     base: PathBuf,
-    /// Where what is read is copied to.
+    /// The folder that every file is copied to when it is read.
     copy: Option<PathBuf>,
 }
 
 /// A file that could not be read.
 #[derive(Debug, Error)]
-#[error("asked to read {}, the system answered: {source}", path.display())]
+#[error("cannot read {}: {source}", path.display())]
 pub struct ReadError {
-    /// The file, under the root.
+    /// The file, below the root.
     pub path: PathBuf,
     /// What the system answered.
     pub source: io::Error,
@@ -43,21 +55,21 @@ impl Root {
         Root { base: base.into(), copy: None }
     }
 
-    /// The same machine; what is read of it from now on is copied to `folder`, which is then a
-    /// recorded machine. A file that cannot be written is left out: whoever records reads the copy
-    /// and compares.
+    /// The same machine. Every file that is read from now on is copied to `folder`, which becomes a
+    /// recorded machine. Files that cannot be written there are left out; to find out, read the
+    /// copy and compare.
     #[must_use]
     pub fn recorded_in(self, folder: impl Into<PathBuf>) -> Root {
         Root { copy: Some(folder.into()), ..self }
     }
 
-    /// True for this machine, false for a recorded one: only on the former can anything be changed.
+    /// True for this machine, false for a recorded one, where nothing can be changed.
     #[must_use]
     pub fn is_system(&self) -> bool {
         self.base == Path::new("/")
     }
 
-    /// Where `file` is under the root.
+    /// The path of `file` below the root.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.base.join(file.trim_start_matches('/'))
@@ -72,7 +84,7 @@ impl Root {
     /// A file's text, without spaces and line ends around it.
     ///
     /// # Errors
-    /// It is not there, may not be read, or is no text.
+    /// It does not exist, may not be read, or is not text.
     pub fn read(&self, file: &str) -> Result<String, ReadError> {
         let path = self.path(file);
         match fs::read_to_string(&path) {
@@ -88,30 +100,30 @@ impl Root {
         let Some(folder) = &self.copy else { return };
         let to = folder.join(file.trim_start_matches('/'));
         let parent = to.parent().map_or(Ok(()), fs::create_dir_all);
-        // Whoever records finds out by comparing.
+        // A file that is missing in the copy is found by comparing.
         let _ = parent.and_then(|()| write(&to));
     }
 
-    /// A file's text; `None` where it cannot be read, which is how the kernel says that it does not
-    /// have the thing.
+    /// A file's text; `None` if it cannot be read. Mostly that means that the machine does not have
+    /// what the file is about.
     #[must_use]
     pub fn text(&self, file: &str) -> Option<String> {
         self.read(file).ok()
     }
 
-    /// A file that holds one value.
+    /// The value in a file that contains just one; `None` if it cannot be read or parsed.
     #[must_use]
     pub fn value<T: FromStr>(&self, file: &str) -> Option<T> {
         self.text(file)?.parse().ok()
     }
 
-    /// A file that holds a list of CPUs or nodes (cpuset(7), list format).
+    /// The list of CPUs or nodes in a file (cpuset(7), list format).
     #[must_use]
     pub fn ids(&self, file: &str) -> Option<Ids> {
         self.value(file)
     }
 
-    /// The value of the line that begins with `key` and a colon or an equals sign, as in
+    /// The value in the line that starts with `key` and a colon or an equals sign, as in
     /// `/proc/self/status` or `/etc/os-release`.
     #[must_use]
     pub fn field(&self, file: &str, key: &str) -> Option<String> {
@@ -121,14 +133,14 @@ impl Root {
         Some(value.trim().to_owned())
     }
 
-    /// Names of what a folder holds, in order; none where it cannot be read.
+    /// The names of the entries of a folder, sorted; empty if it cannot be read.
     #[must_use]
     pub fn entries(&self, folder: &str) -> Vec<String> {
         let Ok(found) = fs::read_dir(self.path(folder)) else { return Vec::new() };
         let mut names = Vec::new();
         for entry in found.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            // What is below is copied when it is read, but that it is there is known now.
+            // Files are copied when they are read, but a folder must exist in the copy at once.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 self.copy(&format!("{folder}/{name}"), |to| fs::create_dir_all(to));
             }
@@ -138,8 +150,7 @@ impl Root {
         names
     }
 
-    /// The folder or file itself, with all symbolic links on the way followed; `None` where there
-    /// is none.
+    /// The path of a file or folder with all symbolic links resolved; `None` if it does not exist.
     #[must_use]
     pub fn resolve(&self, file: &str) -> Option<PathBuf> {
         let found = fs::canonicalize(self.path(file)).ok()?;
@@ -147,7 +158,7 @@ impl Root {
         Some(found)
     }
 
-    /// Links of /sys lead to folders of /sys by relative paths: they do so in a copy, too.
+    /// Copies a link. Links in /sys are relative, so they work in the copy too.
     fn copy_link(&self, file: &str) {
         let Ok(target) = fs::read_link(self.path(file)) else { return };
         self.copy(file, |to| {
@@ -156,8 +167,8 @@ impl Root {
         });
     }
 
-    /// The name at the end of where a symbolic link leads, such as the driver of a device; `None`
-    /// where there is no such link.
+    /// The last part of the path that a symbolic link points to, such as the driver of a device;
+    /// `None` if there is no such link.
     #[must_use]
     pub fn link(&self, file: &str) -> Option<String> {
         let target = fs::read_link(self.path(file)).ok()?;
@@ -181,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named_as_on_the_machine_itself() {
+    fn files_are_named_by_their_path_on_the_machine() {
         let root = Root::at("/recorded");
         assert_eq!(root.path("/sys/devices"), Path::new("/recorded/sys/devices"));
         assert_eq!(root.path("sys/devices"), Path::new("/recorded/sys/devices"));
@@ -190,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none_or_an_error_that_names_it() {
+    fn a_missing_file_is_none_or_an_error_that_names_it() {
         assert_eq!(here().text("/sys/none-such"), None);
         assert!(here().entries("/sys").is_empty());
         let text = here().read("/sys/none-such").unwrap_err().to_string();
@@ -198,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_without_what_is_around_them() {
+    fn values_are_trimmed() {
         assert!(here().entries("/src").contains(&"root.rs".to_owned()));
         assert_eq!(here().field("/Cargo.toml", "name"), Some("\"doorbell-tune\"".to_owned()));
         assert_eq!(here().field("/Cargo.toml", "none-such"), None);

@@ -1,5 +1,5 @@
-//! hwloc and the kernel's files must say the same of a machine. hwloc reads a recorded one where
-//! HWLOC_FSROOT points, which it looks at once and for all: in a process of its own.
+//! hwloc and the kernel's files must describe a machine the same way. hwloc reads a recorded
+//! machine from HWLOC_FSROOT, which it reads only once, so it needs a process of its own for each.
 #![cfg(feature = "numa")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
 use machines::Recorded;
 
-/// Not a test by itself: [`recorded_xml`] runs it in another process, which has these variables.
+/// Not a test: [`recorded_xml`] runs it in another process with these variables set.
 #[test]
 fn export() {
     let Some(file) = std::env::var_os("TUNE_TEST_XML") else { return };
@@ -28,13 +28,13 @@ fn export() {
     topology.export_xml_file(Some(Path::new(&file)), XMLExportFlags::empty()).unwrap();
 }
 
-/// The machine as `lstopo FILE.xml` would record it, read back.
+/// Records the machine as `lstopo FILE.xml` would, and reads that back.
 fn recorded_xml(recorded: &Recorded) -> Machine {
     let file = recorded.folder().join("machine.xml");
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "export"])
         .env("HWLOC_FSROOT", recorded.folder())
-        // It would ask the processor under this test.
+        // Otherwise hwloc would query the processor that runs this test.
         .env("HWLOC_COMPONENTS", "-x86")
         .env("TUNE_TEST_XML", &file)
         .output()
@@ -43,7 +43,7 @@ fn recorded_xml(recorded: &Recorded) -> Machine {
     Machine::from_xml(&file).unwrap()
 }
 
-/// Without what such a file cannot say.
+/// The machine without the parts that such a file cannot contain.
 fn comparable(machine: Machine) -> Machine {
     let Cpus { online, offline, .. } = machine.cpus;
     let cpus = Cpus { online, offline, ..Cpus::default() };
@@ -53,7 +53,7 @@ fn comparable(machine: Machine) -> Machine {
 }
 
 #[test]
-fn both_say_the_same_of_every_recorded_machine() {
+fn both_agree_on_every_recorded_machine() {
     for recorded in [
         machines::two_sockets(),
         machines::amd(),
@@ -68,14 +68,14 @@ fn both_say_the_same_of_every_recorded_machine() {
 }
 
 #[test]
-fn both_say_the_same_of_1536_cpus() {
+fn both_agree_on_1536_cpus() {
     let recorded = machines::many();
     let by_files = comparable(Machine::from_files(&recorded.root()).unwrap());
     assert_eq!(comparable(recorded_xml(&recorded)), by_files);
 }
 
 #[test]
-fn a_plan_by_a_recorded_xml_is_the_one_by_files() {
+fn a_plan_from_recorded_xml_is_the_same_as_from_files() {
     let recorded = machines::amd();
     recorded_xml(&recorded);
     let folder = recorded.folder().to_str().unwrap();
@@ -90,7 +90,7 @@ fn a_plan_by_a_recorded_xml_is_the_one_by_files() {
 }
 
 #[test]
-fn what_is_no_recording_is_an_error() {
+fn other_files_are_an_error() {
     let error = Machine::from_xml(Path::new("/proc/cpuinfo")).unwrap_err().to_string();
     assert!(error.contains("/proc/cpuinfo") && error.contains("lstopo"), "{error}");
 }

@@ -12,7 +12,7 @@ fn measure(words: &[&str]) -> Output {
 }
 
 #[test]
-fn figures_are_there_for_every_pair_of_cores_and_nodes() {
+fn every_pair_of_cores_and_nodes_has_figures() {
     let Ok(mut cpus) = choose(2) else { return };
     cpus.sort_unstable();
     let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heat.svg");
@@ -33,10 +33,10 @@ fn figures_are_there_for_every_pair_of_cores_and_nodes() {
 }
 
 #[test]
-fn what_cannot_be_measured_says_why() {
+fn a_failed_measurement_says_why() {
     for (words, part) in [
         (&["--cpus", "5000", "--memory", "0"][..], "5000"),
-        (&["--memory", "1000000G"], "ask for half of that at most"),
+        (&["--memory", "1000000G"], "ask for at most half of that"),
     ] {
         let output = measure(words);
         let text = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! Plans for recorded machines, and programs run under them on this one.
+//! Plans for recorded machines, and programs that run under a plan on this one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod machines;
@@ -28,19 +28,22 @@ fn make(recorded: &Recorded, request: &Request) -> Result<Plan, MakeError> {
     Plan::make(&Machine::read(&recorded.root()).unwrap(), request)
 }
 
-/// What holds of every plan.
+/// Asserts what must be true for every plan.
 fn check(recorded: &Recorded, plan: &Plan) {
     let machine = Machine::read(&recorded.root()).unwrap();
     let cpus = plan.cpus();
-    assert_eq!(cpus.len(), plan.workers.len(), "a CPU each");
+    assert_eq!(cpus.len(), plan.workers.len(), "each worker has a CPU of its own");
     assert!(
         cpus.without(&machine.cpus.usable).is_empty() && cpus.and(&plan.housekeeping).is_empty()
     );
     for worker in &plan.workers {
         let core = machine.cores.iter().find(|core| core.cpus.contains(worker.cpu)).unwrap();
         assert_eq!(core.node, worker.node);
-        assert_eq!(core.cpus.and(&cpus).len(), 1, "a core each");
-        assert!(core.cpus.and(&plan.housekeeping).is_empty(), "not a core for housekeeping");
+        assert_eq!(core.cpus.and(&cpus).len(), 1, "each worker has a core of its own");
+        assert!(
+            core.cpus.and(&plan.housekeeping).is_empty(),
+            "no worker on a core for housekeeping"
+        );
         assert!(machine.memory_nodes.contains(worker.memory_node));
         let group: Vec<_> = plan.workers.iter().filter(|other| other.srq == worker.srq).collect();
         assert!(group.len() <= 2 && group.iter().all(|other| other.node == worker.node));
@@ -48,7 +51,7 @@ fn check(recorded: &Recorded, plan: &Plan) {
     let groups: Ids = plan.workers.iter().map(|worker| worker.srq).collect();
     let nodes: Ids = plan.workers.iter().map(|worker| worker.node).collect();
     let alone = 2 * groups.len() - plan.workers.len();
-    assert!(alone <= nodes.len(), "all but one of a node share: {plan:?}");
+    assert!(alone <= nodes.len(), "at most one worker of a node shares no queue: {plan:?}");
 }
 
 #[test]
@@ -78,9 +81,9 @@ fn housekeeping_stays_off_isolated_cores() {
 }
 
 #[test]
-fn what_is_near_goes_first_and_what_is_far_is_said() {
+fn near_cores_come_first_and_far_ones_are_noted() {
     let recorded = machines::two_sockets();
-    // Fifteen cores are near: one of the sixteen is for housekeeping.
+    // Fifteen cores are near: one of sixteen is for housekeeping.
     let plan = make(&recorded, &request(20, Some("mlx5_0"))).unwrap();
     check(&recorded, &plan);
     assert_eq!(plan.cpus(), ids("1-15,24-28"));
@@ -94,7 +97,7 @@ fn what_is_near_goes_first_and_what_is_far_is_said() {
 #[test]
 fn a_node_without_memory_takes_it_from_the_nearest() {
     let recorded = machines::amd();
-    // Nodes 5, 4, 6 and 7 in that order: 12 to each, 32 to the other socket.
+    // Nodes 5, 4, 6 and 7, in that order: the distance is 12 to each, and 32 to the other socket.
     let plan = make(&recorded, &request(24, Some("mlx5_0"))).unwrap();
     check(&recorded, &plan);
     assert_eq!(plan.cpus(), ids("32-55"));
@@ -110,7 +113,7 @@ fn a_node_without_memory_takes_it_from_the_nearest() {
 }
 
 #[test]
-fn a_laptop_gives_its_fast_cores_first() {
+fn fast_cores_come_first() {
     let recorded = machines::laptop();
     let plan = make(&recorded, &request(3, None)).unwrap();
     check(&recorded, &plan);
@@ -129,7 +132,7 @@ fn a_container_stays_in_its_cpuset() {
     check(&recorded, &plan);
     assert_eq!((plan.cpus(), plan.housekeeping.clone()), (ids("20-22"), ids("4,36")));
     let error = make(&recorded, &request(8, Some("mlx5_1"))).unwrap_err().to_string();
-    for part in ["8 workers", "CPUs for 7", "4-7,20-23,36-39,52-55", "--siblings"] {
+    for part in ["8 workers", "CPUs for only 7", "4-7,20-23,36-39,52-55", "--siblings"] {
         assert!(error.contains(part), "{part}: {error}");
     }
     let recorded_memory = recorded.root().read("/proc/self/status").unwrap();
@@ -139,12 +142,12 @@ fn a_container_stays_in_its_cpuset() {
 }
 
 #[test]
-fn cores_are_shared_only_if_they_may_be() {
+fn cores_are_shared_only_if_allowed() {
     let recorded = machines::container();
     let asked = Request { siblings: true, housekeeping: 0, ..request(16, Some("mlx5_0")) };
     let plan = make(&recorded, &asked).unwrap();
     assert_eq!(plan.cpus(), ids("4-7,20-23,36-39,52-55"));
-    // First a thread of each core, near and far, then the others.
+    // First one thread of each core, near and far, then the second threads.
     let first: Ids = plan.workers[..8].iter().map(|worker| worker.cpu).collect();
     assert_eq!(first, ids("4-7,20-23"));
     assert!(plan.notes.iter().any(|note| note.contains("share a core")), "{:?}", plan.notes);
@@ -153,7 +156,7 @@ fn cores_are_shared_only_if_they_may_be() {
 }
 
 #[test]
-fn eight_nodes_and_1536_cpus_are_planned() {
+fn plans_can_be_made_for_eight_nodes_and_1536_cpus() {
     let recorded = machines::eight_nodes();
     let plan = make(&recorded, &request(64, Some("mlx5_0"))).unwrap();
     check(&recorded, &plan);
@@ -168,7 +171,7 @@ fn eight_nodes_and_1536_cpus_are_planned() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error_that_names_those_that_are() {
+fn a_missing_device_is_an_error_that_lists_the_others() {
     let recorded = machines::two_sockets();
     let error = make(&recorded, &request(1, Some("mlx5_7"))).unwrap_err().to_string();
     assert!(error.contains("`mlx5_7`") && error.contains("mlx5_0, mlx5_1, soft0"), "{error}");
@@ -179,7 +182,7 @@ fn tune(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tune")).args(words).output().unwrap()
 }
 
-/// A plan for one worker of this machine, in a file; with a core for housekeeping if there are two.
+/// A plan for one worker on this machine, in a file; with a core for housekeeping if there are two.
 fn plan_here(name: &str) -> (PathBuf, Plan) {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.toml"));
     let cores = Machine::read(&doorbell_tune::Root::system()).unwrap().cores.len();
@@ -208,7 +211,7 @@ fn a_program_runs_where_the_plan_says_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
-fn what_cannot_be_run_has_an_exit_code_of_its_own() {
+fn each_failure_to_run_has_its_exit_code() {
     let (file, plan) = plan_here("errors");
     let path = file.to_str().unwrap();
     let run = |path: &str, program: &str| {
@@ -219,7 +222,7 @@ fn what_cannot_be_run_has_an_exit_code_of_its_own() {
     assert_eq!(run(path, "/").0, Some(126));
     let (code, text) = run("/none-such.toml", "true");
     assert!(code == Some(125) && text.contains("/none-such.toml"), "{text}");
-    // A plan of another machine, with CPUs past those of the usual mask.
+    // A plan of another machine, with CPUs beyond the usual mask.
     let text = std::fs::read_to_string(&file).unwrap();
     let other = file.with_file_name("other.toml");
     std::fs::write(&other, text.replace(&format!("cpu = {}", plan.workers[0].cpu), "cpu = 5000"))
@@ -229,7 +232,7 @@ fn what_cannot_be_run_has_an_exit_code_of_its_own() {
 }
 
 #[test]
-fn the_command_refuses_with_the_cure() {
+fn the_command_fails_with_a_fix() {
     let recorded = machines::container();
     let root = recorded.folder().to_str().unwrap();
     let output = tune(&["plan", "--workers", "8", "--root", root]);

@@ -1,4 +1,4 @@
-//! What recorded machines have, as the library and `tune topology` say it.
+//! What recorded machines have, according to the library and to `tune topology`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -35,7 +35,7 @@ fn two_sockets_have_a_nic_each_and_a_cpu_that_is_switched_off() {
     assert_eq!((machine.packages.len(), machine.nodes.len(), machine.cores.len()), (2, 2, 32));
     assert_eq!(machine.cpus.offline, ids("31"));
     assert_eq!(machine.cpus.isolated, ids("8-15,24-30,40-47,56-63"));
-    // The mask lacks the isolated ones, the cpuset does not.
+    // The mask does not include the isolated CPUs; the cpuset does.
     assert_eq!(machine.cpus.usable, ids("0-30,32-63"));
     let alone = machine.cores.iter().find(|core| core.cpus.contains(63)).unwrap();
     assert_eq!(alone.cpus, ids("63"), "its sibling is switched off");
@@ -55,7 +55,7 @@ fn two_sockets_have_a_nic_each_and_a_cpu_that_is_switched_off() {
 }
 
 #[test]
-fn amd_has_four_nodes_a_socket_and_one_without_memory() {
+fn amd_has_four_nodes_per_socket_and_one_without_memory() {
     let machine = read(&machines::amd());
     assert_eq!((machine.packages.len(), machine.nodes.len(), machine.cores.len()), (2, 8, 64));
     let memory: Vec<u64> = machine.nodes.iter().map(|node| node.memory_bytes >> 30).collect();
@@ -66,7 +66,7 @@ fn amd_has_four_nodes_a_socket_and_one_without_memory() {
 }
 
 #[test]
-fn a_laptop_has_two_kinds_of_cores_and_one_node_that_it_does_not_name() {
+fn a_laptop_has_two_kinds_of_cores_and_one_unnamed_node() {
     let machine = read(&machines::laptop());
     assert_eq!(machine.nodes.len(), 1);
     assert_eq!(machine.nodes[0].cpus, ids("0-15"));
@@ -75,7 +75,7 @@ fn a_laptop_has_two_kinds_of_cores_and_one_node_that_it_does_not_name() {
     let fast: Vec<usize> =
         machine.cores.iter().filter(|core| !core.slow).map(|core| core.cpus.len()).collect();
     assert_eq!((fast, slow), (vec![2; 4], vec![1; 8]));
-    // The kernel says -1 where there is one node only.
+    // With one node the kernel writes -1.
     assert_eq!(machine.device("wlp0s20f3").unwrap().node, Some(0));
 }
 
@@ -87,7 +87,7 @@ fn a_container_may_use_its_cpuset_and_sees_the_whole_machine() {
 }
 
 #[test]
-fn a_sibling_that_is_switched_off_is_no_thread_of_a_core() {
+fn a_sibling_that_is_switched_off_does_not_count() {
     let recorded = machines::two_sockets();
     recorded.write("/sys/devices/system/cpu/cpu63/topology/core_cpus_list", "31,63");
     let machine = read(&recorded);
@@ -96,7 +96,7 @@ fn a_sibling_that_is_switched_off_is_no_thread_of_a_core() {
 }
 
 #[test]
-fn a_machine_of_1536_cpus_is_read_whole() {
+fn all_1536_cpus_are_read() {
     let recorded = machines::many();
     let machine = read(&recorded);
     assert_eq!(machine.cores.len(), 768);
@@ -112,7 +112,7 @@ fn this_machine_can_be_read() {
     assert_eq!(machine.cpus.online.len(), cpus);
     assert!(!machine.nodes.is_empty() && machine.nodes[0].memory_bytes > 0);
     assert!(doorbell_tune::cores().iter().all(|cpu| machine.cpus.usable.contains(*cpu)));
-    // A virtual machine may get more memory meanwhile.
+    // A virtual machine may get more memory in the meantime.
     let still = |mut machine: Machine| {
         machine.nodes.iter_mut().for_each(|node| node.memory_bytes = 0);
         machine
@@ -122,7 +122,7 @@ fn this_machine_can_be_read() {
 }
 
 #[test]
-fn the_tree_names_what_is_special() {
+fn the_tree_lists_special_cpus_and_nodes() {
     let text = topology(&machines::two_sockets(), &[]);
     for line in [
         "CPUs switched off: 31",
@@ -173,7 +173,7 @@ fn a_recorded_copy_is_the_same_machine() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && text.contains("name a new folder"), "{text}");
     }
-    // This one, whose links are the kernel's.
+    // This machine, with the kernel's real links.
     let place = machines::laptop();
     let copy = place.folder().join("copy");
     let output = tune(&["topology", "--record", copy.to_str().unwrap()]);
@@ -183,7 +183,7 @@ fn a_recorded_copy_is_the_same_machine() {
 }
 
 #[test]
-fn what_is_no_machine_is_an_error_that_says_what_would_be() {
+fn a_folder_without_a_machine_is_an_error_that_says_what_is_needed() {
     let output = tune(&["topology", "--root", "/none-such"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -191,6 +191,6 @@ fn what_is_no_machine_is_an_error_that_says_what_would_be() {
     assert!(text.contains("a recorded machine is a folder"), "{text}");
     let output = tune(&["topology", "--xml", "/none-such"]);
     let text = String::from_utf8(output.stderr).unwrap();
-    let cure = if cfg!(feature = "numa") { "lstopo FILE.xml" } else { "--features numa" };
-    assert!(text.contains(cure) && output.status.code() == Some(1), "{text}");
+    let fix = if cfg!(feature = "numa") { "lstopo FILE.xml" } else { "--features numa" };
+    assert!(text.contains(fix) && output.status.code() == Some(1), "{text}");
 }

@@ -1,5 +1,5 @@
-//! A program with workers under `tune run`: where they run and where their memory is, by the
-//! kernel's own account. On a machine with two nodes (`cargo xtask vm run --numa`), nodes too.
+//! A program with workers under `tune run`: where they run and where their memory is, as the kernel
+//! reports it. Nodes are tested on a machine with two of them (`cargo xtask vm run --numa`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -12,14 +12,14 @@ use std::thread;
 use doorbell_tune::{Ids, Machine, Memory, Plan, Request, Root, pin};
 use memmap2::MmapMut;
 
-/// Memory of a worker, in bytes.
+/// Memory of a worker, bytes.
 const BYTES: usize = 8 << 20;
 
-/// Tells the program below that it is that.
+/// Set for the child process that runs `program`.
 const ROLE: &str = "TUNE_TEST_WORKERS";
 
-/// The program: not a test by itself. A thread for each worker of the plan it runs under, each
-/// pinned, with memory of its own; says so, and stays until nobody writes to it any more.
+/// The program, which is not a test: for each worker of its plan it starts a pinned thread with
+/// memory of its own, prints where they are, and runs until its standard input is closed.
 #[test]
 fn program() {
     if std::env::var_os(ROLE).is_none() {
@@ -35,7 +35,7 @@ fn program() {
                 pin(worker.cpu).unwrap();
                 let mut memory = MmapMut::map_anon(BYTES).unwrap();
                 memory.fill(1);
-                // The thread's own number is the last part of where this leads.
+                // The link's target ends with the thread's number.
                 let own = fs::read_link("/proc/thread-self").unwrap();
                 let thread = own.file_name().unwrap().to_str().unwrap().to_owned();
                 say.send((worker.cpu, thread, memory.as_ptr() as usize)).unwrap();
@@ -44,7 +44,7 @@ fn program() {
         }
         for _ in &plan.workers {
             let (cpu, thread, address) = said.recv().unwrap();
-            // On a line of its own: the harness has begun one.
+            // On a line of its own, because the harness has started one.
             println!("\nworker {cpu} {thread} {address:x}");
         }
         std::io::stdout().flush().unwrap();
@@ -56,7 +56,7 @@ fn program() {
 /// The program under a plan, running until it is dropped.
 struct Running {
     child: Child,
-    /// Open until the program has ended: it says how that went.
+    /// Kept open until the program has ended, because the harness prints at the end.
     output: BufReader<ChildStdout>,
     /// CPU, thread and memory of each worker.
     workers: Vec<(usize, String, String)>,
@@ -76,11 +76,11 @@ fn start(plan: &Plan, file: &Path, more: &[&str]) -> Running {
         .spawn()
         .unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
-    let workers = hear(&mut output, plan.workers.len());
+    let workers = read_workers(&mut output, plan.workers.len());
     Running { child, output, workers }
 }
 
-fn hear(from: &mut impl BufRead, number: usize) -> Vec<(usize, String, String)> {
+fn read_workers(from: &mut impl BufRead, number: usize) -> Vec<(usize, String, String)> {
     let lines = from.lines().map(Result::unwrap);
     let worker = |line: String| {
         let mut words = line.strip_prefix("worker ")?.split(' ').map(str::to_owned);
@@ -99,7 +99,7 @@ impl Running {
         Root::system().field(&file, name).unwrap()
     }
 
-    /// The CPU a thread last ran on: the 39th field of stat, the 37th behind the name.
+    /// The CPU that a thread last ran on: field 39 of stat, the 37th after the name.
     fn processor(&self, thread: &str) -> usize {
         let file = format!("/proc/{}/task/{thread}/stat", self.child.id());
         let text = fs::read_to_string(file).unwrap();
@@ -107,21 +107,21 @@ impl Running {
         behind.split(' ').nth(36).unwrap().parse().unwrap()
     }
 
-    /// The kernel's line about the memory that begins at an address.
+    /// The kernel's line about the memory at an address.
     fn numa_maps(&self, address: &str) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/{}/numa_maps", self.child.id())).ok()?;
         let begin = |line: &&str| {
             let from = line.split(' ').next().and_then(|at| usize::from_str_radix(at, 16).ok());
             from <= usize::from_str_radix(address, 16).ok()
         };
-        // The last that does not begin behind it: neighbours are one mapping.
+        // The last line that starts at or below it, because adjacent mappings may be joined.
         text.lines().rfind(begin).map(str::to_owned)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ends its standard input, and with that the program.
+        // Closes its standard input, which ends the program.
         drop(self.child.stdin.take());
         std::io::copy(&mut self.output, &mut std::io::sink()).unwrap();
         let status = self.child.wait().unwrap();
@@ -150,7 +150,7 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 #[test]
-fn every_worker_runs_where_the_plan_says_by_the_kernels_account() {
+fn every_worker_runs_where_the_plan_says() {
     let all = machine().cores.len();
     let plan = plan(all, 0, Memory::Bind);
     let file = scratch("each");
@@ -161,7 +161,7 @@ fn every_worker_runs_where_the_plan_says_by_the_kernels_account() {
         assert_eq!(running.field(thread, "Cpus_allowed_list"), cpu.to_string());
         assert_eq!(running.processor(thread), *cpu);
     }
-    // The first thread is pinned by nobody.
+    // Nobody pins the first thread.
     let first = running.child.id().to_string();
     assert_eq!(running.field(&first, "Cpus_allowed_list"), plan.cpus().to_string());
     drop(running);
@@ -169,14 +169,14 @@ fn every_worker_runs_where_the_plan_says_by_the_kernels_account() {
 }
 
 #[test]
-fn memory_is_on_the_plans_node_by_the_kernels_account() {
+fn memory_is_on_the_node_of_the_plan() {
     if machine().memory_nodes.len() < 2 {
         return;
     }
-    // The node that is not the first, by a plan and by a policy that is changed on the way.
+    // A node that is not the first: by the plan, and with another policy on the command line.
     let plan = plan(1, 1, Memory::Bind);
     let node = plan.workers[0].memory_node;
-    assert_ne!(node, machine().nodes[0].id, "more is free where nothing is kept");
+    assert_ne!(node, machine().nodes[0].id, "without housekeeping, node 0 would be chosen");
     for (more, policy) in [(&[][..], "bind"), (&["--policy", "prefer"], "prefer")] {
         let file = scratch(policy);
         let running = start(&plan, &file, more);
@@ -192,7 +192,7 @@ fn memory_is_on_the_plans_node_by_the_kernels_account() {
 }
 
 #[test]
-fn memory_of_a_distant_node_is_had_if_the_plan_says_so() {
+fn memory_may_be_on_a_distant_node() {
     let machine = machine();
     if machine.memory_nodes.len() < 2 {
         return;
@@ -213,7 +213,7 @@ fn memory_of_a_distant_node_is_had_if_the_plan_says_so() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_an_error_with_the_cure() {
+fn a_missing_node_is_an_error_with_a_fix() {
     if machine().memory_nodes.len() < 2 {
         return;
     }

@@ -1,4 +1,4 @@
-# What `tune check` mends, on a real kernel with two nodes, run by bash as root. TUNE is the program's
+# What `tune check` fixes, on a real kernel with two nodes, run by bash as root. TUNE is the program's
 # path. Each condition is made bad, seen, applied, seen to be fine, undone, and then holds what it
 # held before; each is one test.
 #
@@ -27,8 +27,8 @@ same() {
     [ "$2" = "$3" ] || { echo "$1: $2, not $3"; false; }
 }
 
-# mended NAME SEVERITY FINE FILE...: from bad to fine and back to what the files held, once.
-mended() {
+# fixed NAME SEVERITY FINE FILE...: from bad to fine and back to what the files held, once.
+fixed() {
     local name=$1 bad=$2 fine=$3 before good=yes
     shift 3
     same "when made" "$(severity "$name")" "$bad" || good=
@@ -43,7 +43,7 @@ mended() {
 }
 
 cycle() {
-    check "tune check mends $1" 0 mended "$@"
+    check "tune check fixes $1" 0 fixed "$@"
 }
 
 with() {
@@ -56,7 +56,7 @@ interrupts() {
     local files=(/proc/irq/[0-9]*/smp_affinity_list) file
     for file in "${files[@]}"; do echo 3 > "$file"; done 2> /dev/null
     options=(--cores 2-3)
-    mended irq_affinity bad fine "${files[@]}"
+    fixed irq_affinity bad fine "${files[@]}"
     local code=$?
     options=()
     return $code
@@ -67,7 +67,7 @@ little_memlock() {
     (
         ulimit -l 64
         tune=(setpriv --bounding-set -ipc_lock "$TUNE")
-        mended memlock bad note /etc/security/limits.d/60-doorbell.conf
+        fixed memlock bad note /etc/security/limits.d/60-doorbell.conf
     )
 }
 
@@ -111,14 +111,14 @@ with numa_balancing bad 1 /proc/sys/kernel/numa_balancing
 with zone_reclaim bad 1 /proc/sys/vm/zone_reclaim_mode
 with stat_interval note 1 /proc/sys/vm/stat_interval
 with mtu note 1500 /sys/class/net/d0/mtu
-check "tune check mends memlock" 0 little_memlock
+check "tune check fixes memlock" 0 little_memlock
 check "some swap" 0 some_swap
 with swap note 60 /proc/sys/vm/swappiness
-check "tune check mends irq_affinity" 0 interrupts
+check "tune check fixes irq_affinity" 0 interrupts
 check "a control group" 0 own_group
 with cgroup_cpu bad "50000 100000" $group/cpu.max
 with cgroup_memory note 1073741824 $group/memory.max
 with cgroup_hugetlb bad 2097152 $group/hugetlb.2MB.max
-check "tune check mends all at once" 0 all_at_once
+check "tune check fixes all at once" 0 all_at_once
 
 result

@@ -1,27 +1,29 @@
 //! The same set-up at every start of the machine: files for systemd, sysctl, limits and the boot
-//! loader, written from the table. They are kept in the folder `boot` of this package.
+//! loader, written from the table. The folder `boot` of this package has a copy.
 
-use super::mend::{Mend, Rule, Setting, quoted};
+use super::condition::Check;
+use super::fix::{Fix, Rule, Setting, quoted};
+use super::host::{Host, Wants};
 use super::report::wrapped;
 use super::script::{PRELUDE, push};
-use super::{Check, Host, Wants, checks};
+use super::table::checks;
 
-/// A file for a machine's start.
+/// A file that sets up the machine at its start.
 #[derive(Debug)]
 pub struct BootFile {
     /// Its name.
     pub name: &'static str,
-    /// What it holds.
+    /// Its text.
     pub text: String,
 }
 
 const FUNCTIONS: &str = include_str!("boot.sh");
-const WRITTEN: &str = "# Written by `tune check --boot`; a change here is lost with the next.\n";
+const WRITTEN: &str = "# Written by `tune check --boot`; it will overwrite changes.\n";
 const SYSCTL: &str = "/proc/sys/";
 const ETC: &str = "/etc/";
 
-/// Every file, in the order in which a person would put them in place: with the values of `host`,
-/// or, without one, for any machine, whose values a person has to fill in.
+/// Every file, in the order in which to install them. They contain the values of `host`; without
+/// one they are for any machine, and a person has to fill in the values.
 #[must_use]
 pub fn files(host: Option<&Host<'_>>) -> Vec<BootFile> {
     vec![
@@ -34,38 +36,37 @@ pub fn files(host: Option<&Host<'_>>) -> Vec<BootFile> {
     ]
 }
 
-/// Every setting of the table, with its check.
+/// Every setting in the table, with its check.
 fn settings() -> impl Iterator<Item = (&'static Check, Setting)> {
     checks().flat_map(|check| {
-        check.mends.iter().filter_map(move |mend| match mend {
-            Mend::Write(setting) => Some((check, *setting)),
+        check.fixes.iter().filter_map(move |fix| match fix {
+            Fix::Write(setting) => Some((check, *setting)),
             _ => None,
         })
     })
 }
 
-/// The check and why, as comments.
+/// A comment with the check and its reason.
 fn reason(check: &Check) -> String {
-    let text = format!("{}: {}", check.should, check.why);
+    let text = format!("{}. Why: {}", check.should, check.why);
     wrapped(&format!("# {}: ", check.name), &text, "#   ")
 }
 
 fn cmdline(host: Option<&Host<'_>>) -> String {
     let mut text = String::from(WRITTEN);
     text.push_str(
-        "# Advice for the kernel's command line: what only a restart can bring. Take what you\n",
+        "# Parameters for the kernel's command line, which take effect at a restart. Put those\n\
+         # you want into GRUB_CMDLINE_LINUX in /etc/default/grub, run update-grub, and restart.\n",
     );
-    match host {
-        Some(_) => text.push_str("# want into"),
-        None => text.push_str(
-            "# want, with lists of CPUs for WORKERS and HOUSEKEEPING (`tune plan` chooses them,\n\
-             # and `tune check --plan FILE --boot FOLDER` writes them), into",
-        ),
+    if host.is_none() {
+        text.push_str(
+            "# WORKERS and HOUSEKEEPING stand for lists of CPUs: `tune plan` chooses them, and\n\
+             # `tune check --plan FILE --boot FOLDER` writes them here.\n",
+        );
     }
-    text.push_str(" GRUB_CMDLINE_LINUX of\n# /etc/default/grub; then update-grub, and restart.\n");
     for check in checks() {
-        for mend in check.mends {
-            let Mend::Kernel(parameter) = mend else { continue };
+        for fix in check.fixes {
+            let Fix::Kernel(parameter) = fix else { continue };
             let parameter = match host {
                 Some(host) => host.filled(parameter),
                 None => parameter.replace('$', ""),
@@ -78,10 +79,10 @@ fn cmdline(host: Option<&Host<'_>>) -> String {
 
 fn sysctl() -> String {
     let mut text = String::from(WRITTEN);
-    text.push_str("# To be /etc/sysctl.d/60-doorbell.conf (sysctl.d(5)).\n");
+    text.push_str("# Install as /etc/sysctl.d/60-doorbell.conf (sysctl.d(5)).\n");
     for (check, setting) in settings() {
         if let Some(key) = setting.files.strip_prefix(SYSCTL) {
-            // A leading minus: a kernel without it is no fault.
+            // The leading minus: a kernel without this setting is not an error.
             let line = format!("-{} = {}", key.replace('/', "."), setting.value);
             push(&mut text, format_args!("\n{}{line}", reason(check)));
         }
@@ -93,7 +94,7 @@ fn limits() -> String {
     let mut text = String::from(WRITTEN);
     for (check, setting) in settings() {
         if setting.files.starts_with(ETC) {
-            push(&mut text, format_args!("# To be {} (limits.conf(5)).\n", setting.files));
+            push(&mut text, format_args!("# Install as {} (limits.conf(5)).\n", setting.files));
             push(&mut text, format_args!("{}{}", reason(check), setting.value));
         }
     }
@@ -104,20 +105,20 @@ fn variables(host: Option<&Host<'_>>) -> String {
     let pages = host.map_or(Wants::default().hugepages, |host| host.hugepages);
     let housekeeping = host.map(|host| host.housekeeping().to_string()).unwrap_or_default();
     format!(
-        "{WRITTEN}# To be /etc/doorbell/doorbell-tune.env, with this machine's values.\n\n\
+        "{WRITTEN}# Install as /etc/doorbell/doorbell-tune.env, with this machine's values.\n\n\
          # Pages of 2 MiB on each node.\nHUGEPAGES={pages}\n\n\
-         # CPUs that take the interrupts, such as 0-1. Empty: interrupts stay where they are.\n\
+         # CPUs for interrupts, such as 0-1. Empty: interrupts stay where they are.\n\
          HOUSEKEEPING={housekeeping}\n"
     )
 }
 
 fn shell() -> String {
-    // A restart is what takes this back.
+    // No state file: a restart reverts these settings.
     let mut text = format!("#!/bin/sh\n{WRITTEN}ROOT=${{ROOT:-}}\nSTATE=\n{PRELUDE}{FUNCTIONS}\n");
     push(&mut text, format_args!("HUGEPAGES=${{HUGEPAGES:-{}}}", Wants::default().hugepages));
     text.push_str("HOUSEKEEPING=${HOUSEKEEPING:-}\n");
     for check in checks() {
-        let lines: Vec<String> = check.mends.iter().filter_map(line).collect();
+        let lines: Vec<String> = check.fixes.iter().filter_map(line).collect();
         if !lines.is_empty() {
             push(&mut text, format_args!("\n{}{}", reason(check), lines.join("\n")));
         }
@@ -126,17 +127,17 @@ fn shell() -> String {
     text
 }
 
-/// What the script does about a mend; nothing if another file does it.
-fn line(mend: &Mend) -> Option<String> {
-    let setting = match mend {
-        Mend::Write(setting) => setting,
-        Mend::Service(name) => return Some(format!("stop {}", quoted(name))),
-        Mend::Kernel(_) | Mend::Advice(_) => return None,
+/// The line of the script for a fix; `None` if another file has it.
+fn line(fix: &Fix) -> Option<String> {
+    let setting = match fix {
+        Fix::Write(setting) => setting,
+        Fix::Service(name) => return Some(format!("stop {}", quoted(name))),
+        Fix::Kernel(_) | Fix::Advice(_) => return None,
     };
     if setting.files.starts_with(SYSCTL) || setting.files.starts_with(ETC) {
         return None;
     }
-    // The shell fills in its variables itself.
+    // The shell expands the variables.
     let value = format!("\"{}\"", setting.value);
     let files = quoted(setting.files);
     Some(match setting.rule {
@@ -148,8 +149,8 @@ fn line(mend: &Mend) -> Option<String> {
 
 fn service() -> String {
     format!(
-        "{WRITTEN}# To be /etc/systemd/system/doorbell-tune.service, with doorbell-tune.sh in\n\
-         # /usr/local/sbin; then\n\
+        "{WRITTEN}# Install as /etc/systemd/system/doorbell-tune.service, and doorbell-tune.sh in\n\
+         # /usr/local/sbin; then run\n\
          # systemctl enable doorbell-tune\n\
          [Unit]\n\
          Description=Memory, cores and interrupts for doorbell\n\

@@ -1,9 +1,9 @@
 
-# each PATTERN VALUE [BESIDE NUMBER]: puts VALUE into each file that PATTERN names; with BESIDE, into
-# those beside which a file of that name holds more than NUMBER.
+# each PATTERN VALUE [NEXT NUMBER]: writes VALUE to each file that matches PATTERN; with NEXT, only
+# to those with a file called NEXT in the same folder that contains more than NUMBER.
 each() {
     if [ -z "$2" ]; then
-        echo "$1 is left alone: doorbell-tune.env does not say what it should hold" >&2
+        echo "$1 is left alone: doorbell-tune.env has no value for it" >&2
         return
     fi
     for path in .$1; do
@@ -14,7 +14,7 @@ each() {
     done
 }
 
-# at_least PATTERN NUMBER: puts NUMBER into each file that PATTERN names and that holds less.
+# at_least PATTERN NUMBER: writes NUMBER to each file that matches PATTERN and contains less.
 at_least() {
     for path in .$1; do
         [ -e "$path" ] || continue
@@ -24,6 +24,6 @@ at_least() {
     done
 }
 
-# Patterns are looked for from here.
+# Patterns are relative to this folder.
 cd "$ROOT/" || exit 1
 

@@ -1,54 +1,55 @@
-//! What this program's control group takes away: time, memory, huge pages, cores.
+//! Limits of this program's control group: CPU time, memory, huge pages, cores.
 
-use super::Check;
+use super::condition::{Check, Verdict};
+use super::fix::{Fix, Step};
 use super::host::{Host, Unread, garbled};
-use super::mend::{Mend, Step};
-use super::report::{Verdict, words};
+use super::judge::other_steps;
 
-/// The family. Mends are for the group the program is in, so there is nothing to do at boot.
+/// The family. The fixes are for the group that the program is in, so there are none for boot.
 pub const CHECKS: &[Check] = &[
     Check {
         name: "cgroup_cpu",
-        should: "no quota of time (cpu.max is max)",
-        why: "a worker that polls uses up any quota, and then stands still until the next period",
+        should: "no quota of CPU time (cpu.max is max)",
+        why: "a polling worker uses up any quota and then stands still until the next period",
         cost: "about the rest of a period of 100 ms, in every period (kernel: \
                admin-guide/cgroup-v2)",
         judge: cpu,
-        mends: &[Mend::Advice("for good: CPUQuota= of the service, or --cpus of the container")],
+        fixes: &[Fix::Advice("for good: CPUQuota= of the service, or --cpus of the container")],
     },
     Check {
         name: "cgroup_memory",
         should: "no limit on memory, or one far above what is used",
-        why: "near the limit each allocation reclaims first, and at it a program is killed",
+        why: "near the limit each allocation first reclaims memory; at the limit a program is \
+              killed",
         cost: "about 0.1 to 10 ms an allocation near the limit (direct reclaim; kernel: \
                admin-guide/cgroup-v2, memory.high and memory.max)",
         judge: memory,
-        mends: &[Mend::Advice("for good: MemoryMax= of the service, or --memory of the container")],
+        fixes: &[Fix::Advice("for good: MemoryMax= of the service, or --memory of the container")],
     },
     Check {
         name: "cgroup_hugetlb",
-        should: "the group may have the huge pages that are set aside",
-        why: "pages that are free but beyond the group's limit kill the program that touches them",
+        should: "the group may use the huge pages that are reserved",
+        why: "a program that touches free huge pages beyond the group's limit is killed",
         cost: "no time, it fails: SIGBUS at the first touch, or ENOMEM where reservations are \
                limited too (kernel: admin-guide/cgroup-v2, hugetlb)",
         judge: hugetlb,
-        mends: &[],
+        fixes: &[],
     },
     Check {
         name: "cpuset",
-        should: "the group's cores hold the workers'",
-        why: "a thread cannot be moved to a core outside of its group's set",
+        should: "the group's cores include those of the workers",
+        why: "a thread cannot run on a core outside of its group's set",
         cost: "no time, it fails: pinning answers EINVAL (sched_setaffinity(2), cpuset(7))",
         judge: cpuset,
-        mends: &[Mend::Advice("AllowedCPUs= of the service, or --cpuset-cpus of the container")],
+        fixes: &[Fix::Advice("AllowedCPUs= of the service, or --cpuset-cpus of the container")],
     },
 ];
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Folders of the group that `controller` counts this program in, innermost first.
+/// Folders of this program's group for `controller` and of the groups above it, innermost first.
 ///
-/// Version 2 has one tree; version 1 a tree for each controller, below its name.
+/// Version 2 has one tree; version 1 has a tree for each controller, in a folder of its name.
 fn groups(host: &Host<'_>, controller: &str) -> Result<Vec<String>, Unread> {
     let Some(text) = host.text("/proc/self/cgroup")? else { return Ok(Vec::new()) };
     let mut found = None;
@@ -70,7 +71,7 @@ fn groups(host: &Host<'_>, controller: &str) -> Result<Vec<String>, Unread> {
     let mut path = path.trim_end_matches('/');
     let mut folders = Vec::new();
     loop {
-        // In a container the path may be that of the host, of which only the mount is seen.
+        // In a container the path may be the one on the host, where only the mount is visible.
         let folder = format!("{mount}{path}");
         if host.root.has(&folder) {
             folders.push(folder);
@@ -82,12 +83,12 @@ fn groups(host: &Host<'_>, controller: &str) -> Result<Vec<String>, Unread> {
     }
 }
 
-/// What is found in a program's groups.
+/// Limits found in a program's groups.
 struct Found {
-    /// Files that could hold a limit: none where the controller is not on, or where the group is
-    /// the topmost.
+    /// Number of files that can contain a limit. 0 if the controller is off, or for the topmost
+    /// group.
     files: usize,
-    /// Those that do.
+    /// The limits that are set.
     limits: Vec<Limit>,
 }
 
@@ -97,7 +98,7 @@ struct Limit {
     text: String,
 }
 
-/// Every limit in files of these names, from the innermost group on.
+/// Every limit in files with these names, the innermost group first.
 fn find(
     host: &Host<'_>,
     controller: &str,
@@ -118,8 +119,8 @@ fn find(
     Ok(found)
 }
 
-/// The verdict, once each limit was looked at: `told` says of each what it is.
-fn verdict(host: &Host<'_>, check: &Check, found: &Found, bad: bool, told: &[String]) -> Verdict {
+/// The verdict on all limits; `texts` describes each of them.
+fn verdict(host: &Host<'_>, check: &Check, found: &Found, bad: bool, texts: &[String]) -> Verdict {
     if found.limits.is_empty() {
         return match found.files {
             0 => Verdict::absent(NOTHING),
@@ -127,14 +128,14 @@ fn verdict(host: &Host<'_>, check: &Check, found: &Found, bad: bool, told: &[Str
         };
     }
     let mut steps: Vec<Step> = found.limits.iter().map(|limit| lifted(&limit.file)).collect();
-    steps.extend(words(host, check));
-    let is = told.join("; ");
+    steps.extend(other_steps(host, check));
+    let is = texts.join("; ");
     if bad { Verdict::bad(is, steps) } else { Verdict::note(is, steps) }
 }
 
 const NOTHING: &str = "this program is in no group with such a limit";
 
-/// A file's value without a limit: a word in version 2, a number in version 1.
+/// The step that removes a limit: the value is a word in version 2 and a number in version 1.
 fn lifted(file: &str) -> Step {
     let version_1 = file.ends_with("_us") || file.ends_with("_bytes");
     let value = if version_1 { "-1" } else { "max" };
@@ -144,12 +145,12 @@ fn lifted(file: &str) -> Step {
 fn cpu(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let free = |text: &str| text.starts_with("max") || text.starts_with('-');
     let found = find(host, "cpu", &["cpu.max", "cpu.cfs_quota_us"], free)?;
-    let told = |limit: &Limit| format!("{} holds `{}` (us)", limit.file, limit.text);
-    let told: Vec<String> = found.limits.iter().map(told).collect();
-    Ok(verdict(host, check, &found, true, &told))
+    let texts = |limit: &Limit| format!("{} contains `{}` (us)", limit.file, limit.text);
+    let texts: Vec<String> = found.limits.iter().map(texts).collect();
+    Ok(verdict(host, check, &found, true, &texts))
 }
 
-/// Version 1 says no limit by the greatest multiple of a page that fits.
+/// Version 1 writes the greatest multiple of the page size for no limit.
 const ENDLESS: u64 = 1 << 62;
 
 fn is_endless(text: &str) -> bool {
@@ -163,18 +164,18 @@ fn bytes_of(limit: &Limit) -> Result<u64, Unread> {
 fn memory(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let names = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let found = find(host, "memory", &names, is_endless)?;
-    let (mut told, mut near) = (Vec::new(), false);
+    let (mut texts, mut near) = (Vec::new(), false);
     for limit in &found.limits {
         let bytes = bytes_of(limit)?;
         let mut used = 0;
         for name in ["memory.current", "memory.usage_in_bytes"] {
             used = host.number(&format!("{}/{name}", limit.folder))?.unwrap_or(used);
         }
-        told.push(format!("{} holds {bytes}, of which {used} are used", limit.file));
-        // Nine tenths, so that files it has read, which count and can go, are no alarm.
+        texts.push(format!("{} contains {bytes}, of which {used} are used", limit.file));
+        // Nine tenths: cached files count as used, although the kernel can drop them.
         near |= used >= bytes / 10 * 9;
     }
-    Ok(verdict(host, check, &found, near, &told))
+    Ok(verdict(host, check, &found, near, &texts))
 }
 
 fn hugetlb(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
@@ -188,13 +189,16 @@ fn hugetlb(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     ];
     let found = find(host, "hugetlb", &names, is_endless)?;
     let wanted = host.hugepages << 21;
-    let (mut told, mut few) = (Vec::new(), false);
+    let (mut texts, mut few) = (Vec::new(), false);
     for limit in &found.limits {
         let bytes = bytes_of(limit)?;
-        told.push(format!("{} holds {bytes}; the pages of one node are {wanted}", limit.file));
+        texts.push(format!(
+            "{} contains {bytes}; the pages wanted on one node are {wanted}",
+            limit.file
+        ));
         few |= bytes < wanted && limit.file.contains(".2MB.");
     }
-    Ok(verdict(host, check, &found, few, &told))
+    Ok(verdict(host, check, &found, few, &texts))
 }
 
 fn cpuset(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
@@ -202,14 +206,14 @@ fn cpuset(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
         for name in ["cpuset.cpus.effective", "cpuset.effective_cpus"] {
             let Some(cores) = host.ids(&format!("{folder}/{name}"))? else { continue };
             let outside = host.workers.without(&cores).and(&host.cpus.online);
-            if host.apart && !outside.is_empty() {
+            if host.reserved && !outside.is_empty() {
                 let is = format!("cores {cores}; workers would run on {outside} as well");
-                return Ok(Verdict::bad(is, words(host, check)));
+                return Ok(Verdict::bad(is, other_steps(host, check)));
             }
             let fewer = host.cpus.online.without(&cores);
             if !fewer.is_empty() {
                 let is = format!("cores {cores} of {}", host.cpus.online);
-                return Ok(Verdict::note(is, words(host, check)));
+                return Ok(Verdict::note(is, other_steps(host, check)));
             }
             return Ok(Verdict::fine(format!("all cores, {cores}")));
         }

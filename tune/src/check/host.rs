@@ -1,26 +1,27 @@
-//! What a check reads.
+//! [`Host`]: the machine that checks read, and what is wanted of it.
 
 use std::io;
 
 use glob::{MatchOptions, Pattern};
 use thiserror::Error;
 
-use super::mend::{Rule, Setting};
+use super::fix::{Rule, Setting};
 use crate::{Cpus, Ids, Plan, ReadError, Root};
 
-/// What the workers on this machine shall have.
+/// What the workers on this machine need.
 #[derive(Clone, Debug)]
 pub struct Wants {
-    /// The cores they run on; without a word, those that are isolated.
+    /// The cores that they run on. Default: the isolated ones.
     pub cores: Option<Ids>,
-    /// Huge pages of 2 MiB on each node that workers take memory from.
+    /// Huge pages of 2 MiB on each node that they take memory from. Default: 64, which is 128 MiB,
+    /// enough for forty workers with default settings.
     pub hugepages: u64,
-    /// Those nodes; without a word, all that have memory.
+    /// The nodes that they take memory from. Default: all nodes with memory.
     pub nodes: Option<Ids>,
 }
 
 impl Wants {
-    /// What a plan asks for.
+    /// What the workers of a plan need.
     #[must_use]
     pub fn of(plan: &Plan) -> Wants {
         let bytes = plan.memory_by_node().into_values().max().unwrap_or(0);
@@ -30,47 +31,46 @@ impl Wants {
 }
 
 impl Default for Wants {
-    /// 128 MiB a node: forty workers with default settings.
     fn default() -> Wants {
         Wants { cores: None, hugepages: 64, nodes: None }
     }
 }
 
-/// What could not be read, so that nothing can be said.
+/// Why a machine, or a part of it, could not be checked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Unread {
-    /// The system would not.
+    /// The system refused to let it be read.
     #[error("{source}; is this the right user?")]
     Refused {
-        /// What was asked, and the answer.
+        /// The file, and the system's answer.
         #[from]
         source: ReadError,
     },
-    /// It holds something else than the kernel writes there.
-    #[error("{file} holds `{text}`, which is not {wanted}")]
+    /// A file contains something that the kernel does not write there.
+    #[error("{file} contains `{text}`, which is not {wanted}")]
     Garbled {
         /// The file.
         file: String,
-        /// What it holds.
+        /// Its text.
         text: String,
-        /// What was looked for.
+        /// What was expected.
         wanted: &'static str,
     },
-    /// Only the beginning of a device's configuration space is for everybody.
-    #[error("{file}: only its first {len} bytes may be read; ask as root")]
+    /// Only root may read more than the beginning of a device's configuration space.
+    #[error("only the first {len} bytes of {file} may be read; run this as root")]
     Short {
         /// The file.
         file: String,
         /// Bytes read.
         len: usize,
     },
-    /// Workers cannot run on cores that do not.
-    #[error("cores {cores} do not run on this machine; choose from {online}")]
+    /// Workers are wanted on cores that are not online.
+    #[error("cores {cores} are not online on this machine; choose from {online}")]
     NoCore {
-        /// Those asked for that do not.
+        /// The cores that are not online.
         cores: Ids,
-        /// Those that do.
+        /// The cores that are.
         online: Ids,
     },
 }
@@ -78,56 +78,56 @@ pub enum Unread {
 /// A machine, and what is wanted of it.
 #[derive(Debug)]
 pub struct Host<'a> {
-    /// Where it is read.
+    /// Where its files are read.
     pub root: &'a Root,
     /// Its CPUs.
     pub cpus: Cpus,
-    /// The CPUs that workers run on, or could.
+    /// The CPUs that workers run on or could run on.
     pub workers: Ids,
-    /// True if those were named or are isolated; false if nothing is set apart for workers, and
-    /// `workers` is only what could be.
-    pub apart: bool,
+    /// True if those CPUs were named or are isolated; false if none are reserved for workers, so
+    /// that `workers` is only a guess.
+    pub reserved: bool,
     /// Huge pages of 2 MiB wanted on each of the nodes.
     pub hugepages: u64,
-    /// Those nodes; `None` for all that have memory.
+    /// Those nodes; `None` for all nodes with memory.
     pub nodes: Option<Ids>,
 }
 
-/// Files that a setting is about.
+/// The files that a setting is about.
 #[derive(Debug)]
 pub(super) struct Matched {
     /// How many there are.
     pub(super) total: usize,
-    /// What the last of them holds.
+    /// The value in the last of them.
     pub(super) last: String,
-    /// Those that do not hold what they should, and what they hold.
-    pub(super) off: Vec<(String, String)>,
+    /// The files with a wrong value, and that value.
+    pub(super) wrong: Vec<(String, String)>,
 }
 
 impl<'a> Host<'a> {
-    /// Reads which CPUs there are.
+    /// Reads which CPUs the machine has.
     ///
     /// # Errors
-    /// The machine does not say which CPUs run, or workers are wanted on others.
+    /// The machine does not say which CPUs are online, or workers are wanted on others.
     pub fn read(root: &'a Root, wants: &Wants) -> Result<Host<'a>, Unread> {
         let cpus = Cpus::read(root)?;
         let missing = wants.cores.clone().unwrap_or_default().without(&cpus.online);
         if !missing.is_empty() {
             return Err(Unread::NoCore { cores: missing, online: cpus.online });
         }
-        let apart = wants.cores.is_some() || !cpus.isolated.is_empty();
+        let reserved = wants.cores.is_some() || !cpus.isolated.is_empty();
         let mut host = Host {
             root,
             cpus,
             workers: Ids::default(),
-            apart,
+            reserved,
             hugepages: wants.hugepages,
             nodes: wants.nodes.clone(),
         };
         host.workers = match &wants.cores {
             Some(cores) => cores.clone(),
-            None if apart => host.cpus.isolated.clone(),
-            // Most machines give their first core the housekeeping.
+            None if reserved => host.cpus.isolated.clone(),
+            // Most machines do their housekeeping on the first core.
             None => match host.cpus.online.first() {
                 Some(first) => host.cpus.online.without(&host.siblings(first)?),
                 None => Ids::default(),
@@ -136,13 +136,13 @@ impl<'a> Host<'a> {
         Ok(host)
     }
 
-    /// The CPUs left for everybody else.
+    /// The CPUs that are left for everything else.
     #[must_use]
     pub fn housekeeping(&self) -> Ids {
         self.cpus.online.without(&self.workers)
     }
 
-    /// The hardware threads of the core that `cpu` belongs to, itself among them.
+    /// The hardware threads of the core that `cpu` belongs to, including `cpu`.
     pub(super) fn siblings(&self, cpu: usize) -> Result<Ids, Unread> {
         let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         Ok(self.ids(&file)?.unwrap_or_else(|| Ids::from_iter([cpu])))
@@ -176,7 +176,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// A file that holds a list of CPUs or nodes; the kernel writes `(null)` for none in some.
+    /// A file that holds a list of CPUs or nodes. In some files the kernel writes `(null)` for
+    /// none.
     pub(super) fn ids(&self, file: &str) -> Result<Option<Ids>, Unread> {
         match self.text(file)? {
             None => Ok(None),
@@ -188,7 +189,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The value of a parameter on the kernel's command line; empty if it has none.
+    /// The value of a parameter on the kernel's command line; empty if the parameter has none.
     pub(super) fn parameter(&self, name: &str) -> Result<Option<String>, Unread> {
         let line = self.text("/proc/cmdline")?.unwrap_or_default();
         let mut words =
@@ -196,7 +197,7 @@ impl<'a> Host<'a> {
         Ok(words.find(|(word, _)| *word == name).map(|(_, value)| value.to_owned()))
     }
 
-    /// The files that a pattern (glob(7)) names, in the order of the numbers in their names.
+    /// The files that match a pattern (glob(7)), in the order of the numbers in their names.
     pub(super) fn files(&self, pattern: &str) -> Vec<String> {
         let base = self.root.path("/");
         let base = base.to_string_lossy();
@@ -209,8 +210,8 @@ impl<'a> Host<'a> {
         files
     }
 
-    /// The value of a setting on this machine: the table says `$WORKERS`, `$HOUSEKEEPING` and
-    /// `$HUGEPAGES`.
+    /// A value of the table on this machine, with `$WORKERS`, `$HOUSEKEEPING` and `$HUGEPAGES`
+    /// replaced.
     pub(super) fn filled(&self, value: &str) -> String {
         value
             .replace("$WORKERS", &self.workers.to_string())
@@ -218,15 +219,15 @@ impl<'a> Host<'a> {
             .replace("$HUGEPAGES", &self.hugepages.to_string())
     }
 
-    /// Which files of a setting do not hold what they should.
+    /// Compares the files of a setting with its value.
     pub(super) fn matched(&self, setting: &Setting) -> Result<Matched, Unread> {
         let value = self.filled(setting.value);
-        let mut matched = Matched { total: 0, last: String::new(), off: Vec::new() };
+        let mut matched = Matched { total: 0, last: String::new(), wrong: Vec::new() };
         for file in self.files(setting.files) {
-            // A CPU that is switched off in the meantime takes its files along.
+            // The files of a CPU vanish when it is switched off in the meantime.
             let Some(text) = self.text(&file)? else { continue };
             let now = chosen(&text).to_owned();
-            let holds = match setting.rule {
+            let right = match setting.rule {
                 Rule::Is => now == value,
                 Rule::AtLeast => number_in(&file, &now)? >= number_in(&file, &value)?,
                 Rule::Above { beside, above } => {
@@ -239,15 +240,15 @@ impl<'a> Host<'a> {
             };
             matched.total += 1;
             matched.last.clone_from(&now);
-            if !holds {
-                matched.off.push((file, now));
+            if !right {
+                matched.wrong.push((file, now));
             }
         }
         Ok(matched)
     }
 }
 
-/// The word in brackets, in a file that lists all the words it knows; else the whole text.
+/// The word in brackets, in a file that lists all possible words; else the whole text.
 pub(super) fn chosen(text: &str) -> &str {
     let text = text.trim();
     let mut words = text.split_whitespace();
@@ -260,7 +261,7 @@ pub(super) fn cpu_of(file: &str) -> Option<usize> {
 }
 
 pub(super) fn garbled(file: &str, text: &str, wanted: &'static str) -> Unread {
-    // A binary file, or one of another kind, may be long.
+    // A binary file may be long.
     let text = text.chars().take(60).collect();
     Unread::Garbled { file: file.to_owned(), text, wanted }
 }
@@ -269,14 +270,14 @@ fn number_in(file: &str, text: &str) -> Result<u64, Unread> {
     text.parse().map_err(|_| garbled(file, text, "a number"))
 }
 
-/// The kernel's ways to say that it does not have the thing.
+/// The errors by which the kernel says that it does not have something.
 fn is_absent(error: &io::Error) -> bool {
     let gone = [libc::ENODEV, libc::ENXIO, libc::EINVAL, libc::EOPNOTSUPP].map(Some);
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         || gone.contains(&error.raw_os_error())
 }
 
-/// The numbers in a name, so that cpu10 comes after cpu9.
+/// The numbers in a name, to sort cpu10 after cpu9.
 fn numbers(file: &str) -> Vec<u64> {
     file.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }

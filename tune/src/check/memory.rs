@@ -1,9 +1,9 @@
-//! Memory: pages, limits, and what moves pages about.
+//! Memory: huge pages, limits, and what moves pages.
 
-use super::Check;
+use super::condition::{Check, Verdict};
+use super::fix::{Fix, Rule, Setting, Step};
 use super::host::{Host, Unread, chosen, garbled};
-use super::mend::{Mend, Rule, Setting, Step};
-use super::report::{Verdict, settings, settings_noted, words, write};
+use super::judge::{other_steps, settings, settings_noted, write};
 
 const HUGEPAGES: Setting = Setting {
     files: "/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB/nr_hugepages",
@@ -22,49 +22,50 @@ const THP_DEFRAG: Setting = Setting {
 };
 
 /// A setting of sysctl(8).
-const fn sysctl(files: &'static str, value: &'static str) -> Mend {
-    Mend::Write(Setting { files, value, rule: Rule::Is })
+const fn sysctl(files: &'static str, value: &'static str) -> Fix {
+    Fix::Write(Setting { files, value, rule: Rule::Is })
 }
 
-/// The family, in the order in which memory comes to be: reserved, locked, and left in peace.
+/// The family: pages are reserved, then locked, and then should not be moved.
 pub const CHECKS: &[Check] = &[
     Check {
         name: "hugepages",
-        should: "each node with memory has pages of 2 MiB set aside (--hugepages says how many)",
-        why: "a region in small pages needs 512 times the translations, in the core and in the NIC",
+        should: "each node with memory has pages of 2 MiB reserved (--hugepages says how many)",
+        why: "a region in small pages needs 512 times as many translations, in the core and in the \
+              NIC",
         cost: "about 20 to 30 cycles for each touch of a page that the core's table of 1500 to \
                3000 translations does not hold (Intel's and AMD's optimization manuals); a NIC \
                that misses asks over PCIe, about 0.5 to 1 us (a PCIe round trip)",
         judge: hugepages,
-        mends: &[
-            Mend::Write(HUGEPAGES),
-            Mend::Advice(
-                "if fewer come out, memory is in pieces: restart, with hugepages=N on the kernel's \
-                 command line if that does not help either",
+        fixes: &[
+            Fix::Write(HUGEPAGES),
+            Fix::Advice(
+                "if the kernel finds fewer, its memory is fragmented: restart the machine; if that \
+                 does not help, add hugepages=N to the kernel's command line",
             ),
         ],
     },
     Check {
         name: "memlock",
-        should: "a program may lock all the memory it registers",
+        should: "a program may lock all memory that it registers",
         why: "memory that a NIC reads and writes is locked in place and counts against this limit",
         cost: "no time, it fails: registration answers ENOMEM (ibv_reg_mr(3)); the kernel's \
                default is 64 KiB, 8 MiB since Linux 5.16 (getrlimit(2))",
         judge: memlock,
-        mends: &[
-            Mend::Write(MEMLOCK),
-            Mend::Advice("log in again; a systemd service needs LimitMEMLOCK=infinity instead"),
+        fixes: &[
+            Fix::Write(MEMLOCK),
+            Fix::Advice("log in again; a systemd service needs LimitMEMLOCK=infinity instead"),
         ],
     },
     Check {
         name: "thp",
-        should: "transparent huge pages are for those who ask (madvise)",
-        why: "`never` takes the second-best pages away; `always` lets khugepaged move any \
-              program's memory while it runs",
+        should: "transparent huge pages are for programs that ask for them (madvise)",
+        why: "with `never` there is no substitute for reserved pages; with `always` khugepaged \
+              moves any program's memory while it runs",
         cost: "about 0.1 to 1 ms while a page of 2 MiB is copied under a program that touches it \
                (2 MiB at memory speed and a fault; kernel: admin-guide/mm/transhuge)",
         judge: settings_noted,
-        mends: &[Mend::Write(Setting {
+        fixes: &[Fix::Write(Setting {
             files: "/sys/kernel/mm/transparent_hugepage/enabled",
             value: "madvise",
             rule: Rule::Is,
@@ -72,30 +73,32 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "thp_defrag",
-        should: "a page fault does not wait for memory to be compacted, unless it asked (madvise)",
-        why: "with `always` any first touch may stop to reclaim and to move pages about",
+        should: "a page fault waits for compaction only in memory that asked for huge pages \
+                 (madvise)",
+        why: "with `always` any first touch may wait until memory is reclaimed and pages are moved",
         cost: "about 0.1 to 10 ms a fault when memory is fragmented (direct compaction; kernel: \
                admin-guide/mm/transhuge)",
         judge: thp_defrag,
-        mends: &[Mend::Write(THP_DEFRAG)],
+        fixes: &[Fix::Write(THP_DEFRAG)],
     },
     Check {
         name: "numa_balancing",
         should: "kernel.numa_balancing is 0",
-        why: "pages are unmapped now and then to see who touches them, and moved to that node",
+        why: "otherwise the kernel unmaps pages from time to time to see which node touches them, \
+              and moves them there",
         cost: "about 1 to 2 us a fault, for every page in turn, and an interrupt on each core of \
                the program that has it mapped (kernel: admin-guide/sysctl/kernel)",
         judge: numa_balancing,
-        mends: &[sysctl("/proc/sys/kernel/numa_balancing", "0")],
+        fixes: &[sysctl("/proc/sys/kernel/numa_balancing", "0")],
     },
     Check {
         name: "zone_reclaim",
         should: "vm.zone_reclaim_mode is 0",
-        why: "with it a node that is full is cleared of file pages before another node gives \
-              memory",
+        why: "otherwise the kernel drops cached files of a full node before it takes memory of \
+              another node",
         cost: "about 0.1 to 10 ms an allocation (direct reclaim; kernel: admin-guide/sysctl/vm)",
         judge: settings,
-        mends: &[sysctl("/proc/sys/vm/zone_reclaim_mode", "0")],
+        fixes: &[sysctl("/proc/sys/vm/zone_reclaim_mode", "0")],
     },
     Check {
         name: "swap",
@@ -104,14 +107,14 @@ pub const CHECKS: &[Check] = &[
               it is needed",
         cost: "about 0.1 ms a touch from an SSD, 10 ms from a disk (their access times)",
         judge: swap,
-        mends: &[sysctl("/proc/sys/vm/swappiness", "1")],
+        fixes: &[sysctl("/proc/sys/vm/swappiness", "1")],
     },
 ];
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const NODES: &str = "/sys/devices/system/node";
 
-/// Where there is a pool, on each node that workers take memory from.
+/// The folders of the pools, one for each node that workers take memory from.
 fn pools(host: &Host<'_>) -> Result<Vec<String>, Unread> {
     let wanted = match &host.nodes {
         Some(nodes) => Some(nodes.clone()),
@@ -135,9 +138,9 @@ fn pools(host: &Host<'_>) -> Result<Vec<String>, Unread> {
 fn hugepages(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let folders = pools(host)?;
     if folders.is_empty() {
-        return Ok(Verdict::absent("this kernel sets no pages of 2 MiB aside"));
+        return Ok(Verdict::absent("this kernel reserves no pages of 2 MiB"));
     }
-    let (mut told, mut steps, mut taken) = (Vec::new(), Vec::new(), false);
+    let (mut texts, mut steps, mut taken) = (Vec::new(), Vec::new(), false);
     for folder in folders {
         let number = |name: &str| host.number(&format!("{folder}/{name}"));
         let giant = folder.replace("-2048kB", "-1048576kB");
@@ -145,20 +148,20 @@ fn hugepages(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
         let small = number("nr_hugepages")?.unwrap_or(0);
         let free = number("free_hugepages")?.unwrap_or(small);
         let place = folder.split('/').find(|part| part.starts_with("node") && part.len() > 4);
-        told.push(format!("{} has {small}, {free} of them free", place.unwrap_or("the machine")));
-        // A page of 1 GiB holds as much as 512 of 2 MiB.
+        texts.push(format!("{} has {small}, {free} of them free", place.unwrap_or("the machine")));
+        // A page of 1 GiB is as good as 512 of 2 MiB.
         if small.saturating_add(giant.saturating_mul(512)) < host.hugepages {
             steps.push(write(host, &HUGEPAGES, &format!("{folder}/nr_hugepages")));
         } else {
             taken |= free == 0 && giant == 0 && host.hugepages > 0;
         }
     }
-    let is = format!("{} ({} wanted on each)", told.join("; "), host.hugepages);
+    let is = format!("{} ({} wanted on each)", texts.join("; "), host.hugepages);
     if !steps.is_empty() {
-        steps.extend(words(host, check));
+        steps.extend(other_steps(host, check));
         return Ok(Verdict::bad(is, steps));
     }
-    let more = "other programs hold all pages of a node; ask for more: --hugepages".to_owned();
+    let more = "other programs use all pages of a node; reserve more with --hugepages".to_owned();
     Ok(if taken { Verdict::note(is, vec![Step::Advice(more)]) } else { Verdict::fine(is) })
 }
 
@@ -184,7 +187,7 @@ fn memlock(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let is = format!("{bytes} bytes; the huge pages of one node are {wanted}");
     let set = host.text(MEMLOCK.files)?.unwrap_or_default();
     let set = set.lines().any(|line| line == MEMLOCK.value);
-    let mut steps = words(host, check);
+    let mut steps = other_steps(host, check);
     if set {
         return Ok(Verdict::note(format!("{is}; the next login will have no limit"), steps));
     }

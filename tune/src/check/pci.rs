@@ -1,51 +1,51 @@
-//! The way from the device to memory: its link, its ordering, and who checks its addresses.
+//! The path from the device to memory: PCIe link, ordering, IOMMU, bridges, node.
 
-use super::Check;
+use super::condition::{Check, Verdict};
 use super::device::pci_paths;
+use super::fix::{Fix, Step};
 use super::host::{Host, Unread};
-use super::mend::{Mend, Step};
-use super::report::{Verdict, words};
+use super::judge::other_steps;
 use crate::machine;
 
-/// The family, in the order in which a write of the NIC meets it.
+/// The family, in the order in which a write of the NIC passes it.
 pub const CHECKS: &[Check] = &[
     Check {
         name: "pcie_link",
         should: "the device's PCIe link runs at its full width and speed",
-        why: "a slot with fewer lanes, or a card that sits badly, halves the rate and halves it \
-              again",
+        why: "a slot with fewer lanes, or a badly seated card, halves the rate once or more",
         cost: "about half the rate for half the lanes, and the same for half the speed (the PCIe \
                specification's rates a lane)",
         judge: link,
-        mends: &[Mend::Advice("another slot, or the card out and in again; see lspci -vv, LnkSta")],
+        fixes: &[Fix::Advice("use another slot, or reseat the card; see LnkSta in lspci -vv")],
     },
     Check {
         name: "pcie_relaxed",
-        should: "the device may order its writes loosely (DevCtl, RlxdOrd+)",
-        why: "without it each write waits for those before it, though only completions have to",
+        should: "relaxed ordering is enabled for the device (DevCtl, RlxdOrd+)",
+        why: "without it each write waits for those before it, although only completions need to",
         cost: "about 150 instead of 200 Gb/s on AMD EPYC, 16 instead of 40 GB/s on Emerald \
                Rapids (UCX, pull requests 8062 and 10955); nothing for lone small messages",
         judge: relaxed,
-        mends: &[],
+        fixes: &[],
     },
     Check {
         name: "iommu",
         should: "no IOMMU, or one that passes the device's addresses through (iommu=pt)",
-        why: "otherwise each address is looked up, and a miss of the IOMMU's table walks memory",
+        why: "otherwise each address is translated, and a miss in the IOMMU's cache walks a table \
+              in memory",
         cost: "about 0.3 us a miss (Neugebauer and others, SIGCOMM 2018), up to 20 % of the rate \
                at 200 Gb/s (Farshin and others, PeerJ CS 2023)",
         judge: iommu,
-        mends: &[Mend::Kernel("iommu=pt")],
+        fixes: &[Fix::Kernel("iommu=pt")],
     },
     Check {
         name: "acs",
-        should: "bridges above the device send requests between peers straight on (ACS off)",
-        why: "with redirection, what one device writes to another goes up to the root and back",
+        should: "bridges above the device forward requests between devices directly (ACS off)",
+        why: "with redirection, a write from one device to another goes up to the root and back",
         cost: "about half the rate from device to device, such as GPU to NIC, as each byte \
-               passes the link to the root twice (derived; no measurement is known to us); \
-               nothing between NIC and memory",
+               passes the link to the root twice (derived, not measured); nothing between NIC and \
+               memory",
         judge: acs,
-        mends: &[],
+        fixes: &[],
     },
     Check {
         name: "device_node",
@@ -53,23 +53,23 @@ pub const CHECKS: &[Check] = &[
         why: "memory and workers on the other socket reach the NIC over the link between sockets",
         cost: "about 0.1 to 0.2 us each way (remote less local latency; tune measure)",
         judge: node,
-        mends: &[Mend::Advice(
-            "a firmware that tells it, or a plan made by hand: tune plan, with the node named",
+        fixes: &[Fix::Advice(
+            "use firmware that reports it, or set device_node in a plan by hand (tune plan)",
         )],
     },
 ];
 
 const NO_DEVICE: &str = "no RDMA device on PCIe";
 
-/// What one function looks like.
+/// The state of one PCI function.
 enum Function {
-    /// As it should.
+    /// It is as it should be.
     Good(String),
-    /// Not so, and what would help.
+    /// It is not, and these steps fix it.
     Wrong(String, Vec<Step>),
 }
 
-/// Judges each RDMA function; `wrong` says how bad it is if one of them is not as it should be.
+/// Judges each RDMA function; `wrong` makes the verdict if one of them is not as it should be.
 fn each(
     host: &Host<'_>,
     wrong: fn(String, Vec<Step>) -> Verdict,
@@ -100,30 +100,30 @@ fn address(folder: &str) -> &str {
 fn link(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     each(host, Verdict::bad, |folder| {
         Ok(match machine::link(host.root, address(folder)) {
-            None => Function::Good("has a link that says nothing".to_owned()),
+            None => Function::Good("does not report its link".to_owned()),
             Some(link) if (link.width, link.speed_gts) == (link.width_max, link.speed_gts_max) => {
                 Function::Good(format!("is {link}"))
             }
-            Some(link) => Function::Wrong(format!("is {link}"), words(host, check)),
+            Some(link) => Function::Wrong(format!("is {link}"), other_steps(host, check)),
         })
     })
 }
 
 fn relaxed(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {
-    // The firmware or the kernel may have a reason, and only streams of data gain.
+    // A note: the firmware or the kernel may have a reason, and only streams of data gain.
     each(host, Verdict::note, |folder| {
         let config = Config::read(host, folder)?;
         Ok(match config.device_control()? {
             None => Function::Good("is not PCIe".to_owned()),
-            Some(control) if control & RELAXED != 0 => Function::Good("has it on".to_owned()),
+            Some(control) if control & RELAXED != 0 => Function::Good("has it enabled".to_owned()),
             Some(_) => {
                 let at = address(folder);
                 let help = format!(
                     "setpci -s {at} CAP_EXP+8.w=10:10, unless the kernel's log says that the root \
-                     port mishandles it; and ask for it at registration \
+                     port mishandles it; and request it at registration \
                      (IBV_ACCESS_RELAXED_ORDERING)"
                 );
-                Function::Wrong("has it off".to_owned(), vec![Step::Advice(help)])
+                Function::Wrong("has it disabled".to_owned(), vec![Step::Advice(help)])
             }
         })
     })
@@ -140,7 +140,7 @@ fn iommu(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
             kind => {
                 let kind = kind.unwrap_or("of an unnamed kind");
                 let bad = format!("is translated: group {group} is {kind}");
-                Function::Wrong(bad, words(host, check))
+                Function::Wrong(bad, other_steps(host, check))
             }
         })
     })
@@ -176,8 +176,8 @@ fn node(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
         let node = host.text(&format!("{folder}/numa_node"))?;
         Ok(match node.as_deref() {
             Some("-1") | None if nodes > 1 => {
-                let bad = "is near no node that is known".to_owned();
-                Function::Wrong(bad, words(host, check))
+                let bad = "is near no known node".to_owned();
+                Function::Wrong(bad, other_steps(host, check))
             }
             Some("-1") | None => Function::Good("is on the only node".to_owned()),
             Some(node) => Function::Good(format!("is on node {node}")),
@@ -190,7 +190,7 @@ const RELAXED: u16 = 1 << 4;
 /// Request and Completion Redirect, in ACS Control (7.7.11.3).
 const REDIRECT: u16 = 1 << 2 | 1 << 3;
 
-/// A function's configuration space, as far as it may be read.
+/// The part of a function's configuration space that may be read.
 struct Config {
     file: String,
     bytes: Vec<u8>,
@@ -217,7 +217,7 @@ impl Config {
             return Ok(None);
         }
         let mut at = usize::from(self.u16(0x34)? & 0xFC);
-        // As many as fit; a list that goes round ends here too.
+        // At most as many as fit, so that a circular list ends too.
         for _ in 0..48 {
             if at == 0 {
                 break;
@@ -231,9 +231,9 @@ impl Config {
         Ok(None)
     }
 
-    /// ACS Control, of the extended capability; `None` for a function without.
+    /// ACS Control, of the extended capability; `None` for a function without it.
     fn access_control(&self) -> Result<Option<u16>, Unread> {
-        // A space of 256 bytes is whole, and has no extended part.
+        // A configuration space of 256 bytes is complete and has no extended part.
         if self.bytes.len() == 256 {
             return Ok(None);
         }

@@ -1,25 +1,26 @@
-//! The shell that mends a machine while it runs.
+//! The shell script that fixes a machine while it runs.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-use super::mend::{Step, quoted};
-use super::report::{Report, Severity};
+use super::condition::Severity;
+use super::fix::{Step, quoted};
+use super::report::Report;
 use crate::Root;
 
-/// Where a script keeps what was there before, under the root.
+/// The file in which a script saves the previous values, below the root.
 pub const STATE: &str = "/var/lib/doorbell/tune.state";
 
 /// The functions of every script: `put`, `stop` and what they need.
 pub(super) const PRELUDE: &str = include_str!("prelude.sh");
 
-/// A script that mends what is bad and can be mended at run time; with `all`, what is worth knowing
-/// too. The rest is in it as comments. It keeps what was there before in `state`, or, without one,
-/// in [`STATE`] under the root.
+/// A script that fixes whatever is bad and can be fixed at run time; with `all`, also what is worth
+/// knowing. Other steps are in it as comments. The script saves the previous values in `state`; the
+/// default is [`STATE`], below the root.
 #[must_use]
 pub fn script(report: &Report, all: bool, state: Option<&str>) -> String {
-    let mut text = String::from("#!/bin/sh\n# Mends what `tune check` found; run it as root.\n");
+    let mut text = String::from("#!/bin/sh\n# Fixes what `tune check` found. Run it as root.\n");
     text.push_str("ROOT=${ROOT:-}\n");
     match state {
         Some(file) => push(&mut text, format_args!("STATE={}", quoted(file))),
@@ -27,16 +28,16 @@ pub fn script(report: &Report, all: bool, state: Option<&str>) -> String {
     }
     text.push_str(PRELUDE);
     for finding in &report.findings {
-        let asked = match finding.severity {
+        let wanted = match finding.severity {
             Severity::Bad => true,
             Severity::Note => all,
             Severity::Unknown | Severity::Fine | Severity::Absent => false,
         };
-        if !asked || finding.mend.is_empty() {
+        if !wanted || finding.fix.is_empty() {
             continue;
         }
         push(&mut text, format_args!("\n# {}: {}", finding.name, finding.is.replace('\n', " ")));
-        for step in &finding.mend {
+        for step in &finding.fix {
             match step {
                 Step::Write { file, value } => {
                     push(&mut text, format_args!("put {} {}", quoted(file), quoted(value)));
@@ -50,14 +51,14 @@ pub fn script(report: &Report, all: bool, state: Option<&str>) -> String {
     text
 }
 
-/// Runs a script of [`script()`] on a machine, and says whether all of it worked; what did not has
-/// been told on standard error.
+/// Runs a script of [`script()`] on a machine, and returns whether all steps worked. The script
+/// reports each failure on standard error.
 ///
 /// # Errors
-/// There is no shell.
+/// The shell cannot be started.
 pub fn run_script(root: &Root, script: &str) -> io::Result<bool> {
     let base = root.path("/");
-    // As `ROOT` it stands before names that begin with a slash.
+    // The script puts `ROOT` in front of names that begin with a slash.
     let base = base.to_string_lossy();
     let mut shell = Command::new("sh");
     shell.arg("-s").env("ROOT", base.trim_end_matches('/')).env_remove("STATE");

@@ -1,4 +1,4 @@
-//! Taking back what a script has changed.
+//! Reverts what a script has changed.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use thiserror::Error;
 use super::host::chosen;
 use crate::Root;
 
-/// Why the state file is of no use. What could not be restored of it is in [`Undone`].
+/// Why the state file cannot be used. Values that could not be restored are in [`Undone`] instead.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UndoError {
     /// It cannot be read or written.
     #[error(
-        "asked for {}, which keeps what was there before, the system answered: {source}",
+        "cannot use {}, which has the previous values: {source}",
         file.display()
     )]
     State {
@@ -25,27 +25,27 @@ pub enum UndoError {
         /// What the system answered.
         source: io::Error,
     },
-    /// A line of it is not ours. Nothing has been restored.
+    /// `tune` did not write one of its lines. Nothing was restored.
     #[error(
-        "line {line} of {} is none that tune has written; nothing was restored",
+        "tune did not write line {line} of {}; nothing was restored",
         file.display()
     )]
     Garbled {
         /// The state file.
         file: PathBuf,
-        /// The line, from 1.
+        /// The line, counted from 1.
         line: usize,
     },
 }
 
-/// What was done about each thing that had been changed, last change first.
+/// What happened to each value that had been changed, the last change first.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// Files and services that are as before.
+    /// Files and services that were restored.
     pub restored: Vec<String>,
-    /// Files of the kernel that a restart has reset since.
+    /// Files of the kernel that a restart has reset since then.
     pub gone: Vec<String>,
-    /// Those that are not as before, and why; they stay in the state file.
+    /// Those that could not be restored, and why. They stay in the state file.
     pub failed: Vec<String>,
 }
 
@@ -57,10 +57,10 @@ impl Undone {
     }
 }
 
-/// Restores what the state file says, and takes it out of there.
+/// Restores the values in the state file, and removes from it those that were restored.
 ///
 /// # Errors
-/// The state file cannot be read or written, or is none.
+/// The state file cannot be read or written, or `tune` did not write it.
 pub fn undo(root: &Root, state: &Path) -> Result<Undone, UndoError> {
     let fault = |source| UndoError::State { file: state.to_owned(), source };
     let text = match fs::read_to_string(state) {
@@ -77,7 +77,7 @@ pub fn undo(root: &Root, state: &Path) -> Result<Undone, UndoError> {
     let (mut undone, mut left) = (Undone::default(), Vec::new());
     for (change, line) in changes.iter().rev() {
         let name = change.name.to_owned();
-        if change.ended_with_its_start() && change.start != start {
+        if change.ends_with_a_restart() && change.start != start {
             undone.gone.push(name);
             continue;
         }
@@ -101,7 +101,7 @@ pub fn undo(root: &Root, state: &Path) -> Result<Undone, UndoError> {
 /// One line of the state file.
 #[derive(Debug)]
 struct Change<'a> {
-    /// The machine's start in which it was made.
+    /// The boot ID of the machine when the change was made.
     start: &'a str,
     name: &'a str,
     before: Before,
@@ -109,9 +109,9 @@ struct Change<'a> {
 
 #[derive(Debug, PartialEq)]
 enum Before {
-    /// There was no such file.
+    /// The file did not exist.
     NoFile,
-    /// It held this.
+    /// The file contained this.
     Held(Vec<u8>),
     /// The service was running.
     Active,
@@ -131,8 +131,8 @@ impl<'a> Change<'a> {
         fields.next().is_none().then_some(Change { start, name, before })
     }
 
-    /// True for what the kernel forgets when the machine stops.
-    fn ended_with_its_start(&self) -> bool {
+    /// True for a change that a restart of the machine reverts.
+    fn ends_with_a_restart(&self) -> bool {
         self.before == Before::Active
             || self.name.starts_with("/sys/")
             || self.name.starts_with("/proc/")
@@ -150,8 +150,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Makes a file hold `bytes` again. One of the kernel's that lists all its words, the chosen one in
-/// brackets, takes that word only, and shows the same text then.
+/// Makes a file contain `bytes` again. A file of the kernel that lists all possible words, with the
+/// chosen one in brackets, accepts only that word, and then shows the same text.
 fn refill(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let holds = || fs::read(path).is_ok_and(|now| now == bytes);
     if holds() {
@@ -170,7 +170,7 @@ fn refill(path: &Path, bytes: &[u8]) -> Result<(), String> {
         Ok(()) => {
             let now = fs::read(path).unwrap_or_default();
             let now = String::from_utf8_lossy(&now);
-            Err(format!("it held `{}`, and now holds `{}`", text.trim(), now.trim()))
+            Err(format!("it contained `{}`, and now contains `{}`", text.trim(), now.trim()))
         }
     }
 }
@@ -183,7 +183,7 @@ fn start_service(name: &str) -> Result<(), String> {
     }
 }
 
-/// Bytes of two hexadecimal digits each.
+/// Reads bytes written as two hexadecimal digits each.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
@@ -199,9 +199,9 @@ mod tests {
         assert!(change, "a field too many");
         let change = Change::read("id\tfile\t/sys/a\thad:5b615d").unwrap();
         assert_eq!(change.before, Before::Held(b"[a]".to_vec()));
-        assert!(change.ended_with_its_start());
+        assert!(change.ends_with_a_restart());
         let change = Change::read("-\tfile\t/etc/a\tabsent").unwrap();
-        assert!(change.before == Before::NoFile && !change.ended_with_its_start());
+        assert!(change.before == Before::NoFile && !change.ends_with_a_restart());
         for line in ["", "id\tfile\t/a", "id\tfile\t/a\t5b615d", "id\tservice\ta\tabsent"] {
             assert!(Change::read(line).is_none(), "{line}");
         }

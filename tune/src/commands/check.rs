@@ -7,53 +7,53 @@ use clap::Args;
 use doorbell_tune::check::{self, Host, Report, STATE, Wants, boot};
 use doorbell_tune::{Ids, Plan, Root};
 
-use crate::failure::{Failure, complain, say};
+use crate::failure::{Failure, say, warn};
 
-/// What costs latency or rate here, and what mends it
+/// Find what costs latency or rate on this machine, and how to fix it
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: 0 nothing is bad, 1 something is, 2 something could not be read.\n\
-Mends are for what is bad; with --only, for what is worth knowing too.\n\
+    after_help = "Exit code: 0 nothing is bad, 1 something is bad, 2 something could not be read.\n\
+Fixes are for what is bad; with --only, also for what is worth knowing.\n\
 Example: tune check --apply --plan plan.toml"
 )]
 pub(crate) struct CheckArgs {
-    /// A folder with a copy of the machine's files under /sys, /proc and /etc
+    /// A folder with copies of a machine's files from /sys, /proc and /etc
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
-    /// Only these checks, by name
+    /// Run only the checks with these names
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// The workers' cores, such as 2-5; else the isolated ones
+    /// The workers' cores, such as 2-5 [default: the isolated cores]
     #[arg(long, value_name = "LIST")]
     cores: Option<Ids>,
-    /// Pages of 2 MiB that each node should have [default: as the plan says, else 64]
+    /// Pages of 2 MiB that each node should have [default: those of the plan, or 64]
     #[arg(long, value_name = "N")]
     hugepages: Option<u64>,
-    /// The plan that workers will run by: its cores, its nodes and their memory
+    /// The plan of the workers: its cores, its nodes and their memory
     #[arg(long, value_name = "FILE", conflicts_with = "cores")]
     plan: Option<PathBuf>,
-    /// JSON instead of text
+    /// Print JSON instead of text
     #[arg(long, conflicts_with_all = ["fix", "apply", "undo", "boot"])]
     json: bool,
-    /// Print a script that mends what can be mended at run time
+    /// Print a script that fixes what can be fixed at run time
     #[arg(long, conflicts_with_all = ["apply", "undo", "boot"])]
     fix: bool,
-    /// Show that script, run it, and check again
+    /// Print that script, run it, and check again
     #[arg(long, conflicts_with_all = ["undo", "boot"])]
     apply: bool,
     /// Restore what --apply has changed
     #[arg(long, conflicts_with = "boot")]
     undo: bool,
-    /// Write the files that do the same at every start: for any machine, or with --plan or --cores
-    /// for this one
+    /// Write files that apply the fixes at every start: for any machine, or for this one with
+    /// --plan or --cores
     #[arg(long, value_name = "FOLDER")]
     boot: Option<PathBuf>,
-    /// Where --apply keeps what was there before [default: /var/lib/doorbell/tune.state]
+    /// Where --apply saves the previous values [default: /var/lib/doorbell/tune.state]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
 
-/// Exit code of what could not be done.
+/// Exit code if something could not be read or done.
 const COULD_NOT: u8 = 2;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<u8, Failure> {
@@ -90,7 +90,7 @@ fn judge(args: &CheckArgs, root: &Root) -> Result<Report, Failure> {
     if let Some(name) = args.only.iter().find(|name| check::checks().all(|c| c.name != **name)) {
         let names: Vec<&str> = check::checks().map(|check| check.name).collect();
         return Err(could_not(format_args!(
-            "no check is called {name}; there are {}",
+            "no check is called {name}; choose from {}",
             names.join(", ")
         )));
     }
@@ -99,7 +99,7 @@ fn judge(args: &CheckArgs, root: &Root) -> Result<Report, Failure> {
     Ok(check::run(&host, &args.only))
 }
 
-/// What the plan, or the words, say workers shall have.
+/// What the workers need, by the plan or by the command line.
 fn wants(args: &CheckArgs) -> Result<Wants, Failure> {
     let mut wants = match &args.plan {
         Some(file) => Wants::of(&Plan::load(file).map_err(could_not)?),
@@ -128,7 +128,7 @@ fn undo(root: &Root, state: &Path) -> Result<u8, Failure> {
     }
     say(&text)?;
     for failed in &undone.failed {
-        complain(&format_args!("not restored: {failed}"));
+        warn(&format_args!("not restored: {failed}"));
     }
     Ok(if undone.failed.is_empty() { 0 } else { COULD_NOT })
 }
@@ -141,7 +141,7 @@ fn write_boot(args: &CheckArgs, root: &Root, folder: &Path) -> Result<u8, Failur
     };
     let fault = |path: &Path| {
         let path = path.display().to_string();
-        move |error| could_not(format_args!("asked to write {path}, the system answered: {error}"))
+        move |error| could_not(format_args!("cannot write {path}: {error}"))
     };
     fs::create_dir_all(folder).map_err(fault(folder))?;
     for file in files {

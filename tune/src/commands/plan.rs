@@ -5,33 +5,32 @@ use std::path::PathBuf;
 use clap::Args;
 use doorbell_tune::{Plan, Request};
 
-use crate::commands::{Policy, Which, bytes, write};
+use crate::commands::options::{Policy, Which, bytes, write};
 use crate::failure::{Failure, say};
 
-/// Where workers should run, near a device: a plan, as TOML
+/// Plan where workers run near a device, as TOML
 ///
-/// A worker gets a core of its own, the
-/// nearest to the device first, isolated ones before others; memory of its node; and a shared
-/// receive queue together with its neighbour. `tune run --plan` and `doorbell-bench --plan` run
-/// there.
+/// Each worker gets a core of its own, memory of its node, and a shared receive queue together with
+/// its neighbour. Cores near the device come first, and isolated cores before others. `tune run
+/// --plan` and `doorbell-bench --plan` use the plan.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune plan --workers 4 --device mlx5_0 --out plan.toml
-  tune plan --workers 2                       # for soft0, which is memory
+  tune plan --workers 2                       # for soft0, the device in memory
   tune plan --workers 64 --device mlx5_1 --root recorded/server-7")]
 pub(crate) struct PlanArgs {
-    /// Workers, a core each
+    /// Number of workers, each on a core of its own
     #[arg(long, value_name = "N")]
     workers: usize,
-    /// The RDMA device or NIC they serve, like mlx5_0 or eth0 [default: soft0, which has no place]
+    /// The RDMA device or NIC to be near to, like mlx5_0 or eth0 [default: soft0, on no node]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     #[command(flatten)]
     which: Which,
-    /// Cores left to the control plane, to interrupts and to other programs
+    /// Number of cores for the control plane, interrupts and other programs
     #[arg(long, value_name = "CORES", default_value_t = 1)]
     housekeeping: usize,
-    /// Let two workers share a core where no other is left
+    /// Let two workers share a core if no other is left
     #[arg(long)]
     siblings: bool,
     /// Memory of each worker, in bytes, or with K, M or G for KiB, MiB or GiB

@@ -1,8 +1,8 @@
-//! Pictures as SVG, by hand: boxes with text.
+//! SVG pictures of boxes with text.
 
 use std::fmt::Write;
 
-/// A picture that grows as things are put into it.
+/// A picture that grows with what is drawn into it.
 pub(crate) struct Svg {
     body: String,
     width: f64,
@@ -14,7 +14,7 @@ impl Svg {
         Svg { body: String::new(), width: 0.0, height: 0.0 }
     }
 
-    /// A filled box at `(x, y)` of `(width, height)`, and a text that shows when it is pointed at.
+    /// Draws a filled box; `at` is its `(x, y)`, `size` its `(width, height)`, `tip` its tooltip.
     pub(crate) fn area(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, tip: &str) {
         self.width = self.width.max(at.0 + size.0);
         self.height = self.height.max(at.1 + size.1);
@@ -27,16 +27,16 @@ impl Svg {
             at.1,
             size.0,
             size.1,
-            plain(tip)
+            escaped(tip)
         );
     }
 
-    /// Text whose baseline begins at `(x, y)`.
+    /// Draws black text; `at` is the `(x, y)` where its baseline starts.
     pub(crate) fn text(&mut self, at: (f64, f64), text: &str) {
         self.ink(at, text, "#000");
     }
 
-    /// The same in another colour.
+    /// Draws text in any colour.
     pub(crate) fn ink(&mut self, at: (f64, f64), text: &str, ink: &str) {
         self.width = self.width.max(at.0 + text.chars().count() as f64 * LETTER);
         self.height = self.height.max(at.1 + 4.0);
@@ -45,11 +45,11 @@ impl Svg {
             "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{ink}\">{}</text>",
             at.0,
             at.1,
-            plain(text)
+            escaped(text)
         );
     }
 
-    /// The whole picture.
+    /// The finished picture.
     pub(crate) fn finish(self) -> String {
         let (width, height) = (self.width + 10.0, self.height + 10.0);
         format!(
@@ -61,10 +61,11 @@ impl Svg {
     }
 }
 
-/// The usual width of a letter, in the picture's units.
+/// Average width of a letter, in units of the picture.
 pub(crate) const LETTER: f64 = 6.6;
 
-fn plain(text: &str) -> String {
+/// `text` with the characters of markup escaped.
+fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_holds_what_is_in_it_and_names_are_no_markup() {
+    fn a_picture_encloses_its_parts_and_escapes_names() {
         let mut svg = Svg::new();
         svg.area((10.0, 10.0), (200.0, 50.0), "#eee", "a < b");
         svg.text((20.0, 30.0), "<eth0> & \"more\"");

@@ -1,22 +1,22 @@
-//! Which CPUs there are, and which of them a program may have.
+//! [`Cpus`]: which CPUs a machine has, and which of them this program may use.
 
 use serde::Serialize;
 
 use crate::ids::Ids;
 use crate::root::{ReadError, Root};
 
-/// The CPUs of a machine: what the kernel numbers, hardware threads where cores have several.
+/// The CPUs of a machine, as the kernel numbers them: one for each hardware thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
-    /// Those that run.
+    /// CPUs that are online.
     pub online: Ids,
-    /// Those that are there and switched off.
+    /// CPUs that exist but are switched off.
     pub offline: Ids,
-    /// Those kept free of other programs (`isolcpus`), whether or not they are usable.
+    /// CPUs that the scheduler keeps free (`isolcpus`), whether or not they are usable.
     pub isolated: Ids,
-    /// Those without timer ticks while one thread runs (`nohz_full`).
+    /// CPUs without timer ticks while they run one thread (`nohz_full`).
     pub tickless: Ids,
-    /// Those this program may have: its own mask, and isolated ones that its cpuset holds.
+    /// CPUs that this program may use: those of its mask, and isolated ones of its cpuset.
     pub usable: Ids,
 }
 
@@ -26,20 +26,20 @@ impl Cpus {
     /// Reads a machine's CPUs.
     ///
     /// # Errors
-    /// The machine does not say which CPUs run.
+    /// The machine does not say which CPUs are online.
     pub fn read(root: &Root) -> Result<Cpus, ReadError> {
         root.read(&format!("{FOLDER}/online"))?;
         let list = |name| root.ids(&format!("{FOLDER}/{name}")).unwrap_or_default();
         let (online, isolated) = (list("online"), list("isolated"));
-        // Without one, the kernel writes `(null)`, which is no list: none.
+        // For no tickless CPU the kernel writes `(null)`, which is not a list and counts as none.
         let (offline, tickless) = (list("offline").and(&list("present")), list("nohz_full"));
         let usable = usable(root, &online, &isolated);
         Ok(Cpus { online, offline, isolated, tickless, usable })
     }
 }
 
-/// A program starts without the isolated CPUs in its mask, and may go there nevertheless if its
-/// cpuset holds them (sched_setaffinity(2), isolcpus in the kernel's parameters).
+/// A program starts without the isolated CPUs in its mask. It may still move there if they are in
+/// its cpuset (sched_setaffinity(2), isolcpus in the kernel's parameters).
 fn usable(root: &Root, online: &Ids, isolated: &Ids) -> Ids {
     let status = root.field("/proc/self/status", "Cpus_allowed_list");
     let Some(own) = status.and_then(|text| text.parse::<Ids>().ok()) else {
@@ -47,13 +47,13 @@ fn usable(root: &Root, online: &Ids, isolated: &Ids) -> Ids {
     };
     let others = online.without(isolated);
     let cpuset = cpuset(root).unwrap_or_else(|| {
-        // A mask that lacks none of the others is nobody's choice.
+        // If the mask has all CPUs that are not isolated, nobody has restricted it.
         if others.without(&own).is_empty() { online.clone() } else { own.clone() }
     });
     own.or(&isolated.and(&cpuset)).and(online)
 }
 
-/// The CPUs of this program's control group: of its own, else of the nearest above it that says.
+/// The CPUs of this program's control group, or of the nearest group above it that lists some.
 fn cpuset(root: &Root) -> Option<Ids> {
     let text = root.text("/proc/self/cgroup")?;
     let own = text.lines().find_map(|line| line.strip_prefix("0::"))?;

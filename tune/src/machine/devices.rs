@@ -1,4 +1,4 @@
-//! NICs and RDMA devices, by the kernel's files.
+//! [`Device`]: NICs and RDMA devices, from the kernel's files.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ pub struct Device {
     pub name: String,
     /// What it is.
     pub kind: DeviceKind,
-    /// Its PCI address, `0000:3b:00.0`; `None` for a device that is software.
+    /// Its PCI address, `0000:3b:00.0`; `None` for a software device.
     pub pci: Option<String>,
-    /// The NUMA node it is attached to; `None` where the machine does not say.
+    /// The NUMA node it is attached to; `None` if the machine does not say.
     pub node: Option<usize>,
-    /// Its PCIe link; `None` where there is none or the machine does not say.
+    /// Its PCIe link; `None` if there is none or the machine does not say.
     pub link: Option<Link>,
-    /// For an RDMA device, the network interface below its first port.
+    /// For an RDMA device, the network interface of its first port.
     pub interface: Option<String>,
 }
 
@@ -33,16 +33,16 @@ pub enum DeviceKind {
     Rdma,
 }
 
-/// A PCIe link: what it runs at, and what the device could.
+/// A PCIe link: what it runs at, and what the device is capable of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// Lanes.
+    /// Lanes in use.
     pub width: u32,
-    /// Lanes the device has.
+    /// Lanes that the device has.
     pub width_max: u32,
-    /// Speed of a lane, in GT/s.
+    /// Speed of a lane, GT/s.
     pub speed_gts: f64,
-    /// Speed of a lane that the device is capable of, in GT/s.
+    /// Speed of a lane that the device is capable of, GT/s.
     pub speed_gts_max: f64,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// NICs that are on a PCI bus, and RDMA devices, by name.
+/// NICs on a PCI bus and RDMA devices, sorted by name.
 pub(super) fn read(root: &Root, nodes: &[usize]) -> Vec<Device> {
     let mut devices = Vec::new();
     for name in root.entries("/sys/class/net") {
@@ -83,14 +83,13 @@ fn rdma(root: &Root, name: String, nodes: &[usize], nets: &[Device]) -> Device {
     if let Some(pci) = pci_of(root, &folder) {
         return Device { interface, ..on_pci(root, name, DeviceKind::Rdma, pci, nodes) };
     }
-    // Software over an interface: it is where that is.
+    // A software device is on the node of its interface.
     let below = nets.iter().find(|net| Some(&net.name) == interface.as_ref());
     let node = below.and_then(|net| net.node);
     Device { name, kind: DeviceKind::Rdma, pci: None, node, link: None, interface }
 }
 
-/// An RDMA device that does not say which interface is below it has the one of the same PCI
-/// function.
+/// Gives an RDMA device that does not say which interface it uses the one of the same PCI function.
 pub(super) fn name_interfaces(devices: &mut [Device]) {
     let nets: Vec<Device> =
         devices.iter().filter(|device| device.kind == DeviceKind::Net).cloned().collect();
@@ -109,7 +108,7 @@ pub(super) fn on_pci(
     nodes: &[usize],
 ) -> Device {
     let node = root.value::<usize>(&format!("/sys/bus/pci/devices/{pci}/numa_node"));
-    // -1, which is no `usize`, is what the kernel says where there is one node only.
+    // On a machine with one node the kernel writes -1, which is not a `usize`.
     let node = node.filter(|id| nodes.contains(id)).or(match nodes {
         [only] => Some(*only),
         _ => None,
@@ -118,7 +117,7 @@ pub(super) fn on_pci(
     Device { name, kind, pci: Some(pci), node, link, interface: None }
 }
 
-/// The link of a PCI function; `None` where it does not say.
+/// The link of a PCI function; `None` if it does not say.
 pub(crate) fn link(root: &Root, pci: &str) -> Option<Link> {
     let text = |name: &str| root.text(&format!("/sys/bus/pci/devices/{pci}/{name}"));
     let speed = |name| text(name)?.split_whitespace().next()?.parse::<f64>().ok();
@@ -131,14 +130,14 @@ pub(crate) fn link(root: &Root, pci: &str) -> Option<Link> {
     })
 }
 
-/// The PCI address of what a class entry stands for: the last one on the way to it.
+/// The PCI address of a class entry: the last one in the path that it points to.
 fn pci_of(root: &Root, entry: &str) -> Option<String> {
     let folder = root.resolve(entry)?;
     let names = folder.components().rev().filter_map(|part| part.as_os_str().to_str());
     names.map(str::to_owned).find(|name| is_pci(name))
 }
 
-/// `0000:3b:00.0`: hexadecimal domain, bus, device, and function.
+/// Whether `name` is a PCI address: domain, bus, device and function, as in `0000:3b:00.0`.
 pub(crate) fn is_pci(name: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     let parts: Vec<&str> = name.split([':', '.']).collect();
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_says_what_it_lacks() {
+    fn a_slow_link_says_what_it_could_do() {
         let full = Link { width: 16, width_max: 16, speed_gts: 16.0, speed_gts_max: 16.0 };
         assert_eq!(full.to_string(), "x16 at 16 GT/s");
         let half = Link { width: 8, speed_gts: 2.5, ..full };

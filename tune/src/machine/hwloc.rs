@@ -1,8 +1,8 @@
-//! A machine by hwloc, which reads recorded XML as well.
+//! Reads a machine with hwloc, which also reads recorded XML.
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hwlocality::Topology;
 use hwlocality::bitmap::Bitmap;
@@ -10,32 +10,14 @@ use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::ObjectAttributes;
 use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
-use thiserror::Error;
 
+use super::cpus::Cpus;
+use super::devices::{self, Device, DeviceKind};
+use super::error::{HwlocError, MachineError};
+use super::model::{Cache, Core, Machine, Node, Package};
+use super::sysfs;
 use crate::ids::Ids;
-use crate::machine::devices::{self, DeviceKind};
-use crate::machine::{Cache, Core, Cpus, Device, Machine, MachineError, Node, Package, sysfs};
 use crate::root::Root;
-
-/// What hwloc did not do.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum HwlocError {
-    /// It could not look at this machine.
-    #[error("asked for this machine's topology, hwloc answered: {0}; see lstopo(1)")]
-    Load(String),
-    /// It could not use a file.
-    #[error(
-        "asked for the machine in {}, hwloc answered: {answer}; `lstopo FILE.xml` writes one",
-        path.display()
-    )]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What hwloc answered.
-        answer: String,
-    },
-}
 
 pub(super) fn system() -> Result<Machine, MachineError> {
     let load = |error: &dyn std::fmt::Display| HwlocError::Load(error.to_string());
@@ -46,7 +28,7 @@ pub(super) fn system() -> Result<Machine, MachineError> {
     let cpus = Cpus::read(&root)?;
     let slow = sysfs::slow(&root, &cpus.online);
     let machine = model(&topology, cpus, &slow, sysfs::processor(&root), &root);
-    // hwloc shows what sits on a PCI bus; devices that are software, the kernel alone.
+    // hwloc lists devices on a PCI bus; only the kernel's files list software devices.
     let ids: Vec<usize> = machine.nodes.iter().map(|node| node.id).collect();
     let mut devices = devices::read(&root, &ids);
     for device in &mut devices {
@@ -63,7 +45,7 @@ pub(super) fn xml(path: &Path) -> Result<Machine, HwlocError> {
         path: path.to_owned(),
         answer: error.to_string(),
     };
-    // Not by `from_xml_file`, which panics where there is no such file.
+    // Not with `from_xml_file`, which panics if there is no such file.
     let text = fs::read_to_string(path).map_err(|error| file(&error))?;
     let builder = Topology::builder().from_xml(&text).map_err(|error| file(&error))?;
     let topology = complete(builder)?.build().map_err(|error| file(&error))?;
@@ -84,11 +66,11 @@ pub(super) fn xml(path: &Path) -> Result<Machine, HwlocError> {
     let packages = topology.objects_with_type(ObjectType::Package);
     let name = packages.filter_map(|package| package.info("CPUModel")).next();
     let processor = name.map(|name| name.to_string_lossy().into_owned());
-    // Nothing of this machine's belongs to that one.
+    // An empty root: files of this machine say nothing about the recorded one.
     Ok(model(&topology, cpus, &slow, processor, &Root::at("/proc/none")))
 }
 
-/// Everything, of devices those that matter: without the filter there are none.
+/// Includes disallowed objects and important devices. By default hwloc lists no devices.
 fn complete(builder: TopologyBuilder) -> Result<TopologyBuilder, HwlocError> {
     let load = |error: &dyn std::fmt::Display| HwlocError::Load(error.to_string());
     builder
@@ -189,7 +171,7 @@ fn cores(topology: &Topology, nodes: &[Node], slow: &Ids) -> Vec<Core> {
 
 fn caches(topology: &Topology) -> Vec<Cache> {
     let cache = |object: &TopologyObject| match object.attributes() {
-        // Those for instructions are left out unless they are asked for.
+        // hwloc leaves out instruction caches by default.
         Some(ObjectAttributes::Cache(cache)) => Some(Cache {
             level: u8::try_from(cache.depth()).ok()?,
             bytes: cache.size().map_or(0, u64::from),
@@ -225,7 +207,7 @@ fn device(object: &TopologyObject, nodes: &[usize], root: &Root) -> Option<Devic
     let near = object.first_non_io_ancestor().and_then(TopologyObject::nodeset);
     let near: Vec<usize> =
         near.map(|set| set.iter_set().map(usize::from).collect()).unwrap_or_default();
-    // Under several nodes is under none of them.
+    // A device below several nodes counts as being on none.
     let node = match near[..] {
         [only] => Some(only),
         _ => None,

@@ -1,10 +1,12 @@
-//! A machine by the kernel's files (Documentation/ABI/stable/sysfs-devices-node and
+//! Reads a machine from the kernel's files (Documentation/ABI/stable/sysfs-devices-node and
 //! sysfs-devices-system-cpu).
 
 use std::collections::{HashMap, HashSet};
 
+use super::cpus::Cpus;
+use super::devices;
+use super::model::{Cache, Core, Machine, Node, Package};
 use crate::ids::Ids;
-use crate::machine::{Cache, Core, Cpus, Machine, Node, Package, devices};
 use crate::root::{ReadError, Root};
 
 const CPU: &str = "/sys/devices/system/cpu";
@@ -27,7 +29,7 @@ pub(super) fn read(root: &Root) -> Result<Machine, ReadError> {
     })
 }
 
-/// Nodes with memory, of those that this program's cpuset holds.
+/// Nodes with memory that are in this program's cpuset.
 pub(super) fn memory_nodes(root: &Root, nodes: &[Node]) -> Ids {
     let full = nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id).collect();
     let allowed = root.field("/proc/self/status", "Mems_allowed_list");
@@ -41,7 +43,7 @@ pub(super) fn processor(root: &Root) -> Option<String> {
     root.field("/proc/cpuinfo", "model name")
 }
 
-/// The nodes; a kernel without NUMA has one, with everything in it.
+/// The nodes. A kernel without NUMA counts as having one node with everything in it.
 fn nodes(root: &Root, online: &Ids) -> Vec<Node> {
     let ids = root.ids(&format!("{NODE}/online")).unwrap_or_default();
     if ids.is_empty() {
@@ -50,7 +52,7 @@ fn nodes(root: &Root, online: &Ids) -> Vec<Node> {
     }
     let node = |id| {
         let folder = format!("{NODE}/node{id}");
-        // One node alone is far from nothing.
+        // A single node needs no distances.
         let far = (ids.len() > 1).then(|| root.text(&format!("{folder}/distance"))).flatten();
         let distances = far.unwrap_or_default();
         Node {
@@ -67,13 +69,13 @@ fn memory(root: &Root, file: &str) -> u64 {
     meminfo(root, file, "MemTotal:").unwrap_or(0)
 }
 
-/// Memory of a node that nothing uses, in bytes; `None` where the machine does not say.
+/// Free memory of a node, bytes; `None` if the machine does not say.
 pub(crate) fn free(root: &Root, node: usize) -> Option<u64> {
     meminfo(root, &format!("{NODE}/node{node}/meminfo"), "MemFree:")
         .or_else(|| meminfo(root, "/proc/meminfo", "MemFree:"))
 }
 
-/// A line of a `meminfo`, which reads `[Node 0 ]MemTotal: 123 kB`, in bytes.
+/// The figure in a line of `meminfo`, such as `[Node 0 ]MemTotal: 123 kB`, in bytes.
 fn meminfo(root: &Root, file: &str, key: &str) -> Option<u64> {
     let text = root.text(file)?;
     let (_, rest) = text.lines().find_map(|line| line.split_once(key))?;
@@ -91,7 +93,7 @@ fn cores(root: &Root, online: &Ids, nodes: &[Node]) -> Vec<Core> {
             continue;
         }
         let folder = format!("{CPU}/cpu{cpu}/topology");
-        // The second name is that of kernels before 5.3.
+        // Kernels before 5.3 use the second name.
         let siblings = root
             .ids(&format!("{folder}/core_cpus_list"))
             .or_else(|| root.ids(&format!("{folder}/thread_siblings_list")));
@@ -99,7 +101,7 @@ fn cores(root: &Root, online: &Ids, nodes: &[Node]) -> Vec<Core> {
         let cpus = siblings.unwrap_or_default().and(online).or(&own);
         cpus.iter().for_each(|cpu| seen[cpu] = true);
         cores.push(Core {
-            // -1 where the machine does not say.
+            // -1, if the machine does not say, is not a `usize`.
             package: root.value(&format!("{folder}/physical_package_id")).unwrap_or(0),
             node: node_of.get(&cpu).copied().unwrap_or(0),
             slow: slow.contains(cpu),
@@ -109,9 +111,9 @@ fn cores(root: &Root, online: &Ids, nodes: &[Node]) -> Vec<Core> {
     cores
 }
 
-/// The CPUs of the slower kind, where there are two.
+/// The CPUs of the slower kind, on a machine with two kinds.
 pub(super) fn slow(root: &Root, online: &Ids) -> Ids {
-    // Intel's kinds are two devices for counting events.
+    // On Intel each kind has an event-counting device of its own.
     if let Some(slow) = root.ids("/sys/devices/cpu_atom/cpus") {
         return slow;
     }
@@ -132,7 +134,7 @@ fn packages(cores: &[Core]) -> Vec<Package> {
     ids.iter().map(|id| Package { id, cpus: cpus(id) }).collect()
 }
 
-/// Each cache once: what one CPU says of those it shares it with is not asked of them again.
+/// Lists each cache once, although every CPU that shares it has files for it.
 fn caches(root: &Root, online: &Ids) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
     let mut seen: HashSet<(usize, String)> = HashSet::new();

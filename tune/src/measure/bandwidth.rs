@@ -1,4 +1,4 @@
-//! How fast the cores of a node read memory of a node.
+//! How fast the cores of one node read the memory of a node.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -7,31 +7,32 @@ use std::time::Instant;
 
 use memmap2::{Advice, MmapMut};
 
+use super::figures::{Bandwidth, MeasureError, Scope};
 use crate::ids::Ids;
-use crate::machine::{Machine, sysfs};
-use crate::measure::{Bandwidth, MeasureError, Scope};
+use crate::machine::{self, Machine};
 use crate::pin::pin;
 use crate::place::{Memory, take_memory};
 use crate::root::Root;
 
-/// How often everything is read; the fastest counts, which nothing interrupted.
+/// How often the memory is read. The fastest pass counts, because nothing interrupted it.
 const PASSES: usize = 5;
 
-/// Cores of one node and the memory they read.
+/// Cores of one node, and the node whose memory they read.
 pub(super) struct Pair {
     node: usize,
     /// One CPU of each core.
     pub(super) cpus: Ids,
     memory_node: usize,
-    /// For each core.
+    /// Bytes for each core.
     bytes: usize,
 }
 
-/// Refuses what might make the kernel end programs: it cannot take memory of other nodes here.
+/// Refuses more than half of a node's free memory: the kernel cannot use other nodes here, and
+/// might kill programs.
 pub(super) fn check(machine: &Machine, scope: &Scope) -> Result<(), MeasureError> {
     let bytes = scope.memory_bytes;
     for node in machine.memory_nodes.iter() {
-        match sysfs::free(&Root::system(), node) {
+        match machine::free(&Root::system(), node) {
             Some(free) if bytes > free / 2 => {
                 return Err(MeasureError::TooMuch { node, bytes, free });
             }
@@ -41,7 +42,7 @@ pub(super) fn check(machine: &Machine, scope: &Scope) -> Result<(), MeasureError
     Ok(())
 }
 
-/// Every node that has CPUs of the machine to use, with every node that has memory.
+/// Every node with usable CPUs, paired with every node with memory.
 pub(super) fn pairs(machine: &Machine, scope: &Scope) -> Vec<Pair> {
     let mut pairs = Vec::new();
     if scope.memory_bytes == 0 {
@@ -71,7 +72,7 @@ pub(super) fn measure(pair: &Pair) -> Result<Bandwidth, MeasureError> {
         let joined = threads.into_iter().map(|one| one.join().map_err(|_| MeasureError::Lost)?);
         joined.collect::<Result<_, _>>()
     })?;
-    // A pass is over when the last core is through.
+    // A pass ends when its last core has finished.
     let slowest = |pass: usize| times.iter().map(|times| times[pass]).fold(0.0, f64::max);
     let fastest = (0..PASSES).map(slowest).fold(f64::INFINITY, f64::min);
     let bytes = pair.bytes as f64 * pair.cpus.len() as f64;
@@ -83,8 +84,8 @@ pub(super) fn measure(pair: &Pair) -> Result<Bandwidth, MeasureError> {
     })
 }
 
-/// Seconds of each pass of one core. Whoever fails still waits for the others, so that none waits
-/// for it.
+/// Seconds of each pass on one core. A thread that fails still takes part in every barrier, so that
+/// the others do not wait for it for ever.
 fn core(pair: &Pair, cpu: usize, together: &Barrier) -> Result<Vec<f64>, MeasureError> {
     let memory = memory(pair, cpu);
     let mut times = Vec::with_capacity(PASSES);
@@ -99,13 +100,14 @@ fn core(pair: &Pair, cpu: usize, together: &Barrier) -> Result<Vec<f64>, Measure
     memory.map(|_| times)
 }
 
-/// Memory of the pair's node that has been written to: not the kernel's one page of zeroes.
+/// Memory of the pair's node. It is written to first, because untouched memory is all one page of
+/// zeros.
 fn memory(pair: &Pair, cpu: usize) -> Result<MmapMut, MeasureError> {
     pin(cpu)?;
     take_memory(Memory::Bind, &[pair.memory_node].into_iter().collect())?;
     let failed = |source| MeasureError::Memory { bytes: pair.bytes, source };
     let mut memory = MmapMut::map_anon(pair.bytes).map_err(failed)?;
-    // Without huge pages the figure is a little smaller.
+    // Without huge pages the figure is only slightly lower.
     let _ = memory.advise(Advice::HugePage);
     memory.fill(1);
     Ok(memory)
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machines_nodes_have_a_bandwidth() {
+    fn nodes_of_this_machine_have_a_bandwidth() {
         let machine = Machine::read(&Root::system()).unwrap();
         let scope = Scope { cpus: Ids::default(), memory_bytes: 1 << 20 };
         let pairs = pairs(&machine, &scope);
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error_and_no_hang() {
+    fn too_much_memory_is_an_error_and_does_not_hang() {
         let machine = Machine::read(&Root::system()).unwrap();
         let scope = Scope { cpus: Ids::default(), memory_bytes: u64::MAX };
         let error = check(&machine, &scope);

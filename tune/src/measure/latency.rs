@@ -1,42 +1,45 @@
-//! The physical floor: two flags that two pinned threads throw back and forth. Below it no message
-//! between those cores can go, and a hypervisor may move it under a run.
+//! The physical floor: the time that a flag takes from one pinned thread to another. No message
+//! between the two cores can be faster. A hypervisor may change it during a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use crate::measure::MeasureError;
+use super::figures::MeasureError;
 use crate::pin::pin;
 
-/// Round trips of one piece, and pieces: their median, so that one interruption does not count.
+/// Round trips in one piece of the measurement.
 const ROUNDS: u64 = 1000;
+
+/// Pieces. The result is their median, so that a single interruption does not count.
 const PIECES: u64 = 15;
 
-/// A flag on a cache line of its own (two, where the prefetcher takes pairs).
+/// A flag alone on two cache lines, because the prefetcher may fetch pairs.
 #[repr(align(128))]
 struct Flag(AtomicU64);
 
-/// Half a round trip between two cores, in nanoseconds.
+/// Half the round trip of a flag between two cores, nanoseconds. This is the least that a message
+/// between them can take.
 ///
 /// # Errors
-/// A core that this thread may not use, or twice the same.
+/// This thread may not use one of the cores, or they are the same.
 pub fn floor(cores: [usize; 2]) -> Result<f64, MeasureError> {
     if cores[0] == cores[1] {
         return Err(MeasureError::Same(cores[0]));
     }
     let (ping, pong) = (Flag(AtomicU64::new(0)), Flag(AtomicU64::new(0)));
     thread::scope(|scope| {
-        // Without a buffer: who has sent knows that the other runs.
+        // Without a buffer: once the send returns, the other thread is running.
         let (ready, is_ready) = mpsc::sync_channel(0);
         let (ping, pong) = (&ping.0, &pong.0);
         let here = scope.spawn(move || {
             pin(cores[0])?;
-            // An error here is the other thread's, which says it itself.
+            // Then the other thread has failed, and returns its own error.
             if is_ready.recv().is_err() {
                 return Ok(0.0);
             }
-            Ok(median(throw(ping, pong)))
+            Ok(median(bounce(ping, pong)))
         });
         let there = scope.spawn(move || {
             pin(cores[1])?;
@@ -56,7 +59,7 @@ pub fn floor(cores: [usize; 2]) -> Result<f64, MeasureError> {
     })
 }
 
-/// Between each two of some cores, in nanoseconds.
+/// The floor between each two cores, nanoseconds.
 pub(super) fn matrix(cpus: &[usize]) -> Result<Vec<Vec<Option<f64>>>, MeasureError> {
     let mut matrix = vec![vec![None; cpus.len()]; cpus.len()];
     for from in 0..cpus.len() {
@@ -68,7 +71,8 @@ pub(super) fn matrix(cpus: &[usize]) -> Result<Vec<Vec<Option<f64>>>, MeasureErr
     Ok(matrix)
 }
 
-fn throw(ping: &AtomicU64, pong: &AtomicU64) -> Vec<f64> {
+/// Nanoseconds of half a round trip, for each piece.
+fn bounce(ping: &AtomicU64, pong: &AtomicU64) -> Vec<f64> {
     let piece = |n: u64| {
         let start = Instant::now();
         for round in n * ROUNDS + 1..=(n + 1) * ROUNDS {
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_cores_have_a_floor_and_a_core_that_is_not_there_is_an_error() {
+    fn two_cores_have_a_floor_and_a_missing_core_is_an_error() {
         let Ok(cores) = crate::choose(2) else { return };
         assert!(floor([cores[0], cores[1]]).unwrap() > 0.0);
         assert!(floor([cores[0], 1 << 19]).unwrap_err().to_string().contains("core 524288"));
@@ -104,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_has_every_pair_once_both_ways() {
+    fn a_matrix_is_symmetric_and_has_every_pair() {
         let Ok(mut cores) = crate::choose(2) else { return };
         cores.sort_unstable();
         let matrix = matrix(&cores).unwrap();

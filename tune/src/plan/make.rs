@@ -1,89 +1,90 @@
-//! How a plan is made of a machine.
+//! Makes a plan for a machine.
 
 use thiserror::Error;
 
+use super::file::{Plan, VERSION, Worker};
 use crate::ids::Ids;
 use crate::machine::{Core, Machine};
 use crate::place::Memory;
-use crate::plan::{Plan, VERSION, Worker};
 
-/// A huge page of the usual size, in bytes.
+/// Size of a huge page, bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// The device that is built in: it is memory, and has no place.
+/// The built-in device, which is memory and so is not near to any node.
 const SOFT: &str = "soft0";
 
 /// What a plan is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Workers, each on a core of its own.
+    /// Number of workers, each on a core of its own.
     pub workers: usize,
-    /// The device they serve, by name; none, or `soft0`, if none is to be near.
+    /// Name of the device to be near to; `None` or `soft0` if there is none.
     pub device: Option<String>,
-    /// Cores left to everything else.
+    /// Number of cores that are left for everything else.
     pub housekeeping: usize,
-    /// True if two workers may share a core, when nothing else is left.
+    /// True if two workers may share a core when no other is left.
     pub siblings: bool,
-    /// Memory of each worker, in bytes.
+    /// Memory of each worker, bytes.
     pub memory_bytes: u64,
     /// How strictly it comes from the workers' nodes.
     pub memory: Memory,
 }
 
-/// Why there is no such plan.
+/// Why no plan could be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MakeError {
-    /// None was asked for.
-    #[error("a plan for no worker was asked for; ask for one at least")]
+    /// No worker was asked for.
+    #[error("a plan needs at least one worker")]
     NoWorker,
     /// There is no such device.
     #[error("there is no device `{name}` here; there are: {}", known.join(", "))]
     NoDevice {
-        /// The name.
+        /// The name asked for.
         name: String,
-        /// Those there are.
+        /// The devices that the machine has.
         known: Vec<String>,
     },
-    /// There is no memory that this program may use.
+    /// This program may use no memory.
     #[error("this program may use no node that has memory; see cpuset.mems in cpuset(7)")]
     NoMemory,
-    /// There is not that much to run on.
+    /// There are too few CPUs.
     #[error(
-        "{workers} workers were asked for, and there are CPUs for {room}: this program may use \
-         CPUs {usable}{}, {housekeeping} of their cores are for housekeeping{}; ask for fewer, or \
-         see {}",
-        gone(offline),
+        "{workers} workers were asked for, but there are CPUs for only {room}: this program may \
+         use CPUs {usable}{}, {housekeeping} of their cores are for housekeeping{}; ask for fewer, \
+         or see {}",
+        switched_off(offline),
         if *siblings { "" } else { ", and two workers do not share a core" },
         if *siblings { "--housekeeping" } else { "--siblings and --housekeeping" }
     )]
     TooMany {
-        /// Workers asked for.
+        /// Number of workers asked for.
         workers: usize,
-        /// Workers there is room for.
+        /// Number of workers that there are CPUs for.
         room: usize,
-        /// CPUs this program may use.
+        /// CPUs that this program may use.
         usable: Ids,
         /// CPUs that are switched off.
         offline: Ids,
-        /// Cores kept free.
+        /// Number of cores for housekeeping.
         housekeeping: usize,
-        /// Whether two workers might share a core.
+        /// Whether two workers could share a core.
         siblings: bool,
     },
 }
 
-fn gone(offline: &Ids) -> String {
+fn switched_off(offline: &Ids) -> String {
     if offline.is_empty() { String::new() } else { format!(" (CPUs {offline} are switched off)") }
 }
 
 impl Plan {
-    /// Plans: cores nearest to the device first, isolated before others, fast before slow, those
-    /// that share a cache together; one worker to a core. Neighbours on one node share a receive
-    /// queue in pairs. The first cores that are not isolated are left to everything else.
+    /// Makes a plan: one worker on each core. It takes the cores nearest to the device first,
+    /// isolated ones before others, fast ones before slow ones, and those that share a cache
+    /// together. Each two workers that follow each other on a node share a receive queue. The first
+    /// cores that are not isolated are left for everything else.
     ///
     /// # Errors
-    /// The machine has no such device, or not that many cores.
+    /// The machine has no such device, or too few cores.
     pub fn make(machine: &Machine, request: &Request) -> Result<Plan, MakeError> {
         if request.workers == 0 {
             return Err(MakeError::NoWorker);
@@ -118,7 +119,7 @@ impl Plan {
     }
 }
 
-/// The device's node, if it has one.
+/// The node of the device, if it has one.
 fn device_node(machine: &Machine, request: &Request) -> Result<Option<usize>, MakeError> {
     let Some(name) = request.device.as_deref().filter(|name| *name != SOFT) else {
         return Ok(None);
@@ -133,7 +134,7 @@ fn device_node(machine: &Machine, request: &Request) -> Result<Option<usize>, Ma
     }
 }
 
-/// Cores for housekeeping, and the others; of both only those that may be used.
+/// Splits the usable cores into those for housekeeping and the others.
 fn split(machine: &Machine, housekeeping: usize) -> (Vec<&Core>, Vec<&Core>) {
     let isolated = |core: &Core| !core.cpus.and(&machine.cpus.isolated).is_empty();
     let mut usable: Vec<&Core> = machine
@@ -141,13 +142,14 @@ fn split(machine: &Machine, housekeeping: usize) -> (Vec<&Core>, Vec<&Core>) {
         .iter()
         .filter(|core| !core.cpus.and(&machine.cpus.usable).is_empty())
         .collect();
-    // Stable: the first CPUs, to which most machines send their interrupts, first.
+    // The sort is stable, so the first CPUs, which on most machines take the interrupts, come
+    // first.
     usable.sort_by_key(|core| isolated(core));
     let free = usable.split_off(housekeeping.min(usable.len()));
     (usable, free)
 }
 
-/// The node with the most isolated cores, else with the most.
+/// The node with the most isolated cores, or with the most cores if that is a tie.
 fn roomiest(machine: &Machine, free: &[&Core]) -> usize {
     let room = |id| {
         let here = free.iter().filter(|core| core.node == id);
@@ -155,7 +157,7 @@ fn roomiest(machine: &Machine, free: &[&Core]) -> usize {
         (isolated.count(), here.count())
     };
     let ids = machine.nodes.iter().map(|node| node.id);
-    // The first of those that are equal.
+    // Reversed, so that a tie goes to the first node.
     ids.rev().max_by_key(|id| room(*id)).unwrap_or(0)
 }
 
@@ -163,19 +165,19 @@ fn first(core: &Core) -> usize {
     core.cpus.first().unwrap_or(0)
 }
 
-/// A CPU a worker could have.
+/// A CPU that a worker could run on.
 struct Place {
     cpu: usize,
     node: usize,
     isolated: bool,
     slow: bool,
-    /// The first CPU of those it shares its last cache with.
+    /// The first CPU of those that share its last-level cache.
     cache: usize,
-    /// How many workers have its core already.
+    /// How many CPUs of its core come before it.
     shared: usize,
 }
 
-/// Every CPU a worker could have, the best first.
+/// Every CPU that a worker could run on, the best first.
 fn places(machine: &Machine, free: &[&Core], home: usize, siblings: bool) -> Vec<Place> {
     let last = machine.caches.iter().map(|cache| cache.level).max();
     let caches: Vec<&Ids> = machine
@@ -215,7 +217,7 @@ fn workers(machine: &Machine, places: &[Place], bytes: u64) -> Result<Vec<Worker
             machine.memory_nodes.iter().min_by_key(near).ok_or(MakeError::NoMemory)?;
         let srq = match workers[..] {
             [] => 0,
-            // The last one shares with the one before it, or its node ends here.
+            // The queue of the last worker already has two, or the node changes here.
             [.., ref one, ref last] if one.srq == last.srq => last.srq + 1,
             [.., ref last] if last.node != place.node => last.srq + 1,
             [.., ref last] => last.srq,
@@ -226,7 +228,7 @@ fn workers(machine: &Machine, places: &[Place], bytes: u64) -> Result<Vec<Worker
     Ok(workers)
 }
 
-/// What a person should know of a plan.
+/// Remarks for people about a plan.
 fn notes(machine: &Machine, plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     let name = plan.device.as_deref().unwrap_or(SOFT);

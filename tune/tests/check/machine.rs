@@ -1,5 +1,5 @@
-//! A recorded machine: a folder with the few files that matter. It begins as one of which there is
-//! nothing to complain, so that a test says only what is bad.
+//! A recorded machine: a folder with the few files that matter. It starts out healthy, so that a
+//! test only sets what is bad.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,12 +12,12 @@ use doorbell_tune::Root;
 use doorbell_tune::check::{self, Host, Wants};
 use serde_json::Value;
 
-/// The RDMA function, and the bridge above it.
+/// The PCI function of the RDMA device, and the bridge above it.
 pub(crate) const FUNCTION: &str = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
 pub(crate) const BRIDGE: &str = "/sys/devices/pci0000:3a/0000:3a:00.0";
 pub(crate) const PORT: &str = "/sys/class/infiniband/mlx5_0/ports/1";
 
-/// The folder goes when this value does.
+/// A recorded machine. Its folder is removed when it is dropped.
 pub(crate) struct Machine {
     folder: PathBuf,
     wants: Wants,
@@ -29,22 +29,22 @@ impl Drop for Machine {
     }
 }
 
-/// Every file and link of a machine, and what it holds.
-pub(crate) type Holds = BTreeMap<PathBuf, Vec<u8>>;
+/// Every file and link of a machine, with its contents.
+pub(crate) type Contents = BTreeMap<PathBuf, Vec<u8>>;
 
 impl Machine {
-    /// Two nodes, eight cores of which the last six are the workers', a NIC, everything well.
-    pub(crate) fn quiet() -> Machine {
+    /// Two nodes, eight cores of which the last six are the workers', a NIC; everything is fine.
+    pub(crate) fn healthy() -> Machine {
         let machine = Machine::empty();
         machine.cpus().memory().devices().rest()
     }
 
-    /// Without any file.
+    /// A machine without any file.
     pub(crate) fn empty() -> Machine {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only the number has to be unique.
+        // Relaxed: the number only has to be unique.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // A name with a space and with what a pattern would take for its own.
+        // The name has a space and characters that mean something in a pattern.
         let name = format!("a [machine] {}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
@@ -142,7 +142,7 @@ impl Machine {
             .with(&format!("{group}/cpuset.cpus.effective"), "0-7")
     }
 
-    /// A file, with the line end that the kernel writes.
+    /// Adds a file, with the line end that the kernel writes.
     pub(crate) fn with(self, file: &str, text: &str) -> Machine {
         self.bytes(file, format!("{text}\n").as_bytes())
     }
@@ -161,7 +161,7 @@ impl Machine {
         self
     }
 
-    /// Takes a file, a link or a whole folder away.
+    /// Removes a file, a link or a whole folder.
     pub(crate) fn without(self, file: &str) -> Machine {
         let path = self.path(file);
         match path.symlink_metadata().unwrap().is_dir() {
@@ -171,13 +171,13 @@ impl Machine {
         self
     }
 
-    /// The workers' cores.
+    /// Sets the workers' cores.
     pub(crate) fn cores(mut self, list: &str) -> Machine {
         self.wants.cores = Some(list.parse().unwrap());
         self
     }
 
-    /// Huge pages that each node should have.
+    /// Sets how many huge pages each node should have.
     pub(crate) fn hugepages(mut self, pages: u64) -> Machine {
         self.wants.hugepages = pages;
         self
@@ -191,7 +191,7 @@ impl Machine {
         fs::read_to_string(self.path(file)).unwrap()
     }
 
-    /// `tune check` with these words.
+    /// Runs `tune check` with these arguments.
     pub(crate) fn tune(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tune"));
         command.arg("check").arg("--root").arg(&self.folder).args(words);
@@ -204,7 +204,7 @@ impl Machine {
         command.output().unwrap()
     }
 
-    /// What one check says.
+    /// The finding of one check.
     pub(crate) fn finding(&self, name: &str) -> Value {
         let root = Root::at(&self.folder);
         let host = Host::read(&root, &self.wants).unwrap();
@@ -212,7 +212,7 @@ impl Machine {
         serde_json::to_value(&report.findings[0]).unwrap()
     }
 
-    /// What a check finds, if it is that bad.
+    /// Asserts the severity of a check; returns what it found.
     #[track_caller]
     pub(crate) fn says(&self, name: &str, severity: &str) -> String {
         let finding = self.finding(name);
@@ -221,28 +221,28 @@ impl Machine {
         finding["is"].as_str().unwrap().to_owned()
     }
 
-    /// The check finds that, is mended by the printed script, and undone to the last byte.
+    /// Asserts the severity of a check, fixes it with the printed script, and undoes that exactly.
     #[track_caller]
-    pub(crate) fn mends(&self, name: &str, severity: &str) {
-        self.mends_to(name, severity, "fine");
+    pub(crate) fn fixes(&self, name: &str, severity: &str) {
+        self.fixes_to(name, severity, "fine");
     }
 
     #[track_caller]
-    pub(crate) fn mends_to(&self, name: &str, severity: &str, then: &str) {
+    pub(crate) fn fixes_to(&self, name: &str, severity: &str, then: &str) {
         self.says(name, severity);
-        let before = self.holds();
+        let before = self.contents();
         let script = self.tune(&["--fix", "--only", name]);
-        assert!(script.status.success(), "{}", told(&script));
+        assert!(script.status.success(), "{}", output_text(&script));
         let ran = self.shell(&String::from_utf8(script.stdout).unwrap(), &[]);
-        assert!(ran.status.success(), "{}", told(&ran));
+        assert!(ran.status.success(), "{}", output_text(&ran));
         self.says(name, then);
-        assert_ne!(self.holds(), before, "{name} changed nothing");
+        assert_ne!(self.contents(), before, "{name} changed nothing");
         let undone = self.tune(&["--undo"]);
-        assert!(undone.status.success(), "{}", told(&undone));
-        assert_eq!(self.holds(), before);
+        assert!(undone.status.success(), "{}", output_text(&undone));
+        assert_eq!(self.contents(), before);
         self.says(name, severity);
         let again = self.tune(&["--undo"]);
-        assert_eq!(again.stdout, b"nothing to undo\n", "{}", told(&again));
+        assert_eq!(again.stdout, b"nothing to undo\n", "{}", output_text(&again));
         assert!(again.status.success());
     }
 
@@ -253,14 +253,14 @@ impl Machine {
         shell.envs(variables.iter().copied()).output().unwrap()
     }
 
-    pub(crate) fn holds(&self) -> Holds {
-        let mut files = Holds::new();
+    pub(crate) fn contents(&self) -> Contents {
+        let mut files = Contents::new();
         collect(&self.folder, &mut files);
         files
     }
 }
 
-fn collect(folder: &Path, files: &mut Holds) {
+fn collect(folder: &Path, files: &mut Contents) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_symlink() {
@@ -275,22 +275,22 @@ fn collect(folder: &Path, files: &mut Holds) {
     }
 }
 
-/// What a command said, for people.
-pub(crate) fn told(output: &Output) -> String {
+/// Everything that a command printed.
+pub(crate) fn output_text(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     format!("{}: {}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// A PCI Express function's configuration space, with these two registers.
+/// The configuration space of a PCI Express function with these two registers.
 pub(crate) fn config(device_control: u16, access_control: u16) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     let mut put = |at: usize, value: u16| bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
-    put(0x06, 1 << 4); // has capabilities, of which the first is
-    put(0x34, 0x40); // power management, which leads to
+    put(0x06, 1 << 4); // has capabilities; the first is
+    put(0x34, 0x40); // power management, followed by
     put(0x40, 0x6001);
     put(0x60, 0x0010); // PCI Express, the last
     put(0x68, device_control);
-    put(0x100, 0x0001); // advanced error reporting, which leads to
+    put(0x100, 0x0001); // advanced error reporting, followed by
     put(0x102, 0x1481);
     put(0x148, 0x000D); // access control services, the last
     put(0x14A, 0x0001);

@@ -1,6 +1,6 @@
-//! `tune check` on recorded machines: each condition made bad, named, mended by the printed script,
-//! and undone.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! `tune check` on recorded machines: each condition is made bad, found, fixed by the printed
+//! script, and undone.
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod boot;
 mod cgroup;

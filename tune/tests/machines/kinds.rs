@@ -1,4 +1,4 @@
-//! The machines, each with what makes it hard.
+//! The machines, and what is special about each.
 
 use super::{Nic, Recorded, Shape, Threads};
 
@@ -70,7 +70,7 @@ pub(crate) fn amd() -> Recorded {
 }
 
 /// A laptop: four fast cores of two threads, eight slow ones of one; one node, which it does not
-/// say; a network interface that says no node either.
+/// name; a network interface that does not name its node either.
 pub(crate) fn laptop() -> Recorded {
     let shape = Shape {
         name: "laptop",
@@ -95,7 +95,7 @@ pub(crate) fn laptop() -> Recorded {
             machine.write(&format!("{folder}/cache/index{index}/shared_cpu_map"), &mask);
         }
     }
-    // Which is how hwloc tells the kinds apart.
+    // hwloc tells the kinds apart by this.
     for (cpus, khz) in [(0..8, "5000000"), (8..16, "3800000")] {
         for cpu in cpus {
             let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq");

@@ -1,5 +1,5 @@
-//! Recorded machines: folders with the files under /sys and /proc that matter, written from a short
-//! description of each. A test binary takes them with `mod machines;`.
+//! Recorded machines: folders with the files of /sys and /proc that matter, written from a short
+//! description of each. A test binary includes them with `mod machines;`.
 
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
@@ -14,7 +14,7 @@ use doorbell_tune::{Ids, Root};
 
 pub(crate) use kinds::{amd, container, eight_nodes, laptop, many, two_sockets};
 
-/// A recorded machine. Its folder goes when this value does.
+/// A recorded machine. Its folder is removed when it is dropped.
 pub(crate) struct Recorded {
     folder: PathBuf,
 }
@@ -22,10 +22,10 @@ pub(crate) struct Recorded {
 impl Recorded {
     fn new(name: &str) -> Recorded {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only the number has to be unique.
+        // Relaxed: the number only has to be unique.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let own = format!("{name}-{}-{number}", std::process::id());
-        // Tens of thousands of small files, which a disk takes its time for.
+        // In memory if possible: tens of thousands of small files are slow on a disk.
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
         let folder = place.join(format!("doorbell-{own}"));
@@ -38,16 +38,16 @@ impl Recorded {
         &self.folder
     }
 
-    /// Where it is read.
+    /// The root to read it from.
     pub(crate) fn root(&self) -> Root {
         Root::at(&self.folder)
     }
 
-    /// Writes a file, named as on the machine itself.
+    /// Writes a file, named by its path on the machine itself.
     pub(crate) fn write(&self, file: &str, text: impl AsRef<str>) {
         let path = self.folder.join(file.trim_start_matches('/'));
         let text = format!("{}\n", text.as_ref());
-        // Most files have a neighbour already.
+        // For most files the folder exists already.
         if fs::write(&path, &text).is_err() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, &text).unwrap();
@@ -81,15 +81,15 @@ impl Drop for Recorded {
 /// How the kernel numbers the hardware threads of a core.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Threads {
-    /// One each.
+    /// One per core.
     One,
-    /// CPU n and the CPU as many further as there are cores, as servers do.
+    /// CPU n and CPU n + number of cores, as on servers.
     Far,
-    /// CPUs 2n and 2n + 1, as virtual machines do.
+    /// CPUs 2n and 2n + 1, as in virtual machines.
     Near,
 }
 
-/// A machine whose parts are all alike.
+/// A machine whose packages, nodes and cores are all alike.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) processor: &'static str,
@@ -97,11 +97,11 @@ pub(crate) struct Shape {
     pub(crate) nodes_per_package: usize,
     pub(crate) cores_per_node: usize,
     pub(crate) threads: Threads,
-    /// Cores that share a cache of the third level, and its size.
+    /// Number of cores that share a level 3 cache, and its size.
     pub(crate) cores_per_l3: usize,
     pub(crate) l3_kib: u64,
     pub(crate) node_mib: u64,
-    /// To another node of the same package, and to one of another.
+    /// Distance to another node of the same package, and to one of another package.
     pub(crate) distances: (u64, u64),
     pub(crate) isolated: &'static str,
     pub(crate) offline: &'static str,
@@ -127,7 +127,7 @@ impl Shape {
         }
     }
 
-    /// The running CPUs of some cores.
+    /// The online CPUs of some cores.
     pub(crate) fn cpus_of(&self, cores: impl IntoIterator<Item = usize>) -> Ids {
         let all: Ids = cores.into_iter().flat_map(|core| self.cpus(core)).collect();
         all.without(&self.offline.parse().unwrap())

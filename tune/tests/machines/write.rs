@@ -1,4 +1,5 @@
-//! Writes a machine as the kernel shows it: lists for us, masks for hwloc.
+//! Writes a machine's files as the kernel does: lists, which this crate reads, and masks, for
+//! hwloc.
 
 use doorbell_tune::Ids;
 
@@ -127,7 +128,7 @@ fn mask(ids: &Ids) -> String {
 }
 
 impl Recorded {
-    /// Adds a NIC as the kernel shows it: a PCI function, and what is below it.
+    /// Adds a NIC as the kernel does: a PCI function, and the entries below it.
     pub(crate) fn nic(&self, nic: &Nic) {
         let address = format!("0000:{:02x}:00.0", nic.bus);
         let device = format!("devices/pci0000:{:02x}/{address}", nic.bus);

@@ -1,18 +1,18 @@
-//! Figures as heat maps.
+//! Draws the figures as heat maps.
 
 use doorbell_tune::{Ids, Measured};
 
 use crate::commands::svg::{LETTER, Svg};
 
-/// A cell with a number in it, one without, and a line of text.
+/// Sizes of a cell with a number, of a cell without, and of a line of text.
 const WIDE: f64 = 44.0;
 const NARROW: f64 = 9.0;
 const LINE: f64 = 18.0;
 
-/// More cells in a row than that have no room for numbers; they show them when pointed at.
+/// With more cells than this in a row, numbers are only in the tooltips.
 const NUMBERS_MAX: usize = 24;
 
-/// From good to bad: light to dark, which survives grey paper.
+/// Colours from good to bad: light to dark, which also works when printed in grey.
 const GOOD: [f64; 3] = [253.0, 246.0, 214.0];
 const BAD: [f64; 3] = [140.0, 20.0, 60.0];
 
@@ -24,7 +24,7 @@ struct Map {
     /// What a row and a column are called.
     names: (&'static str, &'static str),
     cells: Vec<Vec<Option<f64>>>,
-    /// What a number means, after it.
+    /// Unit of the numbers.
     unit: &'static str,
     /// True if more is better.
     more: bool,
@@ -69,7 +69,7 @@ fn bandwidth(measured: &Measured) -> Map {
 }
 
 impl Map {
-    /// Draws from `top` on; the bottom of it.
+    /// Draws the map below `top`; returns where it ends.
     fn draw(&self, svg: &mut Svg, top: f64) -> f64 {
         let known = || self.cells.iter().flatten().flatten().copied();
         let (low, high) =
@@ -83,7 +83,7 @@ impl Map {
         let size = if numbers { (WIDE, LINE) } else { (NARROW, NARROW) };
         let left = 10.0 + 5.0 * LETTER;
         let first = top + 1.5 * LINE;
-        // A name has to have room.
+        // Narrow cells have room for every eighth name only.
         let every = if numbers { 1 } else { 8 };
         for (n, column) in self.columns.iter().enumerate().step_by(every) {
             svg.text((left + n as f64 * size.0 + 2.0, first - 4.0), &column.to_string());
@@ -111,8 +111,8 @@ impl Map {
     }
 }
 
-/// Where a value is between the lowest and the highest, 0 to 1, by its logarithm: a core ten times
-/// as far is told from one twice as far.
+/// Where a value is between the lowest and the highest, from 0 to 1 on a logarithmic scale, so that
+/// small and large ratios both show.
 fn part(value: f64, low: f64, high: f64) -> f64 {
     if high > low && low > 0.0 { (value / low).ln() / (high / low).ln() } else { 0.0 }
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_core_alone_is_no_map() {
+    fn one_core_alone_makes_no_map() {
         let alone = Measured { bandwidth: Vec::new(), ..measured(1) };
         assert!(!svg(&alone).contains("<title>"));
     }

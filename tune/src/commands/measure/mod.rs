@@ -8,39 +8,40 @@ use std::path::PathBuf;
 use clap::Args;
 use doorbell_tune::{Ids, Machine, Measured, Root, Scope};
 
-use crate::commands::{bytes, write};
-use crate::failure::{Failure, complain, say};
+use crate::commands::options::{bytes, write};
+use crate::failure::{Failure, say, warn};
 
-/// A pair of cores takes about that long.
+/// Time that a pair of cores takes, seconds.
 const PAIR_S: f64 = 0.01;
 
-/// Memory to read is that many times what the caches of a node hold.
+/// The memory to read is this many times the size of a node's caches.
 const CACHES: u64 = 4;
 
-/// And not less, in bytes.
+/// The least memory to read, bytes.
 const MEMORY_MIN: u64 = 256 << 20;
 
-/// How far cores are from each other, and nodes from memory
+/// Measure how far cores are from each other, and nodes from memory
 ///
-/// Half a round trip of a flag between each two cores, in nanoseconds, and how fast the cores of
-/// each node together read the memory of each node, in GB/s. Nothing else should run meanwhile.
+/// Prints half the round trip of a flag between each two cores, in nanoseconds, and how fast the
+/// cores of each node together read the memory of each node, in GB/s. Nothing else should run
+/// meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune measure
   tune measure --cpus 0-7,64 --memory 0 --svg latency.svg
   tune measure --json > measured.json")]
 pub(crate) struct MeasureArgs {
-    /// CPUs between which to measure, as in 0-3,8; a pair takes 10 ms [default: one of each core]
+    /// CPUs to measure between, such as 0-3,8; a pair takes 10 ms [default: one of each core]
     #[arg(long, value_name = "LIST")]
     cpus: Option<Ids>,
-    /// Memory that a node's cores read, in bytes, or with K, M or G; 0 leaves it out [default: four
-    /// times what its caches hold, 256M at least]
+    /// Memory that a node's cores read, in bytes, or with K, M or G; 0 skips it [default: four
+    /// times the size of its caches, at least 256M]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
-    /// JSON instead of a table: nanoseconds and bytes a second
+    /// Print JSON instead of a table, in nanoseconds and bytes per second
     #[arg(long)]
     json: bool,
-    /// Draw heat maps, too, in a file of that name
+    /// Also draw heat maps into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<u8, Failure> {
     };
     let seconds = pairs(scope.cpus.len()) as f64 * PAIR_S;
     if seconds > 10.0 {
-        complain(&format_args!("this takes about {seconds:.0} s; --cpus takes fewer"));
+        warn(&format_args!("this takes about {seconds:.0} s; name fewer CPUs with --cpus"));
     }
     let measured = Measured::take(&machine, &scope)?;
     if let Some(file) = &args.svg {

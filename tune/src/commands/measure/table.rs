@@ -1,10 +1,10 @@
-//! Figures as text.
+//! Prints the figures as text.
 
 use std::fmt::Write;
 
 use doorbell_tune::{Core, Machine, Measured};
 
-/// More columns than that are not for people: JSON and the heat map have them all.
+/// The widest matrix that is printed. JSON and the heat map have larger ones.
 const COLUMNS: usize = 16;
 
 /// What two CPUs have in common, nearest first.
@@ -53,7 +53,7 @@ fn write_summary(text: &mut String, machine: &Machine, measured: &Measured) {
     }
 }
 
-/// The place in [`WAYS`].
+/// The index in [`WAYS`] for two CPUs.
 fn way(machine: &Machine, from: usize, to: usize) -> usize {
     let core = |cpu: usize| machine.cores.iter().find(|core: &&Core| core.cpus.contains(cpu));
     let last = machine.caches.iter().map(|cache| cache.level).max();

@@ -1,22 +1,22 @@
-//! Which part of a machine is drawn in which.
+//! Arranges a machine for printing and drawing: which part is inside which.
 
 use doorbell_tune::{Cache, Core, Device, Machine, Node};
 
-/// A socket and what is on it.
+/// A socket and its nodes.
 pub(super) struct PackageBox<'a> {
     pub(super) id: usize,
     pub(super) nodes: Vec<NodeBox<'a>>,
 }
 
-/// A node and what is near to it.
+/// A node with its cores and devices.
 pub(super) struct NodeBox<'a> {
     pub(super) node: &'a Node,
-    /// Cores that share their last cache, with that cache if several do.
+    /// Cores in groups that share a last-level cache, with the cache if it is shared.
     pub(super) groups: Vec<(Option<&'a Cache>, Vec<&'a Core>)>,
     pub(super) devices: Vec<&'a Device>,
 }
 
-/// Packages with their nodes. A node that belongs to several is in the first.
+/// Packages with their nodes. A node that belongs to several packages is in the first of them.
 pub(super) fn packages(machine: &Machine) -> Vec<PackageBox<'_>> {
     let mut placed = Vec::new();
     let mut boxes = Vec::new();
@@ -55,17 +55,17 @@ fn node_box<'a>(machine: &'a Machine, node: &'a Node) -> NodeBox<'a> {
     NodeBox { node, groups, devices }
 }
 
-/// Nodes without a CPU: memory only.
+/// Nodes without a CPU, which have only memory.
 pub(super) fn nodes_apart(machine: &Machine) -> impl Iterator<Item = &Node> {
     machine.nodes.iter().filter(|node| node.cpus.is_empty())
 }
 
-/// Devices of no known node.
+/// Devices on no known node.
 pub(super) fn devices_apart(machine: &Machine) -> impl Iterator<Item = &Device> {
     machine.devices.iter().filter(|device| device.node.is_none())
 }
 
-/// A core as its hardware threads, `3+35`.
+/// A core by its hardware threads, such as `3+35`.
 pub(super) fn name(core: &Core) -> String {
     core.cpus.iter().map(|cpu| cpu.to_string()).collect::<Vec<_>>().join("+")
 }
@@ -75,12 +75,12 @@ pub(super) fn is_isolated(machine: &Machine, core: &Core) -> bool {
     !core.cpus.and(&machine.cpus.isolated).is_empty()
 }
 
-/// True if no thread of a core may be used by this program.
+/// True if this program may use no thread of the core.
 pub(super) fn is_closed(machine: &Machine, core: &Core) -> bool {
     core.cpus.and(&machine.cpus.usable).is_empty()
 }
 
-/// Bytes for people: GiB, MiB or KiB.
+/// A size in GiB, MiB or KiB.
 pub(super) fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0x4000_0000.. => (0x4000_0000, "GiB"),

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use doorbell_tune::{Machine, Root};
 
-use crate::commands::{Which, write};
+use crate::commands::options::{Which, write};
 use crate::failure::{Failure, say};
 
-/// What the machine has: packages, nodes, cores, devices
+/// Show what the machine has: packages, nodes, cores, devices
 ///
 /// Packages, NUMA nodes with their memory, caches, cores with their hardware threads, NICs and RDMA
-/// devices with their PCIe links. Memory is in GiB, caches in KiB and MiB, lanes in GT/s; in JSON
-/// everything is in bytes and GT/s.
+/// devices with their PCIe links. Memory is in GiB, caches in KiB and MiB, the speed of a lane in
+/// GT/s; in JSON all sizes are in bytes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tune topology
@@ -26,13 +26,13 @@ use crate::failure::{Failure, say};
 pub(crate) struct TopologyArgs {
     #[command(flatten)]
     which: Which,
-    /// JSON instead of a tree
+    /// Print JSON instead of a tree
     #[arg(long)]
     json: bool,
-    /// Record the machine, too, in a folder of that name, for --root there or elsewhere
+    /// Also record the machine in this folder, for --root here or elsewhere
     #[arg(long, value_name = "FOLDER", conflicts_with = "xml")]
     record: Option<PathBuf>,
-    /// Draw a picture, too, in a file of that name
+    /// Also draw a picture into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -53,15 +53,15 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Copies the files a machine is read from.
+/// Copies the files that a machine is read from.
 fn record(root: &Root, folder: &Path) -> Result<(), Failure> {
     if folder.exists() {
         let folder = folder.display();
-        return Err(Failure::new(format_args!("{folder} is there already; name a new folder")));
+        return Err(Failure::new(format_args!("{folder} exists already; name a new folder")));
     }
     let machine = Machine::from_files(&root.clone().recorded_in(folder))?;
     let copy = Machine::from_files(&Root::at(folder))?;
-    // Memory may come and go between the two.
+    // Free memory may change between the two.
     let same = machine.cores == copy.cores
         && machine.cpus == copy.cpus
         && machine.devices == copy.devices
@@ -69,7 +69,7 @@ fn record(root: &Root, folder: &Path) -> Result<(), Failure> {
     match same {
         true => Ok(()),
         false => Err(Failure::new(format_args!(
-            "the copy in {} is not the same machine; is there room on that disk?",
+            "the copy in {} differs from the machine; is the disk full?",
             folder.display()
         ))),
     }

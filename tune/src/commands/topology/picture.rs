@@ -1,4 +1,4 @@
-//! A machine as a picture: packages in a row, in each its nodes, in each its cores and devices.
+//! Draws a machine: packages in a row, with their nodes, with their cores and devices.
 
 use doorbell_tune::{Core, Machine};
 
@@ -7,7 +7,7 @@ use super::layout::{
 };
 use crate::commands::svg::{LETTER, Svg};
 
-/// A core's box, what is between boxes, and a line of text.
+/// Sizes of a core's box, of the gap between boxes, and of a line of text.
 const CORE: (f64, f64) = (54.0, 20.0);
 const GAP: f64 = 6.0;
 const LINE: f64 = 16.0;
@@ -15,7 +15,7 @@ const LINE: f64 = 16.0;
 /// Cores in a row of a node.
 const ROW: usize = 8;
 
-/// Told apart by people who see few colours, too.
+/// Colours that colour-blind people can tell apart.
 const USUAL: &str = "#cfe3f3";
 const ISOLATED: &str = "#f3c98b";
 const SLOW: &str = "#d9d2e9";
@@ -52,7 +52,7 @@ pub(super) fn svg(machine: &Machine) -> String {
         y += LINE;
     }
     for device in devices_apart(machine) {
-        svg.text((GAP, y), &format!("{}: of no known node", device.name));
+        svg.text((GAP, y), &format!("{}: on no known node", device.name));
         y += LINE;
     }
     draw_legend(&mut svg, machine, y);

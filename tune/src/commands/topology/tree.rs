@@ -1,4 +1,4 @@
-//! A machine as text.
+//! Prints a machine as text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::layout::{
     NodeBox, devices_apart, is_closed, is_isolated, name, nodes_apart, packages, size,
 };
 
-/// Packages, nodes, caches and cores, devices; then what is special.
+/// Packages with nodes, caches, cores and devices; then the special CPUs and nodes.
 pub(super) fn text(machine: &Machine) -> String {
     // Writing to a string cannot fail, here and below.
     let mut text = format!(
@@ -27,7 +27,7 @@ pub(super) fn text(machine: &Machine) -> String {
         let _ = writeln!(text, "node {}: {}, no CPU", node.id, size(node.memory_bytes));
     }
     for device in devices_apart(machine) {
-        let _ = writeln!(text, "{}; of no known node", device_line(device));
+        let _ = writeln!(text, "{}; on no known node", device_line(device));
     }
     write_special(&mut text, machine);
     text
@@ -53,7 +53,7 @@ fn write_node(text: &mut String, machine: &Machine, node: &NodeBox<'_>) {
     }
 }
 
-/// A core by its threads, with what is special about it.
+/// A core by its threads, with a letter for each thing that is special about it.
 fn sign(machine: &Machine, core: &doorbell_tune::Core) -> String {
     let mut sign = name(core);
     for (holds, letter) in

@@ -1,42 +1,42 @@
-//! How a condition is mended: in the table for every machine, and as steps on this one.
+//! How a condition is fixed: on any machine ([`Fix`], in the table), and on this one ([`Step`]).
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What would mend a condition, on any machine. Values may say `$WORKERS`, `$HOUSEKEEPING` (lists
+/// What fixes a condition on any machine. A value may contain `$WORKERS` and `$HOUSEKEEPING` (lists
 /// of CPUs) and `$HUGEPAGES` (pages of 2 MiB on a node).
 #[derive(Clone, Copy, Debug)]
-pub enum Mend {
-    /// Values in files.
+pub enum Fix {
+    /// Write a value into files.
     Write(Setting),
-    /// A service that is not to run.
+    /// Stop a service.
     Service(&'static str),
-    /// A parameter for the kernel's command line: only the next start can bring it.
+    /// Add a parameter to the kernel's command line. It takes effect at the next start.
     Kernel(&'static str),
-    /// What a person has to do.
+    /// Something that a person has to do.
     Advice(&'static str),
 }
 
-/// Files of one kind, and the value they should hold.
+/// Files of one kind, and the value that they should contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The files, as a pattern (glob(7)).
     pub files: &'static str,
     /// The value.
     pub value: &'static str,
-    /// Which of the files should hold it.
+    /// Which of the files should contain it.
     pub rule: Rule,
 }
 
-/// Which files of a setting should hold its value.
+/// Which files of a setting should contain its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Each; in one that lists words, the word in brackets counts.
+    /// All of them. In a file that lists words, the word in brackets counts.
     Is,
-    /// Each, or a greater number.
+    /// All of them, or a greater number.
     AtLeast,
-    /// Those that have a file beside them with a number above this.
+    /// Those with a file next to them that contains a number above this one.
     Above {
         /// The name of that file.
         beside: &'static str,
@@ -45,27 +45,27 @@ pub enum Rule {
     },
 }
 
-/// One thing to do on this machine.
+/// One step of a fix on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// A value into a file.
+    /// Write a value into a file.
     Write {
-        /// The file, as on the machine itself.
+        /// The file, by its path on the machine itself.
         file: String,
         /// The value.
         value: String,
     },
-    /// A service to stop.
+    /// Stop a service.
     Stop(String),
-    /// A parameter for the kernel's command line.
+    /// Add a parameter to the kernel's command line.
     Kernel(String),
-    /// What a person has to do.
+    /// Something that a person has to do.
     Advice(String),
 }
 
 impl Step {
-    /// True if the machine can do it while it runs.
+    /// True if it can be done while the machine runs.
     #[must_use]
     pub fn is_now(&self) -> bool {
         matches!(self, Step::Write { .. } | Step::Stop(_))
@@ -84,7 +84,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// A word for a POSIX shell.
+/// `word`, quoted for a POSIX shell if it needs that.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_done_now_is_done_now() {
+    fn only_writes_and_stops_can_be_done_now() {
         assert!(Step::Stop("irqbalance".to_owned()).is_now());
         assert!(!Step::Kernel("nosmt".to_owned()).is_now());
         assert!(!Step::Advice("ask".to_owned()).is_now());
