@@ -1,6 +1,6 @@
-//! Echo, and programs that talk to real RDMA peers.
+//! Programs that use Doorbell: echo, and counterparts of well-known RDMA programs.
 //!
-//! The README's example is compiled here, so that it stays true.
+//! The example of the repository's README is compiled and run here.
 #![doc = include_str!("../../README.md")]
 
 pub mod interop;

@@ -1,4 +1,4 @@
-//! `interop` against itself on the soft device, and against peers that differ.
+//! `interop` with itself on the soft device, and with peers that differ from what they should be.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader};
@@ -13,8 +13,7 @@ use doorbell::wr::{SendFlags, SendOp};
 use doorbell::{AddrInfo, Buffer, ConnParam, Endpoint, Hints, Program, QpInit};
 use doorbell_examples::interop::{Plan, RdmaClient};
 
-/// The program. On a machine that is busy with other things all takes its time; only a hang must
-/// end.
+/// The program. Its limit is long, because a busy machine may be slow; it only has to end a hang.
 fn interop(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_interop"));
     command.args(words).args(["--device", "soft0"]);
@@ -33,7 +32,7 @@ fn run(words: &[&str]) -> Output {
     end(interop(words).spawn().expect("interop starts"))
 }
 
-/// One line on standard error, exit code 1.
+/// Asserts exit code 1 and one line on standard error.
 fn assert_fails(output: &Output, says: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -41,17 +40,17 @@ fn assert_fails(output: &Output, says: &str) {
     assert!(text.contains(says), "{text}");
 }
 
-/// A server on a free port, and where it listens.
+/// Starts a server on a free port; returns its address too.
 fn listening(words: &[&str]) -> (Child, SocketAddr) {
     let mut server = interop(&[words, &["--port", "0"]].concat()).spawn().expect("a server");
     let mut line = String::new();
     let mut out = BufReader::new(server.stdout.take().expect("its output is piped"));
     out.read_line(&mut line).expect("a line");
     let addr = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next());
-    (server, addr.expect("it says where").parse().expect("an address"))
+    (server, addr.expect("its address").parse().expect("an address"))
 }
 
-/// Runs a server and a client of one kind in two processes; both have to be content.
+/// Runs a server and a client of one kind in two processes; both must succeed.
 fn meet(server: &[&str], client: &[&str]) {
     let (server, addr) = listening(server);
     let client = run(&[client, &["--port", &addr.port().to_string()]].concat());
@@ -139,7 +138,7 @@ fn ucmatose_meets_itself() {
 #[test]
 fn rstream_meets_itself() {
     meet(&["rstream-server"], &["rstream-client"]);
-    // Transfers that cross the halves of the buffer, and more of them than may be under way.
+    // Transfers that cross the halves of the buffer, and more of them than may be in flight.
     let large = ["--size", "100003", "--count", "7", "--rounds", "3"];
     let small = ["--size", "3", "--count", "800"];
     for load in [&large[..], &small[..]] {
@@ -179,7 +178,7 @@ fn an_unknown_device_fails_with_one_clear_line() {
     assert_fails(&output, "there is: soft0");
 }
 
-/// Sends `bytes` to the server as a client; how the server ended.
+/// Sends `bytes` to the server as a client; returns how the server ended.
 fn serve(bytes: &[u8]) -> Output {
     let (server, addr) = listening(&["rdma-server"]);
     let device = SoftDevice::open().expect("the soft device");
@@ -189,7 +188,7 @@ fn serve(bytes: &[u8]) -> Output {
     id.connect(&ConnParam::default()).expect("connect");
     id.post_recv(Buffer::new(&device, 16).expect("a buffer")).expect("a receive");
     id.post_inline(bytes, SendOp::Send, SendFlags::empty()).expect("a send");
-    // It answers, or refuses the message; either moves only while this side looks.
+    // The server answers or refuses the message. Neither proceeds unless this side polls.
     while !id.peer_left() {
         let _ = id.next_recv(Duration::from_millis(1));
     }

@@ -1,5 +1,5 @@
-//! Echo, on either device: a server whose workers share one receive queue, and a client that
-//! sends, checks what comes back, and counts.
+//! Echo on any device: a server whose workers share one receive queue, and a client that sends
+//! messages and checks the answers.
 //!
 //! ```text
 //! echo server --addr 127.0.0.1 --port 7471 --workers 2
@@ -20,12 +20,12 @@ use doorbell::worker::{
 };
 use doorbell::{Device, Dialer, Fabric, Listener, Program};
 
-/// How long a connection may take: a kernel repeats a request that was lost after four seconds.
+/// How long a connection may take. The kernel repeats a lost request after four seconds.
 const DIAL: Duration = Duration::from_secs(20);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Echo server and client over Doorbell.
+/// Echo server and client.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -34,9 +34,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Sends every message back.
+    /// Send every message back.
     Server(Server),
-    /// Sends messages and checks the answers.
+    /// Send messages and check the answers.
     Client(Client),
 }
 
@@ -48,7 +48,8 @@ struct Place {
     /// Port.
     #[arg(long, default_value_t = 7471)]
     port: u16,
-    /// Device, such as soft0 or rxe0; else DOORBELL_DEVICE, else the one that owns the address.
+    /// Device, such as soft0 or rxe0; by default DOORBELL_DEVICE, else the one that owns the
+    /// address.
     #[arg(long)]
     device: Option<String>,
 }
@@ -57,10 +58,10 @@ struct Place {
 struct Server {
     #[command(flatten)]
     place: Place,
-    /// Workers that share one receive queue.
+    /// Number of workers, which share one receive queue.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
-    /// Ends after this many connections have come and gone; 0 serves on.
+    /// End after this many connections have ended; 0 means never.
     #[arg(long, default_value_t = 0)]
     connections: u64,
 }
@@ -69,13 +70,13 @@ struct Server {
 struct Client {
     #[command(flatten)]
     place: Place,
-    /// Messages.
+    /// Number of messages.
     #[arg(long, default_value_t = 10_000)]
     count: u64,
-    /// Bytes of each, 8 to a block.
+    /// Bytes of each, from 8 to the size of a block.
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Messages in flight at a time.
+    /// Number of messages in flight at a time.
     #[arg(long, default_value_t = 16)]
     window: u64,
 }
@@ -104,7 +105,7 @@ fn run(place: &Place, program: impl Program<Output = Result<(), Failure>>) -> Re
     Device::choose(place.device.as_deref(), Some(place.addr))?.run(program)
 }
 
-/// The server's handler: the same block goes back.
+/// The server's handler: replies in the block that the message came in.
 #[derive(Default)]
 struct Echo {
     messages: u64,
@@ -163,18 +164,18 @@ impl Program for Server {
 }
 
 impl Server {
-    /// The control plane: accepts until enough connections have come and gone.
+    /// The control plane: accepts connections until enough of them have ended.
     fn serve<F: Fabric>(&self, listener: &mut Listener<F>) -> Result<(), Failure> {
         while self.connections == 0 || listener.ended() < self.connections {
             listener.step(Duration::from_millis(20))?;
         }
-        // What the last of them still had to hear goes out before the workers stop.
+        // Let the workers send their last acknowledgements before they stop.
         thread::sleep(Duration::from_millis(50));
         Ok(())
     }
 }
 
-/// The client's handler: checks that answers come in order, whole, and with the right bytes.
+/// The client's handler: checks that answers are complete, correct and in order.
 #[derive(Default)]
 struct Check {
     peer: Option<PeerId>,
@@ -202,7 +203,7 @@ impl<P: Provider> Handler<P> for Check {
     }
 }
 
-/// The payload of message `n`: its number, and bytes that follow from it.
+/// Writes the payload of message `n`: its number, then bytes computed from it.
 fn fill(bytes: &mut [u8], n: u64) {
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = if i < 8 { n.to_le_bytes()[i] } else { (n as usize + i) as u8 };
@@ -226,9 +227,9 @@ impl Program for Client {
         dialer.dial(addr, &intake, DIAL)?;
         worker.turn();
         let peer = worker.handler().peer.ok_or("the peer did not come up")?;
-        let began = Instant::now();
+        let start = Instant::now();
         self.exchange(&mut worker, &mut dialer, peer)?;
-        let (took, check) = (began.elapsed(), worker.handler());
+        let (took, check) = (start.elapsed(), worker.handler());
         println!("{} of {} answers right in {took:.2?}", check.answered - check.wrong, self.count);
         if check.wrong > 0 {
             return Err(format!("{} answers were wrong", check.wrong).into());
@@ -243,6 +244,7 @@ impl Program for Client {
 }
 
 impl Client {
+    /// Sends all messages, with at most `window` of them unanswered, and waits for the answers.
     fn exchange<F: Fabric>(
         &self,
         worker: &mut Worker<F, Check>,
@@ -262,7 +264,7 @@ impl Client {
             }
             idle = if worker.turn() > 0 { 0 } else { idle + 1 };
             if idle % 1024 == 1023 {
-                // Quiet for long: perhaps the server has gone.
+                // No answer for a while: check whether the server has gone.
                 dialer.step(Duration::from_millis(1))?;
                 thread::yield_now();
             }

@@ -1,11 +1,11 @@
-//! Talks to real RDMA programs as their other side.
+//! Talks to real RDMA programs as their counterpart.
 //!
 //! ```text
 //! interop rdma-server --addr 192.168.77.1 --port 7471     with   rdma_client -s 192.168.77.1
 //! rdma_server -s 192.168.77.1                             with   interop rdma-client --addr …
 //! ```
-//! Ends with 0 if everything was as it should be; otherwise with 1 and one line that says what
-//! was not.
+//! Exits with 0 if everything was as it should be; otherwise with 1 and one line that says what was
+//! not.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -23,13 +23,13 @@ use doorbell_examples::interop::{
 };
 
 #[derive(Parser)]
-#[command(about = "The other side of well-known RDMA programs", version)]
+#[command(about = "The counterpart of well-known RDMA programs", version)]
 struct Arguments {
     #[command(subcommand)]
     part: Part,
 }
 
-/// Named after the program this is the same side as.
+/// The subcommands. Each has the name of the program whose place it takes.
 #[derive(Subcommand)]
 enum Part {
     /// Serve one `rdma_client`.
@@ -54,12 +54,12 @@ enum Part {
     UdaddyClient(Amount),
     /// Receive from one `mckey -s`: COUNT datagrams of SIZE bytes (10 of 100).
     MckeyReceiver(Group),
-    /// Send to whoever runs `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
+    /// Send to all that run `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
     MckeySender(Group),
     /// Serve one `ibv_rc_pingpong HOST`, or with another TRANSPORT `ibv_uc_pingpong` or
     /// `ibv_ud_pingpong`: COUNT messages of SIZE bytes each way (1000 of 4096; 1024 over UD).
     PingpongServer(Pings),
-    /// Be the client of one of those.
+    /// Be the client of one of these.
     PingpongClient(Pings),
     /// Serve one `ibv_srq_pingpong HOST`: COUNT messages of SIZE bytes each way (1000 of 4096)
     /// over QPS queue pairs.
@@ -76,17 +76,16 @@ enum Part {
 
 #[derive(clap::Args)]
 struct Where {
-    /// Address to listen on or connect to.
+    /// Address to listen on or to connect to.
     #[arg(long, default_value = "127.0.0.1")]
     addr: IpAddr,
-    /// Its port, else the peer's own default; a server on port 0 takes a free one and says which.
+    /// Port; by default that of the peer. A server on port 0 takes a free one and prints it.
     #[arg(long)]
     port: Option<u16>,
-    /// Device to use; else DOORBELL_DEVICE, else the RDMA device that owns the address, else
-    /// soft0.
+    /// Device; by default DOORBELL_DEVICE, else the RDMA device that owns the address, else soft0.
     #[arg(long)]
     device: Option<String>,
-    /// Seconds the whole exchange may take.
+    /// Seconds that the whole exchange may take.
     #[arg(long, default_value_t = LIMIT.as_secs())]
     limit: u64,
 }
@@ -95,10 +94,10 @@ struct Where {
 struct Amount {
     #[command(flatten)]
     place: Where,
-    /// How many; else as the peer does by default.
+    /// Number of messages; by default that of the peer.
     #[arg(long)]
     count: Option<u32>,
-    /// Bytes; else as the peer does by default.
+    /// Bytes of each; by default those of the peer.
     #[arg(long)]
     size: Option<usize>,
 }
@@ -123,7 +122,7 @@ impl Group {
 struct Shared {
     #[command(flatten)]
     amount: Amount,
-    /// Queue pairs on one shared receive queue.
+    /// Number of queue pairs on one shared receive queue.
     #[arg(long, default_value_t = 16)]
     qps: usize,
 }
@@ -140,7 +139,7 @@ impl Shared {
 struct Streams {
     #[command(flatten)]
     amount: Amount,
-    /// How often all is sent each way.
+    /// Number of rounds.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
 }
@@ -187,10 +186,10 @@ impl Where {
 
     fn plan(&self, port: u16) -> Plan {
         let addr = SocketAddr::new(self.addr, self.port.unwrap_or(port));
-        Plan { addr, end: Instant::now() + self.limit() }
+        Plan { addr, deadline: Instant::now() + self.limit() }
     }
 
-    fn play(&self, program: impl Program<Output = Result<(), CmError>>) -> Result<(), CmError> {
+    fn run(&self, program: impl Program<Output = Result<(), CmError>>) -> Result<(), CmError> {
         Device::choose(self.device.as_deref(), Some(self.addr))?.run(program)
     }
 }
@@ -228,48 +227,48 @@ impl Part {
         }
     }
 
-    /// Plays it. The ports are those of the C programs.
-    fn play(&self) -> Result<(), CmError> {
+    /// Runs it. The default ports are those of the C programs.
+    fn run(&self) -> Result<(), CmError> {
         let place = self.place();
         let (plan, rping) = (place.plan(7471), place.plan(7174));
         match self {
-            Part::RdmaServer(_) => place.play(RdmaServer { plan }),
-            Part::RdmaClient(_) => place.play(RdmaClient { plan }),
+            Part::RdmaServer(_) => place.run(RdmaServer { plan }),
+            Part::RdmaClient(_) => place.run(RdmaClient { plan }),
             Part::RpingServer(amount) => {
-                place.play(RpingServer { plan: rping, size: amount.size(64) })
+                place.run(RpingServer { plan: rping, size: amount.size(64) })
             }
             Part::RpingClient(amount) => {
                 let (count, size) = (amount.count(10) as usize, amount.size(64));
-                place.play(RpingClient { plan: rping, count, size })
+                place.run(RpingClient { plan: rping, count, size })
             }
             Part::UcmatoseServer(amount) => {
                 let (count, size) = (amount.count(10), amount.size(100));
-                place.play(UcmatoseServer { plan, count, size })
+                place.run(UcmatoseServer { plan, count, size })
             }
             Part::UcmatoseClient(amount) => {
                 let (count, size) = (amount.count(10), amount.size(100));
-                place.play(UcmatoseClient { plan, count, size })
+                place.run(UcmatoseClient { plan, count, size })
             }
             Part::UdaddyServer(amount) => {
                 let (count, size) = (amount.count(10), amount.size(100));
-                place.play(UdaddyServer { plan: rping, count, size })
+                place.run(UdaddyServer { plan: rping, count, size })
             }
             Part::UdaddyClient(amount) => {
                 let (count, size) = (amount.count(10), amount.size(100));
-                place.play(UdaddyClient { plan: rping, count, size })
+                place.run(UdaddyClient { plan: rping, count, size })
             }
-            Part::PingpongServer(pings) => place.play(pings.pingpong(true)),
-            Part::PingpongClient(pings) => place.play(pings.pingpong(false)),
-            Part::MckeyReceiver(group) => place.play(MckeyReceiver(group.mckey())),
-            Part::MckeySender(group) => place.play(MckeySender(group.mckey())),
-            Part::SrqPingpongServer(shared) => place.play(shared.pingpong(true)),
-            Part::SrqPingpongClient(shared) => place.play(shared.pingpong(false)),
-            Part::RstreamServer(streams) => place.play(RstreamServer(streams.rstream())),
-            Part::RstreamClient(streams) => place.play(RstreamClient(streams.rstream())),
-            Part::RdmaXserver(_) => place.play(RdmaXserver { plan }),
-            Part::RdmaXclient(_) => place.play(RdmaXclient { plan }),
+            Part::PingpongServer(pings) => place.run(pings.pingpong(true)),
+            Part::PingpongClient(pings) => place.run(pings.pingpong(false)),
+            Part::MckeyReceiver(group) => place.run(MckeyReceiver(group.mckey())),
+            Part::MckeySender(group) => place.run(MckeySender(group.mckey())),
+            Part::SrqPingpongServer(shared) => place.run(shared.pingpong(true)),
+            Part::SrqPingpongClient(shared) => place.run(shared.pingpong(false)),
+            Part::RstreamServer(streams) => place.run(RstreamServer(streams.rstream())),
+            Part::RstreamClient(streams) => place.run(RstreamClient(streams.rstream())),
+            Part::RdmaXserver(_) => place.run(RdmaXserver { plan }),
+            Part::RdmaXclient(_) => place.run(RdmaXclient { plan }),
             Part::CmtimeServer(amount) => {
-                place.play(CmtimeServer { plan, connections: amount.count(100) as usize })
+                place.run(CmtimeServer { plan, connections: amount.count(100) as usize })
             }
         }
     }
@@ -279,9 +278,9 @@ fn main() -> ExitCode {
     let part = Arguments::parse().part;
     let limit = part.place().limit();
     let (done, ended) = mpsc::channel();
-    // On a thread, so that not even a call that never returns outlasts the limit.
-    thread::spawn(move || done.send(part.play()));
-    // What has been waiting until the limit may still say for what.
+    // In a thread, so that the program ends at the limit even if a call never returns.
+    thread::spawn(move || done.send(part.run()));
+    // One more second: a call that times out at the limit reports what it waited for.
     let error = match ended.recv_timeout(limit + Duration::from_secs(1)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(error)) => error.to_string(),

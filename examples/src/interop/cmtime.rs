@@ -1,5 +1,5 @@
-//! The server of `cmtime` of rdmacm-utils: takes many connections at once, without a message,
-//! until the client has ended them all.
+//! The server of `cmtime` of rdmacm-utils: accepts many connections at once, without any message,
+//! until the client has disconnected all of them.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use doorbell::{
     Channel, CmError, ConnParam, Event, EventKind, Fabric, Id, IdKey, PortSpace, Program, QpInit,
 };
 
-use super::{Plan, announce, differs};
+use super::common::{Plan, announce, differs};
 
-/// The other side of `cmtime -s`.
+/// The counterpart of `cmtime -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct CmtimeServer {
     /// Where to listen.
     pub plan: Plan,
-    /// Connections the client makes (`-c`).
+    /// Number of connections that the client makes (`-c`).
     pub connections: usize,
 }
 
-/// What has come and gone.
-struct Book<F: Fabric> {
+/// The connections so far.
+struct Connections<F: Fabric> {
     fabric: F,
     live: HashMap<IdKey, Id<F>>,
     established: usize,
@@ -36,23 +36,26 @@ impl Program for CmtimeServer {
         listener.bind(self.plan.addr)?;
         listener.listen(0)?;
         announce(listener.local_addr(), &fabric);
-        let mut book = Book { fabric, live: HashMap::new(), established: 0, ended: 0 };
-        while book.ended < self.connections {
-            let Some(event) = channel.next(self.plan.rest())? else {
-                let (came, ended, all) = (book.established, book.ended, self.connections);
+        let mut connections =
+            Connections { fabric, live: HashMap::new(), established: 0, ended: 0 };
+        while connections.ended < self.connections {
+            let Some(event) = channel.next(self.plan.time_left())? else {
+                let (came, ended, all) =
+                    (connections.established, connections.ended, self.connections);
                 let asked = format!("serve {all} connections");
                 let answer = format!("{came} came up and {ended} ended in time");
                 return Err(CmError::new(Code::TimedOut, asked, answer));
             };
-            book.handle(event)?;
+            connections.handle(event)?;
         }
-        // Only what is connected ends so. That a connection is up may never have been said: the
-        // client's last word of the handshake is not repeated when its end overtakes it.
+        // `established` is not checked: if a disconnect overtakes the last message of the
+        // handshake, the client does not repeat that message, and the connection is never reported
+        // as up.
         Ok(())
     }
 }
 
-impl<F: Fabric> Book<F> {
+impl<F: Fabric> Connections<F> {
     fn handle(&mut self, event: Event<F>) -> Result<(), CmError> {
         match (event.kind, event.request) {
             (EventKind::ConnectRequest, Some(request)) => {

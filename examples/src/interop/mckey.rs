@@ -1,7 +1,7 @@
 //! `mckey` of rdmacm-utils: datagrams to a multicast group.
 //!
-//! Both sides join; the receiver has its receives posted by then. The sender waits a little, so
-//! that whatever forwards the group has heard of it, then it sends and leaves.
+//! Both sides join; the receiver posts its receives before that. The sender waits until switches
+//! can have learned of the group, then sends and leaves.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use doorbell::{CmError, Fabric, Id, Join, PortSpace, Program, QpInit, UdParam};
 
+use super::common::{Plan, differs};
 use super::udaddy::Load;
-use super::{Plan, differs};
 
-/// What the C program waits too.
+/// How long the sender waits, as in the C program.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Both sides.
+/// What both sides need.
 #[derive(Clone, Copy, Debug)]
 pub struct Mckey {
-    /// From where to join.
+    /// The local address to join from.
     pub plan: Plan,
     /// The group.
     pub group: IpAddr,
-    /// Datagrams.
+    /// Number of datagrams.
     pub count: u32,
     /// Bytes of each.
     pub size: usize,
@@ -33,11 +33,11 @@ impl Mckey {
         Load { plan: self.plan, count: self.count, size: self.size }
     }
 
-    /// An id on the way to the group, with its queue pair.
+    /// An id that is resolved to the group, with its queue pair.
     fn ready<F: Fabric>(&self, fabric: &F) -> Result<Id<F>, CmError> {
         let mut id = Id::create(fabric, None, PortSpace::Udp)?;
         let (from, to) = (self.plan.addr, SocketAddr::new(self.group, 0));
-        id.resolve_addr(Some(from), to, self.plan.rest())?;
+        id.resolve_addr(Some(from), to, self.plan.time_left())?;
         id.create_qp(&QpInit::ud().send_wr(self.count).recv_wr(self.count))?;
         Ok(id)
     }
@@ -48,7 +48,7 @@ impl Mckey {
     }
 }
 
-/// The other side of `mckey -s`.
+/// The counterpart of `mckey -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct MckeyReceiver(pub Mckey);
 
@@ -65,7 +65,7 @@ impl Program for MckeyReceiver {
     }
 }
 
-/// The other side of `mckey` without `-s`.
+/// The counterpart of `mckey` without `-s`.
 #[derive(Clone, Copy, Debug)]
 pub struct MckeySender(pub Mckey);
 
@@ -75,7 +75,7 @@ impl Program for MckeySender {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut id = self.0.ready(&fabric)?;
         let group = self.0.join(&mut id, Join::FullMember)?;
-        thread::sleep(PAUSE.min(self.0.plan.rest()));
+        thread::sleep(PAUSE.min(self.0.plan.time_left()));
         self.0.load().send(&fabric, &mut id, &group)?;
         id.leave_multicast(self.0.group)
     }

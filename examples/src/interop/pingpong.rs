@@ -1,10 +1,10 @@
-//! `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` of ibverbs-utils: one message to and
-//! fro, between queue pairs that are taken from state to state by hand.
+//! `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` of ibverbs-utils: one message back
+//! and forth, between queue pairs whose states the program changes itself.
 //!
-//! Over TCP each side tells the other where it is: local identifier, queue pair, first packet, GID,
-//! as 51 characters with a zero behind. The client speaks first; the server answers once its queue
-//! pair is in RTS, so the client's first message finds it there. Then each sends when its own
-//! message has gone out and the other's has come.
+//! The sides exchange their addresses over TCP: local identifier, queue pair, first packet number
+//! and GID, as 51 characters and a zero. The client sends its address first. The server answers
+//! when its queue pair is in RTS, so that it is ready for the client's first message. Then each
+//! side sends when its own message is complete and the peer's has arrived.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,18 +17,18 @@ use doorbell::{
     Source, Target, UdParam,
 };
 
-use super::{Plan, announce, differs, is_unanswered};
+use super::common::{Plan, announce, differs, is_unanswered};
 
-/// Receives that are posted at any time.
+/// Number of receives that are kept posted.
 const DEPTH: usize = 500;
-/// Bytes of an address as the programs write it, zero included.
+/// Bytes of an address in the exchange, including the zero.
 pub(super) const ADDRESS: usize = 52;
-/// The key of both sides' queue pairs of UD.
+/// The Q_Key of the UD queue pairs of both sides.
 const QKEY: u32 = 0x1111_1111;
-/// The first packet of this side; any number will do.
+/// The first packet number of this side; an arbitrary one.
 pub(super) const PSN: u32 = 0x0012_3456;
 
-/// Where a queue pair of a side is.
+/// The address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Side {
     pub(super) qp: u32,
@@ -62,7 +62,8 @@ impl Side {
     }
 }
 
-/// The addresses of the other side; ours go there once `ready` is through.
+/// Exchanges addresses over TCP and returns those of the peer. The server sends its own after
+/// `ready` has connected its queue pairs.
 pub(super) fn exchange<const N: usize>(
     plan: &Plan,
     serves: bool,
@@ -81,7 +82,7 @@ pub(super) fn exchange<const N: usize>(
         let there = decode(&theirs)?;
         ready(&there)?;
         stream.write_all(&ours).map_err(failed)?;
-        // The peer says that it is done; one that has nothing to say any more is as well.
+        // The peer sends "done". Its end of stream is as good, so the result is ignored.
         let _ = stream.read(&mut [0; 5]);
         return Ok(there);
     }
@@ -104,13 +105,13 @@ fn decode<const N: usize>(bytes: &[u8]) -> Result<[Side; N], CmError> {
 /// Either side of a pingpong.
 #[derive(Clone, Copy, Debug)]
 pub struct Pingpong {
-    /// Where to listen, or to connect to, over TCP; and by which address of the device.
+    /// The TCP address to listen on or to connect to, which also chooses the address of the device.
     pub plan: Plan,
     /// The transport.
     pub kind: QpType,
-    /// This side listens.
+    /// True if this side listens.
     pub serves: bool,
-    /// Messages each way.
+    /// Number of messages each way.
     pub count: u32,
     /// Bytes of each.
     pub size: usize,
@@ -121,8 +122,8 @@ impl Pingpong {
         self.kind == QpType::Ud
     }
 
-    /// Bytes of a receive.
-    fn room(&self) -> usize {
+    /// Size of a receive buffer, bytes.
+    fn recv_bytes(&self) -> usize {
         if self.is_datagram() { GRH_BYTES + self.size } else { self.size }
     }
 
@@ -135,7 +136,7 @@ impl Pingpong {
         ExternalQp::new(fabric, &init.send_wr(1).recv_wr(DEPTH as u32))
     }
 
-    /// What INIT wants.
+    /// The attributes for INIT.
     pub(super) fn init(&self, source: &Source) -> QpFields {
         let access = (!self.is_datagram()).then(Access::empty);
         let qkey = self.is_datagram().then_some(QKEY);
@@ -143,7 +144,7 @@ impl Pingpong {
         QpFields { access, qkey, pkey_index, port, ..QpFields::to(QpState::Init) }
     }
 
-    /// From INIT over RTR to RTS, towards the other side.
+    /// Moves the queue pair from INIT to RTR and RTS, connected to the peer.
     pub(super) fn connect<F: Fabric>(
         &self,
         qp: &mut ExternalQp<F>,
@@ -168,10 +169,10 @@ impl Pingpong {
     }
 
     fn check<F: Fabric>(&self, completion: &Completion<F>) -> Result<(), CmError> {
-        if completion.len == self.room() {
+        if completion.len == self.recv_bytes() {
             return Ok(());
         }
-        Err(differs("a message", format!("{} bytes", self.room()), completion.len))
+        Err(differs("a message", format!("{} bytes", self.recv_bytes()), completion.len))
     }
 }
 
@@ -182,7 +183,7 @@ impl Program for Pingpong {
         let source = fabric.source(self.plan.addr.ip())?;
         let mut qp = self.queue_pair(&fabric)?;
         qp.modify(&self.init(&source))?;
-        qp.post_recvs(&mut Buffer::many(&fabric, DEPTH, self.room())?)?;
+        qp.post_recvs(&mut Buffer::many(&fabric, DEPTH, self.recv_bytes())?)?;
         let here = [Side { qp: qp.num(), psn: PSN, gid: source.gid }];
         let ready = |there: &[Side; 1]| self.connect(&mut qp, &source, &there[0]);
         let [there] = exchange(&self.plan, self.serves, &fabric, &here, ready)?;
@@ -195,7 +196,7 @@ impl Program for Pingpong {
         };
         let mut buffer = Buffer::new(&fabric, self.size)?;
         for round in 1..=self.count {
-            // The client begins; the server answers each message.
+            // The client starts, and the server answers each message.
             if self.serves {
                 self.receive(&mut qp)?;
             }
@@ -212,7 +213,7 @@ impl Program for Pingpong {
 impl Pingpong {
     /// Takes one message, and posts its buffer again.
     fn receive<F: Fabric>(&self, qp: &mut ExternalQp<F>) -> Result<(), CmError> {
-        let completion = qp.next_recv(self.plan.rest())?.ok()?;
+        let completion = qp.next_recv(self.plan.time_left())?.ok()?;
         self.check(&completion)?;
         match completion.buffer {
             Some(buffer) => Ok(qp.post_recv(buffer)?),
@@ -220,8 +221,8 @@ impl Pingpong {
         }
     }
 
-    /// Sends a message, and waits until it has arrived. With the last one the peer ends, perhaps
-    /// before its acknowledgement is out; its exit code says whether it had that.
+    /// Sends a message, and waits until it has arrived. After the last message the peer may exit
+    /// before it acknowledges it; its own exit code says whether it got it.
     fn send<F: Fabric>(
         &self,
         qp: &mut ExternalQp<F>,
@@ -235,7 +236,7 @@ impl Pingpong {
             }
             None => qp.post_send(buffer, self.size, SendOp::Send, SendFlags::SIGNALED)?,
         }
-        let mut done = qp.next_send(self.plan.rest())?;
+        let mut done = qp.next_send(self.plan.time_left())?;
         if !(is_last && is_unanswered(done.status)) {
             done = done.ok()?;
         }
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_comes_back_as_it_went() {
+    fn an_address_is_decoded_as_it_was_encoded() {
         let side = Side { qp: 0x11, psn: 0xab_cdef, gid: Gid([0xfe; 16]) };
         let bytes = side.encode();
         let text = "0000:000011:abcdef:fefefefefefefefefefefefefefefefe\0";

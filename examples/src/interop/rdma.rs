@@ -1,17 +1,17 @@
 //! `rdma_server` and `rdma_client` of rdmacm-utils: one message of 16 bytes each way.
 //!
-//! Both keep one receive posted before they connect; the client speaks first; each waits for its
-//! send and its receive, then disconnects.
+//! Each side posts its receive before it connects. The client sends first. Each side waits for its
+//! send and its receive, and then disconnects.
 
 use doorbell::wr::{SendFlags, SendOp};
 use doorbell::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit};
 
-use super::{Plan, arrived, expect_message};
+use super::common::{Plan, arrived, expect_message};
 
 /// Bytes of a message.
 const LENGTH: usize = 16;
 
-/// What both sides' queue pairs are made with: as the C programs do.
+/// The queue pair of either side, as in the C programs.
 fn queue_pair<F: Fabric>() -> QpInit<F> {
     QpInit::rc()
         .send_wr(1)
@@ -22,7 +22,7 @@ fn queue_pair<F: Fabric>() -> QpInit<F> {
         .signal_all(true)
 }
 
-/// The other side of `rdma_client`.
+/// The counterpart of `rdma_client`.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaServer {
     /// Where to listen.
@@ -34,17 +34,17 @@ impl Program for RdmaServer {
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&queue_pair()))?;
-        let mut id = listener.get_request(Some(self.plan.rest()))?;
+        let mut id = listener.get_request(Some(self.plan.time_left()))?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.accept(&ConnParam::default())?;
-        expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
+        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
         send(&fabric, &mut id)?;
         arrived(&mut id, &self.plan)?;
         id.disconnect()
     }
 }
 
-/// The other side of `rdma_server`.
+/// The counterpart of `rdma_server`.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaClient {
     /// Where to connect to.
@@ -60,12 +60,12 @@ impl Program for RdmaClient {
         id.connect(&ConnParam::default())?;
         send(&fabric, &mut id)?;
         arrived(&mut id, &self.plan)?;
-        expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
+        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
         id.disconnect()
     }
 }
 
-/// Sends the message: inline where the device can.
+/// Sends the message, inline if the device can.
 fn send<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
     let inline = id.qp().map_or(0, |(_, caps)| caps.inline as usize);
     if inline >= LENGTH {

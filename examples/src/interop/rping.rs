@@ -1,25 +1,26 @@
 //! `rping` of rdmacm-utils: the client exposes memory, the server reads it and writes it back.
 //!
-//! One round: the client says where its source is, the server READs it and says go on; the client
-//! says where its sink is, the server WRITEs the same bytes there and says done. All messages
-//! have 16 bytes: address, key, size, big-endian; the server's say nothing.
+//! In each round the client advertises its source buffer, and the server READs it and sends a
+//! message back. Then the client advertises its sink buffer, and the server WRITEs the same bytes
+//! there and sends another message. All messages have 16 bytes: address, key and size, big-endian.
+//! Those of the server are empty.
 
 use doorbell::error::Code;
 use doorbell::provider::Access;
 use doorbell::wr::{Remote, SendFlags, SendOp};
 use doorbell::{Buffer, CmError, ConnParam, Exposed, Fabric, Id, Program, QpInit};
 
-use super::{Plan, arrived, carry_out, differs, expect_message};
+use super::common::{Plan, arrived, carry_out, differs, expect_message};
 
 /// Bytes of a message.
 const LENGTH: usize = 16;
 
-/// What both sides' queue pairs are made with: as the C program does.
+/// The queue pair of either side, as in the C program.
 fn queue_pair<F: Fabric>() -> QpInit<F> {
     QpInit::rc().send_wr(16).recv_wr(2)
 }
 
-/// Memory of the client, as it says it.
+/// A message of the client: where one of its buffers is.
 struct Advert {
     at: Remote,
     size: usize,
@@ -43,11 +44,11 @@ impl Advert {
     }
 }
 
-/// The text of a round: its number, then letters from one that moves on, then a zero.
+/// The text of a round: its number, then letters that start one further each round, then a zero.
 fn text(round: usize, size: usize) -> Vec<u8> {
     let letters: Vec<u8> = (b'A'..=b'z').collect();
     let mut text = format!("rdma-ping-{round}: ").into_bytes();
-    // Whole runs: a text may have many thousands of them.
+    // By whole alphabets, because a text may have thousands of them.
     text.extend(&letters[round % letters.len()..]);
     text.extend(letters.repeat(size / letters.len() + 1));
     text.truncate(size);
@@ -65,22 +66,21 @@ struct Side<'a, F: Fabric> {
 }
 
 impl<F: Fabric> Side<'_, F> {
-    /// The next message; a further receive is posted in its place.
+    /// Takes the next message, and posts another receive.
     fn take(&mut self) -> Result<Buffer<F>, CmError> {
-        let message = expect_message(self.id.next_recv(self.plan.rest())?, LENGTH)?;
+        let message = expect_message(self.id.next_recv(self.plan.time_left())?, LENGTH)?;
         self.id.post_recv(Buffer::new(self.fabric, LENGTH)?)?;
         message.buffer.ok_or_else(|| differs("a message", "its buffer", "none"))
     }
 
-    fn say(&mut self, bytes: &[u8; LENGTH]) -> Result<(), CmError> {
+    fn send(&mut self, bytes: &[u8; LENGTH]) -> Result<(), CmError> {
         let mut buffer = Buffer::new(self.fabric, LENGTH)?;
         buffer.copy_from_slice(bytes);
         self.id.post_send(buffer, LENGTH, SendOp::Send, SendFlags::SIGNALED)?;
         arrived(self.id, &self.plan)
     }
 
-    /// The client's next word, of which no more than `most` bytes are believed; none if it has
-    /// left instead.
+    /// The client's next advert, of at most `most` bytes; `None` if the client has disconnected.
     fn advert(&mut self, most: usize) -> Result<Option<Advert>, CmError> {
         let message = match self.take() {
             Err(error) if error.code() == Code::Reset => return Ok(None),
@@ -94,12 +94,12 @@ impl<F: Fabric> Side<'_, F> {
     }
 }
 
-/// The other side of `rping -c`.
+/// The counterpart of `rping -c`.
 #[derive(Clone, Copy, Debug)]
 pub struct RpingServer {
     /// Where to listen.
     pub plan: Plan,
-    /// Bytes of a round at most.
+    /// The most bytes that a round may have.
     pub size: usize,
 }
 
@@ -108,7 +108,7 @@ impl Program for RpingServer {
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&queue_pair()))?;
-        let mut id = listener.get_request(Some(self.plan.rest()))?;
+        let mut id = listener.get_request(Some(self.plan.time_left()))?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.accept(&ConnParam::default())?;
         let mut side = Side { fabric: &fabric, plan: self.plan, id: &mut id };
@@ -120,15 +120,15 @@ impl Program for RpingServer {
                 let text = String::from_utf8_lossy(&buffer);
                 return Err(differs("the client's text", format!("that of round {rounds}"), text));
             }
-            side.say(&[0; LENGTH])?;
+            side.send(&[0; LENGTH])?;
             let Some(sink) = side.advert(self.size)? else {
-                return Err(differs("the client", "in the middle of a round", "gone"));
+                return Err(differs("the client", "the rest of the round", "gone"));
             };
             if sink.size != source.size {
                 return Err(differs("the client's second size", source.size, sink.size));
             }
             carry_out(side.id, &self.plan, buffer, SendOp::Write(sink.at))?;
-            side.say(&[0; LENGTH])?;
+            side.send(&[0; LENGTH])?;
             rounds += 1;
         }
         if rounds == 0 {
@@ -138,14 +138,14 @@ impl Program for RpingServer {
     }
 }
 
-/// The other side of `rping -s`.
+/// The counterpart of `rping -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct RpingClient {
     /// Where to connect to.
     pub plan: Plan,
-    /// Rounds.
+    /// Number of rounds.
     pub count: usize,
-    /// Bytes of a round; the server allows as many as it was told.
+    /// Bytes of a round; the server must allow as many.
     pub size: usize,
 }
 
@@ -155,22 +155,23 @@ impl Program for RpingClient {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut id = self.plan.active(&fabric, &queue_pair())?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
-        let one = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::default() };
-        id.connect(&one)?;
+        let param =
+            ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::default() };
+        id.connect(&param)?;
         let source = Exposed::new(&fabric, self.size, Access::REMOTE_READ)?;
         let sink = Exposed::new(&fabric, self.size, Access::REMOTE_WRITE)?;
         let mut side = Side { fabric: &fabric, plan: self.plan, id: &mut id };
         for round in 0..self.count {
             source.write(0, &text(round, self.size))?;
             for memory in [&source, &sink] {
-                side.say(&Advert { at: memory.remote(0), size: self.size }.encode())?;
+                side.send(&Advert { at: memory.remote(0), size: self.size }.encode())?;
                 side.take()?;
             }
-            let mut came = vec![0; self.size];
-            sink.read(0, &mut came)?;
-            if came != text(round, self.size) {
-                let came = String::from_utf8_lossy(&came);
-                return Err(differs("the server's text", format!("that of round {round}"), came));
+            let mut received = vec![0; self.size];
+            sink.read(0, &mut received)?;
+            if received != text(round, self.size) {
+                let text = String::from_utf8_lossy(&received);
+                return Err(differs("the server's text", format!("that of round {round}"), text));
             }
         }
         id.disconnect()
@@ -191,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn an_advert_comes_back_as_it_went() {
+    fn an_advert_is_decoded_as_it_was_encoded() {
         let at = Remote { addr: 0x0102_0304_0506_0708, rkey: 0x0a0b_0c0d };
         let bytes = Advert { at, size: 65_536 }.encode();
         assert_eq!(bytes[..3], [1, 2, 3], "big-endian");
-        let back = Advert::decode(&bytes).expect("it is one");
+        let back = Advert::decode(&bytes).expect("an advert");
         assert_eq!((back.at, back.size), (at, 65_536));
         assert!(Advert::decode(&bytes[..15]).is_none());
     }

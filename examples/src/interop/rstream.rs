@@ -1,11 +1,12 @@
 //! `rstream` of rdmacm-utils, and with it the protocol of rsockets: a stream of bytes in RDMA
 //! WRITEs with immediate data.
 //!
-//! Each side has a buffer of two halves for what it receives, and a table of two entries that say
-//! where it may write at the peer. The private data of connect and accept announces the table and
-//! the first half; from then on each side writes the halves that are free again into the peer's
-//! table, in turn. Immediate data says what a message is: bytes of the stream, so many; or how many
-//! more messages may be sent, with an entry of the table before it or without; or the end.
+//! Each side has a receive buffer of two halves, and a table of two entries in which the peer says
+//! where this side may write. The private data of connect and accept announces the table and the
+//! first half. From then on each side writes every half that is free again into the peer's table.
+//!
+//! The immediate data of a message gives its kind: bytes of the stream, and how many; credits,
+//! which say how many messages may be sent, with or without a new entry of the table; or the end.
 
 use std::collections::VecDeque;
 
@@ -13,28 +14,29 @@ use doorbell::provider::Access;
 use doorbell::wr::{Remote, SendFlags, SendOp};
 use doorbell::{Buffer, CmError, Completion, ConnParam, Exposed, Fabric, Id, Program, QpInit};
 
-use super::{Plan, differs};
+use super::common::{Plan, differs};
 
-/// Receives posted at any time, and messages a peer may send ahead.
+/// Number of receives that are kept posted, and so of messages that the peer may have in flight.
 const DEPTH: u16 = 384;
-/// Bytes of half of the buffer.
+/// Size of half of the receive buffer, bytes.
 const HALF: usize = 64 << 10;
-/// Entries of a table, and bytes of one.
+/// Number of entries of a table.
 const ENTRIES: usize = 2;
+/// Size of an entry, bytes.
 const ENTRY: usize = 16;
-/// Bytes of what connect and accept say.
+/// Size of the private data of connect and accept, bytes.
 const HELLO: usize = 40;
-/// Bytes that each side sends before a test, so that both begin together.
+/// Bytes that each side sends before a test, so that both start together.
 const SYNC: usize = 16;
 
-/// Kinds of messages, the three bits in front of the immediate data.
+/// Kinds of messages: the upper three bits of the immediate data.
 const DATA: u32 = 0;
 const CREDITS: u32 = 4;
 const CONTROL: u32 = 7;
-/// The bits behind them.
+/// The other bits.
 const VALUE: u32 = (1 << 29) - 1;
 
-/// What the peer may do with memory of this kind: address, key, bytes.
+/// Memory that a side may write to: address, key and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: Remote,
@@ -46,7 +48,7 @@ impl Entry {
         Entry { at: memory.remote(offset), len }
     }
 
-    /// In the byte order of networks, or of this host.
+    /// Encodes it in big-endian or in little-endian byte order.
     fn encode(self, big: bool) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         let (addr, key, len) = (self.at.addr, self.at.rkey, self.len as u32);
@@ -68,10 +70,10 @@ impl Entry {
     }
 }
 
-/// What connect and accept say.
+/// The private data of connect and accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hello {
-    /// The side keeps its table in the byte order of networks.
+    /// True if this side's table is big-endian.
     big: bool,
     credits: u16,
     table: Entry,
@@ -81,7 +83,7 @@ struct Hello {
 impl Hello {
     fn encode(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
-        // Version; that this side knows mapped memory, which it never uses, and its byte order.
+        // Version 1; flags: mapped memory is supported, although never used here; byte order.
         (bytes[0], bytes[1]) = (1, 2 | u8::from(self.big));
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
         bytes[8..24].copy_from_slice(&self.table.encode(true));
@@ -91,8 +93,8 @@ impl Hello {
 
     fn decode(bytes: &[u8]) -> Result<Hello, CmError> {
         let Some(bytes) = bytes.first_chunk::<HELLO>().filter(|bytes| bytes[0] == 1) else {
-            let said = format!("{:?}", bytes.get(..HELLO.min(bytes.len())));
-            return Err(differs("the peer's private data", "40 bytes of version 1", said));
+            let got = format!("{:?}", bytes.get(..HELLO.min(bytes.len())));
+            return Err(differs("the peer's private data", "40 bytes of version 1", got));
         };
         let entry = |from: usize| Entry::decode(&std::array::from_fn(|n| bytes[from + n]), true);
         let credits = u16::from_be_bytes([bytes[2], bytes[3]]);
@@ -102,9 +104,9 @@ impl Hello {
 
 /// The memory of a side.
 struct Memory<F: Fabric> {
-    /// Both halves.
+    /// Both halves of the receive buffer.
     inbox: Exposed<F>,
-    /// Where the peer says what is free at its side. In the byte order of this host.
+    /// The table that the peer fills, in the byte order of this host.
     table: Exposed<F>,
 }
 
@@ -127,28 +129,33 @@ struct Stream<'a, F: Fabric> {
     plan: Plan,
     id: &'a mut Id<F>,
     memory: Memory<F>,
-    /// What the peer has said of itself.
+    /// The peer's private data.
     peer: Hello,
-    /// For what is sent; it is back before the next is.
+    /// The send buffer; `None` while a send is in flight.
     outgoing: Option<Buffer<F>>,
-    /// Where the peer takes bytes, and which entry of our table it fills next.
+    /// Where this side may write at the peer.
     room: VecDeque<Entry>,
+    /// The entry of our table that the peer fills next.
     filled_next: usize,
-    /// Messages sent, and how many the peer takes.
+    /// Messages sent.
     sent: u16,
+    /// Messages that the peer has allowed so far.
     allowed: u16,
-    /// Messages that have come and were not taken, and where the first begins.
+    /// Lengths of messages that have arrived and were not read yet.
     waiting: VecDeque<usize>,
+    /// Where the first of them starts in the receive buffer.
     read_at: usize,
-    /// Messages taken, and at how many the peer is told.
+    /// Messages read.
     taken: u16,
-    told_at: u16,
-    /// Bytes of the inbox that the peer does not know to be free, where they begin, and which entry
-    /// of its table is filled next.
+    /// The number of messages read at which the next credits are due.
+    credits_at: u16,
+    /// Free bytes of the receive buffer that the peer does not know of.
     free: usize,
+    /// Where they start.
     free_at: usize,
+    /// The entry of the peer's table that is filled next.
     fill_next: usize,
-    /// The peer has said that it is done.
+    /// Whether the peer has sent its end.
     ended: bool,
 }
 
@@ -173,7 +180,7 @@ impl<'a, F: Fabric> Stream<'a, F> {
             waiting: VecDeque::new(),
             read_at: 0,
             taken: 0,
-            told_at: DEPTH / 2,
+            credits_at: DEPTH / 2,
             free: HALF,
             free_at: HALF,
             fill_next: 1,
@@ -181,23 +188,23 @@ impl<'a, F: Fabric> Stream<'a, F> {
         })
     }
 
-    /// Writes bytes to the peer, with a word of that kind.
+    /// Writes bytes to the peer, with immediate data of this kind and value.
     fn write(&mut self, at: Remote, bytes: &[u8], kind: u32, value: u32) -> Result<(), CmError> {
         let lost = || differs("a request", "its buffer back", "none");
         let mut buffer = self.outgoing.take().ok_or_else(lost)?;
         buffer[..bytes.len()].copy_from_slice(bytes);
         let op = SendOp::WriteWithImm(at, kind << 29 | value & VALUE);
         self.id.post_send(buffer, bytes.len(), op, SendFlags::SIGNALED)?;
-        let done = self.id.next_send(self.plan.rest())?.ok()?;
+        let done = self.id.next_send(self.plan.time_left())?.ok()?;
         self.outgoing = Some(done.buffer.ok_or_else(lost)?);
         Ok(())
     }
 
-    /// Waits for one message, and does what it says.
-    fn hear(&mut self) -> Result<(), CmError> {
-        let message = self.id.next_recv(self.plan.rest())?.ok()?;
+    /// Waits for one message, and handles it.
+    fn handle_message(&mut self) -> Result<(), CmError> {
+        let message = self.id.next_recv(self.plan.time_left())?.ok()?;
         let Completion { buffer: Some(buffer), imm: Some(imm), len, .. } = message else {
-            return Err(differs("a message", "a word of immediate data", "none"));
+            return Err(differs("a message", "immediate data", "none"));
         };
         self.id.post_recv(buffer)?;
         let value = imm & VALUE;
@@ -208,22 +215,21 @@ impl<'a, F: Fabric> Stream<'a, F> {
             CREDITS => {
                 self.allowed = value as u16;
                 if len == ENTRY {
-                    self.look_up()?;
+                    self.take_entry()?;
                 }
             }
-            // The end is number 0; what keeps a connection alive says nothing, nor does one that
-            // will send no more.
+            // Value 0 is the end. Others are keep-alives and half-closes, which need no action.
             CONTROL => self.ended |= value == 0,
             kind => {
-                let said = format!("{len} bytes, kind {kind}, value {value}");
-                return Err(differs("a message", "one of rsockets", said));
+                let got = format!("{len} bytes, kind {kind}, value {value}");
+                return Err(differs("a message", "one of rsockets", got));
             }
         }
         Ok(())
     }
 
-    /// The peer has filled the next entry of our table.
-    fn look_up(&mut self) -> Result<(), CmError> {
+    /// Reads the entry of our table that the peer has just filled.
+    fn take_entry(&mut self) -> Result<(), CmError> {
         let mut bytes = [0; ENTRY];
         self.memory.table.read(self.filled_next * ENTRY, &mut bytes)?;
         self.room.push_back(Entry::decode(&bytes, cfg!(target_endian = "big")));
@@ -231,13 +237,13 @@ impl<'a, F: Fabric> Stream<'a, F> {
         Ok(())
     }
 
-    /// Says what is free here, if that is worth a message.
-    fn give(&mut self) -> Result<(), CmError> {
-        let behind = self.taken.wrapping_sub(self.told_at) < u16::MAX / 2;
-        if self.free < HALF && !behind {
+    /// Sends credits, and a half that is free again, if one of them is due.
+    fn send_credits(&mut self) -> Result<(), CmError> {
+        let due = self.taken.wrapping_sub(self.credits_at) < u16::MAX / 2;
+        if self.free < HALF && !due {
             return Ok(());
         }
-        self.told_at = self.taken.wrapping_add(DEPTH / 2);
+        self.credits_at = self.taken.wrapping_add(DEPTH / 2);
         let credits = u32::from(self.taken.wrapping_add(DEPTH));
         if self.free < HALF {
             return self.write(self.peer.table.at, &[], CREDITS, credits);
@@ -258,12 +264,12 @@ impl<'a, F: Fabric> Stream<'a, F> {
                 self.room.pop_front();
                 continue;
             }
-            let may = self.sent != self.allowed;
-            let Some(room) = self.room.front_mut().filter(|_| may) else {
+            let has_credit = self.sent != self.allowed;
+            let Some(room) = self.room.front_mut().filter(|_| has_credit) else {
                 if self.ended {
                     return Err(differs("the peer", "ready for more", "at its end"));
                 }
-                self.hear()?;
+                self.handle_message()?;
                 continue;
             };
             let at = room.at;
@@ -283,7 +289,7 @@ impl<'a, F: Fabric> Stream<'a, F> {
                 if self.ended {
                     return Err(differs("the peer", "in the middle of a test", "at its end"));
                 }
-                self.hear()?;
+                self.handle_message()?;
                 continue;
             };
             let (now, later) = bytes.split_at_mut((*waiting).min(bytes.len()));
@@ -299,8 +305,8 @@ impl<'a, F: Fabric> Stream<'a, F> {
                 self.taken = self.taken.wrapping_add(1);
             }
             bytes = later;
-            // A peer that has left after its last byte wants to hear nothing more.
-            if let Err(error) = self.give()
+            // A peer that has left after its last byte needs no credits.
+            if let Err(error) = self.send_credits()
                 && !self.id.peer_left()
             {
                 return Err(error);
@@ -309,41 +315,41 @@ impl<'a, F: Fabric> Stream<'a, F> {
         Ok(())
     }
 
-    /// Says that this side is done, and waits until the other is.
+    /// Sends this side's end, and waits for that of the peer.
     fn end(&mut self) -> Result<(), CmError> {
-        let mut said = if self.ended { Ok(()) } else { self.say_end() };
-        while said.is_ok() && !self.ended {
-            said = self.hear();
+        let mut result = if self.ended { Ok(()) } else { self.send_end() };
+        while result.is_ok() && !self.ended {
+            result = self.handle_message();
         }
-        // It leaves without waiting for ours, or without a word of its own if it has heard ours.
-        if said.is_err() && !self.ended && !self.id.peer_left() {
-            return said;
+        // The peer may leave without waiting for our end, or without sending its own.
+        if result.is_err() && !self.ended && !self.id.peer_left() {
+            return result;
         }
         self.id.disconnect()
     }
 
-    fn say_end(&mut self) -> Result<(), CmError> {
+    fn send_end(&mut self) -> Result<(), CmError> {
         self.write(self.peer.table.at, &[], CONTROL, 0)
     }
 }
 
-/// Both sides.
+/// What both sides need.
 #[derive(Clone, Copy, Debug)]
 pub struct Rstream {
     /// Where to listen, or to connect to.
     pub plan: Plan,
-    /// Transfers in a row each way (`-C`).
+    /// Number of transfers in a row each way (`-C`).
     pub count: u32,
     /// Bytes of each (`-S`).
     pub size: usize,
-    /// How often (`-I`).
+    /// Number of rounds (`-I`).
     pub rounds: u32,
 }
 
 impl Rstream {
-    /// The test itself. The bytes of each direction count up, from the first on (`-T v`).
+    /// The test itself. The bytes of each direction count up from 0 (`-T v`).
     fn test<F: Fabric>(&self, stream: &mut Stream<'_, F>, first: bool) -> Result<(), CmError> {
-        stream.give()?;
+        stream.send_credits()?;
         let mut next = [0_u8; 2];
         let [outgoing, incoming] = &mut next;
         let mut turn = |sends: bool, size: usize| {
@@ -353,10 +359,10 @@ impl Rstream {
             if sends {
                 return stream.send(&text);
             }
-            let mut came = vec![0; size];
-            stream.receive(&mut came)?;
-            match came.iter().zip(&text).position(|(came, want)| came != want) {
-                Some(at) => Err(differs("a byte of the stream", text[at], came[at])),
+            let mut received = vec![0; size];
+            stream.receive(&mut received)?;
+            match received.iter().zip(&text).position(|(got, want)| got != want) {
+                Some(at) => Err(differs("a byte of the stream", text[at], received[at])),
                 None => Ok(()),
             }
         };
@@ -390,11 +396,11 @@ fn queue_pair<F: Fabric>() -> QpInit<F> {
 }
 
 fn post_receives<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
-    // Nothing comes into them: what is written goes elsewhere.
+    // Their buffers stay empty: a WRITE with immediate data only consumes a receive.
     Ok(id.post_recvs(&mut Buffer::many(fabric, DEPTH.into(), 1)?)?)
 }
 
-/// The other side of `rstream -s`.
+/// The counterpart of `rstream -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct RstreamServer(pub Rstream);
 
@@ -404,7 +410,7 @@ impl Program for RstreamServer {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let plan = self.0.plan;
         let mut listener = plan.listen(&fabric, Some(&queue_pair()))?;
-        let mut id = listener.get_request(Some(plan.rest()))?;
+        let mut id = listener.get_request(Some(plan.time_left()))?;
         post_receives(&fabric, &mut id)?;
         let memory = Memory::new(&fabric)?;
         let hello = memory.hello();
@@ -414,7 +420,7 @@ impl Program for RstreamServer {
     }
 }
 
-/// The other side of `rstream` without `-s`.
+/// The counterpart of `rstream` without `-s`.
 #[derive(Clone, Copy, Debug)]
 pub struct RstreamClient(pub Rstream);
 
@@ -436,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_comes_back_as_it_went() {
+    fn private_data_is_decoded_as_it_was_encoded() {
         let at = Remote { addr: 0x0102_0304_0506_0708, rkey: 0x0a0b_0c0d };
         let table = Entry { at, len: 2 };
         let hello = Hello { big: true, credits: 384, table, first: Entry { at, len: HALF } };

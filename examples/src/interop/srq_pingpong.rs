@@ -1,9 +1,9 @@
-//! `ibv_srq_pingpong` of ibverbs-utils: as `ibv_rc_pingpong`, between several queue pairs of each
-//! side that take their receives from one shared queue.
+//! `ibv_srq_pingpong` of ibverbs-utils: like `ibv_rc_pingpong`, but with several queue pairs on
+//! each side that share one receive queue.
 //!
-//! Each side tells the other of 256 queue pairs, however many there are; the rest is zero. A queue
-//! pair that has sent and heard sends again, until enough was sent and heard over all of them. So
-//! the last of the messages may find a side that has left.
+//! Each side sends the addresses of 256 queue pairs; unused ones are zero. A queue pair sends again
+//! when its message is complete and the peer's has arrived, until enough messages went each way
+//! over all queue pairs together. So the peer may have left before the last messages arrive.
 
 use std::time::Duration;
 
@@ -15,52 +15,53 @@ use doorbell::{
     SharedReceive,
 };
 
+use super::common::{Plan, differs};
 use super::pingpong::{PSN, Pingpong, Side, exchange};
-use super::{Plan, differs};
 
-/// Queue pairs that each side tells of.
-const TOLD: usize = 256;
-/// Receives that are posted at any time.
+/// Number of addresses that each side sends.
+const ADDRESSES: usize = 256;
+/// Number of receives that are kept posted.
 const DEPTH: usize = 500;
 
-/// Either side.
+/// Either side of the pingpong.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqPingpong {
-    /// Where to listen, or to connect to, over TCP; and by which address of the device.
+    /// The TCP address to listen on or to connect to, which also chooses the address of the device.
     pub plan: Plan,
-    /// This side listens.
+    /// True if this side listens.
     pub serves: bool,
-    /// Messages each way, over all queue pairs.
+    /// Number of messages each way, over all queue pairs together.
     pub count: u32,
     /// Bytes of each.
     pub size: usize,
-    /// Queue pairs (`-q`), less than 256.
+    /// Number of queue pairs (`-q`), less than 256.
     pub qps: usize,
 }
 
-/// A queue pair, its buffer for sends while that is not under way, and whether the peer's message
-/// has come since it sent last.
+/// A queue pair and its state.
 struct Line<F: Fabric> {
     qp: ExternalQp<F>,
+    /// The buffer for sends, while no send is in flight.
     idle: Option<Buffer<F>>,
-    heard: bool,
+    /// Whether the peer's message has arrived since the last send.
+    received: bool,
 }
 
-/// What was done over all of them.
+/// Counts over all queue pairs.
 #[derive(Default)]
 struct Tally {
     sent: u32,
-    heard: u32,
+    received: u32,
 }
 
 impl Program for SrqPingpong {
     type Output = Result<(), CmError>;
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
-        if self.qps == 0 || self.qps >= TOLD {
+        if self.qps == 0 || self.qps >= ADDRESSES {
             return Err(differs("queue pairs", "1 to 255", self.qps));
         }
-        let way = Pingpong {
+        let setup = Pingpong {
             plan: self.plan,
             kind: QpType::Rc,
             serves: self.serves,
@@ -74,27 +75,27 @@ impl Program for SrqPingpong {
         let mut lines = Vec::new();
         for buffer in Buffer::many(&fabric, self.qps, self.size)? {
             let mut qp = ExternalQp::new(&fabric, &init)?;
-            qp.modify(&way.init(&source))?;
-            // The client begins on each of them.
-            lines.push(Line { qp, idle: Some(buffer), heard: !self.serves });
+            qp.modify(&setup.init(&source))?;
+            // The client starts on each of them.
+            lines.push(Line { qp, idle: Some(buffer), received: !self.serves });
         }
         srq.post(&mut Buffer::many(&fabric, DEPTH, self.size)?)?;
-        let mut here = [Side { qp: 0, psn: 0, gid: Gid([0; 16]) }; TOLD];
+        let mut here = [Side { qp: 0, psn: 0, gid: Gid([0; 16]) }; ADDRESSES];
         for (side, line) in here.iter_mut().zip(&lines) {
             *side = Side { qp: line.qp.num(), psn: PSN, gid: source.gid };
         }
-        let ready = |there: &[Side; TOLD]| {
+        let ready = |there: &[Side; ADDRESSES]| {
             let mut pairs = lines.iter_mut().zip(there);
-            pairs.try_for_each(|(line, side)| way.connect(&mut line.qp, &source, side))
+            pairs.try_for_each(|(line, side)| setup.connect(&mut line.qp, &source, side))
         };
         exchange(&self.plan, self.serves, &fabric, &here, ready)?;
         let mut tally = Tally::default();
-        while tally.sent < self.count || tally.heard < self.count {
+        while tally.sent < self.count || tally.received < self.count {
             for line in &mut lines {
                 self.step(line, &srq, &mut tally)?;
             }
-            if self.plan.rest().is_zero() {
-                let said = format!("{} sent and {} heard", tally.sent, tally.heard);
+            if self.plan.time_left().is_zero() {
+                let said = format!("{} sent and {} received", tally.sent, tally.received);
                 return Err(differs("messages each way in time", self.count, said));
             }
         }
@@ -102,7 +103,7 @@ impl Program for SrqPingpong {
     }
 }
 
-/// What has completed by now, if anything has.
+/// A completion, if there is one already.
 fn now<F: Fabric>(next: Result<Completion<F>, CmError>) -> Result<Option<Completion<F>>, CmError> {
     match next {
         Err(error) if error.code() == Code::TimedOut => Ok(None),
@@ -111,7 +112,7 @@ fn now<F: Fabric>(next: Result<Completion<F>, CmError>) -> Result<Option<Complet
 }
 
 impl SrqPingpong {
-    /// Sees to one queue pair.
+    /// Handles what has completed on one queue pair, and sends its next message.
     fn step<F: Fabric>(
         &self,
         line: &mut Line<F>,
@@ -124,23 +125,23 @@ impl SrqPingpong {
                 return Err(differs("a message", format!("{} bytes", self.size), message.len));
             }
             srq.post(&mut message.buffer.into_iter().collect())?;
-            line.heard = true;
-            tally.heard += 1;
+            line.received = true;
+            tally.received += 1;
         }
         if let Some(done) = now(line.qp.next_send(Duration::ZERO))? {
             match done.ok() {
                 Ok(done) => line.idle = done.buffer,
-                // The peer had enough, and has left.
+                // The peer had received enough, and has left.
                 Err(_) if tally.sent >= self.count => {}
                 Err(error) => return Err(error),
             }
             tally.sent += 1;
         }
         if tally.sent < self.count
-            && line.heard
+            && line.received
             && let Some(buffer) = line.idle.take()
         {
-            line.heard = false;
+            line.received = false;
             line.qp.post_send(buffer, self.size, SendOp::Send, SendFlags::SIGNALED)?;
         }
         Ok(())

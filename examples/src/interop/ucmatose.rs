@@ -1,14 +1,14 @@
-//! `ucmatose` of rdmacm-utils: the server sends all its messages, then the client all of its own.
+//! `ucmatose` of rdmacm-utils: the server sends all its messages, then the client sends its own.
 //!
-//! Each side posts as many receives as there will be messages before it connects. The client
-//! sends nothing until it has got everything; the server disconnects first.
+//! Each side posts receives for all messages before it connects. The client sends only after it has
+//! received everything. The server disconnects first.
 
 use doorbell::wr::{SendFlags, SendOp};
 use doorbell::{Buffer, CmError, ConnParam, Fabric, Id, Program, QpInit, SendRequest};
 
-use super::{Plan, arrived, expect_message};
+use super::common::{Plan, arrived, expect_message};
 
-/// What both sides' queue pairs are made with: as the C program does.
+/// The queue pair of either side, as in the C program.
 fn queue_pair<F: Fabric>(count: u32) -> QpInit<F> {
     QpInit::rc().send_wr(count).recv_wr(count).signal_all(true)
 }
@@ -20,12 +20,12 @@ fn receive_all<F: Fabric>(
     size: usize,
 ) -> Result<(), CmError> {
     for _ in 0..count {
-        expect_message(id.next_recv(plan.rest())?, size)?;
+        expect_message(id.next_recv(plan.time_left())?, size)?;
     }
     Ok(())
 }
 
-/// Posts all messages with one doorbell.
+/// Posts all messages with one doorbell, and waits until they have arrived.
 fn send_all<F: Fabric>(
     fabric: &F,
     id: &mut Id<F>,
@@ -43,7 +43,7 @@ fn send_all<F: Fabric>(
     Ok(())
 }
 
-/// The other side of `ucmatose -s`.
+/// The counterpart of `ucmatose -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct UcmatoseServer {
     /// Where to listen.
@@ -60,7 +60,7 @@ impl Program for UcmatoseServer {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let UcmatoseServer { plan, count, size } = self;
         let mut listener = plan.listen(&fabric, Some(&queue_pair(count)))?;
-        let mut id = listener.get_request(Some(plan.rest()))?;
+        let mut id = listener.get_request(Some(plan.time_left()))?;
         id.post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
         id.accept(&ConnParam::default())?;
         send_all(&fabric, &mut id, &plan, count, size)?;
@@ -69,7 +69,7 @@ impl Program for UcmatoseServer {
     }
 }
 
-/// The other side of `ucmatose` without `-s`.
+/// The counterpart of `ucmatose` without `-s`.
 #[derive(Clone, Copy, Debug)]
 pub struct UcmatoseClient {
     /// Where to connect to.
@@ -87,8 +87,8 @@ impl Program for UcmatoseClient {
         let UcmatoseClient { plan, count, size } = self;
         let mut id = plan.active(&fabric, &queue_pair(count))?;
         id.post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
-        // The server's messages find the receives posted: it need not try again (its own QP's
-        // rnr_retry is what is said here).
+        // rnr_retry is for the server's queue pair. It needs no retries, because the receives for
+        // its messages are posted already.
         let param = ConnParam {
             responder_resources: 1,
             initiator_depth: 1,

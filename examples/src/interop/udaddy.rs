@@ -1,8 +1,8 @@
 //! `udaddy` of rdmacm-utils: datagrams one way, then the other.
 //!
-//! Each side posts as many receives as there will be datagrams before it looks up or accepts. Each
-//! datagram says in its immediate data from which queue pair it comes; the server learns from the
-//! first where to answer, and answers when it has got all.
+//! Each side posts receives for all datagrams before it resolves or accepts. The immediate data of
+//! each datagram is the number of the queue pair that sent it. The server receives all datagrams
+//! and then answers to the sender of the last.
 
 use doorbell::provider::GRH_BYTES;
 use doorbell::wr::SendFlags;
@@ -11,9 +11,9 @@ use doorbell::{
     Program, QpInit, Target, UdParam,
 };
 
-use super::{Plan, announce, differs, expect_message};
+use super::common::{Plan, announce, differs, expect_message};
 
-/// What both sides' queue pairs are made with: as the C program does.
+/// The queue pair of either side, as in the C program.
 fn queue_pair<F: Fabric>(count: u32) -> QpInit<F> {
     QpInit::ud().send_wr(count).recv_wr(count)
 }
@@ -22,11 +22,11 @@ fn hints(passive: bool) -> Hints {
     Hints { passive, space: PortSpace::Udp, ..Hints::default() }
 }
 
-fn own_number<F: Fabric>(id: &Id<F>) -> u32 {
+fn own_qp_num<F: Fabric>(id: &Id<F>) -> u32 {
     id.qp().map_or(0, |(num, _)| num)
 }
 
-/// One side's datagrams.
+/// The datagrams of one side.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     pub(super) plan: Plan,
@@ -40,7 +40,7 @@ impl Load {
         Ok(id.post_recvs(&mut buffers)?)
     }
 
-    /// Sends all, with a completion for the last.
+    /// Sends all datagrams, and waits for the completion of the last.
     pub(super) fn send<F: Fabric>(
         &self,
         fabric: &F,
@@ -48,35 +48,35 @@ impl Load {
         to: &UdParam,
     ) -> Result<(), CmError> {
         let target = Target::new(fabric, to)?;
-        let imm = Some(own_number(id));
+        let imm = Some(own_qp_num(id));
         for (number, buffer) in (1..).zip(Buffer::many(fabric, self.count as usize, self.size)?) {
             let last = number == self.count;
             let flags = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
             id.post_send_to(&target, buffer, self.size, imm, flags)?;
         }
-        id.next_send(self.plan.rest())?.ok()?;
+        id.next_send(self.plan.time_left())?.ok()?;
         Ok(())
     }
 
-    /// Receives all; the last of them. Each is of the length agreed on, and names its sender.
+    /// Receives all datagrams and checks the length and the sender of each; returns the last.
     pub(super) fn receive<F: Fabric>(&self, id: &mut Id<F>) -> Result<Completion<F>, CmError> {
         let mut left = self.count;
         loop {
-            let came = id.next_recv(self.plan.rest())?;
-            let came = expect_message(came, GRH_BYTES + self.size)?;
-            if came.imm != Some(came.src_qp) {
-                let want = format!("the sender's number, {}", came.src_qp);
-                return Err(differs("immediate data", want, format!("{:?}", came.imm)));
+            let received = id.next_recv(self.plan.time_left())?;
+            let received = expect_message(received, GRH_BYTES + self.size)?;
+            if received.imm != Some(received.src_qp) {
+                let want = format!("the sender's number, {}", received.src_qp);
+                return Err(differs("immediate data", want, format!("{:?}", received.imm)));
             }
             left -= 1;
             if left == 0 {
-                return Ok(came);
+                return Ok(received);
             }
         }
     }
 }
 
-/// The other side of `udaddy -s`.
+/// The counterpart of `udaddy -s`.
 #[derive(Clone, Copy, Debug)]
 pub struct UdaddyServer {
     /// Where to listen.
@@ -97,7 +97,7 @@ impl Program for UdaddyServer {
         let mut listener = Endpoint::create(&fabric, &info, Some(&queue_pair(count)))?;
         listener.listen(0)?;
         announce(listener.local_addr(), &fabric);
-        let mut id = listener.get_request(Some(plan.rest()))?;
+        let mut id = listener.get_request(Some(plan.time_left()))?;
         load.post_recvs(&fabric, &mut id)?;
         id.accept(&ConnParam::default())?;
         let last = load.receive(&mut id)?;
@@ -106,10 +106,10 @@ impl Program for UdaddyServer {
     }
 }
 
-/// The other side of `udaddy` without `-s`.
+/// The counterpart of `udaddy` without `-s`.
 #[derive(Clone, Copy, Debug)]
 pub struct UdaddyClient {
-    /// Whom to look up.
+    /// The server's address.
     pub plan: Plan,
     /// Datagrams each way.
     pub count: u32,

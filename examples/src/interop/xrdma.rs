@@ -1,16 +1,16 @@
 //! `rdma_xserver` and `rdma_xclient` of rdmacm-utils with `-c r`: one message of 16 bytes from the
-//! client, no answer. The server's private data is the number of its shared receive queue for
-//! other transports; with RC there is none, and it says 0.
+//! client, and no answer. The server's private data is the number of its shared receive queue. With
+//! RC it has none, and the number is 0.
 
 use doorbell::wr::{SendFlags, SendOp};
 use doorbell::{Buffer, CmError, ConnParam, Fabric, Program, QpInit};
 
-use super::{Plan, arrived, differs, expect_message};
+use super::common::{Plan, arrived, differs, expect_message};
 
 /// Bytes of the message.
 const LENGTH: usize = 16;
 
-/// The other side of `rdma_xclient -c r`.
+/// The counterpart of `rdma_xclient -c r`.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaXserver {
     /// Where to listen.
@@ -22,7 +22,7 @@ impl Program for RdmaXserver {
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&QpInit::rc()))?;
-        let mut id = listener.get_request(Some(self.plan.rest()))?;
+        let mut id = listener.get_request(Some(self.plan.time_left()))?;
         id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
         let param = ConnParam {
             qp_num: 0,
@@ -33,12 +33,12 @@ impl Program for RdmaXserver {
             rnr_retry: 0,
         };
         id.accept(&param)?;
-        expect_message(id.next_recv(self.plan.rest())?, LENGTH)?;
+        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
         id.disconnect()
     }
 }
 
-/// The other side of `rdma_xserver -c r`.
+/// The counterpart of `rdma_xserver -c r`.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaXclient {
     /// Where to connect to.
@@ -51,7 +51,7 @@ impl Program for RdmaXclient {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut id = self.plan.active(&fabric, &QpInit::rc().inline(LENGTH as u32))?;
         id.connect(&ConnParam::default())?;
-        // Padded with zeros by most transports, to 196 bytes.
+        // Most transports pad private data with zeros to 196 bytes.
         if !id.private_data().starts_with(&[0; 4]) {
             let said = format!("{:?}", id.private_data());
             return Err(differs("the server's private data", "a number of 0", said));
