@@ -1,5 +1,5 @@
-//! Ten thousand peers on one shared receive queue, of which a few talk: none of these starves,
-//! nothing is lost, every block comes home, and those that rest take little memory.
+//! Ten thousand peers on one shared receive queue, of which a few talk. None of those starves,
+//! nothing is lost, every block comes back, and idle peers take little memory.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "each connection is a socket, and a process may have few")]
 
@@ -16,17 +16,17 @@ use doorbell_engine::worker::{
 use doorbell_seam::provider::Provider;
 use doorbell_soft::SoftDevice;
 
-/// What would hang fails instead; an emulated or a loaded machine takes long to connect so many.
+/// A test that hangs fails after this time. An emulated or busy machine needs long to connect them.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const PEERS: u32 = 10_000;
 const TALKERS: usize = 8;
-/// Echoes of all talkers together.
+/// Number of echoes of all talkers together.
 const ECHOES: u64 = 40_000;
-/// Memory of an idle connection on each side at most, which README tells. A page more on both sides
-/// is too much.
+/// The most memory of an idle connection on each side, as the README says. One page more on both
+/// sides fails.
 const CONNECTION_BYTES: u64 = 18_000;
-/// And that of both workers, however many peers there are.
+/// The most memory of both workers, for any number of peers.
 const WORKERS_BYTES: u64 = 12 << 20;
 
 const CONFIG: Config = Config {
@@ -37,18 +37,18 @@ const CONFIG: Config = Config {
     send_blocks: 64,
     signal_every: 16,
     window: 24,
-    // So often that the last peer finds a whole window, as the first does.
+    // Enough that the last peer gets a whole window, as the first does.
     overcommit: 64,
     ..Config::DEFAULT
 };
 
-/// Answers in place, or takes the answers; either way what comes must be the next of its peer.
+/// Answers in place, or takes the answers. Each message must be the next one of its peer.
 #[derive(Default)]
 struct Side {
     answers: bool,
     up: Vec<PeerId>,
     down: usize,
-    /// By the peer's index: how many have come.
+    /// Messages received, by the peer's index.
     came: Vec<u64>,
     wrong: u64,
 }
@@ -78,7 +78,7 @@ fn worker(nic: &SoftDevice, config: &Config, answers: bool) -> (OneWorker, Intak
     Worker::new(nic, &shared, memory(config.send_bytes()), side, config).unwrap()
 }
 
-/// As many of the peers as this process may have sockets for, two for each.
+/// As many peers as this process may have sockets for; each needs two.
 fn peers_that_may_be() -> u32 {
     const OTHERS: u64 = 64;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -96,7 +96,7 @@ fn peers_that_may_be() -> u32 {
     u32::try_from((limit.rlim_cur - OTHERS) / 2).unwrap_or(PEERS).min(PEERS)
 }
 
-/// Memory of this process that is there, in bytes (`man 5 proc`).
+/// Resident memory of this process, bytes (proc(5)).
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
@@ -104,7 +104,7 @@ fn resident() -> u64 {
     kib << 10
 }
 
-/// Two workers with that many connections between them, and who made them.
+/// Two workers with many connections between them, and the control planes that made these.
 struct Crowd {
     dialer: Dialer<SoftDevice>,
     listener: Listener<SoftDevice>,
@@ -114,7 +114,7 @@ struct Crowd {
 
 impl Crowd {
     fn connect(config: &Config) -> Crowd {
-        // A device has not numbers for the queue pairs of both sides.
+        // Two devices, because one has too few numbers for the queue pairs of both sides.
         let (here, there) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
         let (one, intake) = worker(&here, config, false);
         let (two, serving) = worker(&there, config, true);
@@ -126,7 +126,7 @@ impl Crowd {
         thread::scope(|scope| {
             scope.spawn(|| listener.run(&stop).unwrap());
             let dialed = (0..config.peers).try_for_each(|_| dialer.dial(addr, &intake, LIMIT));
-            // First, since the listener's thread is waited for.
+            // Before the unwrap, because the scope waits for the listener's thread.
             stop.store(true, Ordering::Relaxed);
             dialed.unwrap();
         });
@@ -148,8 +148,8 @@ impl Crowd {
         }
     }
 
-    /// Each sends all it may before each turn, the first of them first, until all of them together
-    /// have so many echoes: how many each has then. Then all that is away comes back.
+    /// Before each turn every talker sends as much as it may, until all of them together have
+    /// [`ECHOES`] echoes. Returns how many each has then. Finally all come back.
     fn talk(&mut self, talkers: &[PeerId]) -> Vec<u64> {
         let mut sent = vec![0_u64; talkers.len()];
         let each = |crowd: &mut Crowd| -> Vec<u64> {
@@ -157,7 +157,7 @@ impl Crowd {
         };
         self.until("so many echoes", |crowd| {
             for (peer, sent) in talkers.iter().zip(&mut sent) {
-                // Inline, and in blocks.
+                // Some go inline and some in blocks.
                 let mut bytes = [7; 200];
                 let len = if sent.is_multiple_of(3) { 200 } else { 24 };
                 bytes[..8].copy_from_slice(&sent.to_le_bytes());
@@ -174,7 +174,7 @@ impl Crowd {
     }
 }
 
-/// What is not with the device is at hand.
+/// Asserts that all blocks have come back and no peer is left.
 fn assert_home(worker: &mut OneWorker, config: &Config) {
     let Stats { received, refilled, .. } = *worker.stats();
     let (receives, sends) = worker.blocks_home();
@@ -192,13 +192,13 @@ fn of_ten_thousand_peers_the_few_that_talk_share_evenly() {
     let most = WORKERS_BYTES + 2 * u64::from(config.peers) * CONNECTION_BYTES;
     assert!(grown <= most, "{grown} bytes for {} connections, {most} at most", config.peers);
     let peers = crowd.one.handler().up.clone();
-    // The first one, the last one, and some between.
+    // The first peer, the last one, and some in between.
     let step = (peers.len() - 1) / (TALKERS - 1);
     let talkers: Vec<PeerId> = peers.iter().copied().step_by(step).take(TALKERS).collect();
     let echoes = crowd.talk(&talkers);
     let fair = ECHOES / TALKERS as u64;
     assert!(echoes.iter().all(|echoes| *echoes >= fair * 3 / 4), "{echoes:?}");
-    // Each waited for its own window, and all windows together are a part of the queue.
+    // Each was limited by its own window, and all windows together are only a part of the queue.
     let (here, there) = (*crowd.one.stats(), *crowd.two.stats());
     assert!(here.credit_stalls > 0, "{here:?}");
     assert_eq!((here.errors, there.errors), (0, 0));

@@ -1,6 +1,6 @@
-//! What goes wrong between workers, on whichever device: the traps of credits, of long messages, of
-//! the end of a peer, and datagrams. On `soft0`, or on the device that `DOORBELL_DEVICE` names, at
-//! the address in `DOORBELL_ADDR`. Each has two workers, which turn on this thread in turn.
+//! What can go wrong between workers on any device: the traps of credits, of long messages, of the
+//! end of a peer, and datagrams. Runs on `soft0`, or on the device that `DOORBELL_DEVICE` names, at
+//! the address in `DOORBELL_ADDR`. Each test has two workers, which take turns on this thread.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "scenarios/bed.rs"]

@@ -1,4 +1,4 @@
-//! Workers that the control plane connects: what they learn of each other on the way.
+//! Workers that the control plane connects: what they learn about each other in doing so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::SocketAddr;
@@ -55,8 +55,8 @@ fn worker(nic: &SoftDevice, config: &Config) -> Side {
     Worker::new(nic, &shared, memory, Log::default(), config).unwrap()
 }
 
-/// A server, and a client that has tried to connect until it was told no: by whom, and how often
-/// it was told yes.
+/// A server, and a client that connects until it is refused. Returns which side refused, and how
+/// many connections were accepted before.
 fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmError) {
     let nic = SoftDevice::open().unwrap();
     let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -77,7 +77,7 @@ fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmE
             }
         };
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        // What is connected stays connected while the workers look.
+        // What is connected stays connected while the workers turn.
         std::mem::forget(dialer);
         (yes, no)
     });
@@ -91,7 +91,7 @@ fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmE
     (serving, dialing, yes, no)
 }
 
-/// Each side knows how many messages the other takes, and is told when it takes more.
+/// Each side knows how many messages the other accepts, and is told when it accepts more.
 #[test]
 fn workers_learn_each_others_windows() {
     let client = Config { window: 14, ..CONFIG };
@@ -100,7 +100,7 @@ fn workers_learn_each_others_windows() {
     dialing.0.turn();
     let peers = dialing.0.handler().up.clone();
     assert_eq!(peers.len(), yes as usize);
-    // One credit less than the window: replies may use it.
+    // One credit less than the window, because it is reserved for replies.
     assert_eq!(dialing.0.outbox().room(peers[0]), 10 - 1);
     let back = serving.0.handler().up[0];
     assert_eq!(serving.0.outbox().room(back), 14 - 1);
@@ -118,13 +118,13 @@ fn workers_learn_each_others_windows() {
     assert!(dialing.0.stats().credit_stalls > 0 && serving.0.stats().credit_returns > 5);
 }
 
-/// A connection more than there are receives for: refused by the side that has none left, and
-/// here the numbers are told.
+/// One connection more than there are receives for. The side that has none left refuses it, and the
+/// error gives the numbers.
 #[test]
 fn a_connection_too_many_is_refused_with_the_numbers() {
     let roomy = Config { recv_blocks: 1024, peers: 64, ..CONFIG };
     let (_, _, yes, no) = crowd(&roomy, &CONFIG);
-    // 64 blocks, 8 set aside, 9 or 10 each.
+    // 64 blocks, 8 of them reserved, and 9 or 10 for each peer.
     assert_eq!((yes, no.code()), (6, Code::NoMemory));
     let text = no.to_string();
     assert!(text.contains("64 blocks") && text.contains("Config::recv_blocks"), "{text}");
@@ -132,7 +132,7 @@ fn a_connection_too_many_is_refused_with_the_numbers() {
     assert_eq!((yes, no.code()), (6, Code::Refused), "{no}");
 }
 
-/// A server at that address, or at a free one, and its worker.
+/// A server at this address, or at a free one, and its worker.
 fn server(nic: &SoftDevice, addr: SocketAddr) -> (Listener<SoftDevice>, Side) {
     let mut listener = Listener::bind(nic, addr).unwrap();
     let side = worker(nic, &CONFIG);
@@ -140,8 +140,8 @@ fn server(nic: &SoftDevice, addr: SocketAddr) -> (Listener<SoftDevice>, Side) {
     (listener, side)
 }
 
-/// A connection that is kept comes up when there is a server, and again after it was gone; one that
-/// is to be tried so often is given up then, and says why.
+/// A connection that is kept comes up when there is a server, and again after it was lost. One with
+/// a limited number of tries is given up after that many, and reports why.
 #[test]
 fn a_kept_connection_comes_back() {
     let nic = SoftDevice::open().unwrap();
@@ -154,7 +154,7 @@ fn a_kept_connection_comes_back() {
     let mut dialer = Dialer::new(&nic).unwrap();
     dialer.keep(addr, &dialing.1, backoff);
     for round in 1..=3 {
-        // Nobody is there for a while.
+        // For a while there is no server.
         for _ in 0..5 {
             dialer.step(short).unwrap();
             dialing.0.turn();

@@ -1,4 +1,4 @@
-//! What a process could have left over of a peer that was killed.
+//! What a process could leave behind of a peer that was killed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +7,19 @@ use std::time::Instant;
 
 use crate::{LOOK, SOON};
 
-/// What could be left behind.
+/// The resources that could leak.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Belongings {
     descriptors: usize,
-    /// Mappings of memory that is shared.
+    /// Mappings of shared memory.
     memfds: usize,
-    /// Memory that is locked, as far as that is allowed: buffers and blocks.
+    /// Locked memory, where locking is allowed: buffers and blocks.
     locked_kb: u64,
-    /// Where such things are kept.
+    /// Files and folders in the places where such things are kept.
     files: BTreeSet<String>,
-    /// Sockets of this process that have a name, in the abstract name space.
+    /// Sockets of this process with a name in the abstract name space.
     sockets: BTreeSet<String>,
-    /// Huge pages that nobody has, on the whole machine: a memfd of them is a file nowhere.
+    /// Free huge pages of the whole machine, because a memfd of huge pages is in no folder.
     huge_pages: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn belongings() -> Belongings {
     }
 }
 
-/// Names of this process's sockets.
+/// The names of this process's sockets.
 fn sockets() -> BTreeSet<String> {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -53,15 +53,15 @@ fn huge_pages_free() -> u64 {
     number("/proc/meminfo", "HugePages_Free:")
 }
 
-/// The number of that name in a file of the kernel's; 0 if it has none.
+/// The number with this name in a file of the kernel; 0 if there is none.
 fn number(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.map_or(0, |rest| rest.split_ascii_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Fails if there is anything now that was not there before, or less. Huge pages are the machine's,
-/// of which others may have some for a while.
+/// Fails if there is more or less now than before. Huge pages belong to the whole machine, so other
+/// programs may use some for a while.
 pub(crate) fn assert_nothing_left(before: &Belongings) {
     let end = Instant::now() + SOON;
     while huge_pages_free() != before.huge_pages && Instant::now() < end {

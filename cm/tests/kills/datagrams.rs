@@ -1,5 +1,5 @@
-//! Datagrams: a sender is killed, while it looks its receiver up or writes to it. Nobody is told of
-//! that; whoever else sends to the same receiver is not held up.
+//! Datagrams: a sender is killed while it resolves its receiver or writes to it. Nobody is told,
+//! and other senders to the same receiver are not held up.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -14,12 +14,12 @@ use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Killer, Stage, peer};
 use crate::{Dice, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
 
-/// Bytes of a datagram at most.
+/// The most bytes of a datagram.
 const DATAGRAM: usize = 4096;
-/// Receives at a time.
+/// Number of receives that are kept posted.
 const RECEIVES: usize = 16;
-/// Senders that are killed on one receiver: one that dies while it writes costs its receiver a
-/// place, of which there are 64.
+/// Number of senders that are killed on one receiver. A sender that dies while it writes costs its
+/// receiver one of its 64 slots.
 const KILLS_EACH: u32 = 20;
 
 fn mailers() -> QpInit<SoftDevice> {
@@ -30,7 +30,7 @@ fn hints(of: Hints) -> Hints {
     Hints { space: PortSpace::Udp, ..of }
 }
 
-/// Looks the receiver up, then sends datagrams until it is killed.
+/// Resolves the receiver, then sends datagrams until it is killed.
 pub(crate) fn mails(addr: SocketAddr) {
     let device = SoftDevice::open().unwrap();
     let init = mailers();
@@ -48,7 +48,7 @@ pub(crate) fn mails(addr: SocketAddr) {
     }
 }
 
-/// Who receives datagrams: an id that is looked up, and one of this process that sends to it.
+/// The receiver of datagrams: an id that senders resolve, and a second sender in this process.
 struct Receiver {
     listener: Endpoint<SoftDevice>,
     addr: SocketAddr,
@@ -72,7 +72,7 @@ impl Receiver {
         let (mut id, friend) = (bound(), bound());
         let size = GRH_BYTES + DATAGRAM;
         id.post_recvs(&mut Buffer::many(&device, RECEIVES, size).unwrap()).unwrap();
-        // The friend finds it as a stranger would.
+        // The second sender resolves the receiver as any process would.
         let mut finder = endpoint(&device, (addr, hints(Hints::active())), Some(&mailers()));
         let finder = thread::scope(|scope| {
             let found = scope.spawn(move || {
@@ -88,18 +88,19 @@ impl Receiver {
         Receiver { listener, addr, id, friend, target }
     }
 
-    /// One sender that is killed before so many datagrams have come, or after.
+    /// Lets one sender be killed, before or after this many datagrams have arrived.
     fn survive(&mut self, doom: Doom, datagrams: u32) {
         let killer = Killer::of(peer("mails", 0, self.addr), doom);
         let (mut met, mut last, mut came) = (false, None, 0);
         loop {
-            // Before the look: what it has asked is there when it is dead.
+            // Read this before looking for a request: what a dead sender requested is already
+            // there.
             let dead = killer.is_done();
             if !met && let Ok(mut request) = self.listener.get_request(Some(Duration::ZERO)) {
                 met = true;
                 killer.note(Stage::Met);
                 let (qp_num, _) = self.id.qp().unwrap();
-                // Who asks may be dead, and is then not answered.
+                // The sender may be dead already; then the answer fails.
                 let _ = request.accept(&ConnParam { qp_num, ..ConnParam::default() });
             }
             match self.take(LOOK, last) {
@@ -109,7 +110,7 @@ impl Receiver {
                         killer.note(Stage::Heard);
                     }
                 }
-                // What it had sent is all there is, and whole.
+                // Everything that it had sent has arrived, and is complete.
                 None if dead => break,
                 None => {}
             }
@@ -118,7 +119,7 @@ impl Receiver {
         self.hear_a_friend();
     }
 
-    /// A dead sender holds up nobody.
+    /// A dead sender holds up nobody else.
     fn hear_a_friend(&mut self) {
         for number in 0..3 {
             let message = &text(number, 64)[..];
@@ -133,7 +134,8 @@ impl Receiver {
         }
     }
 
-    /// The next datagram of the stranger, which is whole and behind the last; its number.
+    /// Takes the next datagram of the killed sender, which must be complete and later than the
+    /// last; returns its number.
     fn take(&mut self, limit: Duration, last: Option<u32>) -> Option<u32> {
         let came = self.id.next_recv(limit).ok()?.ok().unwrap();
         let number = number_of(came.datagram().unwrap().1, DATAGRAM);

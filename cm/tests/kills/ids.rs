@@ -1,6 +1,6 @@
-//! Ids: one of two that talk is killed, the one that connected or the one that listens. Both send,
-//! write, read and count in each other's memory. The survivor polls, or sleeps on its completion
-//! channel while another thread of it waits for events.
+//! Ids: one of two peers is killed, either the one that connected or the one that listens. Both
+//! send, write, read and count in each other's memory. The survivor polls, or sleeps on its
+//! completion channel while another of its threads waits for events.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -20,19 +20,19 @@ use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
 use crate::{Dice, LONGEST, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
 
-/// Bytes of a message at most.
+/// The most bytes of a message.
 const MESSAGE: usize = LONGEST;
-/// Receives at a time, and sends.
+/// Number of receives that are kept posted, and of sends.
 const RECEIVES: usize = 16;
 const SENDS: usize = 8;
-/// Where the peer writes: behind the word it counts in.
+/// Offset that the peer writes to: after the word that it counts in.
 const WRITTEN: u64 = 64;
-/// Of so many requests two are messages: [`Talk::request`].
+/// Two of this many requests are messages; see [`Talk::request`].
 const KINDS: u32 = 5;
 
 type SoftId = Id<SoftDevice>;
 
-/// What a side has for all its connections.
+/// What a side shares between all its connections.
 struct Party {
     device: SoftDevice,
     cq: CompletionQueue<SoftDevice>,
@@ -59,7 +59,7 @@ impl Party {
         listener
     }
 
-    /// Memory for the peer, and what it is told of it.
+    /// Memory for the peer, and the private data that describes it.
     fn expose(&self) -> (Exposed<SoftDevice>, Vec<u8>) {
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let exposed = Exposed::new(&self.device, WRITTEN as usize + MESSAGE, rights).unwrap();
@@ -86,7 +86,7 @@ impl Party {
     }
 }
 
-/// The part of one that connects to the survivor.
+/// The part of the process that connects to the survivor.
 pub(crate) fn connects(addr: SocketAddr, messages: u32) {
     let party = Party::new();
     let (_exposed, told) = party.expose();
@@ -94,7 +94,7 @@ pub(crate) fn connects(addr: SocketAddr, messages: u32) {
     Talk::new(&party.device, &mut id, messages).go_on();
 }
 
-/// The part of one that the survivor connects to.
+/// The part of the process that the survivor connects to.
 pub(crate) fn listens(_: SocketAddr, messages: u32) {
     let party = Party::new();
     let mut listener = party.listener();
@@ -105,7 +105,7 @@ pub(crate) fn listens(_: SocketAddr, messages: u32) {
     Talk::new(&party.device, &mut id, messages).go_on();
 }
 
-/// What was polled, if anything was.
+/// A completion, if there is one already.
 fn polled(result: Result<Completion<SoftDevice>, CmError>) -> Option<Completion<SoftDevice>> {
     match result {
         Ok(completion) => Some(completion),
@@ -116,21 +116,21 @@ fn polled(result: Result<Completion<SoftDevice>, CmError>) -> Option<Completion<
     }
 }
 
-/// One side of a conversation: one request at a time on its way, and what comes.
+/// One side of a conversation. It has one request in flight at a time.
 struct Talk<'a> {
     device: &'a SoftDevice,
     id: &'a mut SoftId,
     /// The peer's memory.
     at: Remote,
-    /// Requests it makes in all, those it has made, and whether the last is on its way.
+    /// Requests to make in all, requests made, and whether the last is still in flight.
     requests: u32,
     made: u32,
     away: bool,
-    /// The message that came last.
+    /// The number of the last message received.
     last: Option<u32>,
-    /// Receives that have not come home.
+    /// Receives that are still posted.
     posted: usize,
-    /// A request has failed, or a receive.
+    /// Whether a request or a receive has failed.
     failed: bool,
 }
 
@@ -152,7 +152,8 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Request `number`, and its bytes. What is written is read back.
+    /// The operation and the length of request `number`. What one request writes, the next reads
+    /// back.
     fn request(&self, number: u32) -> (SendOp, usize) {
         let there = self.at.offset(WRITTEN);
         match number % KINDS {
@@ -163,7 +164,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Does what there is to do; false if there is nothing.
+    /// Does what can be done now; false if there is nothing.
     fn step(&mut self) -> bool {
         let mut any = false;
         if !self.away && !self.failed && self.made < self.requests {
@@ -223,7 +224,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Talks until it is killed.
+    /// Talks until this process is killed.
     fn go_on(&mut self) {
         let end = Instant::now() + SOON;
         while Instant::now() < end {
@@ -235,7 +236,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Talks until all has come home; each wait for that ends by itself.
+    /// Talks until every receive and request has completed; each wait must end by itself.
     fn outlive(&mut self, killer: &Killer, asleep: Option<&CompletionQueue<SoftDevice>>) {
         let end = Instant::now() + SOON;
         while self.posted > 0 || self.away {
@@ -248,7 +249,7 @@ impl<'a> Talk<'a> {
             }
             if let Some(cq) = asleep {
                 cq.arm(false).unwrap();
-                // What came before that wakes nobody.
+                // Completions that came before the arming wake nobody, so look once more.
                 if !self.step() {
                     assert!(cq.wait(Some(SOON)).unwrap(), "nobody wakes the survivor");
                 }
@@ -260,10 +261,11 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Talks to a peer that is killed as they do; when all was home, and the end was an event.
+/// Talks to a peer that is killed meanwhile. Returns when everything had completed and the
+/// disconnect had been reported.
 fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Instant {
     let home = if round.asleep {
-        // Its events are another thread's.
+        // Another thread waits for its events.
         id.migrate(Some(&party.channel)).unwrap();
         let key = id.key();
         thread::scope(|scope| {
@@ -289,18 +291,18 @@ fn hear_of_the_end(channel: &SoftChannel, key: IdKey) {
     assert_eq!(event.status, -libc::ECONNRESET);
 }
 
-/// What is heard of a peer that dies before the connection is up.
+/// Asserts the error for a peer that died before the connection was up.
 fn assert_clear(error: &CmError) {
     assert!(matches!(error.code(), Code::Refused | Code::Reset), "{error}");
 }
 
-/// Serves one peer that is killed after it has connected, or before.
+/// Serves one peer that is killed before or after it has connected.
 fn serve(party: &Party, listener: &mut Endpoint<SoftDevice>, round: &Round, ends: &mut Ends) {
     let addr = listener.local_addr().unwrap();
     let killer = Killer::of(peer("id-connects", round.requests, addr), round.doom);
     let mut heard = None;
     loop {
-        // Before the look: what it has asked is there when it is dead.
+        // Read this before looking for a request: what a dead peer requested is already there.
         let dead = killer.is_done();
         let Ok(mut id) = listener.get_request(Some(LOOK)) else {
             if dead { break } else { continue }
@@ -339,7 +341,7 @@ fn a_killed_id_that_connected_is_outlived() {
     assert_nothing_left(&before);
 }
 
-/// Connects to one peer that is killed after that, or before.
+/// Connects to one peer that is killed before or after that.
 fn visit(party: &Party, round: &Round, ends: &mut Ends) {
     let mut child = peer("id-listens", round.requests, anywhere());
     let said = child.stdout.take();

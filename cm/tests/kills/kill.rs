@@ -1,4 +1,4 @@
-//! Who is killed, when, and how late that is heard of.
+//! Which process is killed and when, and how long its peer takes to notice.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use crate::{Dice, SOON};
 
-/// The variable that names the part to play, how many messages to send in it, and an address.
+/// The variable with the part to play, the number of messages to send, and an address.
 pub(crate) const PART: &str = "DOORBELL_KILLS_PART";
 
-/// What is said in front of the address that a peer listens on.
+/// Printed before the address that a peer listens on.
 const LISTENING: &str = "listening on ";
 
-/// Who sends so many messages talks for ever.
+/// A number of messages that stands for talking without end.
 pub(crate) const FOR_EVER: u32 = u32::MAX;
 
-/// Starts a peer, which says on its standard output where it listens.
+/// Starts a peer, which prints the address that it listens on.
 pub(crate) fn peer(part: &str, messages: u32, addr: SocketAddr) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_other_process", "--nocapture"])
@@ -30,19 +30,19 @@ pub(crate) fn peer(part: &str, messages: u32, addr: SocketAddr) -> Child {
         .unwrap()
 }
 
-/// Tells the process that started this one where it listens.
+/// Prints the address that this process listens on, for the process that started it.
 pub(crate) fn say_address(addr: SocketAddr) {
     println!("{LISTENING}{addr}");
 }
 
-/// Where a peer listens; none if it is dead before it does.
+/// The address that a peer listens on; `None` if it dies before it listens.
 pub(crate) fn address_in(said: Option<ChildStdout>) -> Option<SocketAddr> {
     let mut lines = BufReader::new(said?).lines().map_while(Result::ok);
-    // On the same line the test is named.
+    // The harness prints the name of the test on the same line.
     lines.find_map(|line| line.split_once(LISTENING)?.1.parse().ok())
 }
 
-/// How far a peer has come, as its survivor sees it.
+/// How far a peer has come, as seen by the survivor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -50,11 +50,11 @@ pub(crate) enum Stage {
     Started,
     /// It listens, or has asked for a connection.
     Met,
-    /// It has said something.
+    /// It has sent something.
     Heard,
 }
 
-/// When a peer is killed: so long after that.
+/// When a peer is killed: this long after this stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doom {
     stage: Stage,
@@ -62,7 +62,8 @@ pub(crate) struct Doom {
 }
 
 impl Doom {
-    /// Of four, one dies while it starts or connects, one while it connects, two as they talk.
+    /// One of four peers dies while it starts or connects, one while it connects, and two while
+    /// they talk.
     pub(crate) fn roll(dice: &mut Dice) -> Doom {
         let (stage, then) = match dice.below(4) {
             0 => (Stage::Started, dice.micros_below(15_000)),
@@ -72,21 +73,21 @@ impl Doom {
         Doom { stage, then }
     }
 
-    /// It dies as it talks.
+    /// It dies while it talks.
     pub(crate) fn late() -> Doom {
         Doom { stage: Stage::Heard, then: Duration::from_millis(10) }
     }
 }
 
-/// When a peer was killed.
+/// When a peer was killed: between these two times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Killed {
     before: Instant,
-    /// The call has returned.
+    /// When the call had returned.
     after: Instant,
 }
 
-/// Kills a peer when its time has come.
+/// Kills a peer at its time.
 pub(crate) struct Killer {
     stage: Arc<AtomicU8>,
     thread: Option<JoinHandle<Killed>>,
@@ -100,7 +101,7 @@ impl Killer {
         Killer { stage, thread }
     }
 
-    /// The peer has come so far.
+    /// Records that the peer has reached this stage.
     pub(crate) fn note(&self, stage: Stage) {
         let news = self.stage.fetch_max(stage as u8, Ordering::Relaxed) < stage as u8;
         if let (true, Some(thread)) = (news, &self.thread) {
@@ -119,10 +120,10 @@ impl Killer {
 }
 
 impl Drop for Killer {
-    /// A test that fails leaves no peer behind.
+    /// A failed test leaves no peer behind.
     fn drop(&mut self) {
         self.note(Stage::Heard);
-        // It has said why already.
+        // If the thread has panicked, it has said why already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -148,17 +149,17 @@ fn kill(mut child: Child, doom: Doom, stage: &AtomicU8) -> Killed {
     Killed { before, after }
 }
 
-/// How one peer is survived.
+/// What happens to one peer, and what the survivor does.
 pub(crate) struct Round {
     pub(crate) doom: Doom,
-    /// The survivor sleeps.
+    /// True if the survivor sleeps.
     pub(crate) asleep: bool,
-    /// So many requests or questions there are: then both rest.
+    /// Number of requests or questions; after that both sides are idle.
     pub(crate) requests: u32,
 }
 
 impl Round {
-    /// The next one, with `least` requests if they end at all.
+    /// The next round. It has at least `least` requests, unless they go on without end.
     pub(crate) fn roll(number: u32, least: u32, dice: &mut Dice) -> Round {
         let requests = match number % 4 {
             0 | 1 => FOR_EVER,
@@ -168,15 +169,15 @@ impl Round {
     }
 }
 
-/// How late the ends of peers were heard of.
+/// How long after each kill the survivor noticed it.
 #[derive(Default)]
 pub(crate) struct Ends(Vec<Duration>);
 
 impl Ends {
-    /// How long the end of a peer takes to be heard of, and what has come home by then.
+    /// The longest time until the survivor has noticed and everything has completed.
     const BOUND: Duration = Duration::from_millis(100);
-    /// A machine with other things to do may leave the survivor without a core for longer, but
-    /// seldom: of so many ends one may be late, and this late.
+    /// A busy machine may leave the survivor without a core for longer, but seldom: one of this
+    /// many ends may be late, by at most this much.
     const OFTEN: usize = 100;
     const LATEST: Duration = Duration::from_secs(2);
 
@@ -190,7 +191,7 @@ impl Ends {
         self.0.push(late);
     }
 
-    /// Every end was heard of in time, and there were so many at least.
+    /// Asserts that there were at least `least` ends, and that all were noticed in time.
     pub(crate) fn check(mut self, least: u32) {
         self.0.sort_unstable();
         let ends = self.0.len();

@@ -1,9 +1,9 @@
-//! Processes that are killed (SIGKILL) at any instruction, on either side of a connection: whoever
-//! they talked to hears of the end soon, loses nothing but what was on its way, has nothing left
-//! over, and serves the next.
+//! Processes that are killed (SIGKILL) at any instruction, on either side of a connection. The peer
+//! of a killed process notices soon, loses only what was in flight, leaks nothing, and serves the
+//! next peer.
 //!
-//! The peer is this program, run again with a part to play. `DOORBELL_KILLS` says how often each
-//! test kills; the default is a thousand kills of all tests together.
+//! The peer is this program, started again with a part to play. `DOORBELL_KILLS` sets how often
+//! each test kills; by default all tests together kill a thousand times.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod belongings;
@@ -21,16 +21,16 @@ use doorbell_soft::SoftDevice;
 
 use kill::PART;
 
-/// How long anything may take that must come.
+/// The longest time that anything may take that must happen.
 const SOON: Duration = Duration::from_secs(10);
 
-/// How long one look lasts at what may have come.
+/// How long one look for an event lasts.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Bytes of any message at most.
+/// The most bytes of any message.
 const LONGEST: usize = 20_000;
 
-/// Tests that kill, and how often they do it together.
+/// Number of tests that kill, and how often they kill together.
 const TESTS: u32 = 5;
 const KILLS: u32 = 1000;
 
@@ -38,7 +38,7 @@ fn kills() -> u32 {
     std::env::var("DOORBELL_KILLS").map_or(KILLS / TESTS, |count| count.parse().unwrap())
 }
 
-/// Numbers that look random, the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -52,8 +52,8 @@ impl Dice {
     }
 }
 
-/// Message `number`: its number, its length, and bytes that begin where its number says. Cheap, so
-/// that who sends is killed in the device rather than here.
+/// Message `number`: its number, its length, and bytes that depend on the number. Making it is
+/// cheap, so that a sender is mostly killed in the device and not here.
 fn text(number: u32, longest: usize) -> Vec<u8> {
     static BYTES: LazyLock<Vec<u8>> =
         LazyLock::new(|| (0..256 + LONGEST).map(|at| at.wrapping_mul(31) as u8).collect());
@@ -63,7 +63,7 @@ fn text(number: u32, longest: usize) -> Vec<u8> {
     [&head, &BYTES[from..from + length - 8]].concat()
 }
 
-/// The number of a message that is whole.
+/// Checks that a message is complete; returns its number.
 fn number_of(bytes: &[u8], longest: usize) -> u32 {
     let number = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let number = number.unwrap();
@@ -71,7 +71,7 @@ fn number_of(bytes: &[u8], longest: usize) -> u32 {
     number
 }
 
-/// Plays a part if one was given; otherwise there is nothing to test here.
+/// Plays the part that was given; without one there is nothing to test here.
 #[test]
 fn the_other_process() {
     let Ok(given) = std::env::var(PART) else { return };
@@ -87,12 +87,12 @@ fn the_other_process() {
     }
 }
 
-/// An address of this machine, with a port that is free.
+/// An address of this machine with a free port.
 fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// An endpoint of that address, on the side that `hints` says.
+/// An endpoint of this address, on the side that `hints` names.
 fn endpoint(
     device: &SoftDevice,
     (addr, hints): (SocketAddr, Hints),
@@ -101,7 +101,7 @@ fn endpoint(
     Endpoint::create(device, &AddrInfo::of(addr, &hints), init).unwrap()
 }
 
-/// One at a time: what another has open would look left behind.
+/// Runs one test at a time, because what another test has open would count as leaked.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)

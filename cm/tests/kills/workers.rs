@@ -1,6 +1,6 @@
-//! Workers: one of two that talk is killed, the one that dialed or the one that listens. One asks,
-//! the other answers, in place or later. The survivor turns, or sleeps on its completion channel,
-//! while another thread of it is the control plane.
+//! Workers: one of two peers is killed, either the one that dialed or the one that listens. One
+//! side asks; the other answers, in place or later. The survivor turns, or sleeps on its completion
+//! channel, while another of its threads is the control plane.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,7 +22,7 @@ use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
 use crate::{Dice, LOOK, SOON, alone, anywhere, kills, number_of, text};
 
-/// Windows for six peers: a promise that is not taken back when one dies is soon missed.
+/// Windows for six peers, so that a window that is not returned when a peer dies is soon missed.
 const CONFIG: Config = Config {
     peers: 8,
     block_bytes: 256,
@@ -34,27 +34,28 @@ const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-/// Bytes of a message at most: some go inline, others do not.
+/// The most bytes of a message: some go inline, others do not.
 const MESSAGE: usize = 250;
-/// Of so many messages one is kept, and answered when the next has come.
+/// One of this many messages is kept, and answered when the next has arrived.
 const KEPT: u32 = 8;
-/// Turns that find nothing before a worker sleeps.
+/// Turns without work before a worker sleeps.
 const SPIN: u64 = 100;
 
 /// What other threads see of a conversation.
 #[derive(Default)]
 struct Seen {
-    /// Peers that have come, that have said something, that have gone; and when the last did.
+    /// Number of peers that came up, that sent something, and that went down; and when the last
+    /// went.
     up: AtomicU32,
     heard: AtomicU32,
     down: AtomicU32,
     at: Mutex<Option<Instant>>,
 }
 
-/// Asks or answers.
+/// A side that asks or answers.
 struct Side {
     asks: bool,
-    /// Questions that each peer is asked.
+    /// Number of questions for each peer.
     questions: u32,
     seen: Arc<Seen>,
     peer: Option<PeerId>,
@@ -69,7 +70,7 @@ impl Side {
         Side { asks, questions, seen, peer: None, asked: 0, came: 0, kept: None }
     }
 
-    /// Asks as much as there is room for.
+    /// Asks as many questions as there is room for.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(peer) = self.peer.filter(|_| self.asks) else { return };
         while self.asked < self.questions && out.send(peer, &text(self.asked, MESSAGE)).is_ok() {
@@ -77,10 +78,11 @@ impl Side {
         }
     }
 
-    /// Answers, after what it has kept.
+    /// Answers the message it has kept, then this one.
     fn answer<P: Provider>(&mut self, message: &Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         if let Some((token, len)) = self.kept.take() {
-            // What came last is heard when its peer is known to be gone, and answered no more.
+            // A last message may arrive after its peer is known to be gone; then it cannot be
+            // answered.
             let replied = out.reply(token, len);
             assert!(matches!(replied, Ok(()) | Err(SendError::NotConnected)), "{replied:?}");
         }
@@ -117,10 +119,10 @@ impl<P: Provider> Handler<P> for Side {
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
         assert_eq!(self.peer.take(), Some(peer));
         assert_ne!(why, DownReason::Closed);
-        // With the peer goes what was kept of it.
+        // The worker has dropped what was kept of this peer.
         self.kept = None;
         *self.seen.at.lock().unwrap() = Some(Instant::now());
-        // Release, as what is told above is read behind it.
+        // Release: whoever reads the count also sees the time above.
         self.seen.down.fetch_add(1, Ordering::Release);
     }
 
@@ -137,7 +139,7 @@ fn worker(nic: &SoftDevice, side: Side) -> (OneWorker, Intake<SoftDevice>) {
     Worker::new(nic, &shared, memory(CONFIG.send_bytes()), side, &CONFIG).unwrap()
 }
 
-/// Who makes or takes connections.
+/// The control plane of a side: a listener or a dialer.
 trait Control: Sized {
     fn new(nic: &SoftDevice) -> Self;
     fn step(&mut self, limit: Duration) -> Result<bool, CmError>;
@@ -168,7 +170,7 @@ impl Control for Dialer<SoftDevice> {
     }
 }
 
-/// The part of one that dials the survivor, and asks.
+/// The part of the process that dials the survivor and asks.
 pub(crate) fn dials(addr: SocketAddr, questions: u32) {
     let nic = SoftDevice::open().unwrap();
     let (worker, intake) = worker(&nic, Side::new(true, questions));
@@ -177,7 +179,7 @@ pub(crate) fn dials(addr: SocketAddr, questions: u32) {
     go_on(worker, dialer);
 }
 
-/// The part of one that the survivor dials, and that answers.
+/// The part of the process that the survivor dials and that answers.
 pub(crate) fn listens(_: SocketAddr) {
     let nic = SoftDevice::open().unwrap();
     let (worker, intake) = worker(&nic, Side::new(false, 0));
@@ -187,7 +189,7 @@ pub(crate) fn listens(_: SocketAddr) {
     go_on(worker, listener);
 }
 
-/// Talks until it is killed.
+/// Talks until this process is killed.
 fn go_on(mut worker: OneWorker, mut control: impl Control) {
     let end = Instant::now() + SOON;
     while Instant::now() < end {
@@ -205,14 +207,14 @@ struct Stopping<'a>(&'a AtomicBool, Handle);
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-        // It wakes one that sleeps; there is room, as nothing else is submitted.
+        // This wakes a sleeping worker. There is room, because nothing else is submitted.
         let _ = self.1.submit(0);
     }
 }
 
-/// A worker that outlives its peers, and its control plane.
+/// A worker that survives its peers, and its control plane.
 struct Survivor<C> {
-    // First: what it has of its worker's is gone before that.
+    // The first field, so that it is dropped before its worker.
     control: C,
     worker: OneWorker,
     intake: Intake<SoftDevice>,
@@ -229,10 +231,10 @@ impl<C: Control + Send> Survivor<C> {
         Survivor { control: C::new(&nic), worker, intake, seen, _nic: nic }
     }
 
-    /// Runs the worker as `round` says while `control` is called with the control plane.
+    /// Runs the worker as `round` says while `control` runs the control plane.
     fn run<T>(&mut self, round: &Round, control: impl FnOnce(&mut C, &Seen) -> T) -> T {
         let (stop, handle) = (AtomicBool::new(false), self.worker.handle());
-        // Also if it fails: the worker's thread is waited for.
+        // Dropped on a panic too, because the scope waits for the worker's thread.
         let stopping = Stopping(&stop, handle);
         let worker = &mut self.worker;
         worker.handler().questions = round.requests;
@@ -249,10 +251,10 @@ impl<C: Control + Send> Survivor<C> {
         })
     }
 
-    /// All that was lent for peers is home, of which there are none.
+    /// Asserts that there are no peers, and that all blocks have come back.
     fn assert_home(&mut self) {
         let end = Instant::now() + SOON;
-        // What it has in its mailbox is of peers that are gone.
+        // What is still in its mailbox is about peers that are gone.
         self.worker.turn();
         while self.worker.peers() > 0 || self.worker.in_flight() > 0 {
             assert!(Instant::now() < end, "{} peers do not go", self.worker.peers());
@@ -260,15 +262,15 @@ impl<C: Control + Send> Survivor<C> {
         }
         let Stats { received, refilled, strays, .. } = *self.worker.stats();
         let (receives, sends) = self.worker.blocks_home();
-        // What came when its peer had gone is not counted as received.
+        // Messages that came after their peer had gone do not count as received.
         let lent = received - refilled;
         assert!((lent..=lent + strays).contains(&(receives as u64)), "{receives}, not {lent}");
         assert_eq!((sends, self.worker.kept()), (CONFIG.send_blocks as usize, 0));
     }
 }
 
-/// Looks after the connection to one peer until that is dead and nothing is left of it. When that
-/// was, if there was a connection, or `any` says so.
+/// Runs the control plane until one peer is dead and nothing of it is left. Returns when that was,
+/// if there was a connection or `any` is set.
 fn tend<C: Control>(
     control: &mut C,
     seen: &Seen,
@@ -278,7 +280,7 @@ fn tend<C: Control>(
     let gone = seen.down.load(Ordering::Acquire);
     let mut end = None;
     loop {
-        // Before the look: what it has asked is there when it is dead.
+        // Read this before the step: what a dead peer requested is already there.
         let dead = killer.is_done();
         let event = control.step(LOOK).unwrap();
         let connected = control.connections() > 0;
@@ -302,7 +304,7 @@ fn tend<C: Control>(
     }
 }
 
-/// Serves one peer that is killed after it has dialed, or before.
+/// Serves one peer that is killed before or after it has dialed.
 fn serve(survivor: &mut Survivor<Listener<SoftDevice>>, round: &Round, ends: &mut Ends) {
     let addr = survivor.control.local_addr().unwrap();
     let killer = Killer::of(peer("worker-dials", round.requests, addr), round.doom);
@@ -320,7 +322,7 @@ fn a_killed_worker_that_dialed_is_outlived() {
     outlive(Dice(17), |round, ends| serve(&mut survivor, round, ends));
 }
 
-/// Dials one peer that is killed after that, or before.
+/// Dials one peer that is killed before or after that.
 fn visit(survivor: &mut Survivor<Dialer<SoftDevice>>, round: &Round, ends: &mut Ends) {
     let mut child = peer("worker-listens", 0, anywhere());
     let said = child.stdout.take();
@@ -351,7 +353,7 @@ fn a_killed_worker_that_listens_is_outlived() {
     outlive(Dice(19), |round, ends| visit(&mut survivor, round, ends));
 }
 
-/// Kills as often as is asked for, and looks at what is left.
+/// Kills as often as asked for, and checks that nothing is left behind.
 fn outlive(mut dice: Dice, mut one: impl FnMut(&Round, &mut Ends)) {
     for asleep in [false, true] {
         let round = Round { doom: Doom::late(), asleep, requests: FOR_EVER };

@@ -9,10 +9,10 @@ use doorbell_alloc::Mapping;
 use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields};
 use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
 
-/// Nothing here takes as long, on an emulated machine either; what would hang fails instead.
+/// Longer than anything here takes, even on an emulated machine; a test that hangs fails instead.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// Few of everything, so that everything runs out.
+/// Little of everything, so that everything runs out.
 pub(crate) const CONFIG: Config = Config {
     peers: 4,
     send_queue: 16,
@@ -27,7 +27,7 @@ pub(crate) const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-/// Where the device under test is.
+/// The address of the device under test.
 pub(crate) fn address() -> IpAddr {
     let device = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
     let soft = device.is_empty() || device == "soft0";
@@ -41,7 +41,7 @@ pub(crate) fn run(program: impl Program<Output = ()>) {
     Device::choose(None, None).expect("the device under test").run(program);
 }
 
-/// Makes a test of each function named, which is generic over the device.
+/// Makes a test of each named function, which is generic over the device.
 macro_rules! cases {
     ($($name:ident)*) => {
         mod cases {
@@ -80,9 +80,9 @@ impl<F: Fabric, H: Handler<F>> Side<F, H> {
     }
 }
 
-/// Two workers, and who connects them.
+/// Two workers, and the control planes that connect them.
 pub(crate) struct Pair<F: Fabric, A: Handler<F>, B: Handler<F>> {
-    // The connections first, as when a program ends.
+    // Dropped first, as when a program ends.
     dialer: Dialer<F>,
     listener: Listener<F>,
     /// The side that dials.
@@ -91,7 +91,7 @@ pub(crate) struct Pair<F: Fabric, A: Handler<F>, B: Handler<F>> {
 }
 
 impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
-    /// Two workers with that many connections between them, up on both sides.
+    /// Two workers with this many connections between them, up on both sides.
     pub(crate) fn new(nic: &F, config: &Config, handlers: (A, B), connections: usize) -> Self {
         let one = Side::new(nic, config, handlers.0);
         let two = Side::new(nic, config, handlers.1);
@@ -115,8 +115,8 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
         pair
     }
 
-    /// Two workers with a connection of which the side that was dialed has not been told that it is
-    /// up: its control plane has accepted it, and looks no further.
+    /// Two workers with one connection. The side that was dialed has accepted it, but has not been
+    /// told that it is up, because its control plane has not run since.
     pub(crate) fn half(nic: &F, config: &Config, handlers: (A, B)) -> Self {
         let one = Side::new(nic, config, handlers.0);
         let two = Side::new(nic, config, handlers.1);
@@ -132,29 +132,29 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
         Pair { dialer, listener, one, two }
     }
 
-    /// What the device says of the queue pairs of both control planes.
+    /// The attributes of the queue pairs of both control planes, from the device.
     pub(crate) fn query_qps(&self) -> [Vec<QpFields>; 2] {
         [self.dialer.query_qps(), self.listener.query_qps()]
     }
 
-    /// The connections' ids go, and the workers are left with their queue pairs.
+    /// Drops the ids of the connections, and leaves the workers with their queue pairs.
     pub(crate) fn part(self) -> (Side<F, A>, Side<F, B>) {
         (self.one, self.two)
     }
 
-    /// A turn of each.
+    /// One turn of each worker.
     pub(crate) fn turn(&mut self) {
         self.one.worker.turn();
         self.two.worker.turn();
     }
 
-    /// The control plane looks after ends of connections.
+    /// Runs both control planes once, so that they notice the end of connections.
     pub(crate) fn tend(&mut self) {
         self.dialer.step(Duration::ZERO).expect("a step");
         self.listener.step(Duration::ZERO).expect("a step");
     }
 
-    /// Turns until it is so.
+    /// Turns until `so` is true.
     pub(crate) fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + LIMIT;
         while !so(self) {

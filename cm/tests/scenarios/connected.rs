@@ -1,4 +1,4 @@
-//! Peers with connections. The numbers are those of the list of traps that others fell into.
+//! Peers with connections. The traps are numbered: each is a mistake that other systems have made.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ cases! {
     what_was_accepted_arrives_before_the_end
 }
 
-/// Counts what comes, holds it against its order, and replies or keeps if it is told to.
+/// Records what arrives and checks its order; replies or keeps it if told to.
 #[derive(Default)]
 struct Log {
     reply: bool,
@@ -73,7 +73,7 @@ fn replies() -> Log {
     Log { reply: true, ..Log::default() }
 }
 
-/// Sends numbers `from .. to` with that many bytes each, as fast as they are taken.
+/// Sends the numbers `from .. to` in messages of this many bytes, as fast as they are accepted.
 fn stream<F: Fabric>(pair: &mut Logs<F>, peer: PeerId, numbers: std::ops::Range<u32>, len: usize) {
     for number in numbers {
         let mut bytes = vec![0; len];
@@ -107,8 +107,8 @@ fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
     let config = Config { peers: 6, sends: 256, window: 0, recv_blocks: 512, ..queue };
     let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 6);
     let peers = pair.one.worker.handler().up.clone();
-    // Five leave as many sends behind as may be without one that asks for a completion, and rest:
-    // together more than the worker may have in flight.
+    // Five peers leave as many sends without a completion as they may, and become idle. Together
+    // that is more than the worker may have in flight.
     for peer in &peers[..5] {
         stream(&mut pair, *peer, 0..63, 8);
     }
@@ -118,13 +118,13 @@ fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
 
 fn trap_3_two_sides_that_reply_to_each_other_never_stop<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &CONFIG, (replies(), replies()), 1);
-    // The side that was dialed has its peer before it hears that it is up.
+    // The side that was dialed knows its peer before it is told that the peer is up.
     pair.until("both are told", |pair| {
         pair.tend();
         !pair.two.worker.handler().up.is_empty()
     });
     let (here, there) = (pair.one.worker.handler().up[0], pair.two.worker.handler().up[0]);
-    // Each side fills the other's window with messages that go to and fro for ever.
+    // Each side fills the other's window with messages that bounce between them without end.
     for number in 0..64u32 {
         let _ = pair.one.worker.outbox().send(here, &number.to_le_bytes());
         let _ = pair.two.worker.outbox().send(there, &number.to_le_bytes());
@@ -148,7 +148,7 @@ fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
         pair.turn();
     }
     assert_eq!(last, Err(SendError::NoCredit));
-    // A window, less the one for a reply.
+    // The window, without the credit for a reply.
     pair.until("the window has come", |pair| pair.two.worker.handler().tokens.len() == 7);
     pair.two.worker.handler().keep = false;
     stream(&mut pair, calm, 0..50, 40);
@@ -160,8 +160,8 @@ fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
     pair.until("it goes on", |pair| pair.one.worker.outbox().send(flood, &[0; 40]).is_ok());
 }
 
-/// More peers than there are receives for, each with a window: one that floods takes its own and no
-/// more; eight that talk are served; and when all talk at once, all are.
+/// There are more peers than receives, and each peer has a window. A peer that floods uses only its
+/// own window; eight that talk are served; and when all talk at once, all are served.
 fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
     const PEERS: usize = 40;
     let few = Config { peers: PEERS as u32, recv_blocks: 32, refill: 4, keeps: 64, ..CONFIG };
@@ -169,7 +169,7 @@ fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
     let slow = Log { keep: true, ..Log::default() };
     let mut pair = Logs::new(nic, &config, (Log::default(), slow), PEERS);
     let peers = pair.one.worker.handler().up.clone();
-    // A quarter of the receives at most, less the one for a reply.
+    // At most a quarter of the receives, without the credit for a reply.
     let window = pair.one.worker.outbox().room(peers[0]) as usize;
     assert!((3..8).contains(&window), "{window}");
     while pair.one.worker.outbox().send(peers[0], &[0; 40]) != Err(SendError::NoCredit) {
@@ -184,7 +184,7 @@ fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
     }
     let mut all = window + 160;
     pair.until("eight are served", |pair| pair.two.worker.handler().got.len() == all);
-    // Each its whole window, without a turn between.
+    // Each sends its whole window, without a turn in between.
     for peer in &peers[9..] {
         let before = all;
         while pair.one.worker.outbox().send(*peer, &[0; 8]).is_ok() {
@@ -198,16 +198,17 @@ fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
 }
 
 fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
-    // No credits: the device's own retries hold the sender up.
+    // Without credits, the device's own retries hold up the sender.
     let config = Config { window: 0, recv_blocks: 4, refill: 1, ..CONFIG };
     let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 1);
     let peer = pair.one.worker.handler().up[0];
     let mut sent = 0;
     let since = Instant::now();
     pair.until("all has come", |pair| {
-        // That it is up has to be heard: with that word the timer is set.
+        // The timer is set when the control plane hears that the connection is up.
         pair.tend();
-        // Twice as many as there are receives, before it looks again: half of them find none.
+        // Twice as many messages as receives before the receiver looks again, so that half of them
+        // find none.
         for _ in 0..2 * config.recv_blocks {
             let number = u32::to_le_bytes(sent);
             sent += u32::from(sent < 100 && pair.one.worker.outbox().send(peer, &number).is_ok());
@@ -217,19 +218,19 @@ fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
         pair.two.worker.handler().got.len() == 100
     });
     assert_eq!(numbers(pair.two.worker.handler()), (0..100).collect::<Vec<_>>());
-    // The connection manager's own timer is 655 ms: every few messages would wait so long, on a
-    // device that waits for it (soft takes a message as soon as there is a receive).
+    // The connection manager's own timer is 655 ms. On a device that waits for it, every few
+    // messages would take that long. (soft takes a message as soon as there is a receive.)
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
 }
 
-/// QP-20, QP-21, CM-16: what the connection manager would leave is 655 ms, and 2.1 s.
+/// QP-20, QP-21, CM-16: by default the connection manager sets 655 ms and 2.1 s.
 fn trap_4_timers_and_tries_are_those_of_the_configuration<F: Fabric>(nic: &F) {
     let other = Retry { rnr_timer: 9, rnr_retry: 5, ack_timeout: 15, retry_count: 3 };
     for retry in [Retry::DEFAULT, other] {
         let config = Config { retry, ..CONFIG };
         let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 2);
         let set = |qp: &QpFields| {
-            // On soft nothing is lost on the way, and who receives counts the tries.
+            // On soft nothing is lost on the way, and the receiver counts the tries.
             let counts = nic.caps().device != "soft0";
             let tries = (qp.rnr_retry, qp.retry_cnt);
             (qp.min_rnr_timer, qp.timeout) == (Some(retry.rnr_timer), Some(retry.ack_timeout))
@@ -266,7 +267,7 @@ fn trap_5_a_full_send_queue_is_back_pressure<F: Fabric>(nic: &F) {
 fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
     let peer = pair.one.worker.handler().up[0];
-    // In flight on both sides, in blocks of both.
+    // Messages in flight on both sides, in blocks of both.
     for _ in 0..6 {
         let _ = pair.one.worker.outbox().send(peer, &[1; 300]);
     }
@@ -284,7 +285,7 @@ fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
 }
 
 fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
-    /// Far more than who submits takes from one to the next.
+    /// Far longer than the time from one submission to the next.
     const REST: Duration = Duration::from_secs(3);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 0);
     let handle = pair.one.worker.handle();
@@ -318,10 +319,10 @@ fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
     assert!(work.len() >= 200 && work.is_sorted());
 }
 
-/// CP-6: what comes wakes a worker that sleeps, also if it comes while it is about to; while
-/// nothing comes it does not turn; work and the end wake it as well.
+/// CP-6: a message wakes a sleeping worker, even if it arrives while the worker is about to sleep.
+/// Without messages the worker does not turn. Work and the stop flag wake it too.
 fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
-    /// Far more than an answer takes; a wake-up that is lost takes twice as long.
+    /// Far longer than an answer takes; a lost wake-up takes twice as long.
     const LATE: Duration = Duration::from_secs(10);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
     let peer = pair.one.worker.handler().up[0];
@@ -332,7 +333,7 @@ fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
     let (turns, sent) = thread::scope(|scope| {
         let sleeping = scope.spawn(|| run_sleeping(&mut two.worker, &stop, 2, 2 * LATE));
         for number in 0..2000u32 {
-            // Now and then long enough that it sleeps, else any time before.
+            // Sometimes long enough for the worker to fall asleep, otherwise at any time before.
             match number % 100 {
                 0 => thread::sleep(Duration::from_millis(2)),
                 n => (0..n * 20).for_each(|_| std::hint::spin_loop()),
@@ -351,7 +352,8 @@ fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
                 break;
             }
         }
-        // More than it has credit to answer, from a side that does not turn: credit wakes nobody.
+        // More messages than it has credit to answer, from a side that does not turn. Credit wakes
+        // nobody.
         let mut sent = 2000;
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(50) {
@@ -393,7 +395,7 @@ fn trap_9_the_first_message_brings_its_peer_up<F: Fabric>(nic: &F) {
     }
 }
 
-/// Offers and takes long messages.
+/// Offers and accepts long messages.
 struct Hands {
     large: Large,
     region: Option<RegionId>,
@@ -442,7 +444,7 @@ impl<P: Provider> Handler<P> for Hands {
     }
 }
 
-/// By rendezvous, in more than one READ.
+/// By rendezvous, with more than one READ.
 fn a_long_message_arrives_whole<F: Fabric>(nic: &F) {
     const BYTES: usize = (1 << 20) + 12_345;
     let mut pair = Pair::new(nic, &CONFIG, (Hands::new(), Hands::new()), 1);

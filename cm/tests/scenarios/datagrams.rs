@@ -1,4 +1,4 @@
-//! Datagrams of workers: to a port, to a group, and back to whoever sent one.
+//! Datagrams of workers: to a port, to a group, and back to the sender.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -23,7 +23,7 @@ cases! {
 
 const WITH: Config = Config { datagrams: 16, datagram_bytes: 512, destinations: 3, ..CONFIG };
 
-/// Notes what comes, and answers it if it is told to.
+/// Records what arrives, and answers it if told to.
 #[derive(Default)]
 struct Log {
     answers: bool,
@@ -44,7 +44,7 @@ impl<P: Provider> Handler<P> for Log {
         if !self.answers {
             return;
         }
-        // A way for each sender, opened when it is first heard of.
+        // Each sender is resolved when its first datagram arrives.
         let known = self.ways.iter().find(|(qp, _)| *qp == from).map(|(_, way)| *way);
         let way = known.unwrap_or_else(|| {
             let sender = out.sender_of(&datagram).expect("it has a header");
@@ -81,7 +81,7 @@ fn datagrams_go_both_ways_beside_a_peer<F: Fabric>(nic: &F) {
     let (here, there) = (open(nic, &mut pair.one), open(nic, &mut pair.two));
     let to = way(&mut pair.one, &there.here().expect("where it is"));
     let peer = pair.one.worker.handler().up[0];
-    // Inline, in a block, and none at all; more of them than there are receives and slots.
+    // Inline, in a block, and empty; more of them than there are receives and slots.
     let lengths = [4, 300, 0, 512, 64, 65];
     for round in 0..60 {
         let bytes = vec![round as u8; lengths[round % lengths.len()]];
@@ -114,7 +114,7 @@ fn a_group_reaches_every_member_and_answers_find_the_sender<F: Fabric>(nic: &F) 
     let mut members = [open(nic, &mut pair.two), open(nic, &mut third)];
     let there = members.each_mut().map(|port| port.join(group).expect("joined"));
     let to = way(&mut pair.one, &there[0]);
-    // A new member may miss what is sent at first.
+    // A new member may miss the first datagrams.
     let mut heard = Vec::new();
     pair.until("both answer", |pair| {
         let _ = pair.one.worker.outbox().send_to(to, b"who is there", Some(1));
@@ -153,7 +153,7 @@ fn more_datagrams_than_receives_are_dropped_and_the_rest_goes_on<F: Fabric>(nic:
     pair.until("the next comes", |pair| {
         pair.two.worker.handler().got.last().is_some_and(|got| got.1 == b"after")
     });
-    // None of the peer's receives were used for them.
+    // They used none of the peer's receives.
     let peer = pair.one.worker.handler().up[0];
     assert_eq!(pair.one.worker.outbox().room(peer), 7);
 }
@@ -185,7 +185,7 @@ fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
     for round in 1..=5 {
         assert_eq!(pair.one.worker.outbox().send_to(to, &[], None), Err(SendError::NotConnected));
         let here = open(nic, &mut pair.one);
-        // More than there are receives, and the last of them with sends and answers on their way.
+        // More than there are receives; the last of them while sends and answers are in flight.
         for number in 0..20 {
             pair.one.worker.outbox().send_to(to, &[number; 100], None).expect("sent");
             pair.until("an answer", |pair| {
@@ -199,7 +199,7 @@ fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
         pair.one.worker.turn();
         assert_eq!((pair.one.worker.in_flight(), pair.one.worker.datagrams_home()), (0, 0));
         assert_eq!(pair.one.worker.blocks_home().1, 16, "blocks of sends that were on their way");
-        // What was under way is answered to nobody.
+        // Nobody gets the answers to datagrams that were in flight.
         pair.until("it has come", |pair| pair.two.worker.handler().got.len() >= round * 26 - 6);
         for (_, way) in std::mem::take(&mut pair.two.worker.handler().ways) {
             assert!(pair.two.worker.outbox().release_destination(way));

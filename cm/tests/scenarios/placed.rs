@@ -1,4 +1,4 @@
-//! Where a worker's queue pairs are.
+//! On which protection domain a worker's queue pairs are made.
 #![expect(unsafe_code, reason = "a thread domain is a promise")]
 
 use doorbell_cm::Fabric;
@@ -34,14 +34,14 @@ impl<P: Provider> Handler<P> for Echo {
     }
 }
 
-/// Handles on what a worker's queue pairs are made on, and what is made there.
+/// How many handles there are on the domain of a worker's queue pairs, and on things made there.
 fn users<F: Fabric>(intake: &Intake<F>) -> usize {
     // SAFETY: nothing is made on it here.
     unsafe { intake.nic() }.pd_users()
 }
 
-/// The queue pairs are there, receives and memory are not; each goes when the last that needs it is
-/// gone, whichever side goes first.
+/// With a thread domain, queue pairs are made on it; receives and memory are not. Each is released
+/// when its last user is gone, in whatever order the sides are dropped.
 fn a_worker_has_a_thread_domain_where_there_are_any_and_gives_it_back<F: Fabric>(nic: &F) {
     let offered = nic.caps().thread_domains && nic.caps().parent_domains;
     for wanted in [true, false] {
@@ -55,7 +55,7 @@ fn a_worker_has_a_thread_domain_where_there_are_any_and_gives_it_back<F: Fabric>
             pair.one.worker.outbox().send(peer, &[7; 300]).expect("sent");
         }
         pair.until("replies to replies", |pair| pair.one.worker.handler().got >= 20);
-        // One peer goes while the other goes on.
+        // One peer goes away while the other continues.
         let gone = pair.one.worker.handler().up[0];
         pair.one.worker.outbox().close(gone);
         pair.until("its end", |pair| {

@@ -1,4 +1,4 @@
-//! Connections: their life and end, on synchronous ids and on channels, in every order.
+//! Connections from start to end, on synchronous ids and on channels, in every order.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -104,7 +104,7 @@ fn a_listener_waits_no_longer_than_told() {
     }
 }
 
-/// Both ends on channels, driven by one thread.
+/// Both ends on channels, run by one thread.
 struct Loop {
     device: Verbs,
     channel: VerbsChannel,
@@ -119,7 +119,7 @@ impl Loop {
         self.device.create_id(Some(&self.channel), PortSpace::Tcp).expect("an id")
     }
 
-    /// The next event, which has to be this.
+    /// Takes the next event, which must be this one.
     fn expect(&self, kind: EventKind, key: IdKey) -> Event<Verbs> {
         let event = self.channel.next(LIMIT).expect("an answer").expect("an event");
         assert_eq!((event.kind, event.key), (kind, key), "status {}", event.status);
@@ -143,7 +143,7 @@ impl Loop {
         id
     }
 
-    /// A request, up to the listener's event.
+    /// Makes a request, up to the listener's event.
     fn request(&self, to: SocketAddr, at: &VerbsId, kit: &Kit) -> (VerbsId, VerbsQp, VerbsId) {
         let mut active = self.resolve(to);
         let qp = active.create_qp(&kit.device, &kit.attr()).expect("a queue pair");

@@ -1,4 +1,4 @@
-//! Messages, in both directions, and what posting refuses.
+//! Messages in both directions, and what posting refuses.
 
 use doorbell_seam::provider::{Access, Provider, Qp, Srq};
 use doorbell_seam::wc::{Status, Wc, WcFlags, WcOpcode};
@@ -10,11 +10,11 @@ use crate::rig::{BLOCK, CAPS, Kit, Side, device, pair, part, send};
 const IMM: u32 = 0x0102_0304;
 
 fn post(qp: &mut VerbsQp, list: &[SendWr<'_>]) -> Result<(), PostError> {
-    // SAFETY: the tests leave the blocks of a send alone until its completion.
+    // SAFETY: the tests do not touch the blocks of a send before its completion.
     unsafe { qp.post(list) }
 }
 
-/// Sends 64 bytes, inline or not, with or without immediate data, and looks at both ends.
+/// Sends 64 bytes, inline or not, with or without immediate data, and checks both ends.
 fn one_message(from: &mut Side, to: &mut Side, flags: SendFlags, op: SendOp, fill: u8) {
     from.kit.fill(64, &[fill; 64]);
     let wr = SendWr { op, flags: flags | SendFlags::SIGNALED, ..send(7, from.kit.sge(64, 64)) };
@@ -125,9 +125,9 @@ fn a_full_send_queue_is_back_pressure() {
     let list = vec![unsignalled; 4 * CAPS.send_wr as usize];
     let error = post(&mut active.qp, &list).expect_err("more than the queue holds");
     assert_eq!(error.cause, PostCause::Full);
-    // The device may have made its ring larger, but one list is never longer than the capacity.
+    // The device may have made its ring larger, but one list never exceeds the capacity.
     assert_eq!(error.accepted, CAPS.send_wr as usize);
-    // All of those go out, as receives come; the shared queue has 16 of them posted.
+    // All of those are sent as receives are posted; the shared queue has 16 of them.
     passive.kit.receive(&mut passive.qp, 16..32);
     assert_eq!(passive.kit.several(32).len(), 32);
     part(&mut passive, &mut active);
@@ -149,7 +149,7 @@ fn sends_before_the_connection_are_refused_and_stay_so() {
     qp.fail();
     let flushed: Vec<Wc> = kit.several(4);
     assert!(flushed.iter().all(|wc| wc.status == Status::Flushed), "{flushed:?}");
-    // In ERR sends are taken, and flushed.
+    // In ERR, sends are accepted and flushed.
     assert_eq!(post(&mut qp, &[wr]), Ok(()));
     assert_eq!(kit.one().status, Status::Flushed);
 }
@@ -159,12 +159,12 @@ fn receives_have_their_queue_and_its_limit() {
     let Some((device, ip)) = device() else { return };
     let (mut passive, mut active) = pair(&device, ip);
     let receive = RecvWr { wr_id: 40, sge: passive.kit.sge(40, BLOCK) };
-    // SAFETY: the block is used by nothing else.
+    // SAFETY: nothing else uses the block.
     let own = unsafe { passive.qp.post_recv(&[receive]) };
     assert_eq!(own, Err(PostError { accepted: 0, cause: PostCause::State }));
     let srq = passive.kit.srq.clone().expect("it has one");
     let list = vec![receive; 2 * srq.depth() as usize];
-    // SAFETY: no message comes.
+    // SAFETY: no message arrives.
     let error = unsafe { srq.post(&list) }.expect_err("more than the queue holds");
     assert_eq!(error.cause, PostCause::Full);
     assert!(error.accepted >= 64 - 16, "{error}");

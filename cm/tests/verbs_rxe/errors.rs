@@ -1,4 +1,4 @@
-//! What goes wrong when connections are set up, and what the messages say.
+//! What can go wrong when connections are set up, and what the errors say.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -66,7 +66,7 @@ fn addresses_that_are_not_the_devices() {
     says(&error, Code::AddrNotAvailable, &["127.0.0.1", "use that", &own]);
     let active = device.create_endpoint(&AddrInfo::of(loopback, &Hints::active()));
     says(&active.err().expect("loopback"), Code::AddrNotAvailable, &[&own]);
-    // A documentation network (RFC 5737): of no interface.
+    // A documentation network (RFC 5737), which no interface has.
     let foreign = SocketAddr::new(IpAddr::from([203, 0, 113, 7]), 7471);
     let error = passive(&device, foreign).expect_err("not ours");
     assert!(matches!(error.code(), Code::AddrNotAvailable | Code::NoDevice), "{error}");
@@ -167,7 +167,7 @@ fn requests_come_by_one_way_only() {
     says(&error, Code::Invalid, &["from the channel"]);
 }
 
-/// Another device of this machine, with its address.
+/// Another device of this machine, and its address.
 fn another(than: &Verbs) -> Option<(Verbs, IpAddr)> {
     let names = Verbs::devices().into_iter().filter(|name| name != than.name());
     let mut opened = names.filter_map(|name| Verbs::open(&name).ok());

@@ -1,4 +1,4 @@
-//! What the tests share: the device, a connected pair, and waiting with an end.
+//! What the tests share: the device, a connected pair, and waits with a limit.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -12,17 +12,18 @@ use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use doorbell_verbs::VerbsId;
 use doorbell_verbs::{Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq};
 
-/// Nothing here takes as long; a test that would hang fails instead.
+/// Longer than anything here takes; a test that hangs fails instead.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) const CAPS: QpCaps =
     QpCaps { send_wr: 32, recv_wr: 32, send_sge: 3, recv_sge: 1, inline: 128 };
 
-/// Bytes of a block in a side's region: receives in the first 64 blocks, sends behind.
+/// Size of a block in a side's region, bytes. The first 64 blocks are for receives, the others for
+/// sends.
 pub(crate) const BLOCK: usize = 256;
 const BLOCKS: usize = 128;
 
-/// The device under test, and its address; `None` where there is none.
+/// The device under test, and its address; `None` if there is none.
 pub(crate) fn device() -> Option<(Verbs, IpAddr)> {
     let Some(name) =
         std::env::var("DOORBELL_DEVICE").ok().or_else(|| Verbs::devices().into_iter().next())
@@ -40,7 +41,7 @@ pub(crate) fn device() -> Option<(Verbs, IpAddr)> {
     }
 }
 
-/// What one end works with, before it is connected.
+/// What one end uses before it is connected.
 pub(crate) struct Kit {
     pub(crate) device: Verbs,
     pub(crate) cq: VerbsCq,
@@ -77,7 +78,7 @@ impl Kit {
 
     pub(crate) fn fill(&self, block: usize, bytes: &[u8]) {
         assert!(bytes.len() <= BLOCK && block < BLOCKS);
-        // SAFETY: the block is in the region and no request that uses it is outstanding.
+        // SAFETY: the block is in the region, and no request that uses it is outstanding.
         unsafe {
             let at = self.region.as_ptr().add(block * BLOCK);
             at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -95,11 +96,11 @@ impl Kit {
         out
     }
 
-    /// Posts receives on these blocks, which are their numbers too.
+    /// Posts receives on these blocks; `wr_id` is the number of the block.
     pub(crate) fn receive(&self, qp: &mut VerbsQp, blocks: std::ops::Range<usize>) {
         let list: Vec<RecvWr> =
             blocks.map(|b| RecvWr { wr_id: b as u64, sge: self.sge(b, BLOCK) }).collect();
-        // SAFETY: the blocks stay registered until the queue pair is gone; no test touches one
+        // SAFETY: the blocks stay registered until the queue pair is gone, and no test touches one
         // before its completion.
         let posted = unsafe {
             match &self.srq {
@@ -110,12 +111,12 @@ impl Kit {
         posted.expect("receives fit");
     }
 
-    /// The next completion.
+    /// Takes the next completion.
     pub(crate) fn one(&mut self) -> Wc {
         self.several(1)[0]
     }
 
-    /// The next completions.
+    /// Takes the next completions.
     pub(crate) fn several(&mut self, count: usize) -> Vec<Wc> {
         let end = Instant::now() + LIMIT;
         let mut out = vec![Wc::default(); count];
@@ -133,7 +134,7 @@ impl Kit {
     }
 }
 
-/// A signalled SEND of one piece.
+/// A signalled SEND with one gather entry.
 pub(crate) fn send(wr_id: u64, sge: Sge) -> SendWr<'static> {
     SendWr { wr_id, op: SendOp::Send, flags: SendFlags::SIGNALED, sge, more: &[] }
 }
@@ -184,7 +185,7 @@ pub(crate) fn pair(device: &Verbs, ip: IpAddr) -> (Side, Side) {
     })
 }
 
-/// Both ends say goodbye, as two programs would.
+/// Disconnects both ends, as two programs would.
 pub(crate) fn part(passive: &mut Side, active: &mut Side) {
     thread::scope(|scope| {
         scope.spawn(|| passive.id.disconnect().expect("disconnected"));
