@@ -149,7 +149,7 @@ impl Crowd {
     }
 
     /// Before each turn every talker sends as much as it may, until all of them together have
-    /// [`ECHOES`] echoes. Returns how many each has then. Finally all come back.
+    /// [`ECHOES`] echoes. Returns how many each has then. Then the other echoes arrive.
     fn talk(&mut self, talkers: &[PeerId]) -> Vec<u64> {
         let mut sent = vec![0_u64; talkers.len()];
         let each = |crowd: &mut Crowd| -> Vec<u64> {

@@ -116,7 +116,7 @@ impl Nodes {
         self.online.and(self.memory).and(self.allowed)
     }
 
-    /// Whether a node can give memory to this process.
+    /// Checks that a node can give memory to this process.
     pub(super) fn check(self, node: u32) -> Result<(), Reason> {
         let fault = if !self.online.has(node) {
             NodeFault::Offline
