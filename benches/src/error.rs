@@ -1,4 +1,4 @@
-//! What ends a run: one line, which says what was asked, what the answer was, and the cure.
+//! What ends a run: one line that says what was asked, what the answer was, and the cure.
 
 use std::io::{self, Write};
 
@@ -14,11 +14,11 @@ use thiserror::Error;
 #[error("{text}")]
 pub(crate) struct Failure {
     text: Box<str>,
-    /// What the program exits with.
+    /// The exit code of the program.
     pub(crate) code: u8,
 }
 
-/// Exit code of a run that came to no result: it is neither good nor bad.
+/// Exit code of a run that is neither good nor bad.
 const UNDECIDED: u8 = 3;
 
 impl Failure {
@@ -27,12 +27,12 @@ impl Failure {
         Failure { text: text.replace('\n', " ").trim_end().into(), code: 1 }
     }
 
-    /// Nothing is wrong, but what was to be found out was not.
+    /// Nothing is wrong, but the question could not be answered.
     pub(crate) fn undecided(text: impl Into<String>) -> Failure {
         Failure { code: UNDECIDED, ..Failure::new(text) }
     }
 
-    /// `asked`: what was wanted; the answer of the system; `cure`: what to do about it.
+    /// The system refused. `cure`: what to do about it.
     pub(crate) fn system(asked: impl AsRef<str>, answer: &io::Error, cure: &str) -> Failure {
         Failure::new(format!("{}: {answer}; {cure}", asked.as_ref()))
     }
@@ -41,14 +41,14 @@ impl Failure {
 /// Prints on standard output.
 ///
 /// # Errors
-/// Nobody reads there any more, or the disk is full.
+/// The reader is gone, or the disk is full.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|error| Failure::system("write to standard output", &error, "let it be read"))
+    said.map_err(|error| Failure::system("write to standard output", &error, "is the reader gone?"))
 }
 
-/// Prints a line on standard error. If nobody reads there, there is nobody to tell.
+/// Prints a line on standard error. If nobody reads it, nothing is lost.
 pub(crate) fn complain(text: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "doorbell-bench: {text}");
 }

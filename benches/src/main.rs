@@ -1,72 +1,51 @@
-//! Core-pinned benchmarks of Doorbell: latency and rate between two processes of one machine,
+//! Core-pinned benchmarks of Doorbell: latency, rate and more between two processes of one machine,
 //! two threads of one process, or two hosts, on any device.
 //!
-//! In data order: the command line ([`cli`]) and a plan's place ([`placed`]), which figures it asks
-//! for ([`plan`]), the other side ([`other`], [`serve`]) and this one ([`run`], [`measure`]), what
-//! they say to each other ([`wire`]), with a worker ([`side`]) or the device alone ([`bare`],
-//! [`echo`], [`window`]), what is measured ([`latency`], [`rate`], [`load`], [`sweep`],
-//! [`crowd`], [`bandwidth`], [`floor`], with [`clock`], [`count`] and [`limits`]), what is counted
-//! ([`mod@overhead`], [`counted`]), and what comes out ([`piece`], [`record`], [`table`],
-//! [`report`]).
+//! In data order: what is asked ([`ask`]), the machine ([`machine`]), how two sides meet
+//! ([`meet`]), what one side does, with the device alone ([`bare`]) or with a worker ([`side`]),
+//! what is measured ([`measure`]) and counted ([`overhead`]), and what comes out ([`tell`]).
 
-mod bandwidth;
+mod ask;
 mod bare;
-mod chart;
-mod cli;
-mod clock;
-mod connect;
-mod count;
-mod counted;
-mod crowd;
-mod echo;
 mod error;
-mod floor;
-mod latency;
-mod limits;
-mod load;
 mod machine;
 mod measure;
-mod other;
+mod meet;
 mod overhead;
-mod piece;
-mod placed;
-mod plan;
-mod rate;
-mod record;
-mod report;
-mod run;
-mod serve;
 mod side;
-mod sweep;
-mod table;
-mod window;
-mod wire;
+mod tell;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use doorbell::soft::SoftDevice;
-use doorbell::{Device, Fabric, Program};
-use doorbell_tune as tune;
+use doorbell_soft::SoftDevice;
+use doorbell_cm::{Device, Fabric, Program};
 
-use crate::cli::{Cli, Cmd, Common, OverheadArgs, ServeArgs};
-use crate::clock::Clock;
-use crate::error::{Failure, say};
+use crate::ask::cli::{Cli, Cmd, Common, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs};
+use crate::ask::plan::{self, Plan};
+use crate::ask::{choose, placed};
+use crate::error::Failure;
 use crate::machine::Machine;
-use crate::other::Other;
-use crate::plan::Plan;
-use crate::record::{Document, Sheet};
-use crate::run::Bench;
-use crate::serve::Place;
+use crate::machine::clock::Clock;
+use crate::measure::record::{self, Document};
+use crate::measure::run::{self, Bench};
+use crate::measure::{connect, verdict};
+use crate::meet::other::{self, Other, Place};
+use crate::overhead::{count, counted, limits};
+use crate::side::serve;
+use crate::tell::page::{self, Sheets};
+use crate::tell::sheet::{Out, Sheet};
+use crate::tell::{results, table};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            // Help and version; if nobody reads them, nothing is lost.
+            // Help or version. If nobody reads it, nothing is lost.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
@@ -84,13 +63,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line lacks, without the usage around it.
+/// What is wrong with the command line, without the usage text.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let what = "latency, rate, load, sweep, crowd, bandwidth or overhead";
-        return format!("what is to be measured? say {what}; see --help");
+        return format!("name what to measure: {what}; see --help");
     }
-    // The first paragraph; required arguments stand indented below it.
+    // The first paragraph. Missing arguments stand indented below its first line.
     let text = error.to_string();
     let words: Vec<&str> = text.split("\n\n").next().unwrap_or(&text).split_whitespace().collect();
     let line = words.join(" ");
@@ -104,7 +83,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
     match command {
         Cmd::Serve(args) => {
             let device = Device::named(&args.device)?;
-            let soft = is_soft(&device);
+            let soft = choose::is_soft(&device);
             device.run(Parent { args: &args, soft })
         }
         Cmd::Latency(args) => bench(&args.common, plan::latency(&args), None),
@@ -115,40 +94,55 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
-        Cmd::Connect(args) => connect::measure(&args),
+        Cmd::Results(args) => results(&args),
+        Cmd::Connect(args) => connect(&args),
         Cmd::ConnectServe(args) => connect::serve(&args),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
     }
 }
 
-/// Counts, tells, and holds against the limits.
+/// Counts, prints, and holds the figures against the limits.
 fn overhead(args: &OverheadArgs) -> Result<(), Failure> {
-    let on_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let json = args.json.as_deref().filter(|_| !on_stdout).map(Sheet::open).transpose()?;
-    let limits = args.save.as_deref().map(Sheet::open).transpose()?;
+    let out = Out::open(args.json.as_deref())?;
+    let sheet = args.save.as_deref().map(Sheet::open).transpose()?;
     let machine = Machine::look(&Clock::new());
-    let results = overhead::count(args)?;
-    let document = Document { results, machine, commit: machine::commit(), command: command() };
-    let text = record::to_json(&document)?;
-    match on_stdout {
-        true => say(&text)?,
-        false => say(&table::text(&document))?,
-    }
-    if let Some(sheet) = json {
-        sheet.write(&text)?;
-    }
-    match limits {
-        Some(sheet) => overhead::save(&document.results, sheet),
-        None if args.check => overhead::check(&document.results),
-        None => Ok(()),
+    let counted = count::count(args)?;
+    let limits = sheet.is_some().then(|| limits::text(&counted)).transpose()?;
+    let document = Document {
+        results: counted.records.clone(),
+        hot_function_bytes: counted.bytes.clone(),
+        machine,
+        commit: machine::commit(),
+        command: command(),
+    };
+    let mut text = table::text(&document);
+    text.push_str(&table::hot_functions(&limits::bytes_beside_limits(&counted)));
+    out.tell(&record::to_json(&document)?, &text)?;
+    match (sheet, limits) {
+        (Some(sheet), Some(limits)) => sheet.write(&limits),
+        _ if args.check => limits::check(&counted),
+        _ => Ok(()),
     }
 }
 
-/// Chooses device, cores and the other side, and measures, or serves.
+/// Runs the other commands and writes the page.
+fn results(args: &ResultsArgs) -> Result<(), Failure> {
+    let sheet = Sheet::open(&args.out)?;
+    let page = results::page(args, &Machine::look(&Clock::new()))?;
+    sheet.write(&page)?;
+    error::say(&format!("{}\n", args.out.display()))
+}
+
+fn connect(args: &ConnectArgs) -> Result<(), Failure> {
+    let out = Out::open(args.json.as_deref())?;
+    let figures = connect::measure(args)?;
+    out.tell(&record::to_json(&figures)?, &figures.line())
+}
+
+/// Chooses device, cores and the other side, and measures or serves.
 fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failure> {
-    let on_stdout = common.json.as_deref() == Some(Path::new("-"));
-    let json = common.json.as_deref().filter(|_| !on_stdout).map(Sheet::open).transpose()?;
-    let report = report.map(report::Sheets::open).transpose()?;
+    let out = Out::open(common.json.as_deref())?;
+    let report = report.map(Sheets::open).transpose()?;
     let mut called = None;
     let mut addr = common.addr.or(common.listen.map(|addr| addr.ip()));
     if let Some(to) = common.connect {
@@ -156,55 +150,10 @@ fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failu
         (called, addr) = (Some(other), Some(local));
     }
     let device = Device::choose(common.device.as_deref(), addr)?;
-    let soft = is_soft(&device);
-    let ip = addr.or_else(|| own_address(&device)).ok_or_else(|| {
-        Failure::new(format!("{} has no address; give one to its interface", device.name()))
-    })?;
-    let cores = cores(common, plan.workers)?;
-    device.run(Main { common, plan, json, on_stdout, report, called, ip, cores, soft })
-}
-
-/// The cores of both sides, or of the one that is here. Read before anything is pinned.
-fn cores(common: &Common, workers: u32) -> Result<Vec<usize>, Failure> {
-    let allowed = tune::cores();
-    let workers = workers as usize;
-    let need = match (common.listen, common.connect) {
-        (Some(_), _) | (_, Some(_)) => 1,
-        _ => 1 + workers,
-    };
-    if common.cores.is_empty() {
-        // Whoever serves another host does not know yet how many workers it wants.
-        let wanted = if common.listen.is_some() { allowed.len() } else { need };
-        return Ok(tune::choose(wanted)?);
-    }
-    let cores = &common.cores;
-    let list = tune::CoreList(&allowed);
-    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
-        return Err(Failure::new(format!(
-            "--cores: core {core} is not one this program may use; choose from {list}"
-        )));
-    }
-    if cores.len() < need || (need > 1 && cores[1..].contains(&cores[0])) {
-        return Err(Failure::new(format!(
-            "--cores: {need} are needed, first the connecting side's, which it has for itself, \
-             then one for each worker; choose from {list}, or from a plan for more workers \
-             (tune plan --workers {need})"
-        )));
-    }
-    Ok(cores.clone())
-}
-
-fn is_soft(device: &Device) -> bool {
-    matches!(device, Device::Soft(_))
-}
-
-/// The address both sides use when none is named.
-fn own_address(device: &Device) -> Option<IpAddr> {
-    match device {
-        Device::Soft(_) => Some(Ipv4Addr::LOCALHOST.into()),
-        #[cfg(feature = "verbs")]
-        Device::Verbs(device) => device.addresses().first().copied(),
-    }
+    let soft = choose::is_soft(&device);
+    let ip = choose::address(&device, addr)?;
+    let cores = choose::cores(common, plan.workers)?;
+    device.run(Main { common, plan, out, report, called, ip, cores, soft })
 }
 
 /// The program of the serving process.
@@ -217,17 +166,21 @@ impl Program for Parent<'_> {
     type Output = Result<(), Failure>;
 
     fn run<F: Fabric>(self, fabric: F) -> Result<(), Failure> {
-        other::serve_parent(&fabric, self.args, self.soft)
+        let ServeArgs { addr, cores, parent, .. } = self.args;
+        let Some(mut line) = other::parent(*parent) else { return Ok(()) };
+        let place = Place { ip: *addr, cores: cores.clone(), soft: self.soft };
+        // A failure goes over the line, and the parent prints it.
+        let _ = serve::serve(&fabric, &place, &mut line);
+        Ok(())
     }
 }
 
-/// The program of everybody else.
+/// The program of all other commands.
 struct Main<'a> {
     common: &'a Common,
     plan: Plan,
-    json: Option<Sheet>,
-    on_stdout: bool,
-    report: Option<report::Sheets>,
+    out: Out,
+    report: Option<Sheets>,
     called: Option<Other>,
     ip: IpAddr,
     cores: Vec<usize>,
@@ -240,7 +193,9 @@ impl Program for Main<'_> {
     fn run<F: Fabric>(mut self, fabric: F) -> Result<(), Failure> {
         let (ip, soft) = (self.ip, self.soft);
         if let Some(addr) = self.common.listen {
-            return other::listen(&fabric, &Place { ip, cores: self.cores, soft }, addr);
+            let place = Place { ip, cores: self.cores, soft };
+            let mut line = other::listen(&fabric, &place, addr)?;
+            return serve::serve(&fabric, &place, &mut line);
         }
         self.plan.steps.iter_mut().for_each(|step| step.request.soft = soft);
         run::check(&fabric, &self.plan.steps, self.common.threads)?;
@@ -252,7 +207,11 @@ impl Program for Main<'_> {
             None => {
                 let place = Place { ip, cores: self.cores[1..].to_vec(), soft };
                 match self.common.threads {
-                    true => Other::thread(&fabric, place)?,
+                    true => {
+                        let fabric = fabric.clone();
+                        // A failure goes over the line.
+                        Other::thread(move |line| _ = serve::serve(&fabric, &place, line))?
+                    }
                     false => Other::process(&fabric.caps().device, &place)?,
                 }
             }
@@ -263,36 +222,31 @@ impl Program for Main<'_> {
         let mut bench = Bench { fabric: &fabric, clock, cores, other, machine };
         let results = bench.run(&self.plan.steps)?;
         let machine = bench.machine;
-        let document = Document { results, machine, commit: machine::commit(), command: command() };
+        let (commit, command) = (machine::commit(), command());
+        let hot_function_bytes = BTreeMap::new();
+        let document = Document { results, hot_function_bytes, machine, commit, command };
         self.tell(&document)
     }
 }
 
 impl Main<'_> {
-    /// Writes down and prints what came out.
+    /// Prints and writes the figures, and judges them.
     fn tell(self, document: &Document) -> Result<(), Failure> {
-        let json = record::to_json(document)?;
-        if self.on_stdout {
-            say(&json)?;
-        } else {
-            say(&table::text(document))?;
-        }
+        let (json, is_standard) = (record::to_json(document)?, self.out.is_standard());
+        self.out.tell(&json, &table::text(document))?;
         if self.common.verbose {
             for note in &document.machine.notes {
                 error::complain(&format_args!("note: {note}"));
             }
         }
-        if let Some(sheet) = self.json {
-            sheet.write(&json)?;
-        }
         if let Some(sheets) = self.report {
-            let paths = sheets.write(&json, &report::html(document, &self.plan.commands))?;
-            if !self.on_stdout {
-                say(&paths)?;
+            let paths = sheets.write(&json, &page::html(document, &self.plan.commands))?;
+            if !is_standard {
+                error::say(&paths)?;
             }
         }
         match document.results.iter().map(|record| record.lost).sum::<u64>() {
-            0 if self.plan.check => sweep::check(&document.results),
+            0 if self.plan.check => verdict::check(&document.results),
             0 => Ok(()),
             lost => Err(Failure::new(format!("{lost} messages were lost or wrong: a bug"))),
         }

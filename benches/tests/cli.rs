@@ -120,6 +120,10 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
     let path = scratch("nowhere").join("figures.json");
     let line = format!("latency --duration 3600 --json {}", path.display());
     refuses(&mut bench(&line), 1, &["figures.json", "folder that exists"]);
+    let line = format!("results --out {}", path.display());
+    refuses(&mut bench(&line), 1, &["figures.json", "folder that exists"]);
+    let line = format!("results --out /dev/null --compare {}", path.display());
+    refuses(&mut bench(&line), 1, &["figures.json", "cargo xtask compare"]);
     let file = scratch("file");
     fs::write(&file, "").unwrap();
     let line = format!("report --duration 3600 --out {}", file.join("in").display());
@@ -465,6 +469,9 @@ fn overhead_is_counted_on_both_sides() {
         return;
     }
     let document = figures(&mut bench("overhead --quick --size 8"));
+    let bytes = document["hot_function_bytes"].as_object().unwrap();
+    assert!(bytes.len() > 5, "{bytes:?}");
+    assert!(bytes.values().all(|bytes| bytes.as_u64().is_some_and(|bytes| bytes > 0)), "{bytes:?}");
     let results = document["results"].as_array().unwrap();
     let paths: Vec<&str> = results.iter().map(|record| record["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["echo", "stream"]);
@@ -487,6 +494,7 @@ fn overhead_that_cannot_be_counted_is_refused() {
     refuses(&mut bench("overhead --size 8,221"), 1, &["--size 221", "1 to 220 bytes"]);
     refuses(&mut bench("overhead --device rxe0"), 1, &["soft0 alone"]);
     refuses(&mut bench("overhead --check --save x"), 2, &["cannot be used with"]);
+    refuses(&mut bench("overhead --check --quick"), 2, &["cannot be used with"]);
 }
 
 #[test]

@@ -16,7 +16,7 @@
 
 #[path = "hotpath/child.rs"]
 mod child;
-#[path = "../src/count.rs"]
+#[path = "../src/machine/allocations.rs"]
 mod count;
 #[path = "hotpath/seal.rs"]
 mod seal;

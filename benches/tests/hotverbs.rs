@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "the counting allocator, sealing a thread, posts")]
 
-#[path = "../src/count.rs"]
+#[path = "../src/machine/allocations.rs"]
 mod count;
 #[path = "hotverbs/pair.rs"]
 mod pair;

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds the benchmark, runs its report.
+//! `cargo xtask bench`: builds the benchmark and runs its report; with `--results` it writes the
+//! page of all figures.
 
 use crate::Outcome;
 use crate::exec;
@@ -7,9 +8,18 @@ use crate::place::{cargo, packages_with, program, target};
 
 const PACKAGE: &str = "doorbell-bench";
 
+/// The option that writes the page of all figures, `benches/RESULTS.md`.
+const RESULTS: &str = "--results";
+
+/// Where the build without link-time optimization goes, below the target folder.
+const WITHOUT_LTO: &str = "no-lto";
+
 /// Builds with default features, which need no system library; a real device needs the feature
 /// `verbs`. The arguments go to the report as they are, and its exit code comes back.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    if words.iter().any(|word| word == RESULTS) {
+        return results(words);
+    }
     let mut build = cargo();
     build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
     if names_real_device(words, std::env::var("DOORBELL_DEVICE").ok()) {
@@ -24,6 +34,32 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     }
     let mut report = program(target().join("release").join(PACKAGE));
     let ended = report.arg("report").args(words).status();
+    ended.map(exec::code).map_err(|cause| format!("cannot start {PACKAGE}: {cause}"))
+}
+
+/// Builds the program twice, as it is released and without link-time optimization, and has it write
+/// the page. The other arguments go to it as they are.
+fn results(words: &[String]) -> Outcome<u8> {
+    let folder = target().join(WITHOUT_LTO);
+    let build = || {
+        let mut build = cargo();
+        build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
+        build
+    };
+    let mut without_lto = build();
+    without_lto.arg("--target-dir").arg(&folder);
+    without_lto.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    without_lto.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    for mut build in [build(), without_lto] {
+        let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;
+        if !built.success() {
+            return Ok(exec::code(built));
+        }
+    }
+    let mut results = program(target().join("release").join(PACKAGE));
+    results.arg("results").arg("--without-lto").arg(folder.join("release").join(PACKAGE));
+    results.args(words.iter().filter(|word| *word != RESULTS));
+    let ended = results.status();
     ended.map(exec::code).map_err(|cause| format!("cannot start {PACKAGE}: {cause}"))
 }
 

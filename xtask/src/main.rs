@@ -39,6 +39,7 @@ cargo xtask COMMAND
 
   test [--only STEP,..] [--skip STEP,..]   all checks, in order; ends with `N passed, N failed`
   bench [ARGS]                             build and run the benchmark report; ARGS go to it
+  bench --results [ARGS]                   measure everything and write benches/RESULTS.md
   compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn
   compare --device NAME [--addr IP] [--rounds N] [--quick]
                                            an RDMA device beside perftest and cmtime; rxe0 is

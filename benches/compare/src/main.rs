@@ -7,12 +7,12 @@
 //! [`ice`]), and what comes out ([`report`]).
 
 mod busy;
-#[path = "../../src/clock.rs"]
+#[path = "../../src/machine/clock.rs"]
 #[expect(dead_code, reason = "the benchmarks use more of it")]
 mod clock;
 mod contest;
 mod error;
-#[path = "../../src/floor.rs"]
+#[path = "../../src/machine/floor.rs"]
 mod floor;
 mod ice;
 mod peer;

@@ -1,0 +1,434 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use doorbell::worker::{Config, SEND_BATCH};
+
+use crate::ask::request::Op;
+
+/// The port of `--listen` and `--connect` where none is named.
+const PORT: u16 = 7471;
+
+/// Core-pinned benchmarks of Doorbell: two processes of one machine, two threads of one process,
+/// or two hosts.
+#[derive(Debug, Parser)]
+#[command(name = "doorbell-bench", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Cmd,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cmd {
+    /// Half a round trip of one message that comes back in place
+    Latency(LatencyArgs),
+    /// Messages a second, one way
+    Rate(RateArgs),
+    /// Half round trips of messages that are due at a fixed rate, from the time each is due
+    Load(LoadArgs),
+    /// Round trips a second with 1 to 512 messages in flight; one alone, batched and not
+    Sweep(SweepArgs),
+    /// Round trips of a few connections that talk at once, among thousands on one receive queue
+    Crowd(CrowdArgs),
+    /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
+    Bandwidth(BandwidthArgs),
+    /// Instructions of a message that worker and handler add to the bare device, by callgrind
+    Overhead(OverheadArgs),
+    /// Connections a second, each made from nothing and ended
+    Connect(ConnectArgs),
+    /// The usual latencies and rates, with report.html and report.json
+    Report(ReportArgs),
+    /// Runs all of these and writes one page of Markdown with all figures and aims
+    Results(ResultsArgs),
+    /// The serving process
+    #[command(hide = true)]
+    Serve(ServeArgs),
+    /// The process below callgrind
+    #[command(hide = true)]
+    Count(CountArgs),
+    /// The serving process of `connect`
+    #[command(hide = true)]
+    ConnectServe(ConnectServeArgs),
+}
+
+impl Cmd {
+    /// The options that every test has.
+    pub(crate) fn common(&mut self) -> Option<&mut Common> {
+        match self {
+            Cmd::Latency(args) => Some(&mut args.common),
+            Cmd::Rate(args) => Some(&mut args.common),
+            Cmd::Load(args) => Some(&mut args.common),
+            Cmd::Sweep(args) => Some(&mut args.common),
+            Cmd::Crowd(args) => Some(&mut args.common),
+            Cmd::Bandwidth(args) => Some(&mut args.common),
+            Cmd::Report(args) => Some(&mut args.common),
+            Cmd::Overhead(_) | Cmd::Count(_) | Cmd::Serve(_) => None,
+            Cmd::Connect(_) | Cmd::ConnectServe(_) | Cmd::Results(_) => None,
+        }
+    }
+}
+
+/// Options of every test.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// The device, like soft0 or mlx5_0 [default: $DOORBELL_DEVICE, else the RDMA device that
+    /// owns the address, else soft0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    /// The core of the connecting side, then one for each worker of the serving side; where the
+    /// other side is another host, those of this side alone [default: chosen]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Device, cores and memory node from a file of `tune plan`: its first worker connects, the
+    /// others serve [default: $DOORBELL_PLAN, unless --cores is given]
+    #[arg(long, value_name = "FILE", conflicts_with = "cores")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Both sides in one process
+    #[arg(long, conflicts_with_all = ["listen", "connect"])]
+    pub(crate) threads: bool,
+    /// Serve another host there, once; it says what is measured
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address,
+        conflicts_with_all = ["connect", "json"])]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Measure with another host, which runs --listen
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address)]
+    pub(crate) connect: Option<SocketAddr>,
+    /// The local address both sides use [default: 127.0.0.1 on soft0, else the device's]
+    #[arg(long, value_name = "IP", conflicts_with_all = ["listen", "connect"])]
+    pub(crate) addr: Option<IpAddr>,
+    /// Where to write the figures as JSON; - is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Time of each figure, after a fifth of it to warm up [default: 2, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Less time for each figure
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Every how many sends one asks for a completion
+    #[arg(long, value_name = "N", default_value_t = Config::DEFAULT.signal_every,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(SIGNAL_MAX)))]
+    pub(crate) signal_every: u32,
+    /// Say on standard error what the memory lacks
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+/// Idle connections at most: the soft device has 16 384 queue pairs.
+const IDLE_MAX: i64 = 16_000;
+
+/// At most half of the send queue may be unsignalled.
+const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
+
+/// Of an open loop, messages a second: no core sends more.
+const RATES: std::ops::RangeInclusive<f64> = 1.0..=100_000_000.0;
+
+/// A fifth of it is spent warming up; a day is no benchmark.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.001..=3600.0;
+
+impl Common {
+    /// Time of each figure.
+    pub(crate) fn time(&self) -> Duration {
+        let usual = if self.quick { Duration::from_millis(300) } else { Duration::from_secs(2) };
+        self.duration.unwrap_or(usual)
+    }
+
+    /// The sizes asked for, or the usual ones.
+    pub(crate) fn sizes(&self, usual: &[u32]) -> Vec<u32> {
+        if self.size.is_empty() { usual.to_vec() } else { self.size.clone() }
+    }
+}
+
+/// Options of `latency`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LatencyArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The device alone, without worker and handler
+    #[arg(long, conflicts_with = "idle_qps")]
+    pub(crate) bare: bool,
+    /// Connections more, which carry nothing; in turn with one connection alone
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_qps: u32,
+}
+
+/// Options of `load`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages a second that are due, evenly, whether or not earlier ones are back
+    #[arg(long, value_name = "R[,R]", value_delimiter = ',', required = true,
+        value_parser = per_second)]
+    pub(crate) rate: Vec<f64>,
+}
+
+/// Options of `sweep`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages in flight
+    #[arg(long, value_name = "N[,N]", value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128,256,512",
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) depth: Vec<u32>,
+    /// Fail if a rate is less than 0.9 times the best one with fewer in flight, or if batching
+    /// costs one alone more than 3 %; exit with 3 if no mode of the cores lasted long enough
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+/// Options of `crowd`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CrowdArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Connections that talk
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) qps: u32,
+    /// Connections more, which rest; in turn with those of --qps alone
+    #[arg(long, value_name = "N", default_value_t = 9992,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_qps: u32,
+    /// Receives of the queue that all of them share
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    pub(crate) receives: u32,
+    /// Messages in flight of each that talks
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) depth: u32,
+}
+
+/// Options of `bandwidth`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BandwidthArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// RDMA WRITE or READ of memory that the other side exposes, or SEND into its receives
+    #[arg(
+        long,
+        value_enum,
+        value_name = "OP[,OP]",
+        value_delimiter = ',',
+        default_value = "write"
+    )]
+    pub(crate) op: Vec<Op>,
+    /// Requests outstanding at most; fewer where they would take more than 64 MiB
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) batch: u32,
+}
+
+/// Options of `rate`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RateArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Messages to a doorbell
+    #[arg(long, value_name = "N[,N]", value_delimiter = ',', default_value = "16",
+        value_parser = clap::value_parser!(u32).range(1..=SEND_BATCH as i64))]
+    pub(crate) batch: Vec<u32>,
+    /// Connections that carry messages, in turn [default: one for each worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) qps: Option<u32>,
+    /// Connections more, which carry none; in turn with those of --qps alone
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_qps: u32,
+    /// Workers of the serving side, a core each, on one shared receive queue
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) workers: u32,
+}
+
+/// Bytes of the messages that `overhead` counts.
+pub(crate) const OVERHEAD_SIZES: [u32; 3] = [8, 64, 200];
+
+/// Options of `overhead`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OverheadArgs {
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = OVERHEAD_SIZES)]
+    pub(crate) size: Vec<u32>,
+    /// The device: soft0, the only one whose instructions are all ours
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Fewer messages
+    #[arg(long, conflicts_with_all = ["check", "save"])]
+    pub(crate) quick: bool,
+    /// Where to write the figures as JSON; - is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Fail if a message takes more than one instruction above its limit in benches/overhead.json,
+    /// or the hot functions are more than a tenth larger; exit with 3 if the limits were counted
+    /// with another compiler
+    #[arg(long, conflicts_with = "save")]
+    pub(crate) check: bool,
+    /// Write the figures as the new limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+/// Options of the process below callgrind, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CountArgs {
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    #[arg(long)]
+    pub(crate) messages: u64,
+}
+
+/// Options of `report`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The folder for report.html and report.json
+    #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
+    pub(crate) out: PathBuf,
+}
+
+/// Options of `results`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ResultsArgs {
+    /// The page to write
+    #[arg(long, value_name = "FILE", default_value = "benches/RESULTS.md")]
+    pub(crate) out: PathBuf,
+    /// Less time for each figure
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The cores of both sides [default: chosen]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// The JSON of `cargo xtask compare`: adds the other libraries
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: Option<PathBuf>,
+    /// This program, built without link-time optimization: adds its instructions a message
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) without_lto: Option<PathBuf>,
+}
+
+/// Options of `connect`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectArgs {
+    /// The device [default: as for the other tests]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// The local address both sides use [default: 127.0.0.1 on soft0, else the device's]
+    #[arg(long, value_name = "IP")]
+    pub(crate) addr: Option<IpAddr>,
+    /// The cores of client and server [default: chosen]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Connections on their way at the same time
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) at_once: u32,
+    /// Where to write the figures as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Time, after a fifth of it to warm up [default: 2, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Less time
+    #[arg(long)]
+    quick: bool,
+}
+
+impl ConnectArgs {
+    /// The time it is measured for.
+    pub(crate) fn time(&self) -> Duration {
+        let usual = if self.quick { Duration::from_millis(300) } else { Duration::from_secs(2) };
+        self.duration.unwrap_or(usual)
+    }
+}
+
+/// Options of the serving process of `connect`, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectServeArgs {
+    #[arg(long)]
+    pub(crate) device: String,
+    #[arg(long)]
+    pub(crate) addr: IpAddr,
+    #[arg(long)]
+    pub(crate) core: usize,
+}
+
+/// Options of the serving process, which only this program writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[arg(long)]
+    pub(crate) device: String,
+    #[arg(long)]
+    pub(crate) addr: IpAddr,
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// The process it must not outlive
+    #[arg(long)]
+    pub(crate) parent: u32,
+}
+
+/// An address with or without a port, by number or by name.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let found = match text.contains(':') {
+        true => text.to_socket_addrs(),
+        false => (text, PORT).to_socket_addrs(),
+    };
+    let first = found.map_err(|error| error.to_string())?.next();
+    first.ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
+    }
+}
+
+fn per_second(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if RATES.contains(&rate) => Ok(rate),
+        _ => Err(format!("messages a second, {} to {}", RATES.start(), RATES.end())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_have_a_usual_port() {
+        assert_eq!(address("127.0.0.1").unwrap().to_string(), "127.0.0.1:7471");
+        assert_eq!(address("127.0.0.1:9").unwrap().to_string(), "127.0.0.1:9");
+        assert_eq!(address("::1").unwrap().to_string(), "[::1]:7471");
+        assert!(address("127.0.0.1:port").is_err());
+    }
+
+    #[test]
+    fn durations_are_sane() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "x", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What is asked: the command line ([`cli`]), a placement plan ([`placed`]), the device and cores
+//! ([`choose`]), and the steps to run ([`plan`]), each of which is a [`request`] to the other side.
+
+pub(crate) mod choose;
+pub(crate) mod cli;
+pub(crate) mod placed;
+pub(crate) mod plan;
+pub(crate) mod request;

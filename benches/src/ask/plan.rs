@@ -1,0 +1,223 @@
+//! Which figures a command asks for.
+
+use std::time::Duration;
+
+use crate::ask::cli::{
+    BandwidthArgs, Common, CrowdArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs,
+};
+use crate::ask::request::{Request, Test};
+
+/// The usual sizes, in bytes.
+const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
+const RATE_SIZES: &[u32] = &[8, 64, 200];
+const LOAD_SIZES: &[u32] = &[64];
+const BANDWIDTH_SIZES: &[u32] = &[4096, 65_536, 1 << 20, 16 << 20];
+
+/// The usual batches of a report.
+const REPORT_BATCHES: &[u32] = &[1, 16];
+
+/// Rounds of `bandwidth`, in turn with memcpy.
+const ROUNDS: u32 = 5;
+
+/// Rounds with idle connections, in turn with none.
+const ROUNDS_IDLE: u32 = 9;
+
+/// Rounds of `sweep` that must be in one mode of the cores.
+pub(crate) const SWEEP_ROUNDS: u32 = 15;
+
+/// Pieces of a round of `sweep` besides those of the depths: a lone message without batching, with
+/// it, and both again.
+pub(crate) const SWEEP_LONE: u32 = 4;
+
+/// Figures to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) request: Request,
+    /// Messages to a doorbell.
+    pub(crate) batch: u32,
+    /// Messages a second, for [`Test::Load`].
+    pub(crate) rate: f64,
+    /// Messages in flight, rising, for [`Test::Sweep`] and [`Test::Crowd`].
+    pub(crate) depths: Vec<u32>,
+    /// Time of each figure, over all of its rounds.
+    pub(crate) time: Duration,
+    /// How often each figure is measured, in turn with the others.
+    pub(crate) rounds: u32,
+}
+
+impl Step {
+    /// Time of one piece.
+    pub(crate) fn piece_time(&self) -> Duration {
+        self.time / self.rounds
+    }
+}
+
+/// The figures, in order.
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    /// The most workers that the serving side has.
+    pub(crate) workers: u32,
+    /// Commands that measure the same figures again, one for each test.
+    pub(crate) commands: Vec<String>,
+    /// Fail if a figure breaks its limit.
+    pub(crate) check: bool,
+}
+
+/// `latency`.
+pub(crate) fn latency(args: &LatencyArgs) -> Plan {
+    let mut plan = latencies(&args.common);
+    for step in &mut plan.steps {
+        step.request.bare = args.bare;
+        with_idle(step, args.idle_qps);
+    }
+    plan
+}
+
+fn latencies(common: &Common) -> Plan {
+    let sizes = common.sizes(LATENCY_SIZES);
+    let steps = sizes.iter().map(|&size| step(common, Test::Latency, size, 1)).collect();
+    let commands = vec![format!("doorbell-bench latency --size {}{}", list(&sizes), rest(common))];
+    Plan { steps, workers: 1, commands, check: false }
+}
+
+/// Compares idle connections with none, in turn.
+fn with_idle(step: &mut Step, idle_qps: u32) {
+    if idle_qps > 0 {
+        step.request.idle_qps = idle_qps;
+        step.rounds = ROUNDS_IDLE;
+        step.request.pieces = 2 * ROUNDS_IDLE;
+    }
+}
+
+/// `rate`.
+pub(crate) fn rate(args: &RateArgs) -> Plan {
+    let mut plan = rates(&args.common, &args.batch);
+    for step in &mut plan.steps {
+        step.request.qps = args.qps.unwrap_or(args.workers);
+        step.request.workers = args.workers;
+        with_idle(step, args.idle_qps);
+    }
+    plan.workers = args.workers;
+    plan
+}
+
+/// `load`.
+pub(crate) fn load(args: &LoadArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(LOAD_SIZES);
+    let each = |&size| {
+        let rates = args.rate.iter();
+        rates.map(move |&rate| Step { rate, ..step(common, Test::Load, size, 1) })
+    };
+    let steps = sizes.iter().flat_map(each).collect();
+    let rates = args.rate.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+    let (list, rest) = (list(&sizes), rest(common));
+    let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
+    Plan { steps, workers: 1, commands, check: false }
+}
+
+/// `sweep`.
+pub(crate) fn sweep(args: &SweepArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(LOAD_SIZES);
+    let mut depths = args.depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    let each = |&size| {
+        let mut step = step(common, Test::Sweep, size, 1);
+        step.depths.clone_from(&depths);
+        step.rounds = SWEEP_ROUNDS;
+        // A round is a run of its own, because it may have to be repeated.
+        step.request.pieces = depths.len() as u32 + SWEEP_LONE;
+        step
+    };
+    let steps = sizes.iter().map(each).collect();
+    let (list, depths) = (list(&sizes), list(&depths));
+    let rest = rest(common);
+    let commands = vec![format!("doorbell-bench sweep --size {list} --depth {depths}{rest}")];
+    Plan { steps, workers: 1, commands, check: args.check }
+}
+
+/// `crowd`.
+pub(crate) fn crowd(args: &CrowdArgs) -> Plan {
+    let CrowdArgs { common, qps, idle_qps, receives, depth } = args;
+    let sizes = common.sizes(LOAD_SIZES);
+    let each = |&size| {
+        let mut step = step(common, Test::Crowd, size, 1);
+        (step.request.qps, step.request.receives) = (*qps, *receives);
+        step.depths = vec![*depth];
+        with_idle(&mut step, *idle_qps);
+        step
+    };
+    let steps = sizes.iter().map(each).collect();
+    let (list, rest) = (list(&sizes), rest(common));
+    let of = format!("--qps {qps} --idle-qps {idle_qps} --receives {receives} --depth {depth}");
+    let commands = vec![format!("doorbell-bench crowd --size {list} {of}{rest}")];
+    Plan { steps, workers: 1, commands, check: false }
+}
+
+/// `bandwidth`.
+pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
+    let common = &args.common;
+    let sizes = common.sizes(BANDWIDTH_SIZES);
+    let each = |&size| {
+        args.op.iter().map(move |&op| {
+            let mut step = step(common, Test::Bandwidth, size, 1);
+            (step.rounds, step.request.pieces) = (ROUNDS, ROUNDS);
+            (step.request.op, step.request.window) = (op, args.batch);
+            step.request.bare = true;
+            step
+        })
+    };
+    let steps = sizes.iter().flat_map(each).collect();
+    let command = format!("doorbell-bench bandwidth --size {}{}", list(&sizes), rest(common));
+    Plan { steps, workers: 1, commands: vec![command], check: false }
+}
+
+/// `report`: latencies and rates.
+pub(crate) fn report(args: &ReportArgs) -> Plan {
+    let mut plan = latencies(&args.common);
+    let rates = rates(&args.common, REPORT_BATCHES);
+    plan.steps.extend(rates.steps);
+    plan.commands.extend(rates.commands);
+    plan
+}
+
+fn rates(common: &Common, batches: &[u32]) -> Plan {
+    let sizes = common.sizes(RATE_SIZES);
+    let each = |&size| batches.iter().map(move |&batch| step(common, Test::Rate, size, batch));
+    let steps = sizes.iter().flat_map(each).collect();
+    let (list, batches) = (list(&sizes), list(batches));
+    let commands =
+        vec![format!("doorbell-bench rate --size {list} --batch {batches}{}", rest(common))];
+    Plan { steps, workers: 1, commands, check: false }
+}
+
+fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
+    // `soft` is set later, when the device is open.
+    let request = Request { signal_every: common.signal_every, ..Request::new(test, size) };
+    Step { request, batch, rate: 0.0, depths: Vec::new(), time: common.time(), rounds: 1 }
+}
+
+/// The options of a command that matter for its figures.
+fn rest(common: &Common) -> String {
+    let mut text = format!(" --duration {}", common.time().as_secs_f64());
+    if let Some(device) = &common.device {
+        text.push_str(&format!(" --device {device}"));
+    }
+    if !common.cores.is_empty() {
+        let cores: Vec<String> = common.cores.iter().map(usize::to_string).collect();
+        text.push_str(&format!(" --cores {}", cores.join(",")));
+    }
+    if common.threads {
+        text.push_str(" --threads");
+    }
+    if let Some(addr) = common.connect {
+        text.push_str(&format!(" --connect {addr}"));
+    }
+    text
+}
+
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}

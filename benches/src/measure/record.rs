@@ -1,0 +1,261 @@
+//! The records: one for each figure, with what a figure needs (command, commit, machine, device).
+//! The JSON format is fixed, because scripts depend on it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ask::request::{Op, Test};
+use crate::error::Failure;
+use crate::machine::Machine;
+
+/// Version of the records.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    pub(crate) results: Vec<Record>,
+    /// For `overhead`: bytes of each function that executes many instructions.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) hot_function_bytes: BTreeMap<String, u64>,
+    pub(crate) machine: Machine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commit: Option<String>,
+    /// The command line.
+    pub(crate) command: String,
+}
+
+/// The figures of one test at one size. Figures that do not apply are left out.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Record {
+    pub(crate) schema: u32,
+    pub(crate) test: Test,
+    /// `soft` or `verbs`.
+    pub(crate) provider: &'static str,
+    pub(crate) device: String,
+    pub(crate) size: u32,
+    /// For `bandwidth`: `write`, `read` or `send`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) op: Option<Op>,
+    /// Messages to a doorbell; for `bandwidth` the most requests outstanding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<u32>,
+    /// True for the device alone, without worker and handler.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) bare: bool,
+    pub(crate) qps: u32,
+    pub(crate) workers: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) idle_qps: u32,
+    pub(crate) signal_every: u32,
+    pub(crate) placement: Placement,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
+    pub(crate) messages: u64,
+    pub(crate) lost: u64,
+}
+
+/// What was measured. Figures that do not apply are left out.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) half_rtt_ns: Option<HalfRtt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_second: Option<f64>,
+    /// Messages that were due each second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) offered_per_second: Option<f64>,
+    /// Messages that were due and never found room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unsent: Option<u64>,
+    /// For `crowd`: the messages of the busy connection that had the fewest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) least_messages: Option<u64>,
+    /// For `crowd`: the messages of the busy connection that had the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) most_messages: Option<u64>,
+    /// For `crowd`: receives of the shared queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receives: Option<u32>,
+    /// For `crowd`: the most receives that were out at a time on the serving side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receives_out_most: Option<u64>,
+    /// For `crowd`: messages that found no credit, on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) credit_stalls: Option<u64>,
+    /// For `crowd`: completions with an error, on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) errors: Option<u64>,
+    /// For `crowd`: memory of the connecting process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_bytes: Option<u64>,
+    /// For `crowd`: memory of the serving process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_bytes_serving: Option<u64>,
+    /// Messages in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u32>,
+    /// The rate, divided by the best one with fewer messages in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_best_below: Option<f64>,
+    /// Rounds of a sweep that count, all in one mode of the cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounds: Option<u32>,
+    /// Rounds of a sweep that were left out, because the cores moved or were in another mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounds_left_out: Option<u32>,
+    /// Whether a lone message waited for the end of the turn, as a batch does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batching: Option<bool>,
+    /// The time of a lone message with batching, divided by that without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_without_batching: Option<f64>,
+    /// Bytes a second of memcpy, in turn with the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memcpy_bytes_per_second: Option<f64>,
+    /// The device's bytes a second, divided by memcpy's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_memcpy: Option<f64>,
+    /// Time of a message, divided by that without idle connections in the same round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_without_idle: Option<f64>,
+    /// Memory of an idle connection in the connecting process, or in the one process that both
+    /// sides share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_idle_connection: Option<f64>,
+    /// Memory of an idle connection in the serving process, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_idle_connection_serving: Option<f64>,
+    /// For `overhead`: `echo` or `stream`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<Path>,
+    /// For `overhead`: instructions that the worker adds on the side that answers or receives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instructions_per_message: Option<f64>,
+    /// For `overhead`: all instructions, on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instructions: Option<Sides>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) doorbells_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completions_per_poll: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocations_per_message: Option<f64>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_false(yes: &bool) -> bool {
+    !yes
+}
+
+/// Where the two sides ran.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Placement {
+    /// The connecting side's core first. Without the other side's cores if that is another host.
+    pub(crate) cores: Vec<usize>,
+    /// `threads`, `processes` or `hosts`.
+    pub(crate) sides: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_ns: Option<f64>,
+    /// NEAR, FAR or MIX.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<&'static str>,
+}
+
+/// Which way the messages of `overhead` go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Path {
+    /// Each message comes back in its block; one in flight.
+    Echo,
+    /// One way, in batches.
+    Stream,
+}
+
+impl Path {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Path::Echo => "echo",
+            Path::Stream => "stream",
+        }
+    }
+}
+
+/// Instructions of a message on one side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Side {
+    /// With worker and handler.
+    pub(crate) worker: f64,
+    /// Of the device alone.
+    pub(crate) bare: f64,
+    /// The difference.
+    pub(crate) added: f64,
+}
+
+/// Instructions of a message on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sides {
+    /// The side that sends, and takes what comes back.
+    pub(crate) here: Side,
+    /// The side that answers, or receives.
+    pub(crate) there: Side,
+}
+
+/// Half round trips, in nanoseconds. The percentiles are of single round trips, so they are no
+/// finer than half the clock's step. The mean is of round trips that were timed as a whole.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct HalfRtt {
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p99_9: f64,
+    pub(crate) p99_99: f64,
+    pub(crate) max: f64,
+    pub(crate) mean: f64,
+}
+
+impl HalfRtt {
+    /// Each rounded to a tenth.
+    pub(crate) fn rounded(self) -> HalfRtt {
+        let tenth = |ns: f64| round(ns, 1);
+        HalfRtt {
+            p50: tenth(self.p50),
+            p90: tenth(self.p90),
+            p99: tenth(self.p99),
+            p99_9: tenth(self.p99_9),
+            p99_99: tenth(self.p99_99),
+            max: tenth(self.max),
+            mean: tenth(self.mean),
+        }
+    }
+}
+
+/// A figure without its meaningless digits.
+pub(crate) fn round(figure: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (figure * scale).round() / scale
+}
+
+/// A document as JSON.
+pub(crate) fn to_json(document: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(document);
+    let text = text.map_err(|error| Failure::new(format!("write the record: {error}")))?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_rounded() {
+        assert_eq!(round(62.04999, 1), 62.0);
+        assert_eq!(round(1.000_04, 3), 1.0);
+    }
+}

@@ -1,0 +1,204 @@
+//! The connecting side: goes through a plan and writes a record for each figure.
+
+use std::io::IsTerminal;
+use std::thread;
+
+use doorbell::Fabric;
+use doorbell_tune as tune;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::ask::plan::Step;
+use crate::ask::request::{Request, Test};
+use crate::error::Failure;
+use crate::machine::clock::Clock;
+use crate::machine::floor::Floor;
+use crate::machine::{Machine, limits};
+use crate::measure::all;
+use crate::measure::outcome::{Outcome, Round};
+use crate::measure::record::{Figures, HalfRtt, Placement, Record, SCHEMA, round};
+use crate::measure::sweep::Rounds;
+use crate::meet::line::Answer;
+use crate::meet::other::Other;
+use crate::meet::tally::Tally;
+use crate::side::numbers;
+
+/// This side, and where it runs.
+pub(crate) struct Bench<'a, F: Fabric> {
+    pub(crate) fabric: &'a F,
+    pub(crate) clock: Clock,
+    /// This side's core, then the other side's if that is on this machine.
+    pub(crate) cores: Vec<usize>,
+    pub(crate) other: Other,
+    pub(crate) machine: Machine,
+}
+
+/// Looks at every step before the first one begins.
+///
+/// # Errors
+/// A step asks for what the device or the process cannot do.
+pub(crate) fn check<F: Fabric>(
+    fabric: &F,
+    plan: &[Step],
+    is_one_process: bool,
+) -> Result<(), Failure> {
+    for Step { request, .. } in plan {
+        let connections: u32 = request.lots().iter().sum();
+        limits::files_for(u64::from(connections) * if is_one_process { 2 } else { 1 })?;
+        for peers in request.lots() {
+            numbers::config(request, peers, fabric.caps())?;
+        }
+    }
+    Ok(())
+}
+
+impl<F: Fabric> Bench<'_, F> {
+    /// Goes through the plan.
+    pub(crate) fn run(&mut self, plan: &[Step]) -> Result<Vec<Record>, Failure> {
+        let bar = bar(plan.len());
+        let mut records = Vec::with_capacity(plan.len());
+        for step in plan {
+            // Draw between figures only: while one is measured, nothing else runs here.
+            bar.set_message(format!("{} B", step.request.size));
+            bar.tick();
+            records.extend(self.step(step)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(records)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
+        let round = match step.request.test {
+            Test::Sweep => {
+                let mut rounds = Rounds::default();
+                while rounds.are_wanted() {
+                    rounds.add(self.round(step)?);
+                }
+                rounds.merge(&step.depths)
+            }
+            _ => self.round(step)?,
+        };
+        let all = Tally::sum(round.theirs.iter());
+        let records = round.outcomes.iter().zip(&round.theirs).map(|(outcome, theirs)| {
+            self.note(&outcome.memory, &all);
+            self.record(step, outcome, theirs, round.floor)
+        });
+        Ok(records.collect())
+    }
+
+    /// A run of both sides, and the floor before and after it.
+    fn round(&mut self, step: &Step) -> Result<Round, Failure> {
+        let before = self.floor()?;
+        self.other.line.say(&step.request);
+        let Answer::Ready(addrs) = self.other.line.answer()? else {
+            return Err(Failure::new(
+                "the other side ended before it began; run the same version on both sides",
+            ));
+        };
+        let (fabric, clock, core) = (self.fabric, &self.clock, self.cores[0]);
+        // Pin a thread of its own. This one stays free, because the floor probe starts others.
+        let mut outcomes = thread::scope(|scope| {
+            let measuring = scope.spawn(|| {
+                tune::pin(core)?;
+                all::measure(fabric, step, &addrs, clock)
+            });
+            measuring.join().map_err(|_| Failure::new("the measuring thread broke off"))?
+        })?;
+        let Answer::Done(theirs) = self.other.line.answer()? else {
+            return Err(Failure::new(
+                "the other side began again after the end; run the same version on both sides",
+            ));
+        };
+        let after = self.floor()?;
+        let floor = before.zip(after);
+        let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
+        // The other side took turns too.
+        let turns = outcomes.len();
+        let theirs = |n| Tally::sum(theirs.iter().skip(n).step_by(turns));
+        let theirs: Vec<Tally> = (0..turns).map(theirs).collect();
+        all::compare(step, self.other.sides == "threads", &mut outcomes, &theirs);
+        Ok(Round { outcomes, theirs, floor })
+    }
+
+    /// The floor between the two sides, if both are on this machine.
+    fn floor(&self) -> Result<Option<f64>, Failure> {
+        match self.cores[..] {
+            [here, there, ..] => Ok(Some(tune::floor([here, there])?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Notes what both sides know of their memory.
+    fn note(&mut self, ours: &Tally, theirs: &Tally) {
+        self.machine.pages = match ours.pages == theirs.pages {
+            true => ours.pages.clone(),
+            false => format!("{} here, {} on the serving side", ours.pages, theirs.pages),
+        };
+        let notes = ours.notes.iter().chain(&theirs.notes).cloned();
+        self.machine.notes.extend(notes);
+        self.machine.notes.sort();
+        self.machine.notes.dedup();
+    }
+
+    fn record(&self, step: &Step, ours: &Outcome, theirs: &Tally, floor: Option<Floor>) -> Record {
+        let Request { test, size, qps, workers, signal_every, soft, bare, op, .. } = step.request;
+        let tally = ours.pieces.tally();
+        let messages = ours.pieces.messages();
+        let per_message = |count: u64| Some(round(count as f64 / messages.max(1) as f64, 4));
+        let doorbells = match test {
+            Test::Latency => tally.doorbells + theirs.doorbells,
+            _ => tally.doorbells,
+        };
+        let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
+        let rate = ours.pieces.rate();
+        let of_crowd = |count: u64| (test == Test::Crowd).then_some(count);
+        Record {
+            schema: SCHEMA,
+            test,
+            provider: if soft { "soft" } else { "verbs" },
+            device: self.fabric.caps().device.clone(),
+            size,
+            op: (test == Test::Bandwidth).then_some(op),
+            batch: ours.batch.or((test == Test::Rate).then_some(step.batch)),
+            bare,
+            qps,
+            workers,
+            idle_qps: ours.idle_qps,
+            signal_every,
+            placement: Placement {
+                cores: self.cores.clone(),
+                sides: self.other.sides,
+                floor_ns: floor.map(|floor| round(floor.ns(), 1)),
+                mode: floor.map(|floor| floor.mode()),
+            },
+            figures: Figures {
+                half_rtt_ns: ours.pieces.half_rtt_ns().map(HalfRtt::rounded),
+                messages_per_second: rate.map(|rate| round(rate, 0)),
+                bytes_per_second: rate.map(|rate| round(rate * f64::from(size), 0)),
+                doorbells_per_message: per_message(doorbells),
+                completions_per_poll: (test != Test::Bandwidth).then_some(round(polls, 3)),
+                allocations_per_message: per_message(tally.allocations + theirs.allocations),
+                receives: (test == Test::Crowd).then_some(step.request.receives),
+                receives_out_most: of_crowd(theirs.receives_out_most),
+                credit_stalls: of_crowd(tally.credit_stalls + theirs.credit_stalls),
+                errors: of_crowd(tally.errors + theirs.errors),
+                resident_bytes_serving: of_crowd(theirs.process),
+                ..ours.figures.clone()
+            },
+            messages,
+            lost: ours.pieces.lost(),
+        }
+    }
+}
+
+/// A progress bar on standard error, if that is a terminal.
+fn bar(steps: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(steps as u64);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,100 @@
+//! The numbers and the memory of a worker: the same on both sides of a run.
+
+use doorbell_alloc::Mapping;
+use doorbell_seam::provider::Caps;
+use doorbell_engine::worker::Config;
+
+use crate::ask::request::{Request, Test};
+use crate::error::Failure;
+use crate::meet::tally::Tally;
+use crate::meet::wire;
+
+/// Largest message, in bytes, on a device that has no smaller limit.
+const SIZE_MAX: u32 = 16 << 20;
+
+/// The most memory for one kind of blocks, in bytes, unless the least number of blocks needs more.
+const BLOCKS_BYTES: u32 = 64 << 20;
+
+/// Sends outstanding if many round trips are in flight.
+const SEND_QUEUE_DEEP: u32 = 1024;
+
+/// Largest message on a device, in bytes.
+pub(crate) fn size_max(caps: &Caps) -> u32 {
+    SIZE_MAX.min(caps.message_max)
+}
+
+/// The configuration of a worker with that many connections. Blocks are as small as the message
+/// allows, so that they share cache lines well, and there are enough for every send in flight.
+pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Config, Failure> {
+    let (size, limit) = (request.size, size_max(caps));
+    if size == 0 || size > limit {
+        return Err(Failure::new(format!(
+            "--size {size}: a message has 1 to {limit} bytes on {}",
+            caps.device
+        )));
+    }
+    let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
+    let most = BLOCKS_BYTES / block_bytes;
+    // A worker promises a peer a quarter of the receives at most.
+    let (send_queue, window, times) = match request.test {
+        Test::Load | Test::Sweep => (SEND_QUEUE_DEEP, SEND_QUEUE_DEEP, 4),
+        // A wide window, because each half of one costs a doorbell for a word of credit.
+        Test::Rate => (Config::DEFAULT.send_queue, 4 * Config::DEFAULT.window, 8),
+        _ => (Config::DEFAULT.send_queue, Config::DEFAULT.window, 2),
+    };
+    let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
+    let recv_blocks = match request.receives {
+        0 => streams.min(most).min(caps.srq_wr_max).max(16),
+        asked => asked,
+    };
+    Ok(Config {
+        peers,
+        send_queue,
+        block_bytes,
+        recv_blocks,
+        send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
+        signal_every: request.signal_every,
+        refill: Config::DEFAULT.refill.min(recv_blocks / 4),
+        window,
+        // Thousands of idle connections are promised receives that they never use.
+        overcommit: match request.idle_qps {
+            0 => 1,
+            _ => 1 + (peers.saturating_mul(window) / recv_blocks).min(1 << 15),
+        },
+        ..Config::DEFAULT
+    })
+}
+
+/// Maps memory, in huge pages if there are any, and notes in `tally` which pages it got.
+pub(crate) fn memory(bytes: usize, tally: &mut Tally) -> Result<Mapping, Failure> {
+    let memory = Mapping::huge(bytes)?;
+    let notes = memory.got().notes().iter().map(ToString::to_string).collect();
+    tally.add(Tally { pages: memory.pages().to_string(), notes, ..Tally::default() });
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(size: u32, qps: u32) -> Request {
+        Request { qps, ..Request::new(Test::Rate, size) }
+    }
+
+    #[test]
+    fn every_size_and_number_of_connections_gives_a_valid_configuration() {
+        let device = doorbell_soft::SoftDevice::open().unwrap();
+        let caps = doorbell_seam::provider::Provider::caps(&device);
+        for size in [1, 8, 64, 65, 200, 4096, 1 << 20, SIZE_MAX] {
+            for qps in [1, 2, 1000] {
+                let config = config(&request(size, qps), qps, caps).unwrap();
+                assert_eq!(config.check(), Ok(()), "{size} {qps}");
+                assert!(config.block_bytes >= size);
+            }
+        }
+        for size in [0, SIZE_MAX + 1] {
+            let text = config(&request(size, 1), 1, caps).unwrap_err().to_string();
+            assert!(text.contains("1 to 16777216 bytes"), "{text}");
+        }
+    }
+}

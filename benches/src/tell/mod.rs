@@ -1,0 +1,14 @@
+//! What comes out. [`grid`] writes every table: those of a command ([`table`]), which also go to a
+//! [`page`] of HTML with [`chart`]s, and those of the page of [`results`], whose [`sections`] (with
+//! [`peers`], the other libraries) hold figures against their [`aims`]. A [`sheet`] is a file that
+//! they are written to.
+
+pub(crate) mod aims;
+pub(crate) mod chart;
+pub(crate) mod grid;
+pub(crate) mod page;
+pub(crate) mod peers;
+pub(crate) mod results;
+pub(crate) mod sections;
+pub(crate) mod sheet;
+pub(crate) mod table;

@@ -1,0 +1,408 @@
+//! `results`: runs the other commands, and writes one page of Markdown with all of their figures.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::ask::cli::ResultsArgs;
+use crate::error::{self, Failure};
+use crate::machine::Machine;
+use crate::tell::aims::Aims;
+use crate::tell::grid::Grid;
+use crate::tell::peers;
+use crate::tell::sections::{self, number, records, text};
+
+/// How to build this program the way a dependency is built that knows nothing of our profile.
+pub(crate) const WITHOUT_LTO: &str = "CARGO_PROFILE_RELEASE_LTO=off \
+    CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo build --release -p doorbell-bench --target-dir \
+    target/no-lto";
+
+/// Runs everything. Returns the page.
+pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Failure> {
+    let compare = args.compare.as_deref().map(read).transpose()?;
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::system("find this program", &error, "start it by its path"))?;
+    let mut page = Page::new(args, own);
+    page.timed()?;
+    page.counted(args.without_lto.as_deref())?;
+    if let Some(compare) = &compare {
+        page.peers(compare);
+    }
+    Ok(page.finish(machine))
+}
+
+/// JSON that another command wrote.
+fn read(path: &Path) -> Result<Value, Failure> {
+    let asked = format!("read {}", path.display());
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::system(&asked, &error, "cargo xtask compare writes it"))?;
+    serde_json::from_str(&text).map_err(|error| Failure::new(format!("{asked}: {error}")))
+}
+
+/// A page in the making.
+struct Page {
+    own: PathBuf,
+    /// Options of every command that measures time.
+    options: String,
+    aims: Aims,
+    /// The lowest and the highest floor, and the modes of the cores, over all records.
+    floors: Vec<f64>,
+    modes: Vec<String>,
+    commit: String,
+    pages: String,
+    text: String,
+}
+
+impl Page {
+    fn new(args: &ResultsArgs, own: PathBuf) -> Page {
+        let mut options = String::new();
+        if !args.cores.is_empty() {
+            let cores: Vec<String> = args.cores.iter().map(usize::to_string).collect();
+            options.push_str(&format!(" --cores {}", cores.join(",")));
+        }
+        if args.quick {
+            options.push_str(" --quick");
+        }
+        Page {
+            own,
+            options,
+            aims: Aims::default(),
+            floors: Vec::new(),
+            modes: Vec::new(),
+            commit: String::new(),
+            pages: String::new(),
+            text: String::new(),
+        }
+    }
+
+    /// Runs a command of this program that measures time. Returns its JSON and the command.
+    fn measure(&mut self, words: &str) -> Result<(Value, String), Failure> {
+        let words = format!("{words}{}", self.options);
+        let document = run(&self.own, &words)?;
+        for record in records(&document) {
+            self.floors.extend(number(record, "/placement/floor_ns"));
+            self.modes.push(text(record, "/placement/mode").to_owned());
+        }
+        self.commit = text(&document, "/commit").to_owned();
+        if !text(&document, "/machine/pages").is_empty() {
+            self.pages = text(&document, "/machine/pages").to_owned();
+        }
+        Ok((document, format!("doorbell-bench {words}")))
+    }
+
+    /// A section: what it shows, the commands that measured it, the tables.
+    fn section(&mut self, title: &str, what: &str, commands: &[&str], tables: &[Grid]) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "\n## {title}\n{what}\n");
+        let _ = write!(self.text, "\n```sh\n{}\n```\n", commands.join("\n"));
+        for table in tables {
+            let _ = write!(self.text, "\n{}", table.markdown());
+        }
+    }
+
+    /// All that is timed.
+    fn timed(&mut self) -> Result<(), Failure> {
+        let (document, command) = self.measure("latency --size 8,32,64,200,1024,4096")?;
+        let table = sections::latency(&document, &mut self.aims);
+        self.section(
+            "Latency",
+            "Half a round trip of one message that the other side's worker sends back in place. \
+             One message is in flight. The percentiles are in steps of half the clock's step; the \
+             mean is exact.",
+            &[&command],
+            &[table],
+        );
+        let (document, command) = self.measure("latency --bare --size 8,32,64,200")?;
+        let table = sections::latency(&document, &mut self.aims);
+        self.section(
+            "Latency of the device alone",
+            "The same without worker and handler: poll, answer, post again.",
+            &[&command],
+            &[table],
+        );
+        let (document, command) = self.measure("rate --size 8,32,64,200 --batch 1,16")?;
+        let table = sections::rate(&document, &mut self.aims);
+        self.section(
+            "Messages a second",
+            "One way, over one connection, until the last message has arrived and was checked. A \
+             batch is one call of `Outbox::send_list` and rings one doorbell. The aim is for \
+             allocations.",
+            &[&command],
+            &[table],
+        );
+        self.busy()?;
+        let sizes = "bandwidth --op write,read --size 65536,1048576";
+        let (document, command) = self.measure(sizes)?;
+        let table = sections::bandwidth(&document, &mut self.aims);
+        self.section(
+            "Bandwidth",
+            "RDMA WRITE and READ with 16 requests outstanding, in turn with memcpy between two \
+             buffers of the same kind and size.",
+            &[&command],
+            &[table],
+        );
+        let (document, command) = self.measure("connect")?;
+        let table = sections::connect(&document);
+        self.section(
+            "Connections a second",
+            "Each connection is made from nothing and ended: id, address, route, queue pair, \
+             connect, accept, disconnect.",
+            &[&command],
+            &[table],
+        );
+        Ok(())
+    }
+
+    /// Many messages in flight, many connections.
+    fn busy(&mut self) -> Result<(), Failure> {
+        let (document, command) = self.measure("sweep --size 64")?;
+        let tables =
+            [sections::sweep(&document, &mut self.aims), sections::lone(&document, &mut self.aims)];
+        self.section(
+            "Rising load",
+            "Round trips a second of 64 bytes with more and more messages in flight. The rate must \
+             not fall as load rises, and batching must not delay a lone message. Ratios are taken \
+             within a round; the median over the rounds counts.",
+            &[&command],
+            &tables,
+        );
+        let (latency, one) = self.measure("latency --size 32 --idle-qps 9999")?;
+        let (rate, two) = self.measure("rate --size 32 --idle-qps 9999")?;
+        let table = sections::idle(&[&latency, &rate], &mut self.aims);
+        self.section(
+            "Idle connections",
+            "A message beside 9 999 idle connections, in turn with one connection alone.",
+            &[&one, &two],
+            &[table],
+        );
+        let (document, command) = self.measure("crowd")?;
+        let table = sections::crowd(&document, &mut self.aims);
+        self.section(
+            "A crowd on one receive queue",
+            "Eight busy connections among thousands of idle ones share one receive queue, in turn \
+             with the eight alone. Each should get its share. The aim is for errors.",
+            &[&command],
+            &[table],
+        );
+        Ok(())
+    }
+
+    /// All that is counted, for this build and one without link-time optimization.
+    fn counted(&mut self, without_lto: Option<&Path>) -> Result<(), Failure> {
+        const OVERHEAD: &str = "overhead";
+        let document = run(&self.own, OVERHEAD)?;
+        let tables = [sections::instructions(&document, Some(&mut self.aims))];
+        self.section(
+            "Instructions a message",
+            "Counted by callgrind, so a busy machine changes nothing. An echo is one message in \
+             flight, sent back in place; polls in vain do not count. A stream goes in batches of \
+             16. The benchmark's own handler is part of the count. `overhead --check` holds these \
+             figures against [overhead.json](overhead.json): one instruction more fails.",
+            &["doorbell-bench overhead"],
+            &tables,
+        );
+        let table = sections::sizes(&document);
+        self.section(
+            "Sizes of the hot functions",
+            "Functions that execute at least one instruction a message, and their bytes of code. \
+             Inlined functions are part of those that call them.",
+            &["doorbell-bench overhead"],
+            &[table],
+        );
+        let Some(other) = without_lto else { return Ok(()) };
+        let document = run(other, OVERHEAD)?;
+        let table = sections::instructions(&document, None);
+        self.section(
+            "Instructions a message without link-time optimization",
+            "The same for a build without fat LTO and with 16 codegen units: what a program gets \
+             that depends on these crates and sets nothing in its profile.",
+            &[WITHOUT_LTO, "target/no-lto/release/doorbell-bench overhead"],
+            &[table],
+        );
+        Ok(())
+    }
+
+    /// Other libraries.
+    fn peers(&mut self, document: &Value) {
+        let tables =
+            [peers::latency(document, &mut self.aims), peers::rate(document, &mut self.aims)];
+        let version = |name: &str| text(document, &format!("/versions/{name}"));
+        let what = format!(
+            "UCX {} (am_lat and am_bw), iceoryx2 {} (publish-subscribe) and libfabric {} (shm, \
+             fi_pingpong) in turn with doorbell at commit `{}`, on cores {}. Figures are medians \
+             over rounds, and ratios are taken within a round. Rounds in which the cores moved or \
+             other programs used them do not count.",
+            version("ucx"),
+            version("iceoryx2"),
+            version("libfabric"),
+            text(document, "/commit"),
+            document["cores"]
+        );
+        self.section("Other libraries", &what, &["cargo xtask compare"], &tables);
+    }
+
+    /// The whole page: what the figures hold for, the aims, the sections.
+    fn finish(mut self, machine: &Machine) -> String {
+        let floor = |pick: fn(f64, f64) -> f64| self.floors.iter().copied().reduce(pick);
+        let range = match floor(f64::min).zip(floor(f64::max)) {
+            Some((low, high)) => format!("{low:.0} to {high:.0} ns"),
+            None => "not known".to_owned(),
+        };
+        self.modes.retain(|mode| !mode.is_empty());
+        self.modes.sort_unstable();
+        self.modes.dedup();
+        let mut facts = Grid::new(&["", "this run"]);
+        for (name, fact) in [
+            ("commit", format!("`{}`", self.commit)),
+            ("machine", format!("{}, cores {}", machine.cpu, machine.cores)),
+            ("system", format!("{}, kernel {}", machine.system, machine.kernel)),
+            ("build", format!("{}, {}", machine.build, crate::overhead::limits::RUSTC)),
+            ("memory", format!("{} pages", self.pages)),
+            ("clock", format!("{} in steps of {} ns", machine.clock, machine.clock_step_ns)),
+            ("floor", format!("{range}; cores {}", self.modes.join(" and "))),
+        ] {
+            facts.push(vec![name.to_owned(), fact]);
+        }
+        let mut page = format!("# Results\n{HEAD}\n\n{}", facts.markdown());
+        let missed = self.aims.missed.len();
+        let _ = write!(page, "\n## Aims\n{} met, {missed} missed.\n\n", self.aims.met);
+        for line in &self.aims.missed {
+            let _ = writeln!(page, "- **missed**: {line}");
+        }
+        page.trim_end().to_owned() + "\n" + &self.text
+    }
+}
+
+/// The first lines of the page.
+const HEAD: &str = "\
+`cargo xtask bench --results` wrote this page; do not edit it. Pages of earlier runs are in the
+history of this file.
+
+Two processes on two cores, one worker each, on the device in software (`soft0`). *Half a round
+trip* is half the time from sending a message to having it back. The *floor* is the same for two
+flags that the two cores set in turn, each in a cache line of its own; it is measured before and
+after each figure. A message may beat it, because an answer travels in the line that the question
+came in. Cores are NEAR if the floor is below 100 ns, FAR if not, and MIX if they moved during a
+figure; compare only figures of one kind.";
+
+/// Runs a command of a benchmark program. Returns its JSON.
+fn run(program: &Path, words: &str) -> Result<Value, Failure> {
+    error::complain(&format_args!("results: {words}"));
+    let failed = |error: io::Error| {
+        Failure::system(format!("start {}", program.display()), &error, WITHOUT_LTO)
+    };
+    let output = Command::new(program)
+        .args(words.split_whitespace())
+        .args(["--device", "soft0", "--json", "-"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(failed)?;
+    if !output.status.success() {
+        return Err(Failure::new(format!("{words} ended with {}", output.status)));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure::new(format!("{words} wrote no JSON: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::machine::clock::Clock;
+
+    /// What a benchmark would write: one record with every figure.
+    fn document() -> Value {
+        let record = json!({
+            "test": "latency", "size": 8, "op": "write", "batch": 1, "qps": 8, "idle_qps": 9,
+            "placement": {"floor_ns": 60.0, "mode": "NEAR"},
+            "half_rtt_ns": {"p50": 45.0, "p90": 50.0, "p99": 60.0, "p99_9": 70.0, "mean": 48.0},
+            "messages_per_second": 8e7, "bytes_per_second": 6.4e8, "allocations_per_message": 0.0,
+            "memcpy_bytes_per_second": 6.5e8, "times_memcpy": 0.94, "times_without_idle": 1.0,
+            "errors": 0, "path": "echo", "instructions": {
+                "here": {"bare": 443.0, "worker": 437.8, "added": -5.2},
+                "there": {"bare": 444.5, "worker": 505.5, "added": 61.0},
+            },
+        });
+        json!({
+            "results": [record], "commit": "abc123", "machine": {"pages": "2 MiB"},
+            "hot_function_bytes": {"turn": 100, "post": 20}, "connections_per_second": 43500.0,
+        })
+    }
+
+    /// A program in place of this one, which writes that document whatever is asked.
+    fn stand_in(folder: &Path) -> PathBuf {
+        fs::create_dir_all(folder).unwrap();
+        let (program, file) = (folder.join("bench"), folder.join("document.json"));
+        fs::write(&file, document().to_string()).unwrap();
+        let script = format!("#!/bin/sh\necho \"$@\" >> {0}.asked\ncat {0}\n", file.display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
+    #[test]
+    fn the_page_has_every_section_and_names_what_was_missed() {
+        let name = format!("doorbell-results-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let own = stand_in(&folder);
+        let args = ResultsArgs {
+            out: PathBuf::new(),
+            quick: true,
+            cores: vec![1, 0],
+            compare: None,
+            without_lto: Some(own.clone()),
+        };
+        let mut page = Page::new(&args, own);
+        page.timed().unwrap();
+        page.counted(args.without_lto.as_deref()).unwrap();
+        page.peers(&json!({"results": [], "commit": "def456", "cores": [1, 0]}));
+        let text = page.finish(&Machine::look(&Clock::new()));
+
+        for title in [
+            "Aims",
+            "Latency",
+            "Latency of the device alone",
+            "Messages a second",
+            "Rising load",
+            "Idle connections",
+            "A crowd on one receive queue",
+            "Bandwidth",
+            "Connections a second",
+            "Instructions a message",
+            "Sizes of the hot functions",
+            "Instructions a message without link-time optimization",
+            "Other libraries",
+        ] {
+            assert!(text.contains(&format!("\n## {title}\n")), "{title} is not in {text}");
+        }
+        assert!(text.contains("`abc123`") && text.contains("`def456`"), "{text}");
+        assert!(text.contains("60 to 60 ns; cores NEAR"), "{text}");
+        // The two that the document misses, by name, and nothing else.
+        let missed: Vec<&str> = text.lines().filter(|line| line.starts_with("- **mis")).collect();
+        let expected = [
+            "- **missed**: WRITE of 8 bytes, times memcpy: 0.940, the aim is ≥ 0.95",
+            "- **missed**: instructions that a worker adds to a reply of 8 bytes: 61.0, the aim is \
+             ≤ 60",
+        ];
+        assert_eq!(missed, expected);
+        assert_eq!(text.matches("**missed** |").count(), 2);
+
+        // Each row has as many cells as its head.
+        for table in text.split("\n\n").filter(|part| part.starts_with("| ")) {
+            let cells: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
+            assert!(cells.iter().all(|count| *count == cells[0]), "{table}");
+        }
+        let asked = fs::read_to_string(folder.join("document.json.asked")).unwrap();
+        assert!(asked.contains("latency --bare --size 8,32,64,200 --cores 1,0 --quick"), "{asked}");
+        assert_eq!(asked.matches("overhead --device soft0").count(), 2, "{asked}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
