@@ -1,4 +1,4 @@
-//! The program as its users meet it: what it refuses and how, and that its figures are there.
+//! The program as its users see it: what it refuses and how, and which figures it writes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "limits of a child process are set between fork and exec")]
 
@@ -23,7 +23,7 @@ fn bench(line: &str) -> Command {
     command
 }
 
-/// Needs two cores, like most of what is tested here.
+/// True if there are two cores. Most tests here need them.
 fn two_cores() -> bool {
     cores().len() >= 2
 }
@@ -116,7 +116,7 @@ fn one_core_is_not_enough_not_even_for_threads() {
 
 #[test]
 fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() {
-    // No time for an hour of measuring, so it was refused before.
+    // It would measure for an hour, so the refusal came before.
     let path = scratch("nowhere").join("figures.json");
     let line = format!("latency --duration 3600 --json {}", path.display());
     refuses(&mut bench(&line), 1, &["figures.json", "folder that exists"]);
@@ -202,8 +202,8 @@ fn check_latency(document: &Value, sizes: &[u64]) {
         for name in ["p50", "p90", "p99", "p99_9", "p99_99", "max", "mean"] {
             positive(record, &format!("/half_rtt_ns/{name}"));
         }
-        // One for each message, and some for words of credit. Where the cores are given to others
-        // in between, a word goes in each pause, and there is one behind every message at most.
+        // One for each message, and some for words of credit. If other programs take the cores in
+        // between, each pause sends a word, so at worst there is one behind every message.
         let doorbells = record["doorbells_per_message"].as_f64().unwrap();
         let mean = record.pointer("/half_rtt_ns/mean").and_then(Value::as_f64).unwrap();
         let most = if mean < 20_000.0 { 1.1 } else { 2.1 };
@@ -250,7 +250,7 @@ fn rate_over_several_connections_and_workers() {
         let document = figures(&mut bench(line));
         check_rate(&document, &[32]);
         assert_eq!(document["results"][0]["qps"], 3);
-        // Two workers on one core take turns: slow, and right all the same.
+        // Two workers on one core take turns: slow, but correct.
         let cores = cores();
         let (one, two) = (cores[0], cores[1]);
         let line = format!("rate --duration 0.1 --size 32 --workers 2 --cores {one},{two},{two}");
@@ -284,7 +284,7 @@ fn idle_connections_are_compared_with_none_in_turn() {
             }
             positive(with, "/times_without_idle");
             if with["idle_qps"] == 300 {
-                // Of the tables of a connection alone there are kilobytes; README tells how many.
+                // The tables of one connection take kilobytes.
                 let threads = with["placement"]["sides"] == "threads";
                 let most = if threads { 48_000.0 } else { 24_000.0 };
                 let bytes = with["bytes_per_idle_connection"].as_f64().unwrap();
@@ -316,10 +316,10 @@ fn a_few_talk_in_a_crowd_and_each_has_its_share() {
             let number = |name: &str| record[name].as_u64().unwrap();
             assert_eq!(number("receives"), 64);
             assert!((1..=64).contains(&number("receives_out_most")), "{record:#}");
-            // More are wanted in flight than there are receives promised.
+            // More messages want to be in flight than receives are promised.
             positive(record, "/credit_stalls");
             let (least, most) = (number("least_messages"), number("most_messages"));
-            // Of so few receives the first is promised twice what the last is.
+            // With so few receives the first connection is promised twice what the last one is.
             assert!(least >= most / 4 && most <= number("messages"), "{record:#}");
         }
     }
@@ -371,8 +371,8 @@ fn load_says_when_a_rate_was_too_much() {
                 let counts = [&record["messages"], &record["unsent"]].map(Value::as_u64);
                 assert_eq!(counts.into_iter().flatten().sum::<u64>(), 10, "{record:#}");
             } else {
-                // No core sends so many. Those that waited are in the times: half of them for a
-                // quarter of the time at least.
+                // No core sends that many. The times include those that waited: half of them waited
+                // for a quarter of the time at least.
                 positive(record, "/unsent");
                 assert!(record["half_rtt_ns"]["p50"].as_f64().unwrap() > 0.05e9 / 8.0);
             }
@@ -393,7 +393,7 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
         results[..3].iter().for_each(|record| positive(record, "/messages_per_second"));
         results[1..3].iter().for_each(|record| positive(record, "/times_best_below"));
         let doorbells = |n: usize| results[n]["doorbells_per_message"].as_f64().unwrap();
-        // Not one by one: on shared cores so short a run once counted 0.9978.
+        // Not exactly one: on shared cores such a short run may count less.
         assert!((0.9..1.1).contains(&doorbells(0)), "{}", doorbells(0));
         assert!(doorbells(1) < 0.5 && doorbells(2) < 0.25, "{} {}", doorbells(1), doorbells(2));
         assert_eq!(
@@ -405,9 +405,9 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
     }
 }
 
-/// Whatever the machine does meanwhile, the exit code is what the figures say.
+/// The exit code follows from the figures, whatever the machine does meanwhile.
 #[test]
-fn a_sweep_that_is_held_against_its_limits_says_what_its_figures_say() {
+fn the_exit_code_of_a_checked_sweep_follows_from_its_figures() {
     if two_cores() {
         let mut command = bench("sweep --check --depth 1,16 --duration 0.02 --size 64");
         let output = command.args(["--device", "soft0", "--json", "-"]).output().unwrap();
@@ -513,7 +513,7 @@ fn two_hosts_are_two_calls_of_the_program() {
         let placement = &document["results"][1]["placement"];
         assert_eq!(placement["sides"], "hosts");
         assert!(placement.get("floor_ns").is_none(), "{placement}");
-        // It serves one caller, and ends with it.
+        // It serves one caller and ends with it.
         assert!(server.wait().unwrap().success());
     }
 }
@@ -608,7 +608,7 @@ fn the_serving_process_dies_with_the_one_that_started_it() {
             text.split_whitespace().next().map(str::to_owned)
         });
         let folder = format!("/proc/{child}");
-        // It is that program by now, not the copy of its parent it began as.
+        // Wait until the child runs the program; it begins as a copy of its parent.
         wait_for(|| {
             let line = fs::read(Path::new(&folder).join("cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&line).contains("serve").then_some(())
@@ -620,7 +620,7 @@ fn the_serving_process_dies_with_the_one_that_started_it() {
     }
 }
 
-/// Gone, or dead and not yet collected by whoever inherited it.
+/// Gone, or dead and not yet collected by its new parent.
 fn is_over(folder: &str) -> bool {
     let stat = fs::read_to_string(Path::new(folder).join("stat"));
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
@@ -633,7 +633,7 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    panic!("waited in vain");
+    panic!("it did not happen in time");
 }
 
 /// A plan for workers on the cores this program may use.
@@ -654,7 +654,7 @@ fn cores_and_device_come_from_a_plan() {
     if !two_cores() {
         return;
     }
-    // The other way round than it would choose.
+    // The reverse of what it would choose.
     let mut wanted = doorbell_tune::choose(2).unwrap();
     wanted.reverse();
     let file = plan("plan.toml", "soft0", &wanted);

@@ -1,4 +1,4 @@
-//! What the data plane promises, shown by the machine: in steady state a worker on `soft0` makes
+//! The promise of the data plane, shown by the machine: in steady state a worker on `soft0` makes
 //! no system call and no allocation, between threads and between processes, for echoes and for a
 //! stream in batches, also of messages in several fragments.
 //!
@@ -9,8 +9,7 @@
 //!   with its task in an environment variable.
 //! * **Allocations.** The benchmarks' counting allocator counts them for each thread.
 //!
-//! A check that cannot fail shows nothing: both are also run with a call or an allocation planted
-//! in a handler, and have to find it.
+//! Both checks also run with a system call or an allocation planted in a handler, and must find it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "the counting allocator, and sealing a thread")]
 
@@ -33,16 +32,17 @@ use doorbell_tune as tune;
 
 use task::{MARK, Path, Plant, Role, SIZES, STREAM_BATCH, Side, Task, VARIABLE};
 
-/// Two spinning threads at a time: more would only wait for each other's cores. On one core every
-/// message would cost two turns of the scheduler: hours, so there the promise stays unshown.
+/// Lets one test run at a time, since each has two spinning threads. On a single core every message
+/// would wait for the scheduler twice, and the tests would take hours; so they need two cores.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let cores = tune::cores().len();
-    assert!(cores >= 2, "this needs two cores, one for each side's thread, and there is {cores}");
+    assert!(cores >= 2, "this needs two cores, one for each side's thread, but there is {cores}");
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Not a test by itself: what the child processes of the others run. Without a task it is done.
+/// Not a test by itself: the child processes of the others run this. Without a task it does
+/// nothing.
 #[test]
 fn child_process() {
     if let Some(task) = Task::from_environment() {
@@ -69,14 +69,14 @@ struct Running {
     out: BufReader<ChildStdout>,
 }
 
-/// The next line that is meant for us; empty at the end.
+/// The next line from the task; empty at the end.
 fn line(out: &mut impl BufRead) -> String {
     loop {
         let mut line = String::new();
         if out.read_line(&mut line).unwrap() == 0 {
             return line;
         }
-        // The test harness prints on the same line, without an end.
+        // The test harness may print on the same line before it.
         if let Some((_, words)) = line.split_once(MARK) {
             return words.trim().to_owned();
         }
@@ -93,7 +93,7 @@ impl Running {
     }
 }
 
-/// What a side left behind.
+/// The figures of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Figures {
     messages: u64,
@@ -133,7 +133,7 @@ fn processes(task: Task) -> Result<[Figures; 2], [ExitStatus; 2]> {
     let mut server = start(task.of(Role::Server));
     let addr = line(&mut server.out).parse().unwrap();
     let mut caller = start(task.of(Role::Caller(addr)));
-    // A side that was killed says nothing, and the other would wait for it.
+    // A killed side prints nothing, and the other would wait for it.
     let (served, called) = thread::scope(|scope| {
         let (server_out, caller_child) = (&mut server.out, &mut caller.child);
         let served = scope.spawn(move || {
@@ -156,8 +156,8 @@ fn processes(task: Task) -> Result<[Figures; 2], [ExitStatus; 2]> {
     Ok([figures(&served, Side::Server), figures(&called, Side::Caller)])
 }
 
-/// Every message there and right, each doorbell accounted for, nothing allocated. That nothing
-/// was called either is that the processes lived to say this.
+/// Every message arrived and was right, each doorbell is accounted for, and nothing was allocated.
+/// There was no system call either, or the process would have died before it printed this.
 fn check(task: &Task, [server, caller]: [Figures; 2]) {
     let messages = task.sealed_messages();
     assert!(messages > 2 * u64::from(child::CONFIG.recv_blocks), "receives go round");
@@ -169,7 +169,7 @@ fn check(task: &Task, [server, caller]: [Figures; 2]) {
     let few = messages / u64::from(child::CONFIG.recv_blocks);
     assert!(server.returns > few && (!task.path.echoes() || caller.returns > few), "{task}");
     for (side, figures, rung) in [("server", server, served), ("caller", caller, called)] {
-        // A word of credit goes with other requests, or has a doorbell of its own.
+        // A word of credit goes with other requests or rings a doorbell of its own.
         let Figures { doorbells, returns, .. } = figures;
         assert!((rung..=rung + returns).contains(&doorbells), "{task}, {side}: {figures:?}");
         let clean = Figures { messages, wrong: 0, doorbells, allocations: 0, returns };
@@ -245,8 +245,8 @@ fn a_planted_allocation_is_counted_on_either_side() {
 }
 
 #[test]
-fn all_sizes_have_a_way_of_their_own() {
-    // In the doorbell line, in the lines after it, the longest inline, and in a block.
+fn each_size_takes_another_path() {
+    // In the slot, in the lines after it, the longest inline, and in a block.
     let inline = child::CONFIG.inline_bytes as usize;
     assert!(SIZES[..3].iter().all(|size| *size <= inline) && SIZES[3] > inline);
 }

@@ -1,9 +1,10 @@
-//! The promise of `hotpath`, for what workers do not send by themselves: in steady state datagrams,
-//! WRITEs, READs and atomics on `soft0` make no system call and no allocation, whether the memory
-//! is mapped here or its owner's polls carry them out.
+//! The promise of `hotpath` for requests that workers do not send by themselves: in steady state
+//! datagrams, WRITEs, READs and atomics on `soft0` make no system call and no allocation, whether
+//! the memory is mapped here or its owner's polls carry them out.
 //!
-//! One thread drives both ends, so that all that either does is seen: it is sealed, as there, after
-//! warming up, and its allocations are counted. It does so in a child process: this program again.
+//! One thread drives both ends, so nothing that either does goes unseen. As in `hotpath`, the
+//! thread warms up, is sealed, and its allocations are counted, in a child process that runs this
+//! program.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "the counting allocator, sealing a thread, posts")]
 
@@ -24,14 +25,16 @@ use std::time::{Duration, Instant};
 
 use work::{BATCH, DONE, Kind, ROUNDS, Task};
 
-/// The environment variable with the task, and what stands before the answer.
+/// The environment variable with the task.
 const VARIABLE: &str = "DOORBELL_HOTVERBS";
+
+/// Stands before the answer.
 const MARK: &str = "hotverbs: ";
 
 /// How long a child may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is planted, once, while the thread is sealed.
+/// What is planted once while the thread is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plant {
     Nothing,
@@ -39,7 +42,7 @@ enum Plant {
     Allocation,
 }
 
-/// Not a test by itself: what the child processes of the others run.
+/// Not a test by itself: the child processes of the others run this.
 #[test]
 fn child_process() {
     let Ok(text) = std::env::var(VARIABLE) else { return };
@@ -54,18 +57,18 @@ fn child_process() {
         if let Some(left) = DONE.read() {
             break left;
         }
-        // A thread that has left by the bare call never looks finished.
+        // A thread that ended by the bare system call never looks finished.
         assert!(!worker.is_finished(), "{task:?} broke off");
         assert!(start.elapsed() < LIMIT, "{task:?} is stuck");
         thread::sleep(Duration::from_millis(2));
     };
     println!("\n{MARK}{} {} {}", left[0], left[1], left[2]);
     std::io::stdout().flush().unwrap();
-    // What the thread owns was not dropped, and is not.
+    // What the thread owns is never dropped.
     std::process::exit(0);
 }
 
-/// Requests done, those that came out wrong, and allocations; or how the child was ended.
+/// Requests done, wrong results and allocations; or how the child ended.
 fn figures(kind: Kind, mapped: bool, plant: Plant) -> Result<[u64; 3], ExitStatus> {
     let done = Command::new(std::env::current_exe().unwrap())
         .args(["child_process", "--exact", "--nocapture", "--test-threads=1"])
@@ -115,9 +118,8 @@ fn atomics_call_and_allocate_nothing() {
     }
 }
 
-/// A check that cannot fail shows nothing.
 #[test]
-fn what_is_planted_is_found() {
+fn a_planted_call_or_allocation_is_found() {
     for kind in [Kind::Datagram, Kind::Read] {
         let ended = figures(kind, false, Plant::Call).unwrap_err();
         assert_eq!(ended.signal(), Some(libc::SIGSYS), "{kind:?}: {ended}");

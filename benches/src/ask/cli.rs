@@ -9,7 +9,7 @@ use doorbell::worker::{Config, SEND_BATCH};
 
 use crate::ask::request::Op;
 
-/// The port of `--listen` and `--connect` where none is named.
+/// The port of `--listen` and `--connect` if none is named.
 const PORT: u16 = 7471;
 
 /// Core-pinned benchmarks of Doorbell: two processes of one machine, two threads of one process,
@@ -24,23 +24,24 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cmd {
-    /// Half a round trip of one message that comes back in place
+    /// Half a round trip of one message that the other side sends back in place
     Latency(LatencyArgs),
     /// Messages a second, one way
     Rate(RateArgs),
-    /// Half round trips of messages that are due at a fixed rate, from the time each is due
+    /// Half round trips of messages that are due at a fixed rate, counted from when each is due
     Load(LoadArgs),
-    /// Round trips a second with 1 to 512 messages in flight; one alone, batched and not
+    /// Round trips a second with 1 to 512 messages in flight; a lone message with and without
+    /// batching
     Sweep(SweepArgs),
-    /// Round trips of a few connections that talk at once, among thousands on one receive queue
+    /// Round trips of a few busy connections among thousands of idle ones on one receive queue
     Crowd(CrowdArgs),
-    /// Bytes a second, one way, by the device alone, and what memcpy does in turn with it
+    /// Bytes a second, one way, of the device alone, in turn with memcpy
     Bandwidth(BandwidthArgs),
-    /// Instructions of a message that worker and handler add to the bare device, by callgrind
+    /// Instructions a message, of the worker and of the device alone, counted by callgrind
     Overhead(OverheadArgs),
-    /// Connections a second, each made from nothing and ended
+    /// Connections a second, each one made from nothing and ended
     Connect(ConnectArgs),
-    /// The usual latencies and rates, with report.html and report.json
+    /// The usual latencies and rates, as report.html and report.json
     Report(ReportArgs),
     /// Runs all of these and writes one page of Markdown with all figures and aims
     Results(ResultsArgs),
@@ -56,7 +57,7 @@ pub(crate) enum Cmd {
 }
 
 impl Cmd {
-    /// The options that every test has.
+    /// The options that all tests of messages share.
     pub(crate) fn common(&mut self) -> Option<&mut Common> {
         match self {
             Cmd::Latency(args) => Some(&mut args.common),
@@ -82,18 +83,18 @@ pub(crate) struct Common {
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     pub(crate) size: Vec<u32>,
-    /// The core of the connecting side, then one for each worker of the serving side; where the
-    /// other side is another host, those of this side alone [default: chosen]
+    /// The core of the connecting side, then one for each worker of the serving side; if the other
+    /// side is another host, only the cores of this side [default: chosen]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// Device, cores and memory node from a file of `tune plan`: its first worker connects, the
-    /// others serve [default: $DOORBELL_PLAN, unless --cores is given]
+    /// Take device, cores and memory node from a file of `tune plan`: its first worker connects,
+    /// the others serve [default: $DOORBELL_PLAN, unless --cores is given]
     #[arg(long, value_name = "FILE", conflicts_with = "cores")]
     pub(crate) plan: Option<PathBuf>,
     /// Both sides in one process
     #[arg(long, conflicts_with_all = ["listen", "connect"])]
     pub(crate) threads: bool,
-    /// Serve another host there, once; it says what is measured
+    /// Serve one other host there, which chooses what to measure
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = address,
         conflicts_with_all = ["connect", "json"])]
     pub(crate) listen: Option<SocketAddr>,
@@ -103,7 +104,7 @@ pub(crate) struct Common {
     /// The local address both sides use [default: 127.0.0.1 on soft0, else the device's]
     #[arg(long, value_name = "IP", conflicts_with_all = ["listen", "connect"])]
     pub(crate) addr: Option<IpAddr>,
-    /// Where to write the figures as JSON; - is standard output, instead of the table
+    /// Write the figures as JSON there; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Time of each figure, after a fifth of it to warm up [default: 2, with --quick 0.3]
@@ -112,25 +113,25 @@ pub(crate) struct Common {
     /// Less time for each figure
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Every how many sends one asks for a completion
+    /// One send in this many asks for a completion
     #[arg(long, value_name = "N", default_value_t = Config::DEFAULT.signal_every,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(SIGNAL_MAX)))]
     pub(crate) signal_every: u32,
-    /// Say on standard error what the memory lacks
+    /// Print on standard error what the memory lacks, and the cure
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }
 
-/// Idle connections at most: the soft device has 16 384 queue pairs.
+/// The most idle connections: the soft device has 16 384 queue pairs.
 const IDLE_MAX: i64 = 16_000;
 
-/// At most half of the send queue may be unsignalled.
+/// The longest run of unsignalled sends: half of the send queue.
 const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
 
-/// Of an open loop, messages a second: no core sends more.
+/// Messages a second of an open loop. No core sends more.
 const RATES: std::ops::RangeInclusive<f64> = 1.0..=100_000_000.0;
 
-/// A fifth of it is spent warming up; a day is no benchmark.
+/// The time of a figure, in seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.001..=3600.0;
 
 impl Common {
@@ -140,7 +141,7 @@ impl Common {
         self.duration.unwrap_or(usual)
     }
 
-    /// The sizes asked for, or the usual ones.
+    /// The sizes on the command line, or the usual ones.
     pub(crate) fn sizes(&self, usual: &[u32]) -> Vec<u32> {
         if self.size.is_empty() { usual.to_vec() } else { self.size.clone() }
     }
@@ -154,7 +155,7 @@ pub(crate) struct LatencyArgs {
     /// The device alone, without worker and handler
     #[arg(long, conflicts_with = "idle_qps")]
     pub(crate) bare: bool,
-    /// Connections more, which carry nothing; in turn with one connection alone
+    /// Also measure beside this many idle connections, in turn with none
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
@@ -165,7 +166,7 @@ pub(crate) struct LatencyArgs {
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Messages a second that are due, evenly, whether or not earlier ones are back
+    /// Messages due each second, evenly, whether or not earlier ones are back
     #[arg(long, value_name = "R[,R]", value_delimiter = ',', required = true,
         value_parser = per_second)]
     pub(crate) rate: Vec<f64>,
@@ -182,7 +183,8 @@ pub(crate) struct SweepArgs {
         value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) depth: Vec<u32>,
     /// Fail if a rate is less than 0.9 times the best one with fewer in flight, or if batching
-    /// costs one alone more than 3 %; exit with 3 if no mode of the cores lasted long enough
+    /// costs a lone message more than 3 %; exit with 3 if the cores did not stay near or far long
+    /// enough
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -192,19 +194,19 @@ pub(crate) struct SweepArgs {
 pub(crate) struct CrowdArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Connections that talk
+    /// Busy connections
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) qps: u32,
-    /// Connections more, which rest; in turn with those of --qps alone
+    /// Idle connections beside them, in turn with the busy ones alone
     #[arg(long, value_name = "N", default_value_t = 9992,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
-    /// Receives of the queue that all of them share
+    /// Receives of the queue that all connections share
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(64..=65_536))]
     pub(crate) receives: u32,
-    /// Messages in flight of each that talks
+    /// Messages in flight of each busy connection
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) depth: u32,
@@ -215,7 +217,7 @@ pub(crate) struct CrowdArgs {
 pub(crate) struct BandwidthArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// RDMA WRITE or READ of memory that the other side exposes, or SEND into its receives
+    /// RDMA WRITE or READ of memory that the other side exposes, or SEND to its receives
     #[arg(
         long,
         value_enum,
@@ -224,7 +226,7 @@ pub(crate) struct BandwidthArgs {
         default_value = "write"
     )]
     pub(crate) op: Vec<Op>,
-    /// Requests outstanding at most; fewer where they would take more than 64 MiB
+    /// The most requests outstanding; fewer if they would take more than 64 MiB
     #[arg(long, value_name = "N", default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) batch: u32,
@@ -239,14 +241,14 @@ pub(crate) struct RateArgs {
     #[arg(long, value_name = "N[,N]", value_delimiter = ',', default_value = "16",
         value_parser = clap::value_parser!(u32).range(1..=SEND_BATCH as i64))]
     pub(crate) batch: Vec<u32>,
-    /// Connections that carry messages, in turn [default: one for each worker]
+    /// Connections that carry messages in turn [default: one for each worker]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) qps: Option<u32>,
-    /// Connections more, which carry none; in turn with those of --qps alone
+    /// Also measure beside this many idle connections, in turn with none
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
-    /// Workers of the serving side, a core each, on one shared receive queue
+    /// Workers of the serving side, one core each, on one shared receive queue
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) workers: u32,
@@ -261,13 +263,13 @@ pub(crate) struct OverheadArgs {
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = OVERHEAD_SIZES)]
     pub(crate) size: Vec<u32>,
-    /// The device: soft0, the only one whose instructions are all ours
+    /// The device: only soft0 runs no code of a driver
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Fewer messages
     #[arg(long, conflicts_with_all = ["check", "save"])]
     pub(crate) quick: bool,
-    /// Where to write the figures as JSON; - is standard output, instead of the table
+    /// Write the figures as JSON there; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Fail if a message takes more than one instruction above its limit in benches/overhead.json,
@@ -275,12 +277,12 @@ pub(crate) struct OverheadArgs {
     /// with another compiler
     #[arg(long, conflicts_with = "save")]
     pub(crate) check: bool,
-    /// Write the figures as the new limits
+    /// Write the figures there as the new limits
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
 }
 
-/// Options of the process below callgrind, which only this program writes.
+/// Options of the process below callgrind. Only this program passes them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CountArgs {
     #[arg(long, value_delimiter = ',')]
@@ -294,7 +296,7 @@ pub(crate) struct CountArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// The folder for report.html and report.json
+    /// Write report.html and report.json to this folder
     #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
     pub(crate) out: PathBuf,
 }
@@ -331,11 +333,11 @@ pub(crate) struct ConnectArgs {
     /// The cores of client and server [default: chosen]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// Connections on their way at the same time
+    /// Connections under way at the same time
     #[arg(long, value_name = "N", default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) at_once: u32,
-    /// Where to write the figures as JSON; - is standard output
+    /// Write the figures as JSON there; - is standard output, instead of the line
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Time, after a fifth of it to warm up [default: 2, with --quick 0.3]
@@ -347,14 +349,14 @@ pub(crate) struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// The time it is measured for.
+    /// Time of the figure.
     pub(crate) fn time(&self) -> Duration {
         let usual = if self.quick { Duration::from_millis(300) } else { Duration::from_secs(2) };
         self.duration.unwrap_or(usual)
     }
 }
 
-/// Options of the serving process of `connect`, which only this program writes.
+/// Options of the serving process of `connect`. Only this program passes them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ConnectServeArgs {
     #[arg(long)]
@@ -365,7 +367,7 @@ pub(crate) struct ConnectServeArgs {
     pub(crate) core: usize,
 }
 
-/// Options of the serving process, which only this program writes.
+/// Options of the serving process. Only this program passes them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
     #[arg(long)]
@@ -374,7 +376,7 @@ pub(crate) struct ServeArgs {
     pub(crate) addr: IpAddr,
     #[arg(long, value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// The process it must not outlive
+    /// The process that it must not outlive
     #[arg(long)]
     pub(crate) parent: u32,
 }
@@ -412,7 +414,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_sane() {
+    fn durations_have_bounds() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["0", "-1", "NaN", "inf", "x", "1e9"] {
             assert!(seconds(text).is_err(), "{text}");

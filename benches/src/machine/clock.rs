@@ -1,4 +1,4 @@
-//! The clock of single round trips: the time stamp counter, or `Instant` where there is none.
+//! The clock of single round trips: the time stamp counter, or `Instant` on processors without one.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "rdtsc is an intrinsic"))]
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! One step, measured: which figures take turns, and what comes of them.
+//! Measures one step. Its figures take turns.
 
 use std::net::SocketAddr;
 

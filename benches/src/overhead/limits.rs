@@ -148,7 +148,7 @@ fn risen(found: &Limits, known: &Limits) -> Vec<String> {
     over
 }
 
-/// How the hot functions compare with what is checked in, as rows: name, bytes, bytes then.
+/// The hot functions beside those that are checked in, as rows: name, bytes, bytes checked in.
 pub(crate) fn bytes_beside_limits(counted: &Counted) -> Vec<[String; 3]> {
     let known = serde_json::from_str::<Limits>(LIMITS).map(|limits| limits.bytes);
     let known = known.unwrap_or_default();

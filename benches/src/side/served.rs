@@ -94,7 +94,7 @@ impl Served {
         }
     }
 
-    /// Answers a message with immediate data: what has come since the last one.
+    /// Answers a message with immediate data: how many messages came since the last one.
     #[cold]
     #[inline(never)]
     fn word<F: Fabric>(

@@ -7,10 +7,10 @@ const HEIGHT: f64 = 320.0;
 /// Room for the labels: left, right, top, bottom.
 const MARGIN: (f64, f64, f64, f64) = (70.0, 90.0, 16.0, 40.0);
 
-/// Told apart by people who see few colours, too.
+/// Colours that colour-blind people can tell apart.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// One line of a chart, a value for each place on the x axis.
+/// One line of a chart: a value for each place on the x axis.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) values: Vec<f64>,
@@ -110,7 +110,7 @@ fn label(svg: &mut String, anchor: &str, x: f64, y: f64, text: &str) {
     );
 }
 
-/// Text as HTML and SVG take it.
+/// Text with the characters escaped that HTML and SVG reserve.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

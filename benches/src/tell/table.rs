@@ -1,4 +1,4 @@
-//! The figures for people: one table a test, a line of what they hold for.
+//! The figures as text: one table for each test, and a line on the machine.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub(crate) fn text(document: &Document) -> String {
                 Test::Rate => ("one way", RATE, rate),
                 Test::Load => ("half round trip from when each was due, ns", LOAD, load),
                 Test::Sweep => ("round trips", SWEEP, sweep),
-                Test::Crowd => ("round trips of those that talk, ns", CROWD, crowd),
+                Test::Crowd => ("round trips of the busy connections, ns", CROWD, crowd),
                 Test::Overhead => ("instructions per message", OVERHEAD, overhead),
                 Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
             };
@@ -163,7 +163,7 @@ fn sweep(record: &Record) -> Vec<String> {
     row
 }
 
-/// What every table ends with: floor, mode, lost.
+/// The last cells of most rows: floor, mode, lost.
 fn ending(record: &Record) -> [String; 3] {
     let placement = &record.placement;
     let floor = placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}"));
@@ -172,8 +172,8 @@ fn ending(record: &Record) -> [String; 3] {
 
 const CROWD: &[&str] = &[
     "bytes",
-    "talk",
-    "rest",
+    "busy",
+    "idle",
     "in flight",
     "M/s",
     "least",
@@ -207,7 +207,7 @@ fn crowd(record: &Record) -> Vec<String> {
     row
 }
 
-/// The memory of the processes, as a line.
+/// The memory of both processes, as a line.
 fn resident(record: &Record) -> Option<String> {
     let mega = |bytes: u64| bytes as f64 / 1e6;
     let here = mega(record.figures.resident_bytes?);
@@ -280,7 +280,7 @@ pub(crate) fn hot_functions(rows: &[[String; 3]]) -> String {
     format!("\nhot functions of this build\n{}", table(&head, &rows))
 }
 
-/// What idle connections cost, as a line.
+/// The cost of idle connections, as a line.
 fn idle(record: &Record) -> Option<String> {
     let figures = &record.figures;
     let (size, idle) = (record.size, record.idle_qps);
@@ -296,12 +296,12 @@ fn idle(record: &Record) -> Option<String> {
     Some(line + "\n")
 }
 
-/// A figure, or a dash where there is none.
+/// A figure, or a dash if it is missing.
 fn number(figure: Option<f64>, digits: usize) -> String {
     figure.map_or("-".into(), |figure| format!("{figure:.digits$}"))
 }
 
-/// Three digits or more.
+/// A figure with at least three digits.
 fn figure(figure: f64) -> String {
     let digits = match figure {
         100.0.. => 0,
@@ -324,7 +324,7 @@ fn name(test: Test) -> &'static str {
     }
 }
 
-/// Who ran where.
+/// Where the two sides ran.
 pub(crate) fn sides(record: &Record) -> String {
     let cores: Vec<String> = record.placement.cores.iter().map(usize::to_string).collect();
     if cores.is_empty() {

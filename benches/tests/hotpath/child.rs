@@ -23,7 +23,7 @@ use crate::task::{LONG_SIZES, MARK, Path, Plant, Role, STREAM_BATCH, Side, Task}
 
 const BATCH: usize = STREAM_BATCH as usize;
 
-/// Few receives, so that they are refilled all the time.
+/// Few receives, so that the worker refills them all the time.
 pub(crate) const CONFIG: Config = Config {
     peers: 1,
     block_bytes: 1024,
@@ -37,7 +37,7 @@ pub(crate) const CONFIG: Config = Config {
 const CONFIG_LONG: Config = Config { block_bytes: 20_480, ..CONFIG };
 const LONGEST: usize = LONG_SIZES[1];
 
-/// How long one side waits to be connected, and the process for its workers.
+/// How long one side waits for the connection; and the process for its workers.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -63,12 +63,13 @@ impl Left {
         }
     }
 
-    /// Waits until the thread has left, and tells what it left.
+    /// Waits until the thread has left, and prints its figures.
     fn tell(&self, side: Side, thread: &JoinHandle<()>) {
         let start = Instant::now();
         // Pairs with the release in `Hands::leave`: the figures were written before.
         while !self.done.load(Ordering::Acquire) {
-            // A thread that has left by the bare call never looks finished; one that panicked does.
+            // A thread that ended by the bare system call never looks finished. One that panicked
+            // does.
             assert!(!thread.is_finished(), "the {side} broke off");
             assert!(start.elapsed() < LIMIT, "the {side} is stuck");
             thread::sleep(Duration::from_millis(2));
@@ -103,7 +104,7 @@ pub(crate) fn run(task: Task) -> ! {
     if let Some(caller) = &caller {
         CALLER.tell(Side::Caller, caller);
     }
-    // The connection lives as long as the process: until the other side has all, too.
+    // The connection lives as long as the process, so wait until the other side is done too.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     std::process::exit(0);
 }
@@ -117,7 +118,7 @@ fn serve(task: Task, tell: impl FnOnce(SocketAddr)) {
     tell(listener.local_addr().unwrap());
     let start = Instant::now();
     while worker.handler().messages == 0 {
-        assert!(start.elapsed() < PATIENCE, "nobody has come");
+        assert!(start.elapsed() < PATIENCE, "no connection came");
         listener.step(Duration::ZERO).unwrap();
         worker.turn();
     }
@@ -149,7 +150,7 @@ fn call(task: Task, addr: SocketAddr) {
     sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
 }
 
-/// A worker on a core of its side's.
+/// A worker on the core of its side.
 fn worker(
     device: &SoftDevice,
     task: &Task,
@@ -163,7 +164,7 @@ fn worker(
     Worker::new(device, &shared, memory, Hands::new(task, side), config).unwrap()
 }
 
-/// Does the work sealed, and leaves the figures of it behind.
+/// Does the work while sealed, and leaves its figures behind.
 fn sealed(
     left: &Left,
     mut worker: Worker<SoftDevice, Hands>,
@@ -185,7 +186,7 @@ fn sealed(
     leave()
 }
 
-/// What the caller sends with.
+/// The sending side.
 struct Caller {
     peer: PeerId,
     payloads: Box<[[u8; LONGEST]; BATCH]>,
@@ -263,7 +264,7 @@ struct Hands {
     messages: u64,
     /// Messages that came to the caller.
     echoes: u64,
-    /// Messages that were not the one expected.
+    /// Messages that differ from the one expected.
     wrong: u64,
     /// The server's last messages of a stream, which it sends back: before sealing, and of all.
     last: [u64; 2],
@@ -289,7 +290,7 @@ impl Hands {
         }
     }
 
-    /// Does what is planted, once, when sealed.
+    /// Once sealed, does what is planted, once.
     fn spring(&mut self) {
         if self.sealed && self.plant != Plant::Nothing {
             match std::mem::replace(&mut self.plant, Plant::Nothing) {

@@ -5,11 +5,11 @@ use std::io::Error;
 /// Place of the call's number in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 
-/// Lets the calling thread do nothing but compute, and [`leave`]. Any other system call of it
-/// kills the process with `SIGSYS` (`man 2 seccomp`, `SECCOMP_RET_KILL_PROCESS`); other threads
-/// are as free as before. Needs no privilege.
+/// Lets the calling thread do nothing but compute and [`leave`]. Any other system call that it
+/// makes kills the process with `SIGSYS` (`man 2 seccomp`, `SECCOMP_RET_KILL_PROCESS`). Other
+/// threads stay free. It needs no privilege.
 pub(crate) fn seal() {
-    // What was provoked on purpose needs no image of its memory on the disk.
+    // A death on purpose needs no core dump.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let exit = libc::SYS_exit as u32;
     let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };

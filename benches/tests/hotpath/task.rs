@@ -1,23 +1,23 @@
-//! What a child is to do, as words in its environment.
+//! The task of a child, as words in its environment.
 
 use std::fmt;
 use std::net::SocketAddr;
 
-/// The environment variable with the task, and what stands before each line of the answer.
+/// The environment variable with the task; and the mark before each line of the answer.
 pub(crate) const VARIABLE: &str = "DOORBELL_HOTPATH";
 pub(crate) const MARK: &str = "hotpath: ";
 
-/// Bytes of the messages, and of those in several fragments.
+/// Bytes of the messages; and of messages in several fragments.
 pub(crate) const SIZES: [usize; 4] = [8, 64, 200, 1024];
 pub(crate) const LONG_SIZES: [usize; 2] = [5000, 20_000];
 
 /// Messages to a doorbell in a stream.
 pub(crate) const STREAM_BATCH: u64 = 16;
 
-/// Messages of each size before the threads are sealed: several times round every queue.
+/// Messages of each size before the threads are sealed: every queue wraps several times.
 const WARM: u64 = 160 * STREAM_BATCH;
 
-/// Messages of each size while they are sealed; fewer long ones, and where something is planted.
+/// Messages of each size while sealed; fewer if they are long or something is planted.
 const SEALED: u64 = 12_500 * STREAM_BATCH;
 const SEALED_LONG: u64 = 625 * STREAM_BATCH;
 const SEALED_FEW: u64 = 20 * STREAM_BATCH;
@@ -25,13 +25,13 @@ const SEALED_FEW: u64 = 20 * STREAM_BATCH;
 /// Which way the messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// Each comes back in its block; one in flight.
+    /// Each message comes back in its block; one in flight.
     Echo,
     /// One way, in batches; the last one comes back.
     Stream,
-    /// As echoes, of several fragments each.
+    /// Echoes of several fragments each.
     Long,
-    /// As a stream, of several fragments each.
+    /// A stream of several fragments each.
     LongStream,
 }
 
@@ -53,14 +53,14 @@ impl Path {
     }
 }
 
-/// One of two.
+/// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Server,
     Caller,
 }
 
-/// What the process is.
+/// The role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Both sides, a thread each.
@@ -70,13 +70,13 @@ pub(crate) enum Role {
     Caller(SocketAddr),
 }
 
-/// What is planted, once, while the threads are sealed.
+/// What is planted once while the threads are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {
     Nothing,
-    /// A system call that strict mode would have found.
+    /// A system call that seccomp's strict mode would find too.
     Yield,
-    /// One that it would have let pass.
+    /// A system call that strict mode lets pass.
     Write,
     Allocation,
 }

@@ -14,24 +14,24 @@ use doorbell::wc::Wc;
 use doorbell::wr::{Destination, RecvWr, Remote, SendWr, Sge};
 use doorbell::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 
-/// Requests of a queue pair at a time, receives too.
+/// The most requests of a queue pair, and the most receives.
 const DEPTH: u32 = 64;
 /// How long a step of connecting may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One end.
 pub(crate) struct End {
-    // In this order: the queue pair goes first.
+    // Fields drop in this order: the queue pair first.
     qp: <SoftDevice as Provider>::Qp,
     poller: <SoftDevice as Provider>::Poller,
-    /// Of datagrams: the way to the other end.
+    /// For datagrams: the destination of the other end.
     to: Option<(<SoftDevice as Provider>::Ah, u32, u32)>,
     region: <SoftDevice as Provider>::Region,
     _id: <SoftDevice as Fabric>::Id,
 }
 
-/// Two ends that can send to each other, or of datagrams from the first to the second. `mapped`:
-/// the memory of each is within the other's reach.
+/// Two ends that can send to each other; datagrams go from the first to the second only. `mapped`:
+/// each end has mapped the memory of the other.
 pub(crate) fn pair(kind: QpType, bytes: usize, mapped: bool) -> [End; 2] {
     let space = if kind == QpType::Ud { PortSpace::Udp } else { PortSpace::Tcp };
     let (tell, told) = mpsc::channel();
@@ -99,8 +99,8 @@ impl End {
 
     pub(crate) fn write_word(&self, at: usize, word: u64) {
         assert!(at + 8 <= self.region.len());
-        // SAFETY: inside the region, which is mapped; the one thread that drives both devices is
-        // in neither.
+        // SAFETY: inside the region, which is mapped. One thread drives both devices, and it is in
+        // neither of them now.
         unsafe { self.region.as_ptr().add(at).cast::<u64>().write_unaligned(word) };
     }
 
@@ -111,8 +111,8 @@ impl End {
     }
 
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) {
-        // SAFETY: requests name the region, which goes after the queue pair, and nobody touches
-        // what is in flight; one thread polls and posts.
+        // SAFETY: requests name the region, which outlives the queue pair, and nobody touches
+        // memory in flight. One thread polls and posts.
         unsafe { self.qp.post(std::slice::from_ref(wr)) }.unwrap();
     }
 

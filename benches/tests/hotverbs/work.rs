@@ -13,19 +13,19 @@ use crate::count::allocations;
 use crate::pair::{End, pair};
 use crate::seal::{leave, seal};
 
-/// Requests that are outstanding at a time, of which the last completes.
+/// Requests that are outstanding at a time. The last of them completes.
 pub(crate) const BATCH: u64 = 16;
-/// Batches while sealed, and before: several times round every queue and ring.
+/// Batches while sealed; and before, where every queue and ring wraps several times.
 pub(crate) const ROUNDS: u64 = 2_000;
 const WARM: u64 = 200;
 
-/// Bytes of the requests, in turn: inline, in one piece, in several.
+/// Bytes of the requests, in turn: inline, in one fragment, in several.
 const SIZES: [usize; 4] = [8, 64, 1024, 4096];
-/// Bytes from one place to the next; the second half of the memory is the other's.
+/// Bytes from one place to the next. The second half of the memory is the target of the other end.
 const STRIDE: usize = 8192;
 const HALF: usize = BATCH as usize * STRIDE;
 
-/// What is posted.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Datagram,
@@ -50,12 +50,12 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
     pub(crate) kind: Kind,
-    /// Each end's memory is within reach of the other, which then does not wait for its polls.
+    /// Each end has mapped the memory of the other, and does not wait for the other's polls.
     pub(crate) mapped: bool,
     pub(crate) plant: Plant,
 }
 
-/// What the sealed thread leaves behind: requests, those that came out wrong, allocations.
+/// What the sealed thread leaves behind: requests done, wrong results, allocations.
 pub(crate) struct Left {
     done: AtomicBool,
     figures: [AtomicU64; 3],
@@ -108,16 +108,16 @@ pub(crate) fn run(task: Task) {
 struct Work {
     task: Task,
     ends: [End; 2],
-    /// Of the next request.
+    /// The number of the next request.
     number: u64,
     done: u64,
     wrong: u64,
-    /// The far end is not polled: the near one does everything by itself.
+    /// The far end is not polled, because the near one does everything by itself.
     alone: bool,
 }
 
 impl Work {
-    /// Posts a batch, polls both ends until it is over, and looks at what came out.
+    /// Posts a batch, polls both ends until it is over, and checks the results.
     fn batch(&mut self) {
         let first = self.number;
         for n in 0..BATCH {
@@ -157,7 +157,7 @@ impl Work {
         }
     }
 
-    /// Posts the next request, with its bytes at that place of either side.
+    /// Posts the next request. Its bytes stand at the same place on both sides.
     fn post(&mut self, place: usize, last: bool) {
         let (number, length) = (self.number, self.size(self.number));
         let [one, two] = &mut self.ends;
@@ -184,14 +184,14 @@ impl Work {
         self.number += 1;
     }
 
-    /// True if a receive is what it must be.
+    /// True if a receive has the right bytes.
     fn came_right(&self, wc: &Wc, number: u64) -> bool {
         let header = if self.task.kind == Kind::Datagram { GRH_BYTES } else { 0 };
         let told = (wc.wr_id, wc.imm, wc.byte_len as usize);
         wc.status.is_ok() && told == (number, number as u32, self.size(number) + header)
     }
 
-    /// True if the request has done what it must.
+    /// True if the request did what it should.
     fn is_right(&self, number: u64, place: usize) -> bool {
         let [one, two] = &self.ends;
         let last = place + self.size(number) - 8;
