@@ -316,6 +316,9 @@ pub(crate) struct ResultsArgs {
     /// The JSON of `cargo xtask compare`: adds the other libraries
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
+    /// What `cargo xtask compare --device NAME` printed: adds the RDMA device beside perftest
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perftest: Option<PathBuf>,
     /// This program, built without link-time optimization: adds its instructions a message
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) without_lto: Option<PathBuf>,
