@@ -37,7 +37,7 @@ pub(crate) const CONFIG: Config = Config {
 const CONFIG_LONG: Config = Config { block_bytes: 20_480, ..CONFIG };
 const LONGEST: usize = LONG_SIZES[1];
 
-/// How long one side waits for the connection; and the process for its workers.
+/// How long one side waits to be connected, and the process for its workers.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(300);
 
