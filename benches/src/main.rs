@@ -22,8 +22,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use doorbell_soft::SoftDevice;
-use doorbell_cm::{Device, Fabric, Program};
+use doorbell::soft::SoftDevice;
+use doorbell::{Device, Fabric, Program};
 
 use crate::ask::cli::{Cli, Cmd, Common, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs};
 use crate::ask::plan::{self, Plan};

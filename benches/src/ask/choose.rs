@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use doorbell_cm::Device;
+use doorbell::Device;
 use doorbell_tune as tune;
 
 use crate::ask::cli::Common;

@@ -1,7 +1,7 @@
 //! One run, as the connecting side asks the serving side for it.
 
 use clap::ValueEnum;
-use doorbell_engine::worker::Config;
+use doorbell::worker::Config;
 use serde::{Deserialize, Serialize};
 
 /// Version of what the two sides say to each other.

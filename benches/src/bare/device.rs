@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use doorbell_cm::{CmId, Fabric};
-use doorbell_seam::provider::{Poller, Qp, Srq};
-use doorbell_seam::wc::{Wc, WcFlags};
-use doorbell_engine::worker::{Config, POLL_BATCH, SEND_BATCH};
-use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::provider::{Poller, Qp, Srq};
+use doorbell::wc::{Wc, WcFlags};
+use doorbell::worker::{Config, POLL_BATCH, SEND_BATCH};
+use doorbell::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::{CmId, Fabric};
 
 use crate::ask::request::Request;
 use crate::bare::memory::Memory;
@@ -427,7 +427,7 @@ pub(crate) fn remote((addr, rkey): (u64, u64)) -> Remote {
 }
 
 #[cold]
-pub(crate) fn refused(error: doorbell_seam::wr::PostError) -> Failure {
+pub(crate) fn refused(error: doorbell::wr::PostError) -> Failure {
     Failure::new(format!("post to {error}; the other side may have ended"))
 }
 

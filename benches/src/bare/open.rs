@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use doorbell_cm::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
-use doorbell_seam::provider::{Qp, QpCaps, QpType, Sharing, Srq};
-use doorbell_engine::worker::Config;
-use doorbell_seam::wr::RecvWr;
+use doorbell::provider::{Qp, QpCaps, QpType, Sharing, Srq};
+use doorbell::worker::Config;
+use doorbell::wr::RecvWr;
+use doorbell::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 
 use crate::bare::device::{Bare, Parts, Shape, receive, refused, stride};
 use crate::bare::memory::Memory;

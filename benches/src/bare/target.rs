@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use doorbell_cm::{Exposed, Fabric};
-use doorbell_seam::provider::Access;
-use doorbell_seam::wr::SendOp;
+use doorbell::provider::Access;
+use doorbell::wr::SendOp;
+use doorbell::{Exposed, Fabric};
 
 use crate::ask::request::{Op, Request};
 use crate::bare::device::{Bare, Message, Shape, Verdict, remote_words};

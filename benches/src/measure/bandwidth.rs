@@ -9,9 +9,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::SEND_BATCH;
-use doorbell_seam::wr::{Remote, SendOp};
+use doorbell::Fabric;
+use doorbell::worker::SEND_BATCH;
+use doorbell::wr::{Remote, SendOp};
 
 use crate::ask::request::{Op, Request};
 use crate::bare::device::{Bare, Slot, Verdict, remote};

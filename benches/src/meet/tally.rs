@@ -1,6 +1,6 @@
 //! What a side did between the begin and the end of measuring.
 
-use doorbell_engine::worker::Stats;
+use doorbell::worker::Stats;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::allocations::allocations;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use doorbell_soft::SOFT_DEVICE;
-use doorbell_engine::worker::Config;
+use doorbell::soft::SOFT_DEVICE;
+use doorbell::worker::Config;
 
 use crate::ask::cli::OverheadArgs;
 use crate::ask::request::{Request, Test};

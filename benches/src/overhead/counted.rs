@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use arrayvec::ArrayVec;
-use doorbell_cm::Fabric;
-use doorbell_seam::wr::SendOp;
+use doorbell::Fabric;
+use doorbell::wr::SendOp;
 
 use crate::ask::request::{Request, Test};
 use crate::bare::device::{Bare, Shape, Verdict};

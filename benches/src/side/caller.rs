@@ -1,7 +1,7 @@
 //! The handler of the connecting side: takes echoes and answers.
 
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::{DownReason, Handler, Message, Outbox, PeerId, Verdict};
+use doorbell::Fabric;
+use doorbell::worker::{DownReason, Handler, Message, Outbox, PeerId, Verdict};
 
 use crate::meet::wire;
 

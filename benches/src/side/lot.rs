@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{Fabric, Listener};
-use doorbell_engine::worker::{Intake, SharedRecv, Worker};
+use doorbell::worker::{Intake, SharedRecv, Worker};
+use doorbell::{Fabric, Listener};
 
 use crate::ask::request::Request;
 use crate::error::Failure;

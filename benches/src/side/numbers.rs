@@ -1,8 +1,8 @@
 //! The numbers and the memory of a worker: the same on both sides of a run.
 
-use doorbell_alloc::Mapping;
-use doorbell_seam::provider::Caps;
-use doorbell_engine::worker::Config;
+use doorbell::alloc::Mapping;
+use doorbell::provider::Caps;
+use doorbell::worker::Config;
 
 use crate::ask::request::{Request, Test};
 use crate::error::Failure;
@@ -68,7 +68,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
 /// Maps memory, in huge pages if there are any, and notes in `tally` which pages it got.
 pub(crate) fn memory(bytes: usize, tally: &mut Tally) -> Result<Mapping, Failure> {
     let memory = Mapping::huge(bytes)?;
-    let notes = memory.got().notes().iter().map(ToString::to_string).collect();
+    let notes = memory.report().notes().iter().map(ToString::to_string).collect();
     tally.add(Tally { pages: memory.pages().to_string(), notes, ..Tally::default() });
     Ok(memory)
 }
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn every_size_and_number_of_connections_gives_a_valid_configuration() {
-        let device = doorbell_soft::SoftDevice::open().unwrap();
-        let caps = doorbell_seam::provider::Provider::caps(&device);
+        let device = doorbell::soft::SoftDevice::open().unwrap();
+        let caps = doorbell::provider::Provider::caps(&device);
         for size in [1, 8, 64, 65, 200, 4096, 1 << 20, SIZE_MAX] {
             for qps in [1, 2, 1000] {
                 let config = config(&request(size, qps), qps, caps).unwrap();

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::{Intake, SharedRecv};
+use doorbell::Fabric;
+use doorbell::worker::{Intake, SharedRecv};
 use doorbell_tune as tune;
 
 use crate::ask::request::{Request, Test, VERSION};

@@ -1,7 +1,7 @@
 //! The handler of the serving side: sends echoes, or counts and checks.
 
-use doorbell_cm::Fabric;
-use doorbell_engine::worker::{DownReason, Handler, Message, Outbox, PeerId, Verdict};
+use doorbell::Fabric;
+use doorbell::worker::{DownReason, Handler, Message, Outbox, PeerId, Verdict};
 
 use crate::ask::request::Request;
 use crate::error::Failure;

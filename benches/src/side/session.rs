@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{Dialer, Fabric};
-use doorbell_engine::worker::{PeerId, SendError, SharedRecv, Worker};
+use doorbell::worker::{PeerId, SendError, SharedRecv, Worker};
+use doorbell::{Dialer, Fabric};
 
 use crate::ask::request::Request;
 use crate::error::Failure;

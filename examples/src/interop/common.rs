@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 use doorbell::error::Code;
 use doorbell::wc::Status;
 use doorbell::wr::{SendFlags, SendOp};
+use doorbell::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 
 /// How long a whole exchange may take by default.
 pub const LIMIT: Duration = Duration::from_secs(20);
