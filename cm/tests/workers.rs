@@ -13,7 +13,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 use doorbell_soft::SoftDevice;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 const CONFIG: Config = Config {
     peers: 8,

@@ -38,7 +38,7 @@ const CONFIG_LONG: Config = Config { block_bytes: 20_480, ..CONFIG };
 const LONGEST: usize = LONG_SIZES[1];
 
 /// How long one side waits to be connected, and the process for its workers.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a sealed thread leaves behind.

@@ -17,7 +17,7 @@ use doorbell::{CmId, ConnParam, Fabric, PortSpace, QpAttr, QpAttrEx};
 /// The most requests of a queue pair, and the most receives.
 const DEPTH: u32 = 64;
 /// How long a step of connecting may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end.
 pub(crate) struct End {

@@ -12,7 +12,7 @@ use doorbell_soft::SoftDevice;
 
 use crate::belongings::{assert_nothing_left, belongings};
 use crate::kill::{Doom, Killer, Stage, peer};
-use crate::{Dice, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
+use crate::{Dice, LIFE, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
 
 /// The most bytes of a datagram.
 const DATAGRAM: usize = 4096;
@@ -38,7 +38,7 @@ pub(crate) fn mails(addr: SocketAddr) {
     id.connect(&ConnParam::default()).unwrap();
     let target = Target::new(&device, &id.ud().unwrap()).unwrap();
     let mut buffer = Buffer::new(&device, DATAGRAM).unwrap();
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + LIFE;
     for number in 0.. {
         assert!(Instant::now() < end, "nobody kills it");
         let message = text(number, DATAGRAM);

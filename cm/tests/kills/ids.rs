@@ -17,8 +17,10 @@ use doorbell_seam::wr::{Remote, SendFlags, SendOp};
 use doorbell_soft::{SoftChannel, SoftDevice};
 
 use crate::belongings::{assert_nothing_left, belongings};
-use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
-use crate::{Dice, LONGEST, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
+use crate::kill::{
+    Doom, Ends, FOR_EVER, Heard, Killer, Round, Stage, address_in, peer, say_address,
+};
+use crate::{Dice, LIFE, LONGEST, LOOK, SOON, alone, anywhere, endpoint, kills, number_of, text};
 
 /// The most bytes of a message.
 const MESSAGE: usize = LONGEST;
@@ -226,7 +228,7 @@ impl<'a> Talk<'a> {
 
     /// Talks until this process is killed.
     fn go_on(&mut self) {
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + LIFE;
         while Instant::now() < end {
             if !self.step() && self.made == self.requests && !self.away {
                 let came = polled(self.id.next_recv(LOOK));
@@ -238,13 +240,14 @@ impl<'a> Talk<'a> {
 
     /// Talks until every receive and request has completed; each wait must end by itself.
     fn outlive(&mut self, killer: &Killer, asleep: Option<&CompletionQueue<SoftDevice>>) {
-        let end = Instant::now() + SOON;
+        let mut end = Instant::now() + SOON;
         while self.posted > 0 || self.away {
             assert!(Instant::now() < end, "{} receives did not come back", self.posted);
             if self.last.is_some() {
                 killer.note(Stage::Heard);
             }
             if self.step() {
+                end = Instant::now() + SOON;
                 continue;
             }
             if let Some(cq) = asleep {
@@ -261,9 +264,8 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Talks to a peer that is killed meanwhile. Returns when everything had completed and the
-/// disconnect had been reported.
-fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Instant {
+/// Talks to a peer that is killed as they do; when all was home, and the end was an event.
+fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Heard {
     let home = if round.asleep {
         // Another thread waits for its events.
         id.migrate(Some(&party.channel)).unwrap();
@@ -272,16 +274,21 @@ fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Instan
             let event = scope.spawn(move || hear_of_the_end(&party.channel, key));
             Talk::new(&party.device, &mut id, round.requests).outlive(killer, Some(&party.cq));
             event.join().unwrap();
-            Instant::now()
+            Heard::now()
         })
     } else {
         Talk::new(&party.device, &mut id, round.requests).outlive(killer, None);
         assert!(id.peer_left());
-        Instant::now()
+        Heard::now()
     };
     assert!(id.peer_left() && id.next_recv(Duration::ZERO).is_err());
     assert!(id.take_retired().is_empty());
     home
+}
+
+/// A survivor that has nothing left to ask waits in the kernel for what comes.
+fn spins(round: &Round) -> bool {
+    !round.asleep && round.requests == FOR_EVER
 }
 
 fn hear_of_the_end(channel: &SoftChannel, key: IdKey) {
@@ -313,12 +320,12 @@ fn serve(party: &Party, listener: &mut Endpoint<SoftDevice>, round: &Round, ends
             Ok(()) => talk(party, id, &killer, round),
             Err(error) => {
                 assert_clear(&error);
-                Instant::now()
+                Heard::now()
             }
         });
     }
     let killed = killer.wait();
-    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+    heard.into_iter().for_each(|heard| ends.note(killed, heard, spins(round)));
 }
 
 #[test]
@@ -356,10 +363,10 @@ fn visit(party: &Party, round: &Round, ends: &mut Ends) {
         Ok(id) => talk(party, id, &killer, round),
         Err(error) => {
             assert_clear(&error);
-            Instant::now()
+            Heard::now()
         }
     };
-    ends.note(killer.wait(), heard);
+    ends.note(killer.wait(), heard, spins(round));
 }
 
 #[test]

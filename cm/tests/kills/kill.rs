@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -83,38 +83,70 @@ impl Doom {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Killed {
     before: Instant,
-    /// When the call had returned.
-    after: Instant,
+    /// Nothing is left of its process.
+    dead: Heard,
+    /// How much later than asked for a thread woke up that slept a millisecond at a time, from then
+    /// until the end was heard of: the machine's own delay.
+    overslept: Duration,
+}
+
+/// When something was heard of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    at: Instant,
+    /// The processor time that this process had used by then.
+    cpu: Duration,
+}
+
+impl Heard {
+    pub(crate) fn now() -> Heard {
+        let at = Instant::now();
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        // utime and stime, in hundredths of a second: proc(5).
+        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+        Heard { at, cpu: Duration::from_millis(10 * ticks) }
+    }
 }
 
 /// Kills a peer at its time.
 pub(crate) struct Killer {
-    stage: Arc<AtomicU8>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<Killed>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stage: AtomicU8,
+    dead: AtomicBool,
+    /// The survivor has heard of the end.
+    heard: AtomicBool,
 }
 
 impl Killer {
     pub(crate) fn of(child: Child, doom: Doom) -> Killer {
-        let stage = Arc::new(AtomicU8::new(Stage::Started as u8));
-        let seen = stage.clone();
+        let shared = Arc::new(Shared::default());
+        let seen = shared.clone();
         let thread = Some(thread::spawn(move || kill(child, doom, &seen)));
-        Killer { stage, thread }
+        Killer { shared, thread }
     }
 
     /// Records that the peer has reached this stage.
     pub(crate) fn note(&self, stage: Stage) {
-        let news = self.stage.fetch_max(stage as u8, Ordering::Relaxed) < stage as u8;
+        let news = self.shared.stage.fetch_max(stage as u8, Ordering::Relaxed) < stage as u8;
         if let (true, Some(thread)) = (news, &self.thread) {
             thread.thread().unpark();
         }
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        // Acquire: what the peer has done is seen after that.
+        self.shared.dead.load(Ordering::Acquire)
     }
 
-    /// Waits until the peer is dead.
+    /// The survivor has heard of the end. Waits until the peer is dead.
     pub(crate) fn wait(mut self) -> Killed {
+        self.shared.heard.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
 }
@@ -123,15 +155,16 @@ impl Drop for Killer {
     /// A failed test leaves no peer behind.
     fn drop(&mut self) {
         self.note(Stage::Heard);
-        // If the thread has panicked, it has said why already.
+        self.shared.heard.store(true, Ordering::Relaxed);
+        // It has said why already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn kill(mut child: Child, doom: Doom, stage: &AtomicU8) -> Killed {
+fn kill(mut child: Child, doom: Doom, shared: &Shared) -> Killed {
     let start = Instant::now();
     let comes = loop {
-        if stage.load(Ordering::Relaxed) >= doom.stage as u8 {
+        if shared.stage.load(Ordering::Relaxed) >= doom.stage as u8 {
             break true;
         }
         match SOON.checked_sub(start.elapsed()) {
@@ -142,11 +175,34 @@ fn kill(mut child: Child, doom: Doom, stage: &AtomicU8) -> Killed {
     thread::sleep(doom.then);
     let before = Instant::now();
     child.kill().unwrap();
-    let after = Instant::now();
     let status = child.wait().unwrap();
+    let dead = Heard::now();
+    shared.dead.store(true, Ordering::Release);
     assert!(comes, "a peer is not served: {doom:?} does not come");
     assert_eq!(status.signal(), Some(9), "it had died by itself");
-    Killed { before, after }
+    let mut overslept = Duration::ZERO;
+    while !shared.heard.load(Ordering::Relaxed) {
+        const NAP: Duration = Duration::from_millis(1);
+        let start = Instant::now();
+        thread::sleep(NAP);
+        // A nap is a little longer on any machine.
+        overslept += start.elapsed().saturating_sub(2 * NAP);
+    }
+    Killed { before, dead, overslept }
+}
+
+impl Killed {
+    /// How late the end was heard of, without the time for which the machine was busy with others:
+    /// what a thread that sleeps overslept, and, as a survivor that spins uses all the time it is
+    /// given, what it was not given.
+    fn late(&self, heard: Heard, spins: bool) -> Duration {
+        let passed = heard.at.saturating_duration_since(self.dead.at);
+        let late = passed.saturating_sub(self.overslept);
+        match spins {
+            true => late.min(heard.cpu.saturating_sub(self.dead.cpu)),
+            false => late,
+        }
+    }
 }
 
 /// What happens to one peer, and what the survivor does.
@@ -169,7 +225,7 @@ impl Round {
     }
 }
 
-/// How long after each kill the survivor noticed it.
+/// How late the ends of peers were heard of, apart from what the machine adds.
 #[derive(Default)]
 pub(crate) struct Ends(Vec<Duration>);
 
@@ -181,9 +237,10 @@ impl Ends {
     const OFTEN: usize = 100;
     const LATEST: Duration = Duration::from_secs(2);
 
-    pub(crate) fn note(&mut self, killed: Killed, heard: Instant) {
-        assert!(heard >= killed.before, "an end is heard of before there is one");
-        let late = heard.saturating_duration_since(killed.after);
+    /// An end was heard of, by a survivor that `spins` until then or one that sleeps.
+    pub(crate) fn note(&mut self, killed: Killed, heard: Heard, spins: bool) {
+        assert!(heard.at >= killed.before, "an end is heard of before there is one");
+        let late = killed.late(heard, spins);
         if late > Ends::BOUND {
             eprintln!("end {} was heard of {late:?} after the kill", self.0.len());
         }
@@ -202,4 +259,23 @@ impl Ends {
         eprintln!("{ends} ends, {middle:?} late by the median, {last:?} at most, {late} too late");
         assert!(late <= ends.div_ceil(Ends::OFTEN), "{late} of {ends} ends were heard of late");
     }
+}
+
+#[test]
+fn a_late_end_is_late_unless_the_machine_is() {
+    let start = Heard::now();
+    let after = |wall, cpu| Heard {
+        at: start.at + Duration::from_millis(wall),
+        cpu: start.cpu + Duration::from_millis(cpu),
+    };
+    let killed = |overslept| Killed {
+        before: start.at,
+        dead: start,
+        overslept: Duration::from_millis(overslept),
+    };
+    let late =
+        |wall, cpu, overslept, spins| killed(overslept).late(after(wall, cpu), spins) > Ends::BOUND;
+    assert!(late(150, 160, 0, true) && late(150, 0, 0, false), "a quiet machine");
+    assert!(!late(150, 50, 0, true), "it had the processor for a third of that");
+    assert!(!late(150, 0, 100, false) && late(350, 0, 100, false), "who slept overslept");
 }

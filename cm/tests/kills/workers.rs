@@ -19,8 +19,10 @@ use doorbell_seam::provider::Provider;
 use doorbell_soft::SoftDevice;
 
 use crate::belongings::{assert_nothing_left, belongings};
-use crate::kill::{Doom, Ends, FOR_EVER, Killer, Round, Stage, address_in, peer, say_address};
-use crate::{Dice, LOOK, SOON, alone, anywhere, kills, number_of, text};
+use crate::kill::{
+    Doom, Ends, FOR_EVER, Heard, Killer, Round, Stage, address_in, peer, say_address,
+};
+use crate::{Dice, LIFE, LOOK, SOON, alone, anywhere, kills, number_of, text};
 
 /// Windows for six peers, so that a window that is not returned when a peer dies is soon missed.
 const CONFIG: Config = Config {
@@ -49,7 +51,7 @@ struct Seen {
     up: AtomicU32,
     heard: AtomicU32,
     down: AtomicU32,
-    at: Mutex<Option<Instant>>,
+    at: Mutex<Option<Heard>>,
 }
 
 /// A side that asks or answers.
@@ -121,8 +123,8 @@ impl<P: Provider> Handler<P> for Side {
         assert_ne!(why, DownReason::Closed);
         // The worker has dropped what was kept of this peer.
         self.kept = None;
-        *self.seen.at.lock().unwrap() = Some(Instant::now());
-        // Release: whoever reads the count also sees the time above.
+        *self.seen.at.lock().unwrap() = Some(Heard::now());
+        // Release, as what is told above is read behind it.
         self.seen.down.fetch_add(1, Ordering::Release);
     }
 
@@ -191,7 +193,7 @@ pub(crate) fn listens(_: SocketAddr) {
 
 /// Talks until this process is killed.
 fn go_on(mut worker: OneWorker, mut control: impl Control) {
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + LIFE;
     while Instant::now() < end {
         control.step(Duration::ZERO).unwrap();
         for _ in 0..64 {
@@ -269,14 +271,9 @@ impl<C: Control + Send> Survivor<C> {
     }
 }
 
-/// Runs the control plane until one peer is dead and nothing of it is left. Returns when that was,
-/// if there was a connection or `any` is set.
-fn tend<C: Control>(
-    control: &mut C,
-    seen: &Seen,
-    killer: &Killer,
-    mut any: bool,
-) -> Option<Instant> {
+/// Looks after the connection to one peer until that is dead and nothing is left of it. When that
+/// was, if there was a connection, or `any` says so.
+fn tend<C: Control>(control: &mut C, seen: &Seen, killer: &Killer, mut any: bool) -> Option<Heard> {
     let gone = seen.down.load(Ordering::Acquire);
     let mut end = None;
     loop {
@@ -295,7 +292,7 @@ fn tend<C: Control>(
         let over = !event && !connected && seen.up.load(Ordering::Relaxed) == down;
         if dead && over {
             let at = seen.at.lock().unwrap().filter(|_| down > gone);
-            return any.then(|| at.unwrap_or_else(Instant::now));
+            return any.then(|| at.unwrap_or_else(Heard::now));
         }
         if dead {
             let end = *end.get_or_insert_with(|| Instant::now() + SOON);
@@ -310,7 +307,7 @@ fn serve(survivor: &mut Survivor<Listener<SoftDevice>>, round: &Round, ends: &mu
     let killer = Killer::of(peer("worker-dials", round.requests, addr), round.doom);
     let heard = survivor.run(round, |listener, seen| tend(listener, seen, &killer, false));
     let killed = killer.wait();
-    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+    heard.into_iter().for_each(|heard| ends.note(killed, heard, !round.asleep));
     survivor.assert_home();
 }
 
@@ -336,13 +333,13 @@ fn visit(survivor: &mut Survivor<Dialer<SoftDevice>>, round: &Round, ends: &mut 
     let heard = survivor.run(round, |dialer, seen| {
         let failed = dialer.dial(addr, &intake, SOON).err().map(|error| {
             assert!(matches!(error.code(), Code::Refused | Code::Reset), "{error}");
-            Instant::now()
+            Heard::now()
         });
         let home = tend(dialer, seen, &killer, true);
         failed.or(home)
     });
     let killed = killer.wait();
-    heard.into_iter().for_each(|heard| ends.note(killed, heard));
+    heard.into_iter().for_each(|heard| ends.note(killed, heard, !round.asleep));
     survivor.assert_home();
 }
 

@@ -10,7 +10,7 @@ use doorbell::wr::{SendFlags, SendOp};
 use doorbell::{AddrInfo, Buffer, CmError, Completion, Endpoint, Fabric, Hints, Id, QpInit};
 
 /// How long a whole exchange may take by default.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The address and the deadline of an exchange.
 #[derive(Clone, Copy, Debug)]
