@@ -25,7 +25,11 @@ fn bench(line: &str) -> Command {
 
 /// True if there are two cores. Most tests here need them.
 fn two_cores() -> bool {
-    cores().len() >= 2
+    let found = cores().len() >= 2;
+    if !found {
+        println!("skipped: this machine has one core");
+    }
+    found
 }
 
 /// A file or folder for one test.
@@ -465,7 +469,7 @@ fn bandwidth_of_each_operation_beside_memcpy() {
 #[test]
 fn overhead_is_counted_on_both_sides() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
-        eprintln!("skipped: there is no valgrind");
+        println!("skipped: there is no valgrind");
         return;
     }
     let document = figures(&mut bench("overhead --quick --size 8"));
@@ -627,7 +631,7 @@ fn is_over(folder: &str) -> bool {
 }
 
 fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if let Some(found) = look() {
             return found;
         }

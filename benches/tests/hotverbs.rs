@@ -32,7 +32,7 @@ const VARIABLE: &str = "DOORBELL_HOTVERBS";
 const MARK: &str = "hotverbs: ";
 
 /// How long a child may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What is planted once while the thread is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,9 @@ enum Plant {
 /// Not a test by itself: the child processes of the others run this.
 #[test]
 fn child_process() {
-    let Ok(text) = std::env::var(VARIABLE) else { return };
+    let Ok(text) = std::env::var(VARIABLE) else {
+        return println!("skipped: other tests run this one, in a process of its own");
+    };
     let words: Vec<&str> = text.split(' ').collect();
     let kind = Kind::ALL.into_iter().find(|kind| format!("{kind:?}") == words[0]).unwrap();
     let plants = [Plant::Nothing, Plant::Call, Plant::Allocation];

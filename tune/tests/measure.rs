@@ -12,8 +12,10 @@ fn measure(words: &[&str]) -> Output {
 }
 
 #[test]
-fn every_pair_of_cores_and_nodes_has_figures() {
-    let Ok(mut cpus) = choose(2) else { return };
+fn figures_are_there_for_every_pair_of_cores_and_nodes() {
+    let Ok(mut cpus) = choose(2) else {
+        return println!("skipped: this machine has one core");
+    };
     cpus.sort_unstable();
     let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heat.svg");
     let (path, list) = (svg.to_str().unwrap(), CoreList(&cpus).to_string());

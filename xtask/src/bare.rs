@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::count::Count;
-use crate::exec::{Sink, capture, must, stream};
+use crate::exec::{Limit, Sink, capture, must, stream};
+use crate::members::{Package, members, workspace};
 use crate::packages::installed;
 use crate::place::{self, cargo, has_program, program};
 use crate::setup::{lock, unpack};
@@ -15,14 +16,6 @@ use crate::steps::Report;
 
 const BARE: &str = "x86_64-unknown-none";
 const ARM: &str = "aarch64-unknown-linux-gnu";
-const PACKAGES: &[&str] = &[
-    "doorbell-alloc",
-    "doorbell-base",
-    "doorbell-seam",
-    "doorbell-engine",
-    "doorbell-soft",
-    "doorbell",
-];
 
 /// What these packages have that Debian's compiler, which is older than they ask for, has too, but
 /// calls unstable.
@@ -40,14 +33,15 @@ enum Toolchain {
 
 /// A program without the standard library, in which two workers talk to each other. It has a
 /// workspace of its own: its panic handler and its allocator go with no other program.
-const ALONE: &str = "engine/alone/Cargo.toml";
+const ALONE: &str = "doorbell-alone";
 
 /// Builds the `no_std` packages for the bare target, and runs a program without the standard
 /// library.
 pub(crate) fn check() -> Outcome<Report> {
     let built = capture(&mut build()?)?;
     let mut alone = cargo();
-    alone.args(["run", "--release", "--locked", "--manifest-path", ALONE]);
+    alone.args(["run", "--release", "--locked", "--manifest-path"]);
+    alone.arg(workspace(ALONE)?.manifest());
     let ran = capture(alone.arg("--target-dir").arg(place::state().join("alone")))?;
     let mut count = Count::one(built.ok);
     count += Count::one(ran.ok);
@@ -61,7 +55,10 @@ pub(crate) fn arm() -> Outcome<Report> {
     match toolchain(ARM)? {
         Toolchain::Installed => {
             cargo.args(["clippy", "--target", ARM, "--workspace", "--all-targets"]);
-            cargo.args(["--features", "doorbell/sim", "--", "-D", "warnings"]);
+            for package in members().iter().filter(|package| package.has_feature("sim")) {
+                cargo.args(["--features", &format!("{}/sim", package.name)]);
+            }
+            cargo.args(["--", "-D", "warnings"]);
         }
         Toolchain::Debian(usr) => {
             cargo.args(["check", "--no-default-features", "--target", ARM]);
@@ -82,9 +79,14 @@ fn build() -> Outcome<Command> {
     Ok(cargo)
 }
 
+/// The packages that do without the standard library.
+fn packages() -> impl Iterator<Item = String> {
+    members().into_iter().filter(Package::is_bare).map(|package| package.name)
+}
+
 fn name_packages(cargo: &mut Command) {
-    for package in PACKAGES {
-        cargo.args(["--package", package]);
+    for package in packages() {
+        cargo.args(["--package", &package]);
     }
 }
 
@@ -97,7 +99,7 @@ fn by_debian(cargo: &mut Command, usr: &Path) {
     cargo.env("RUSTC_BOOTSTRAP", "1").args(["-Zbuild-std=core,alloc", "-Zprofile-rustflags"]);
     let options = UNSTABLE.iter().map(|name| format!("\"-Zcrate-attr=feature({name})\""));
     let options = options.collect::<Vec<_>>().join(",");
-    for package in PACKAGES {
+    for package in packages() {
         cargo.arg("--config").arg(format!("profile.dev.package.{package}.rustflags=[{options}]"));
     }
     name_packages(cargo);
@@ -124,7 +126,7 @@ fn toolchain(target: &str) -> Outcome<Toolchain> {
         println!("setup: rustup target add {target}");
         let mut add = program("rustup");
         add.args(["target", "add", target]);
-        stream(&mut add, Sink::Kept, Duration::from_secs(90), &|| false)?;
+        stream(&mut add, Sink::Kept, Limit::Total(Duration::from_secs(90)), &|| false)?;
         if rustup_has(target) {
             return Ok(Toolchain::Installed);
         }

@@ -4,7 +4,7 @@
 use crate::Outcome;
 use crate::exec;
 use crate::packages::{self, Need};
-use crate::place::{cargo, packages_with, program, target};
+use crate::place::{cargo, program, target};
 
 const PACKAGE: &str = "doorbell-bench";
 
@@ -24,9 +24,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
     if names_real_device(words, std::env::var("DOORBELL_DEVICE").ok()) {
         packages::ensure(&[Need::Verbs])?;
-        if packages_with("verbs").iter().any(|(name, _)| name == PACKAGE) {
-            build.args(["--features", "verbs"]);
-        }
+        build.args(["--features", "verbs"]);
     }
     let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;
     if !built.success() {

@@ -4,15 +4,12 @@
 use std::process::Command;
 
 use crate::Outcome;
+use crate::apart::COMPARE;
 use crate::exec;
+use crate::members::workspace;
 use crate::packages::{self, Need};
 use crate::perftest;
 use crate::place::{cargo, program, state, target};
-
-/// The program that measures. It has a workspace of its own, so that the peer's crates are none
-/// of ours.
-const MANIFEST: &str = "benches/compare/Cargo.toml";
-const PROGRAM: &str = "doorbell-compare";
 
 /// Fetches the peers, builds both programs, measures. The arguments go to the measuring program as
 /// they are, and its exit code comes back.
@@ -20,11 +17,12 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     if perftest::is_meant(words) {
         return perftest::run(words);
     }
-    packages::ensure(&[Need::Peers])?;
+    packages::ensure(&[Need::Compare, Need::Peers])?;
     let mut bench = cargo();
     bench.args(["build", "--release", "--quiet", "--package", "doorbell-bench"]);
     let mut compare = cargo();
-    compare.args(["build", "--release", "--quiet", "--locked", "--manifest-path", MANIFEST]);
+    compare.args(["build", "--release", "--quiet", "--locked", "--manifest-path"]);
+    compare.arg(workspace(COMPARE)?.manifest());
     compare.arg("--target-dir").arg(target());
     for build in [&mut bench, &mut compare] {
         let code = status(build)?;
@@ -33,7 +31,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
         }
     }
     let release = target().join("release");
-    let mut compare = program(release.join(PROGRAM));
+    let mut compare = program(release.join(COMPARE));
     compare.arg("--bench").arg(release.join("doorbell-bench"));
     compare.arg("--out").arg(state().join("compare.json"));
     status(compare.args(words))

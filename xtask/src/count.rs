@@ -1,33 +1,51 @@
-//! Counting tests in what the usual test harness prints.
+//! Counting tests in what the usual test harness prints, with the reasons of those that were
+//! skipped.
+//!
+//! A test that cannot run on this machine prints a line `skipped: REASON` and returns. The harness
+//! calls that a pass, and shows the line under `--show-output`; here it counts as skipped.
 
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
+
+/// What a skipped test prints, before its reason.
+const MARK: &str = "skipped: ";
 
 /// How many tests did what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     /// Ran and held.
     pub(crate) passed: u32,
-    /// Ran and did not.
+    /// Ran and did not hold.
     pub(crate) failed: u32,
     /// Did not run.
-    pub(crate) ignored: u32,
+    pub(crate) skipped: u32,
 }
 
 impl AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
-        self.ignored += other.ignored;
+        self.skipped += other.skipped;
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
 impl Count {
+    /// One check that was not made.
+    pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+
     /// One that held, or one that did not.
     pub(crate) fn one(ok: bool) -> Self {
-        Self { passed: u32::from(ok), failed: u32::from(!ok), ignored: 0 }
+        Self { passed: u32::from(ok), failed: u32::from(!ok), skipped: 0 }
     }
 
-    /// The sum of all lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// The sum of all lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Tests
+    /// that say they were skipped are not among the passed.
     pub(crate) fn of(text: &str) -> Self {
         let mut sum = Self::default();
         for line in text.lines() {
@@ -35,10 +53,16 @@ impl Count {
                 sum += Self {
                     passed: before(result, " passed"),
                     failed: before(result, " failed"),
-                    ignored: before(result, " ignored"),
+                    skipped: before(result, " ignored"),
                 };
             }
         }
+        let said = outputs(text).filter(|(_, line)| line.starts_with(MARK));
+        let mut tests: Vec<(usize, &str)> = said.map(|(test, _)| test).collect();
+        tests.dedup();
+        let skipped = u32::try_from(tests.len()).unwrap_or(u32::MAX).min(sum.passed);
+        sum.passed -= skipped;
+        sum.skipped += skipped;
         sum
     }
 
@@ -46,12 +70,79 @@ impl Count {
     /// with a failure, or says nothing at all, has failed once.
     pub(crate) fn of_program(text: &str, ok: bool) -> Self {
         let mut count = Self::of(text);
-        let silent = count.passed + count.failed == 0;
+        let silent = count == Self::default();
         if silent || (!ok && count.failed == 0) {
             count.failed += 1;
         }
         count
     }
+}
+
+/// Why tests were skipped, and how many for each reason: those that say so, and those that the
+/// harness ignored.
+pub(crate) fn reasons(text: &str) -> BTreeMap<String, u32> {
+    let mut tests = BTreeMap::new();
+    for (test, line) in outputs(text) {
+        if let Some(reason) = line.strip_prefix(MARK) {
+            tests.entry(test).or_insert(reason);
+        }
+    }
+    let ignored = text.lines().filter_map(|line| {
+        let (_, result) = line.trim_start().strip_prefix("test ")?.rsplit_once(" ... ignored")?;
+        Some(result.strip_prefix(", ").unwrap_or("ignored, without a reason"))
+    });
+    let mut reasons = BTreeMap::new();
+    for reason in tests.into_values().chain(ignored) {
+        *reasons.entry(reason.trim_end().to_owned()).or_default() += 1;
+    }
+    reasons
+}
+
+/// A text without the output of tests that passed: what to show when another has failed.
+pub(crate) fn without_successes(text: &str) -> String {
+    let mut kept = String::new();
+    let mut part = Part::Other;
+    for line in text.lines() {
+        part = part.after(line);
+        if part != Part::Successes {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+/// Which part of a test program's output a line is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Successes,
+    Other,
+}
+
+impl Part {
+    fn after(self, line: &str) -> Self {
+        match line.trim_end() {
+            "successes:" => Part::Successes,
+            "failures:" => Part::Other,
+            line if line.starts_with("test result: ") => Part::Other,
+            _ => self,
+        }
+    }
+}
+
+/// The lines that tests which passed have printed, each with its test: a name may come again in
+/// another program, so its place in the text goes with it.
+fn outputs(text: &str) -> impl Iterator<Item = ((usize, &str), &str)> {
+    let (mut part, mut test) = (Part::Other, None);
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        part = part.after(line);
+        if part != Part::Successes || line.trim_end() == "successes:" {
+            test = None;
+        } else if let Some(title) = line.strip_prefix("---- ") {
+            test = title.trim_end().strip_suffix(" stdout ----").map(|name| (number, name));
+        }
+        Some((test?, line))
+    })
 }
 
 /// The number right before a word.
@@ -71,17 +162,80 @@ test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
 a test result: ok. 100 passed
 ";
 
+    /// Two programs: of six tests three are skipped, two of them for one reason, and one that
+    /// fails says it was skipped.
+    const SKIPS: &str = "\
+test a ... ok
+test b ... ok
+test c ... ignored, not here
+test d ... FAILED
+
+successes:
+
+---- a stdout ----
+skipped: no device
+skipped: no device, again
+
+---- b stdout ----
+this is not skipped: it ran
+
+successes:
+    a
+    b
+
+failures:
+
+---- d stdout ----
+skipped: no device
+thread panicked
+
+failures:
+    d
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out
+successes:
+
+---- a stdout ----
+skipped: no device
+
+successes:
+    a
+    e
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out
+skipped: no test says this
+";
+
     #[test]
     fn all_result_lines_are_summed() {
-        assert_eq!(Count::of(TEXT), Count { passed: 13, failed: 2, ignored: 1 });
+        assert_eq!(Count::of(TEXT), Count { passed: 13, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_test_that_says_it_was_skipped_has_not_passed() {
+        assert_eq!(Count::of(SKIPS), Count { passed: 2, failed: 1, skipped: 3 });
+    }
+
+    #[test]
+    fn reasons_are_counted_by_test() {
+        let reasons = reasons(SKIPS);
+        let expected = [("no device".to_owned(), 2), ("not here".to_owned(), 1)];
+        assert_eq!(reasons.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_failure_is_shown_without_the_output_of_those_that_passed() {
+        let shown = without_successes(SKIPS);
+        assert!(shown.contains("thread panicked") && shown.contains("test a ... ok"), "{shown}");
+        assert!(!shown.contains("again") && shown.contains("no test says this"), "{shown}");
+        assert_eq!(shown.matches("test result: ").count(), 2);
     }
 
     #[test]
     fn a_program_that_fails_without_a_word_counts_as_failed() {
         assert_eq!(Count::of_program("error: could not compile", false), Count::one(false));
         let text = "test result: ok. 3 passed; 0 failed; 0 ignored";
-        assert_eq!(Count::of_program(text, false), Count { passed: 3, failed: 1, ignored: 0 });
-        assert_eq!(Count::of_program(text, true), Count { passed: 3, failed: 0, ignored: 0 });
+        assert_eq!(Count::of_program(text, false), Count { passed: 3, failed: 1, skipped: 0 });
+        assert_eq!(Count::of_program(text, true), Count { passed: 3, failed: 0, skipped: 0 });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,18 +69,39 @@ pub(crate) struct Ended {
     pub(crate) text: String,
 }
 
+/// How long a streamed program may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// In all.
+    Total(Duration),
+    /// Without printing anything. A busy machine makes a program slow, but not silent.
+    Silent(Duration),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::Total(time) => {
+                write!(f, "the limit is {} s, --limit changes it", time.as_secs())
+            }
+            Limit::Silent(time) => write!(f, "it printed nothing for {} s", time.as_secs()),
+        }
+    }
+}
+
 /// Runs a program, sends its output to `sink` as it comes, and ends it with all its descendants
-/// when `limit` has passed or `stop` says so.
+/// when it is past its limit or `stop` says so.
 ///
 /// Both streams always go through a pipe: QEMU opens its outputs by path, and on a plain file that
 /// would overwrite what was written before.
 pub(crate) fn stream(
     command: &mut Command,
     sink: Sink<'_>,
-    limit: Duration,
+    limit: Limit,
     stop: &dyn Fn() -> bool,
 ) -> Outcome<Ended> {
-    let started = Instant::now();
+    let (mut since, mut seen) = (Instant::now(), 0);
+    let printed = &AtomicU64::new(0);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -88,10 +110,21 @@ pub(crate) fn stream(
         .map_err(|cause| format!("cannot start {}: {cause}", name(command)))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
-        let out = scope.spawn(move || out.map(|pipe| pump(pipe, sink, io::stdout())));
-        let err = scope.spawn(move || err.map(|pipe| pump(pipe, sink, io::stderr())));
+        let out = scope.spawn(move || out.map(|pipe| pump(pipe, sink, printed, io::stdout())));
+        let err = scope.spawn(move || err.map(|pipe| pump(pipe, sink, printed, io::stderr())));
         let mut status = None;
-        while started.elapsed() < limit && !stop() {
+        while !stop() {
+            // The number only grows, and carries nothing else: Relaxed.
+            let (time, now) = match limit {
+                Limit::Total(time) => (time, seen),
+                Limit::Silent(time) => (time, printed.load(Ordering::Relaxed)),
+            };
+            if now != seen {
+                (since, seen) = (Instant::now(), now);
+            }
+            if since.elapsed() >= time {
+                break;
+            }
             status =
                 child.try_wait().map_err(|cause| format!("lost {}: {cause}", name(command)))?;
             if status.is_some() {
@@ -108,33 +141,40 @@ pub(crate) fn stream(
     })
 }
 
-fn pump(pipe: impl Read, sink: Sink<'_>, mut own: impl Write) -> String {
+fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Write) -> String {
     let mut kept = Vec::new();
     let mut reader = BufReader::new(pipe);
-    match sink {
-        Sink::Kept => {
-            // A read that fails ends the stream like its end does: what came is what there is.
-            reader.read_to_end(&mut kept).unwrap_or_default();
+    let mut chunk = Vec::new();
+    loop {
+        chunk.clear();
+        // Lines: two programs share our output. Where it goes straight through, a question that
+        // ends no line has to be seen at once.
+        let read = match sink {
+            Sink::Through => reader.fill_buf().map(|bytes| chunk.extend_from_slice(bytes)),
+            Sink::Kept | Sink::Prefixed(_) => reader.read_until(b'\n', &mut chunk).map(drop),
+        };
+        if let Sink::Through = sink {
+            reader.consume(chunk.len());
         }
-        Sink::Through => loop {
-            let length = match reader.fill_buf() {
-                Ok([]) | Err(_) => break,
-                Ok(bytes) => {
-                    if own.write_all(bytes).and_then(|()| own.flush()).is_err() {
-                        break;
-                    }
-                    bytes.len()
-                }
-            };
-            reader.consume(length);
-        },
-        Sink::Prefixed(prefix) => {
-            for line in reader.split(b'\n').map_while(Result::ok) {
-                let line = format!("{prefix}{}\n", String::from_utf8_lossy(&line));
-                if own.write_all(line.as_bytes()).and_then(|()| own.flush()).is_err() {
-                    break;
-                }
+        // A read that fails ends the stream like its end does: what came is all there is.
+        if read.is_err() || chunk.is_empty() {
+            break;
+        }
+        // Only whether it moves matters: Relaxed.
+        printed.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        let written = match sink {
+            Sink::Kept => {
+                kept.append(&mut chunk);
+                continue;
             }
+            Sink::Through => own.write_all(&chunk),
+            Sink::Prefixed(prefix) => {
+                let line = chunk.strip_suffix(b"\n").unwrap_or(&chunk);
+                own.write_all(format!("{prefix}{}\n", String::from_utf8_lossy(line)).as_bytes())
+            }
+        };
+        if written.and_then(|()| own.flush()).is_err() {
+            break;
         }
     }
     String::from_utf8_lossy(&kept).into_owned()
@@ -191,7 +231,7 @@ mod tests {
         command
     }
 
-    const LONG: Duration = Duration::from_secs(600);
+    const LONG: Limit = Limit::Total(Duration::from_secs(600));
 
     #[test]
     fn output_and_code_come_back() {
@@ -220,8 +260,21 @@ mod tests {
 
     #[test]
     fn a_program_past_its_limit_is_ended() {
-        let ended = stream(&mut sh("exec sleep 1000"), Sink::Kept, Duration::ZERO, &|| false);
-        assert!(ended.expect("sh starts").status.is_none());
+        for limit in [Limit::Total(Duration::ZERO), Limit::Silent(Duration::ZERO)] {
+            let ended = stream(&mut sh("exec sleep 1000"), Sink::Kept, limit, &|| false);
+            assert!(ended.expect("sh starts").status.is_none(), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_prints_may_take_longer_than_one_that_is_silent() {
+        let silent = Limit::Silent(Duration::from_secs(2));
+        let mut talks = sh("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done");
+        let ended = stream(&mut talks, Sink::Kept, silent, &|| false).expect("sh starts");
+        assert_eq!(ended.status.map(code), Some(0), "{}", ended.text);
+        let mut stops = sh("echo 1; exec sleep 1000");
+        let ended = stream(&mut stops, Sink::Kept, silent, &|| false).expect("sh starts");
+        assert!(ended.status.is_none() && ended.text == "1\n");
     }
 
     #[test]

@@ -1,51 +1,60 @@
 //! `cargo xtask test`: runs the steps, in order, and sums up.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::args::Args;
-use crate::count::Count;
+use crate::count::{Count, reasons, without_successes};
 use crate::exec::capture;
+use crate::members::{Package, members};
 use crate::packages;
-use crate::place::{self, cargo, packages_with};
-use crate::steps::{FEATURES, Report, STEPS, Step, Work};
+use crate::place::{self, cargo};
+use crate::steps::{FEATURES, MODELS, Report, STEPS, Step, Work};
+use crate::toolchain;
 
 /// How a step ended.
 #[derive(Debug)]
 enum Fate {
-    Ran(Count, Duration),
+    Ran(Count, Duration, Reasons),
     Skipped(String),
 }
 
-/// Runs the ladder. The last line is `N passed, N failed`; the exit code is 1 if something failed
-/// or nothing ran.
+/// Why tests of a step were skipped, and how many for each reason.
+type Reasons = BTreeMap<String, u32>;
+
+/// Runs the ladder. The last line is `N passed, N failed, N skipped`; the exit code is 1 if
+/// something failed or nothing ran. A step that `--only` leaves out is not counted: nobody asked
+/// for it.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let choice = Choice::read(words)?;
     place::make(&place::state().join("log"))?;
+    toolchain::tell();
     let mut fates = Vec::new();
     let mut broken = false;
-    for (index, step) in STEPS.iter().enumerate() {
-        let fate = match choice.skips(step.name) {
-            _ if broken => Fate::Skipped("the build failed".to_owned()),
-            Some(reason) => Fate::Skipped(reason),
-            None => {
-                println!("[{}/{}] {}: {}", index + 1, STEPS.len(), step.name, step.shows);
-                one(step)?
-            }
+    for (index, step) in STEPS.iter().enumerate().filter(|(_, step)| choice.wants(step.name)) {
+        let fate = if broken {
+            Fate::Skipped("the build failed".to_owned())
+        } else if choice.skips(step.name) {
+            Fate::Skipped("--skip".to_owned())
+        } else {
+            println!("[{}/{}] {}: {}", index + 1, STEPS.len(), step.name, step.shows);
+            one(step)?
         };
-        broken |= matches!((&step.work, &fate), (Work::Build(_), Fate::Ran(count, _))
+        broken |= matches!((&step.work, &fate), (Work::Build(_), Fate::Ran(count, ..))
             if count.failed > 0);
         fates.push((step, fate));
     }
     let sum = summary(&fates);
-    println!("{} passed, {} failed", sum.passed, sum.failed);
+    println!("{sum}");
     Ok(u8::from(sum.failed > 0 || sum.passed == 0))
 }
 
-/// Runs one step, prints what is worth it, and keeps the whole output in a file.
+/// Runs one step, prints what failed, and keeps the whole output in a file.
 fn one(step: &Step) -> Outcome<Fate> {
     let since = Instant::now();
-    let (count, text) = match attempt(&step.work) {
+    let done = packages::ensure(step.needs).and_then(|()| attempt(&step.work));
+    let (count, text) = match done {
         Ok(Ok(done)) => done,
         Ok(Err(reason)) => {
             println!("      skipped: {reason}");
@@ -57,20 +66,12 @@ fn one(step: &Step) -> Outcome<Fate> {
     place::write(&log, &text)?;
     let time = since.elapsed();
     if count.failed > 0 {
-        println!("{}", text.trim_end());
-        println!("      FAILED in {:.1} s: {}", time.as_secs_f32(), told(count));
+        println!("{}", without_successes(&text).trim_end());
+        println!("      FAILED in {:.1} s: {count}", time.as_secs_f32());
     } else {
-        println!("      ok in {:.1} s: {}", time.as_secs_f32(), told(count));
+        println!("      ok in {:.1} s: {count}", time.as_secs_f32());
     }
-    Ok(Fate::Ran(count, time))
-}
-
-fn told(count: Count) -> String {
-    let ignored = match count.ignored {
-        0 => String::new(),
-        number => format!(", {number} ignored"),
-    };
-    format!("{} passed, {} failed{ignored}", count.passed, count.failed)
+    Ok(Fate::Ran(count, time, reasons(&text)))
 }
 
 /// Counts and output of a step, or why it does not apply.
@@ -85,36 +86,61 @@ fn attempt(work: &Work) -> Outcome<Result<(Count, String), String>> {
     };
     let mut cargo = cargo();
     for word in *words {
-        let Some((_, feature, need)) = FEATURES.iter().find(|(sign, ..)| sign == word) else {
-            cargo.arg(word);
-            continue;
+        let feature = FEATURES.iter().find(|(sign, _)| sign == word).map(|(_, feature)| feature);
+        let packages: Vec<Package> = match feature {
+            None if *word == MODELS => members().into_iter().filter(Package::has_models).collect(),
+            None => {
+                cargo.arg(word);
+                continue;
+            }
+            Some(feature) => members().into_iter().filter(|it| it.has_feature(feature)).collect(),
         };
-        let packages = packages_with(feature);
         if packages.is_empty() {
-            return Ok(Err("no package has the feature".to_owned()));
+            return Err(format!("no package is meant by {word}"));
         }
-        packages::ensure(&[*need])?;
-        for (name, _) in packages {
-            cargo.args(["--package", &name]);
+        for package in packages {
+            cargo.args(["--package", &package.name]);
         }
-        cargo.args(["--features", feature]);
+        cargo.args(feature.iter().flat_map(|feature| ["--features", feature]));
+    }
+    if tests {
+        // Tests that are skipped say so in their output.
+        cargo.args(["--", "--show-output"]);
     }
     let done = capture(&mut cargo)?;
     let count = if tests { Count::of_program(&done.text, done.ok) } else { Count::one(done.ok) };
     Ok(Ok((count, done.text)))
 }
 
+/// Prints the table of steps and the reasons of what was skipped; the sum of all counts.
 fn summary(fates: &[(&Step, Fate)]) -> Count {
     let mut sum = Count::default();
+    let mut skips: BTreeMap<&str, (u32, Vec<&str>)> = BTreeMap::new();
+    let mut skip = |reason, number, step| {
+        let (sum, steps) = skips.entry(reason).or_default();
+        *sum += number;
+        steps.push(step);
+    };
     println!();
     for (step, fate) in fates {
         match fate {
-            Fate::Ran(count, time) => {
+            Fate::Ran(count, time, reasons) => {
                 sum += *count;
-                println!("{:<14}{:>7.1} s  {}", step.name, time.as_secs_f32(), told(*count));
+                println!("{:<14}{:>7.1} s  {count}", step.name, time.as_secs_f32());
+                for (reason, number) in reasons {
+                    skip(reason, *number, step.name);
+                }
             }
-            Fate::Skipped(reason) => println!("{:<14}  skipped  {reason}", step.name),
+            Fate::Skipped(reason) => {
+                sum += Count::SKIPPED;
+                println!("{:<14}  skipped  {reason}", step.name);
+                skip(reason, 1, step.name);
+            }
         }
+    }
+    println!();
+    for (reason, (number, steps)) in skips {
+        println!("skipped {number:>4}  {reason} ({})", steps.join(", "));
     }
     sum
 }
@@ -147,13 +173,14 @@ impl Choice {
         Ok(choice)
     }
 
-    /// Why a step is skipped, if it is.
-    fn skips(&self, name: &str) -> Option<String> {
-        let listed = |list: &[String]| list.iter().any(|entry| entry == name);
-        if listed(&self.skip) {
-            return Some("--skip".to_owned());
-        }
-        (!self.only.is_empty() && !listed(&self.only)).then(|| "not in --only".to_owned())
+    /// True unless `--only` leaves the step out.
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|entry| entry == name)
+    }
+
+    /// True if `--skip` names the step.
+    fn skips(&self, name: &str) -> bool {
+        self.skip.iter().any(|entry| entry == name)
     }
 }
 
@@ -168,12 +195,11 @@ mod tests {
     #[test]
     fn steps_are_chosen_by_name() {
         let only = choice("--only fmt,vm").expect("both exist");
-        assert!(only.skips("fmt").is_none() && only.skips("vm").is_none());
-        assert!(only.skips("tests").is_some());
+        assert!(only.wants("fmt") && only.wants("vm") && !only.wants("tests"));
         let skip = choice("--skip vm").expect("it exists");
-        assert!(skip.skips("vm").is_some() && skip.skips("fmt").is_none());
+        assert!(skip.skips("vm") && skip.wants("vm") && !skip.skips("fmt"));
         assert!(choice("--only none-such").is_err());
-        assert!(Choice::default().skips("vm").is_none(), "nothing is skipped unasked");
+        assert!(Choice::default().wants("vm"), "nothing is left out unasked");
     }
 
     #[test]
@@ -184,30 +210,46 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_over_steps_that_ran() {
-        let ran = Count { passed: 5, failed: 1, ignored: 2 };
+    fn the_sum_has_tests_and_whole_steps_that_were_skipped() {
+        let ran = |count| Fate::Ran(count, Duration::ZERO, Reasons::new());
         let fates = [
-            (&STEPS[0], Fate::Ran(ran, Duration::ZERO)),
+            (&STEPS[0], ran(Count { passed: 5, failed: 1, skipped: 2 })),
             (&STEPS[1], Fate::Skipped(String::new())),
-            (&STEPS[2], Fate::Ran(Count::one(true), Duration::ZERO)),
+            (&STEPS[2], ran(Count::one(true))),
         ];
-        assert_eq!(summary(&fates), Count { passed: 6, failed: 1, ignored: 2 });
+        let sum = summary(&fates);
+        assert_eq!(sum, Count { passed: 6, failed: 1, skipped: 3 });
+        assert_eq!(sum.to_string(), "6 passed, 1 failed, 3 skipped");
+    }
+
+    fn step(work: Work) -> Step {
+        Step { name: "unit-test", shows: "", needs: &[], work }
     }
 
     #[test]
     fn a_step_that_lacks_something_says_what() {
-        let work = Work::Able(|| Some("no such compiler".to_owned()), || panic!("it lacks it"));
-        let step = Step { name: "unit-test", shows: "", work };
-        let fate = one(&step).expect("no error");
+        let lacks = Work::Able(|| Some("no such compiler".to_owned()), || panic!("it lacks it"));
+        let fate = one(&step(lacks)).expect("no error");
         assert!(matches!(fate, Fate::Skipped(reason) if reason == "no such compiler"));
     }
 
     #[test]
     fn a_step_that_cannot_start_fails() {
-        let step =
-            Step { name: "unit-test", shows: "", work: Work::Own(|| Err("no machine".to_owned())) };
         place::make(&place::state().join("log")).expect("the target folder can be written");
-        let fate = one(&step).expect("a failure is counted, not an error");
-        assert!(matches!(fate, Fate::Ran(count, _) if count == Count::one(false)));
+        let fate = one(&step(Work::Own(|| Err("no machine".to_owned()))));
+        let fate = fate.expect("a failure is counted, not an error");
+        assert!(matches!(fate, Fate::Ran(count, ..) if count == Count::one(false)));
+    }
+
+    #[test]
+    fn a_step_keeps_the_reasons_of_its_tests() {
+        const TEXT: &str = "test a ... ignored, no device\ntest result: ok. 1 passed; 0 failed; \
+                            1 ignored; 0 measured; 0 filtered out\n";
+        place::make(&place::state().join("log")).expect("the target folder can be written");
+        let report = || Ok(Report { count: Count::of(TEXT), text: TEXT.to_owned() });
+        let fate = one(&step(Work::Own(report))).expect("no error");
+        let Fate::Ran(count, _, reasons) = fate else { panic!("it ran") };
+        assert_eq!(count, Count { passed: 1, failed: 0, skipped: 1 });
+        assert_eq!(reasons.into_iter().collect::<Vec<_>>(), [("no device".to_owned(), 1)]);
     }
 }

@@ -5,11 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use crate::Outcome;
 use crate::args::quoted;
-use crate::exec::{Sink, stream};
+use crate::exec::{Limit, Sink, stream};
 use crate::place::{self, program};
 use crate::setup::Parts;
 
@@ -24,8 +23,8 @@ pub(crate) struct Machine {
     pub(crate) numa: bool,
     /// Huge pages of 2 MiB.
     pub(crate) hugepages: u32,
-    /// A machine that takes longer is ended.
-    pub(crate) limit: Duration,
+    /// A machine past it is ended.
+    pub(crate) limit: Limit,
     /// What rxe0 sits on.
     pub(crate) port: Port,
 }
@@ -117,11 +116,7 @@ impl Job<'_> {
         }
         let why = match (ended.status, up) {
             (None, _) if stop() => format!("the {} machine was ended with the other", self.role),
-            (None, _) => format!(
-                "the {} machine was ended: the limit is {} s, --limit changes it",
-                self.role,
-                self.machine.limit.as_secs()
-            ),
+            (None, _) => format!("the {} machine was ended: {}", self.role, self.machine.limit),
             (Some(_), true) => format!("the {} machine died while its command ran", self.role),
             (Some(_), false) => format!("the {} machine did not come up", self.role),
         };

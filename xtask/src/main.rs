@@ -1,9 +1,11 @@
 //! The commands of this repository: `cargo xtask COMMAND`.
 //!
-//! In the order a newcomer meets them: [`place`] says where things are, [`exec`] starts programs,
-//! [`packages`] and [`setup`] fetch what the machine lacks, [`machine`] and [`vm`] boot a kernel
-//! with an RDMA device, and [`ladder`] runs the table of checks in [`steps`].
+//! In the order a newcomer meets them: [`place`] says where things are, [`members`] which packages
+//! there are, [`exec`] starts programs, [`packages`] and [`setup`] fetch what the machine lacks,
+//! [`machine`] and [`vm`] boot a kernel with an RDMA device, and [`ladder`] runs the table of
+//! checks in [`steps`].
 
+mod apart;
 mod args;
 mod arrows;
 mod asan;
@@ -16,6 +18,7 @@ mod exec;
 mod hazards;
 mod ladder;
 mod machine;
+mod members;
 mod packages;
 mod panics;
 mod perftest;
@@ -25,7 +28,7 @@ mod sim;
 mod steps;
 mod suite;
 mod tidy;
-mod uses;
+mod toolchain;
 mod vm;
 
 use std::process::ExitCode;
@@ -37,7 +40,7 @@ pub(crate) type Outcome<T> = Result<T, String>;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test [--only STEP,..] [--skip STEP,..]   all checks, in order; ends with `N passed, N failed`
+  test [--only STEP,..] [--skip STEP,..]   all checks, in order; the last line counts them
   bench [ARGS]                             build and run the benchmark report; ARGS go to it
   bench --results [ARGS]                   measure everything and write benches/RESULTS.md
   compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn

@@ -16,8 +16,12 @@ pub(crate) enum Need {
     Numa,
     /// To boot the virtual machine, and to use its device.
     Machine,
+    /// To build the program that measures beside peers.
+    Compare,
     /// To measure beside peers on this machine.
     Peers,
+    /// Programs that tests and checks start.
+    Tests,
 }
 
 /// How to see that a package is there where Debian's own list of packages is not.
@@ -39,7 +43,8 @@ const NUMA: &[Need] = &[Need::Numa];
 const BUILD: &[Need] = &[Need::Verbs, Need::Numa];
 const MACHINE: &[Need] = &[Need::Machine];
 const PEERS: &[Need] = &[Need::Peers];
-const HEADERS: &[Need] = &[Need::Verbs, Need::Peers];
+const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
+const TESTS: &[Need] = &[Need::Tests];
 
 const fn package(
     needs: &'static [Need],
@@ -68,6 +73,11 @@ const PACKAGES: &[Package] = &[
     package(BUILD, "pkg-config", Sign::Program("pkg-config"), "finds the libraries"),
     package(NUMA, "libhwloc-dev", Sign::File("/usr/include/hwloc.h"), "topology"),
     package(NUMA, "libudev-dev", Sign::File("/usr/include/libudev.h"), "hwloc links it"),
+    package(TESTS, "valgrind", Sign::Program("valgrind"), "counts instructions"),
+    package(TESTS, "util-linux", Sign::Program("taskset"), "runs a program on one core"),
+    package(TESTS, "binutils", Sign::Program("nm"), "lists the functions of a library"),
+    package(MACHINE, "procps", Sign::Program("pgrep"), "finds the processes of a benchmark"),
+    package(MACHINE, "mount", Sign::Program("losetup"), "makes swap and control groups"),
     package(MACHINE, "qemu-system-x86", Sign::Program("qemu-system-x86_64"), "the virtual machine"),
     package(MACHINE, "busybox-static", Sign::Program("busybox"), "its first program"),
     package(MACHINE, "file", Sign::Program("file"), "virtme-ng asks it about the kernel"),

@@ -7,11 +7,12 @@ use std::process::Command;
 use crate::Outcome;
 use crate::count::Count;
 use crate::exec::capture;
+use crate::members::workspace;
 use crate::place::{self, cargo, has_program, program};
 use crate::steps::Report;
 
 /// The library. It has a workspace of its own: no other program takes its panic handler.
-const MANIFEST: &str = "engine/turn/Cargo.toml";
+const PACKAGE: &str = "doorbell-turn";
 const LIBRARY: &str = "libdoorbell_turn.so";
 
 /// Where the source of `core` and `alloc` was when they were built: what is inlined from there is
@@ -38,7 +39,7 @@ const CULPRITS: &[&str] = &[
 
 /// Links it; if that fails, says who panics.
 pub(crate) fn check() -> Outcome<Report> {
-    let done = capture(link().args(["-C", "link-arg=-Wl,-z,defs", "-C", "link-arg=-lc"]))?;
+    let done = capture(link()?.args(["-C", "link-arg=-Wl,-z,defs", "-C", "link-arg=-lc"]))?;
     if done.ok {
         // The proof is worth something only if the turn is in there.
         let names = symbols(&library())?;
@@ -52,11 +53,12 @@ pub(crate) fn check() -> Outcome<Report> {
     Ok(Report { count: Count::one(false), text })
 }
 
-fn link() -> Command {
+fn link() -> Outcome<Command> {
     let mut cargo = cargo();
-    cargo.args(["rustc", "--release", "--locked", "--manifest-path", MANIFEST]);
+    cargo.args(["rustc", "--release", "--locked", "--manifest-path"]);
+    cargo.arg(workspace(PACKAGE)?.manifest());
     cargo.arg("--target-dir").arg(folder()).arg("--");
-    cargo
+    Ok(cargo)
 }
 
 fn folder() -> PathBuf {
@@ -69,16 +71,13 @@ fn library() -> PathBuf {
 
 /// What the library has for others to find.
 fn symbols(library: &Path) -> Outcome<String> {
-    if !has_program("nm") {
-        return Err("nm, of the package binutils, is missing".to_owned());
-    }
     Ok(capture(program("nm").arg("-D").arg(library))?.text)
 }
 
 /// Who calls what panics, and where that is: in the library linked as if the function were
 /// somewhere.
 fn culprits() -> Outcome<Vec<String>> {
-    let done = capture(&mut link())?;
+    let done = capture(&mut link()?)?;
     if !done.ok || !has_program("objdump") {
         return Err(format!("the culprits cannot be named: {}", done.text));
     }

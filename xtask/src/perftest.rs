@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::args::{Args, quoted};
-use crate::exec::{self, Sink, stream};
+use crate::exec::{self, Limit, Sink, stream};
 use crate::machine::{Job, Shared};
 use crate::packages::{self, Need};
 use crate::place::{self, cargo, program, target};
@@ -106,7 +106,7 @@ fn here(options: &Options, bench: &Path) -> Outcome<String> {
     let addr = addr.ok_or("--addr IP: which of this machine's addresses is the device's?")?;
     let mut bash: Command = program("bash");
     bash.arg(SCRIPT).envs(variables(options, bench, addr));
-    let ended = stream(&mut bash, Sink::Kept, LIMIT, &|| false)?;
+    let ended = stream(&mut bash, Sink::Kept, Limit::Total(LIMIT), &|| false)?;
     ended.status.map(|_| ended.text).ok_or_else(|| "it did not end in time".to_owned())
 }
 

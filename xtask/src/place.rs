@@ -73,95 +73,21 @@ fn search_path() -> String {
     format!("{own}:/usr/local/sbin:/usr/sbin:/sbin")
 }
 
-/// Members of the workspace whose manifest declares `feature`, as `(package, folder)`.
-pub(crate) fn packages_with(feature: &str) -> Vec<(String, PathBuf)> {
-    let mut found = Vec::new();
-    for folder in members() {
-        let Ok(manifest) = std::fs::read_to_string(folder.join("Cargo.toml")) else { continue };
-        if declares(&manifest, feature)
-            && let Some(name) = package_name(&manifest)
-        {
-            found.push((name, folder));
+/// Files that people write. Hidden folders other than `.cargo` and `.ci`, and what was built, are
+/// not theirs.
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for path in entries(folder) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let hidden = name.starts_with('.') && name != ".cargo" && name != ".ci";
+        if path.is_symlink() || hidden || name == "target" {
+            continue;
+        }
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
         }
     }
-    found
-}
-
-/// The folders of the workspace's members, as its manifest lists them.
-pub(crate) fn members() -> Vec<PathBuf> {
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap_or_default();
-    listed(&manifest).map(|folder| root().join(folder)).collect()
-}
-
-/// The entries of the list of members.
-fn listed(manifest: &str) -> impl Iterator<Item = &str> {
-    let list = manifest.split_once("members = [").map_or("", |(_, rest)| rest);
-    let list = list.split_once(']').map_or("", |(list, _)| list);
-    list.split(',').map(|entry| entry.trim().trim_matches('"')).filter(|entry| !entry.is_empty())
-}
-
-fn declares(manifest: &str, feature: &str) -> bool {
-    section(manifest, "features").any(|(key, _)| key == feature)
-}
-
-pub(crate) fn package_name(manifest: &str) -> Option<String> {
-    let (_, value) = section(manifest, "package").find(|(key, _)| *key == "name")?;
-    Some(value.trim_matches('"').to_owned())
-}
-
-/// The `key = value` lines of one section of a manifest.
-pub(crate) fn section<'a>(
-    manifest: &'a str,
-    name: &'a str,
-) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let mut inside = false;
-    manifest.lines().filter_map(move |line| {
-        let line = line.trim();
-        if let Some(header) = line.strip_prefix('[')
-            && let Some(header) = header.strip_suffix(']')
-        {
-            inside = header == name;
-            return None;
-        }
-        let (key, value) = line.split_once('=')?;
-        inside.then(|| (key.trim().trim_matches('"'), value.trim()))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MANIFEST: &str = "\
-[package]
-name = \"a-b\"
-version.workspace = true
-
-[features]
-default = []
-verbs = [\"dep:rdma-sys\"]
-
-[dependencies]
-numa = \"1\"
-";
-
-    #[test]
-    fn a_feature_is_found_in_its_own_section_only() {
-        assert!(declares(MANIFEST, "verbs"));
-        assert!(!declares(MANIFEST, "numa"));
-        assert!(!declares(MANIFEST, "name"));
-    }
-
-    #[test]
-    fn the_members_are_read() {
-        let manifest = "[workspace]\nmembers = [\n    \"a\",\n    \"b/c\",\n]\n";
-        assert_eq!(listed(manifest).collect::<Vec<_>>(), ["a", "b/c"]);
-        assert!(members().iter().any(|folder| folder.ends_with("xtask")));
-    }
-
-    #[test]
-    fn the_package_name_is_read() {
-        assert_eq!(package_name(MANIFEST).as_deref(), Some("a-b"));
-        assert_eq!(package_name("[features]\nname = \"x\"\n"), None);
-    }
+    files
 }

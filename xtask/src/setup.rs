@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Outcome;
-use crate::exec::{Sink, capture, must, stream};
+use crate::exec::{Limit, Sink, capture, must, stream};
 use crate::packages::{self, Need, with_fresh_lists};
 use crate::place::{self, program};
 
@@ -178,7 +178,9 @@ fn kvm(kernel: &Path, programs: &Path) -> Outcome<bool> {
     let parts = Parts { kernel: kernel.to_path_buf(), programs: programs.to_path_buf(), kvm: true };
     let mut vng = crate::machine::vng(&parts);
     vng.args(["--cpus", "1", "--memory", "1G", "--", "true"]);
-    let ended = stream(&mut vng, Sink::Kept, Duration::from_secs(30), &|| false)?;
+    // A machine that hangs prints nothing more.
+    let limit = Limit::Silent(Duration::from_secs(60));
+    let ended = stream(&mut vng, Sink::Kept, limit, &|| false)?;
     let works = ended.status.is_some_and(|status| status.success());
     let answer = if works { "works" } else { "does not boot" };
     println!("setup: /dev/kvm {answer}{}", if works { "" } else { ", emulating instead" });

@@ -1,9 +1,12 @@
 //! The ladder of checks, cheapest first: one table.
 
+use std::process::Command;
+
 use crate::Outcome;
 use crate::count::Count;
+use crate::exec::capture;
 use crate::packages::Need;
-use crate::{asan, bare, panics, sim, suite, tidy};
+use crate::{apart, asan, bare, panics, sim, suite, tidy};
 
 /// One rung.
 #[derive(Debug)]
@@ -12,6 +15,8 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// What a pass shows.
     pub(crate) shows: &'static str,
+    /// The system packages to install first.
+    pub(crate) needs: &'static [Need],
     /// What it does.
     pub(crate) work: Work,
 }
@@ -32,7 +37,7 @@ pub(crate) enum Work {
 }
 
 /// What a step of ours found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Passes and failures.
     pub(crate) count: Count,
@@ -40,114 +45,145 @@ pub(crate) struct Report {
     pub(crate) text: String,
 }
 
-/// In a cargo command: the packages that have a feature, and that feature. Without such a package
-/// the step is skipped.
-pub(crate) const FEATURES: &[(&str, &str, Need)] =
-    &[(VERBS, "verbs", Need::Verbs), (NUMA, "numa", Need::Numa)];
-const VERBS: &str = "@verbs";
-const NUMA: &str = "@numa";
+impl Report {
+    /// Adds a command: one pass or one failure.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Outcome<()> {
+        let done = capture(command)?;
+        self.count += Count::one(done.ok);
+        self.text.push_str(&done.text);
+        Ok(())
+    }
+}
+
+/// Words in a cargo command that stand for packages: those with a feature, built with it.
+pub(crate) const FEATURES: &[(&str, &str)] = &[("@verbs", "verbs"), ("@numa", "numa")];
+
+/// A word in a cargo command that stands for the packages with loom's models.
+pub(crate) const MODELS: &str = "@models";
+
+const fn step(name: &'static str, shows: &'static str, needs: &'static [Need], work: Work) -> Step {
+    Step { name, shows, needs, work }
+}
 
 /// Every step, in order. An example that has to run to its end is one line here:
 /// `Work::Cargo(&["run", "--release", "--package", "doorbell-examples", "--bin", …])`.
 pub(crate) const STEPS: &[Step] = &[
-    Step {
-        name: "fmt",
-        shows: "the code is formatted",
-        work: Work::Cargo(&["fmt", "--all", "--check", "--", "--color", "never"]),
-    },
-    Step { name: "tidy", shows: "the rules no lint knows hold", work: Work::Own(tidy::check) },
-    Step {
-        name: "clippy",
-        shows: "no warning in any target",
-        work: Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-    },
-    Step {
-        name: "clippy-verbs",
-        shows: "nor with the feature verbs",
-        work: Work::Cargo(&["clippy", VERBS, "--all-targets", "--", "-D", "warnings"]),
-    },
-    Step {
-        name: "clippy-numa",
-        shows: "nor with the feature numa",
-        work: Work::Cargo(&["clippy", NUMA, "--all-targets", "--", "-D", "warnings"]),
-    },
-    Step {
-        name: "build",
-        shows: "everything builds",
-        work: Work::Build(&["test", "--workspace", "--no-run"]),
-    },
-    Step {
-        name: "tests",
-        shows: "unit, integration and doc tests",
-        work: Work::Tests(&["test", "--workspace", "--no-fail-fast"]),
-    },
-    Step {
-        name: "tests-verbs",
-        shows: "unit tests with the feature verbs",
-        work: Work::Tests(&["test", VERBS, "--lib", "--no-fail-fast"]),
-    },
-    Step {
-        name: "tests-numa",
-        shows: "hwloc and the kernel's files agree, with the feature numa",
-        work: Work::Tests(&["test", NUMA, "--no-fail-fast"]),
-    },
-    Step {
-        name: "bare",
-        shows: "the datapath builds without an operating system, and runs without std",
-        work: Work::Own(bare::check),
-    },
-    Step {
-        name: "aarch64",
-        shows: "no warning for aarch64 either, where nothing is run",
-        work: Work::Own(bare::arm),
-    },
-    Step {
-        name: "panics",
-        shows: "no panic can be reached from a worker's turn: it links without",
-        work: Work::Own(panics::check),
-    },
-    Step {
-        name: "models",
-        shows: "shared memory in every order its rules allow; no fence is idle",
-        work: Work::Tests(&[
+    step("fmt", "the code of every workspace is formatted", &[], Work::Own(apart::fmt)),
+    step("tidy", "the rules no lint knows hold", &[], Work::Own(tidy::check)),
+    step(
+        "clippy",
+        "no warning in any target",
+        &[],
+        Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    ),
+    step(
+        "clippy-verbs",
+        "nor with the feature verbs",
+        &[Need::Verbs],
+        Work::Cargo(&["clippy", "@verbs", "--all-targets", "--", "-D", "warnings"]),
+    ),
+    step(
+        "clippy-numa",
+        "nor with the feature numa",
+        &[Need::Numa],
+        Work::Cargo(&["clippy", "@numa", "--all-targets", "--", "-D", "warnings"]),
+    ),
+    step("build", "everything builds", &[], Work::Build(&["test", "--workspace", "--no-run"])),
+    step(
+        "tests",
+        "unit, integration and doc tests",
+        &[Need::Tests],
+        Work::Tests(&["test", "--workspace", "--no-fail-fast"]),
+    ),
+    step(
+        "tests-verbs",
+        "unit tests with the feature verbs",
+        &[Need::Verbs],
+        Work::Tests(&["test", "@verbs", "--lib", "--no-fail-fast"]),
+    ),
+    step(
+        "tests-numa",
+        "hwloc and the kernel's files agree, with the feature numa",
+        &[Need::Numa],
+        Work::Tests(&["test", "@numa", "--no-fail-fast"]),
+    ),
+    step(
+        "compare",
+        "the program that measures beside peers: no warning, and its tests",
+        &[Need::Compare],
+        Work::Own(apart::compare),
+    ),
+    step(
+        "bare",
+        "what needs no operating system builds without one, and runs without std",
+        &[],
+        Work::Own(bare::check),
+    ),
+    step(
+        "aarch64",
+        "no warning for aarch64 either, where nothing is run",
+        &[],
+        Work::Own(bare::arm),
+    ),
+    step(
+        "panics",
+        "no panic can be reached from a worker's turn: it links without",
+        &[Need::Tests],
+        Work::Own(panics::check),
+    ),
+    step(
+        "overhead",
+        "instructions for each message are within the limits of benches/overhead.json",
+        &[Need::Tests],
+        Work::Cargo(&[
+            "run",
+            "--release",
+            "--package",
+            "doorbell-bench",
+            "--",
+            "overhead",
+            "--check",
+        ]),
+    ),
+    step(
+        "models",
+        "shared memory in every order its rules allow; no fence is idle",
+        &[],
+        Work::Tests(&[
             "test",
             "--config",
             "build.rustflags=[\"--cfg\", \"loom\"]",
             "--target-dir",
             "target/models",
-            "--package",
-            "doorbell-soft",
-            "--package",
-            "doorbell-engine",
-            "--no-default-features",
+            MODELS,
             "--release",
             "--lib",
             "models",
         ]),
-    },
-    Step {
-        name: "asan",
-        shows: "a peer that writes whatever it likes makes nobody leave its memory",
-        work: Work::Able(asan::lacks, asan::check),
-    },
-    Step {
-        name: "sim",
-        shows: "2000 simulations hold, and find what is planted",
-        work: Work::Own(sim::check),
-    },
-    Step {
-        name: "vm",
-        shows: "conformance and real peers on a kernel's RDMA device",
-        work: Work::Own(suite::check),
-    },
-    Step {
-        name: "vm-wire",
-        shows: "two machines whose wire loses one packet in a hundred still finish",
-        work: Work::Own(suite::wire),
-    },
-    Step {
-        name: "vm-numa",
-        shows: "memory and workers are where they were asked for, with two nodes",
-        work: Work::Own(suite::numa),
-    },
+    ),
+    step(
+        "asan",
+        "a peer that writes anything at all makes nobody leave its memory",
+        &[],
+        Work::Able(asan::lacks, asan::check),
+    ),
+    step("sim", "2000 simulations hold, and find what is planted", &[], Work::Own(sim::check)),
+    step(
+        "vm",
+        "conformance and real peers on a kernel's RDMA device",
+        &[Need::Verbs],
+        Work::Own(suite::check),
+    ),
+    step(
+        "vm-wire",
+        "two machines whose wire loses one packet in a hundred still finish",
+        &[Need::Verbs],
+        Work::Own(suite::wire),
+    ),
+    step(
+        "vm-numa",
+        "memory and workers are where they were asked for, with two nodes",
+        &[],
+        Work::Own(suite::numa),
+    ),
 ];

@@ -1,10 +1,9 @@
 //! Rules of the house that no lint knows.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use crate::count::Count;
-use crate::place::{entries, root};
+use crate::place::{files_below, root};
 use crate::steps::Report;
 use crate::{Outcome, arrows};
 
@@ -46,25 +45,6 @@ pub(crate) fn check() -> Outcome<Report> {
         Err(_) => Count::one(false),
     };
     Ok(Report { count, text: found.join("\n") })
-}
-
-/// Files that people write. Hidden folders other than `.cargo` and `.ci`, and what was built, are
-/// not theirs.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for path in entries(folder) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let hidden = name.starts_with('.') && name != ".cargo" && name != ".ci";
-        if path.is_symlink() || hidden || name == "target" {
-            continue;
-        }
-        if path.is_dir() {
-            files.extend(files_below(&path));
-        } else {
-            files.push(path);
-        }
-    }
-    files
 }
 
 /// What is wrong with a file, one line each.

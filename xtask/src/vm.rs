@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::args::{Args, quoted, shell_line};
-use crate::exec::Sink;
+use crate::exec::{Limit, Sink};
 use crate::machine::{Job, Machine, Port, Shared};
 use crate::setup;
 
@@ -69,7 +69,7 @@ impl Options {
             memory_mib: self.memory_mib,
             numa: self.numa,
             hugepages: self.hugepages,
-            limit: Duration::from_secs(self.limit_s),
+            limit: Limit::Total(Duration::from_secs(self.limit_s)),
             port,
         }
     }
@@ -96,8 +96,9 @@ fn percent(text: String) -> Outcome<String> {
     }
 }
 
-/// A machine with the usual parts, for the ladder.
-pub(crate) fn usual(limit: Duration) -> Machine {
+/// A machine with the usual parts, for the ladder, which ends it after `silence` without output.
+pub(crate) fn usual(silence: Duration) -> Machine {
+    let limit = Limit::Silent(silence);
     Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 128, limit, port: Port::Alone }
 }
 
@@ -126,13 +127,14 @@ fn run_pair(words: &[String]) -> Outcome<u8> {
 }
 
 /// Runs a line on each of two machines whose wire loses that share of the packets: the server's,
-/// the client's. Both find a folder that they share in SHARED. What each printed, and how it ended.
+/// the client's. Both find a folder that they share in SHARED. A machine ends after `silence`
+/// without output. The answer is what each printed, and how it ended.
 pub(crate) fn on_a_wire(
-    limit: Duration,
+    silence: Duration,
     loss: &str,
     lines: [&str; 2],
 ) -> Outcome<[Outcome<(u8, String)>; 2]> {
-    let small = |port| Machine { memory_mib: 1024, hugepages: 0, port, ..usual(limit) };
+    let small = |port| Machine { memory_mib: 1024, hugepages: 0, port, ..usual(silence) };
     let pair = Pair::new(small, loss)?;
     let shared = quoted(&pair.shared.folder.display().to_string());
     let [server, client] = lines.map(|line| format!("SHARED={shared} {line}"));

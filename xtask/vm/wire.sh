@@ -10,7 +10,7 @@
 
 side=$1
 address=192.168.78.1
-limit=240
+limit=600
 names=()
 
 # pairing NAME SERVER... ::: CLIENT...: starts this machine's side; both have to end with 0.

@@ -176,7 +176,7 @@ fn another(than: &Verbs) -> Option<(Verbs, IpAddr)> {
         Some((device, ip))
     });
     if found.is_none() {
-        eprintln!("skipped: this machine has one RDMA device, two are needed");
+        println!("skipped: this machine has one RDMA device, two are needed");
     }
     found
 }

@@ -12,8 +12,8 @@ use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use doorbell_verbs::VerbsId;
 use doorbell_verbs::{Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq};
 
-/// Longer than anything here takes; a test that hangs fails instead.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// Nothing here takes as long; a test that would hang fails instead.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const CAPS: QpCaps =
     QpCaps { send_wr: 32, recv_wr: 32, send_sge: 3, recv_sge: 1, inline: 128 };
@@ -28,14 +28,14 @@ pub(crate) fn device() -> Option<(Verbs, IpAddr)> {
     let Some(name) =
         std::env::var("DOORBELL_DEVICE").ok().or_else(|| Verbs::devices().into_iter().next())
     else {
-        eprintln!("skipped: this machine has no RDMA device");
+        println!("skipped: this machine has no RDMA device");
         return None;
     };
     let device = Verbs::open(&name).expect("the device opens");
     match device.addresses().into_iter().find(IpAddr::is_ipv4) {
         Some(ip) => Some((device, ip)),
         None => {
-            eprintln!("skipped: {name} has no IPv4 address");
+            println!("skipped: {name} has no IPv4 address");
             None
         }
     }

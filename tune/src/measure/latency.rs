@@ -99,8 +99,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_cores_have_a_floor_and_a_missing_core_is_an_error() {
-        let Ok(cores) = crate::choose(2) else { return };
+    fn two_cores_have_a_floor_and_a_core_that_is_not_there_is_an_error() {
+        let Ok(cores) = crate::choose(2) else {
+            return println!("skipped: this machine has one core");
+        };
         assert!(floor([cores[0], cores[1]]).unwrap() > 0.0);
         assert!(floor([cores[0], 1 << 19]).unwrap_err().to_string().contains("core 524288"));
         assert!(matches!(floor([cores[0]; 2]), Err(MeasureError::Same(_))));
@@ -108,8 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_symmetric_and_has_every_pair() {
-        let Ok(mut cores) = crate::choose(2) else { return };
+    fn a_matrix_has_every_pair_once_both_ways() {
+        let Ok(mut cores) = crate::choose(2) else {
+            return println!("skipped: this machine has one core");
+        };
         cores.sort_unstable();
         let matrix = matrix(&cores).unwrap();
         assert!(matrix[0][1].unwrap() > 0.0 && matrix[0][1] == matrix[1][0]);

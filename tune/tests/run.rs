@@ -23,6 +23,7 @@ const ROLE: &str = "TUNE_TEST_WORKERS";
 #[test]
 fn program() {
     if std::env::var_os(ROLE).is_none() {
+        println!("skipped: other tests run this one, in a process of its own");
         return;
     }
     let plan = Plan::from_env().unwrap().unwrap();
@@ -168,9 +169,18 @@ fn every_worker_runs_where_the_plan_says() {
     fs::remove_file(file).unwrap();
 }
 
+/// Whether this machine has memory on more than one node.
+fn two_nodes() -> bool {
+    let found = machine().memory_nodes.len() >= 2;
+    if !found {
+        println!("skipped: this machine has memory on one node alone");
+    }
+    found
+}
+
 #[test]
-fn memory_is_on_the_node_of_the_plan() {
-    if machine().memory_nodes.len() < 2 {
+fn memory_is_on_the_plans_node_by_the_kernels_account() {
+    if !two_nodes() {
         return;
     }
     // A node that is not the first: by the plan, and with another policy on the command line.
@@ -192,11 +202,11 @@ fn memory_is_on_the_node_of_the_plan() {
 }
 
 #[test]
-fn memory_may_be_on_a_distant_node() {
-    let machine = machine();
-    if machine.memory_nodes.len() < 2 {
+fn memory_of_a_distant_node_is_had_if_the_plan_says_so() {
+    if !two_nodes() {
         return;
     }
+    let machine = machine();
     let mut plan = plan(1, 1, Memory::Bind);
     let node = machine.nodes[0].id;
     plan.workers[0].memory_node = node;
@@ -213,8 +223,8 @@ fn memory_may_be_on_a_distant_node() {
 }
 
 #[test]
-fn a_missing_node_is_an_error_with_a_fix() {
-    if machine().memory_nodes.len() < 2 {
+fn a_node_that_is_not_there_is_an_error_with_the_cure() {
+    if !two_nodes() {
         return;
     }
     let mut plan = plan(1, 1, Memory::Bind);
