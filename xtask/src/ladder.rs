@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs the steps, in order, and sums up.
 
 use std::collections::BTreeMap;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
@@ -10,7 +11,7 @@ use crate::exec::capture;
 use crate::members::{Package, members};
 use crate::packages;
 use crate::place::{self, cargo};
-use crate::steps::{FEATURES, MODELS, Report, STEPS, Step, Work};
+use crate::steps::{FEATURES, Lane, MODELS, Report, STEPS, Step, Work};
 use crate::toolchain;
 
 /// How a step ended.
@@ -30,48 +31,77 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let choice = Choice::read(words)?;
     place::make(&place::state().join("log"))?;
     toolchain::tell();
-    let mut fates = Vec::new();
-    let mut broken = false;
-    for (index, step) in STEPS.iter().enumerate().filter(|(_, step)| choice.wants(step.name)) {
-        let fate = if broken {
-            Fate::Skipped("the build failed".to_owned())
-        } else if choice.skips(step.name) {
-            Fate::Skipped("--skip".to_owned())
-        } else {
-            println!("[{}/{}] {}: {}", index + 1, STEPS.len(), step.name, step.shows);
-            one(step)?
-        };
-        broken |= matches!((&step.work, &fate), (Work::Build(_), Fate::Ran(count, ..))
-            if count.failed > 0);
-        fates.push((step, fate));
-    }
+    let steps: Vec<&Step> = STEPS.iter().filter(|step| choice.wants(step.name)).collect();
+    let fates = all(&steps, &choice);
     let sum = summary(&fates);
     println!("{sum}");
     Ok(u8::from(sum.failed > 0 || sum.passed == 0))
 }
 
-/// Runs one step, prints what failed, and keeps the whole output in a file.
-fn one(step: &Step) -> Outcome<Fate> {
+/// Runs the steps, those of each lane one after the other; how they ended, in the same order.
+fn all<'a>(steps: &[&'a Step], choice: &Choice) -> Vec<(&'a Step, Fate)> {
+    let mut fates: Vec<Option<Fate>> = steps.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        let (mut lanes, mut begun) = (Vec::new(), vec![Lane::Main]);
+        let mut broken = false;
+        for (index, step) in steps.iter().enumerate() {
+            if broken {
+                fates[index] = Some(Fate::Skipped("the build failed".to_owned()));
+            } else if step.lane == Lane::Main {
+                let fate = one(step, choice);
+                broken = matches!((&step.work, &fate), (Work::Build(_), Fate::Ran(count, ..))
+                    if count.failed > 0);
+                fates[index] = Some(fate);
+            } else if !begun.contains(&step.lane) {
+                begun.push(step.lane);
+                let rest = steps.iter().enumerate().skip(index);
+                let lane = rest.filter(|(_, other)| other.lane == step.lane);
+                let run = |(index, step): (usize, &&Step)| (index, one(step, choice));
+                lanes.push(scope.spawn(move || lane.map(run).collect::<Vec<_>>()));
+            }
+        }
+        for lane in lanes {
+            for (index, fate) in lane.join().into_iter().flatten() {
+                fates[index] = Some(fate);
+            }
+        }
+    });
+    let lost = || Fate::Ran(Count::one(false), Duration::ZERO, Reasons::new());
+    steps.iter().copied().zip(fates.into_iter().map(|fate| fate.unwrap_or_else(lost))).collect()
+}
+
+/// Runs one step unless it is to be skipped, prints what failed, and keeps the whole output in a
+/// file.
+fn one(step: &Step, choice: &Choice) -> Fate {
+    let name = step.name;
+    if choice.skips(name) {
+        return Fate::Skipped("--skip".to_owned());
+    }
+    println!("{name}: {}", step.shows);
     let since = Instant::now();
     let done = packages::ensure(step.needs).and_then(|()| attempt(&step.work));
-    let (count, text) = match done {
+    let (mut count, mut text) = match done {
         Ok(Ok(done)) => done,
         Ok(Err(reason)) => {
-            println!("      skipped: {reason}");
-            return Ok(Fate::Skipped(reason));
+            println!("      {name} skipped: {reason}");
+            return Fate::Skipped(reason);
         }
         Err(message) => (Count::one(false), message),
     };
-    let log = place::state().join("log").join(format!("{}.log", step.name));
-    place::write(&log, &text)?;
-    let time = since.elapsed();
-    if count.failed > 0 {
-        println!("{}", without_successes(&text).trim_end());
-        println!("      FAILED in {:.1} s: {count}", time.as_secs_f32());
-    } else {
-        println!("      ok in {:.1} s: {count}", time.as_secs_f32());
+    let log = place::state().join("log").join(format!("{name}.log"));
+    if let Err(message) = place::write(&log, &text) {
+        count += Count::one(false);
+        text.push_str(&message);
     }
-    Ok(Fate::Ran(count, time, reasons(&text)))
+    let time = since.elapsed();
+    let seconds = time.as_secs_f32();
+    if count.failed > 0 {
+        let text = without_successes(&text);
+        println!("{}\n      {name} FAILED in {seconds:.1} s: {count}", text.trim_end());
+    } else {
+        println!("      {name} ok in {seconds:.1} s: {count}");
+    }
+    Fate::Ran(count, time, reasons(&text))
 }
 
 /// Counts and output of a step, or why it does not apply.
@@ -223,21 +253,20 @@ mod tests {
     }
 
     fn step(work: Work) -> Step {
-        Step { name: "unit-test", shows: "", needs: &[], work }
+        Step { name: "unit-test", shows: "", needs: &[], work, lane: Lane::Main }
     }
 
     #[test]
     fn a_step_that_lacks_something_says_what() {
         let lacks = Work::Able(|| Some("no such compiler".to_owned()), || panic!("it lacks it"));
-        let fate = one(&step(lacks)).expect("no error");
+        let fate = one(&step(lacks), &Choice::default());
         assert!(matches!(fate, Fate::Skipped(reason) if reason == "no such compiler"));
     }
 
     #[test]
     fn a_step_that_cannot_start_fails() {
         place::make(&place::state().join("log")).expect("the target folder can be written");
-        let fate = one(&step(Work::Own(|| Err("no machine".to_owned()))));
-        let fate = fate.expect("a failure is counted, not an error");
+        let fate = one(&step(Work::Own(|| Err("no machine".to_owned()))), &Choice::default());
         assert!(matches!(fate, Fate::Ran(count, ..) if count == Count::one(false)));
     }
 
@@ -247,9 +276,46 @@ mod tests {
                             1 ignored; 0 measured; 0 filtered out\n";
         place::make(&place::state().join("log")).expect("the target folder can be written");
         let report = || Ok(Report { count: Count::of(TEXT), text: TEXT.to_owned() });
-        let fate = one(&step(Work::Own(report))).expect("no error");
+        let fate = one(&step(Work::Own(report)), &Choice::default());
         let Fate::Ran(count, _, reasons) = fate else { panic!("it ran") };
         assert_eq!(count, Count { passed: 1, failed: 0, skipped: 1 });
         assert_eq!(reasons.into_iter().collect::<Vec<_>>(), [("no device".to_owned(), 1)]);
+    }
+
+    fn held() -> Outcome<Report> {
+        Ok(Report { count: Count::one(true), text: String::new() })
+    }
+
+    #[test]
+    fn lanes_run_beside_each_other_and_keep_their_places() {
+        place::make(&place::state().join("log")).expect("the target folder can be written");
+        // Each waits for the other, so both have to run at once.
+        static MET: std::sync::Barrier = std::sync::Barrier::new(2);
+        fn meets() -> Outcome<Report> {
+            MET.wait();
+            held()
+        }
+        let names = ["unit-test-1", "unit-test-2", "unit-test-3", "unit-test-4"];
+        let mut steps: Vec<Step> = [meets as fn() -> _, held, meets, held]
+            .into_iter()
+            .zip(names)
+            .map(|(work, name)| Step { name, ..step(Work::Own(work)) })
+            .collect();
+        steps[0].lane = Lane::Machine;
+        steps[3].lane = Lane::Machine;
+        let fates = all(&steps.iter().collect::<Vec<_>>(), &Choice::default());
+        assert_eq!(fates.iter().map(|(step, _)| step.name).collect::<Vec<_>>(), names);
+        assert_eq!(summary(&fates), Count { passed: 4, failed: 0, skipped: 0 });
+    }
+
+    #[test]
+    fn nothing_runs_after_a_build_that_failed() {
+        place::make(&place::state().join("log")).expect("the target folder can be written");
+        let build = step(Work::Build(&["no-such-command"]));
+        let mut beside = step(Work::Own(held));
+        beside.lane = Lane::Machine;
+        let after = step(Work::Own(held));
+        let fates = all(&[&build, &beside, &after], &Choice::default());
+        assert_eq!(summary(&fates), Count { passed: 0, failed: 1, skipped: 2 });
     }
 }

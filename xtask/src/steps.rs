@@ -19,6 +19,20 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// What it does.
     pub(crate) work: Work,
+    /// Steps of one lane run one after the other, beside those of other lanes.
+    pub(crate) lane: Lane,
+}
+
+/// Which steps run one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Those that build and compute.
+    Main,
+    /// Those in a virtual machine, which leaves much of a core idle. They begin where the first of
+    /// them stands in the table.
+    Machine,
+    /// Those that wait for lost packets.
+    Wire,
 }
 
 /// What a step does.
@@ -62,7 +76,13 @@ pub(crate) const FEATURES: &[(&str, &str)] = &[("@verbs", "verbs"), ("@numa", "n
 pub(crate) const MODELS: &str = "@models";
 
 const fn step(name: &'static str, shows: &'static str, needs: &'static [Need], work: Work) -> Step {
-    Step { name, shows, needs, work }
+    Step { name, shows, needs, work, lane: Lane::Main }
+}
+
+impl Step {
+    const fn beside(self, lane: Lane) -> Self {
+        Self { lane, ..self }
+    }
 }
 
 /// Every step, in order. An example that has to run to its end is one line here:
@@ -113,6 +133,27 @@ pub(crate) const STEPS: &[Step] = &[
         &[Need::Compare],
         Work::Own(apart::compare),
     ),
+    step(
+        "vm",
+        "conformance and real peers on a kernel's RDMA device",
+        &[Need::Verbs],
+        Work::Own(suite::check),
+    )
+    .beside(Lane::Machine),
+    step(
+        "vm-wire",
+        "two machines whose wire loses one packet in a hundred still finish",
+        &[Need::Verbs],
+        Work::Own(suite::wire),
+    )
+    .beside(Lane::Wire),
+    step(
+        "vm-numa",
+        "memory and workers are where they were asked for, with two nodes",
+        &[],
+        Work::Own(suite::numa),
+    )
+    .beside(Lane::Machine),
     step(
         "bare",
         "what needs no operating system builds without one, and runs without std",
@@ -168,22 +209,4 @@ pub(crate) const STEPS: &[Step] = &[
         Work::Able(asan::lacks, asan::check),
     ),
     step("sim", "2000 simulations hold, and find what is planted", &[], Work::Own(sim::check)),
-    step(
-        "vm",
-        "conformance and real peers on a kernel's RDMA device",
-        &[Need::Verbs],
-        Work::Own(suite::check),
-    ),
-    step(
-        "vm-wire",
-        "two machines whose wire loses one packet in a hundred still finish",
-        &[Need::Verbs],
-        Work::Own(suite::wire),
-    ),
-    step(
-        "vm-numa",
-        "memory and workers are where they were asked for, with two nodes",
-        &[],
-        Work::Own(suite::numa),
-    ),
 ];
