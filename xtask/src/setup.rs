@@ -27,7 +27,7 @@ pub(crate) struct Parts {
 
 /// Fetches everything that any command needs.
 pub(crate) fn all() -> Outcome<()> {
-    packages::ensure(&[Need::Verbs])?;
+    packages::ensure(&[Need::Verbs, Need::Numa, Need::Compare, Need::Peers, Need::Tests])?;
     machine()?;
     crate::bare::fetch()?;
     println!("setup: all is there");
