@@ -76,8 +76,11 @@ impl Package {
         library.lines().any(|line| line.starts_with("#![") && line.contains("no_std"))
     }
 
-    /// True if a source file of it has one of these words.
+    /// True if it has a library, whose source has one of these words.
     pub(crate) fn mentions(&self, words: &[&str]) -> bool {
+        if !self.folder.join("src/lib.rs").exists() {
+            return false;
+        }
         files_below(&self.folder.join("src")).iter().any(|file| {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             words.iter().any(|word| text.contains(word))
@@ -174,6 +177,9 @@ numa = \"1\"
     fn this_package_is_a_member() {
         let names: Vec<String> = members().into_iter().map(|package| package.name).collect();
         assert!(names.iter().any(|name| name == env!("CARGO_PKG_NAME")), "{names:?}");
+        let mentions = |package: &Package| package.mentions(&["fn "]);
+        assert!(members().iter().any(mentions), "libraries are members");
+        assert!(!members().iter().any(|package| package.name == "xtask" && mentions(package)));
         assert!(with_target("no-such-target").is_err() && workspace("xtask").is_err());
     }
 }
