@@ -26,22 +26,26 @@ skip() {
 }
 
 # patient SECONDS COMMAND...: runs a command, and ends it when it has printed nothing for so long. A busy
-# machine makes a program slow, but not silent. Its output goes to $scratch/out.
+# machine makes a program slow, but not silent. Prints its output as it comes, and keeps it in
+# $scratch/out.
 patient() {
-    local silence=$1 size before=-1 since=$SECONDS
+    local silence=$1 size shown=0 since=$SECONDS
     shift
+    : > "$scratch/out"
     setsid "$@" > "$scratch/out" 2>&1 &
     local program=$!
     while kill -0 $program 2> /dev/null; do
         size=$(stat -c %s "$scratch/out")
-        if [ "$size" != "$before" ]; then
-            before=$size since=$SECONDS
+        if ((size > shown)); then
+            tail -c +$((shown + 1)) "$scratch/out" | head -c $((size - shown))
+            shown=$size since=$SECONDS
         elif ((SECONDS - since >= silence)); then
             echo "silent for $silence seconds: ended" >> "$scratch/out"
             kill -KILL -- -$program
         fi
         sleep 0.2
     done
+    tail -c +$((shown + 1)) "$scratch/out"
     wait $program
 }
 
@@ -70,7 +74,6 @@ harness() {
     # Tests that are skipped say so in their output.
     patient "$silence" "$@" --show-output
     local code=$?
-    cat "$scratch/out"
     if ! grep -q '^test result: ' "$scratch/out" ||
         { [ "$code" != 0 ] && ! grep -q '^test result: FAILED' "$scratch/out"; }; then
         echo "exit code $code of: $*" > "$scratch/out"
