@@ -5,7 +5,7 @@ use crate::count::Count;
 use crate::exec::capture;
 use crate::members::{apart, workspace};
 use crate::place::{cargo, target};
-use crate::steps::Report;
+use crate::report::Report;
 
 /// The program that measures beside peers. The peers' crates belong to no other program.
 pub(crate) const COMPARE: &str = "doorbell-compare";

@@ -8,7 +8,7 @@ use crate::count::Count;
 use crate::exec::capture;
 use crate::members::members;
 use crate::place::{cargo, entries};
-use crate::steps::Report;
+use crate::report::Report;
 use crate::toolchain::rustc;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -11,8 +11,8 @@ use crate::exec::{Limit, Sink, capture, must, stream};
 use crate::members::{Package, members, workspace};
 use crate::packages::installed;
 use crate::place::{self, cargo, has_program, program};
-use crate::setup::{lock, unpack};
-use crate::steps::Report;
+use crate::report::Report;
+use crate::unpack::{lock, unpack};
 
 const BARE: &str = "x86_64-unknown-none";
 const ARM: &str = "aarch64-unknown-linux-gnu";

@@ -11,7 +11,8 @@ use crate::exec::capture;
 use crate::members::{Package, members};
 use crate::packages;
 use crate::place::{self, cargo};
-use crate::steps::{FEATURES, Lane, MODELS, Report, STEPS, Step, Work};
+use crate::report::Report;
+use crate::steps::{FEATURES, Lane, MODELS, STEPS, Step, Work};
 use crate::toolchain;
 
 /// How a step ended.

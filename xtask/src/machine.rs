@@ -2,14 +2,14 @@
 //! rxe0, for as long as one script runs.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Outcome;
 use crate::args::quoted;
 use crate::exec::{Limit, Sink, stream};
-use crate::place::{self, program};
+use crate::place;
 use crate::setup::Parts;
 
 /// What a machine is made of.
@@ -105,7 +105,7 @@ impl Job<'_> {
     pub(crate) fn run(&self, parts: &Parts, stop: &dyn Fn() -> bool) -> Outcome<(u8, String)> {
         let script = self.shared.folder.join(format!("{}.sh", self.role));
         place::write(&script, &self.script())?;
-        let mut vng = vng(parts);
+        let mut vng = parts.vng();
         self.machine.describe(&mut vng);
         vng.arg("--rwdir").arg(place::vm_out());
         vng.args(["--", "/bin/bash"]).arg(&script);
@@ -168,23 +168,4 @@ impl Machine {
             ));
         }
     }
-}
-
-/// Drivers that a machine with one RDMA device never uses. Loading them is a third of an emulated
-/// boot.
-const UNUSED_DRIVERS: &str = "aesni_intel,ahci,crct10dif_pclmul,evdev,ghash_clmulni_intel,\
-    i2c_i801,iTCO_wdt,kvm_amd,kvm_intel,lpc_ich,pcspkr,powernow_k8,psmouse,serio_raw,sr_mod";
-
-/// `vng` with what every machine has in common.
-pub(crate) fn vng(parts: &Parts) -> Command {
-    let mut vng = program(parts.programs.join("vng"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let programs = parts.programs.display();
-    vng.env("PATH", format!("{programs}:{path}:/usr/local/sbin:/usr/sbin:/sbin"));
-    vng.args(["--force-9p", "--user", "root", "--run"]).arg(Path::new(&parts.kernel));
-    vng.args(["--append", &format!("modprobe.blacklist={UNUSED_DRIVERS}")]);
-    if !parts.kvm {
-        vng.arg("--disable-kvm");
-    }
-    vng
 }

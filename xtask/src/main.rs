@@ -23,12 +23,15 @@ mod packages;
 mod panics;
 mod perftest;
 mod place;
+mod report;
 mod setup;
 mod sim;
 mod steps;
 mod suite;
 mod tidy;
 mod toolchain;
+mod unpack;
+mod uses;
 mod vm;
 
 use std::process::ExitCode;

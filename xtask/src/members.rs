@@ -55,7 +55,17 @@ pub(crate) fn with_target(target: &str) -> Outcome<String> {
 }
 
 impl Package {
-    /// Its manifest.
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The text of its manifest.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The file of its manifest.
     pub(crate) fn manifest(&self) -> PathBuf {
         self.folder.join("Cargo.toml")
     }
@@ -107,7 +117,10 @@ fn name(manifest: &str) -> Option<String> {
 }
 
 /// The `key = value` lines of one section of a manifest.
-fn section<'a>(manifest: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+pub(crate) fn section<'a>(
+    manifest: &'a str,
+    name: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut inside = false;
     manifest.lines().filter_map(move |line| {
         let line = line.trim();

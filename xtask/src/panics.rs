@@ -9,7 +9,7 @@ use crate::count::Count;
 use crate::exec::capture;
 use crate::members::workspace;
 use crate::place::{self, cargo, has_program, program};
-use crate::steps::Report;
+use crate::report::Report;
 
 /// The library. It has a workspace of its own: no other program takes its panic handler.
 const PACKAGE: &str = "doorbell-turn";

@@ -2,17 +2,24 @@
 //! with RDMA modules, a compiler for other targets. All of it lives in `target/doorbell` and is
 //! made again if that goes.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::Outcome;
 use crate::exec::{Limit, Sink, capture, must, stream};
 use crate::packages::{self, Need, with_fresh_lists};
 use crate::place::{self, program};
+use crate::unpack::{lock, unpack};
 
 /// The release of virtme-ng these commands were written against.
 const VIRTME: &str = "1.42";
+
+/// Drivers that a machine with one RDMA device never uses. Loading them is a third of an emulated
+/// boot.
+const UNUSED_DRIVERS: &str = "aesni_intel,ahci,crct10dif_pclmul,evdev,ghash_clmulni_intel,\
+    i2c_i801,iTCO_wdt,kvm_amd,kvm_intel,lpc_ich,pcspkr,powernow_k8,psmouse,serio_raw,sr_mod";
 
 /// A machine that can boot: where its parts are.
 #[derive(Clone, Debug)]
@@ -23,6 +30,22 @@ pub(crate) struct Parts {
     pub(crate) programs: PathBuf,
     /// True if the processor's own virtualization boots this kernel here.
     pub(crate) kvm: bool,
+}
+
+impl Parts {
+    /// `vng` with what every machine has in common.
+    pub(crate) fn vng(&self) -> Command {
+        let mut vng = program(self.programs.join("vng"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let programs = self.programs.display();
+        vng.env("PATH", format!("{programs}:{path}:/usr/local/sbin:/usr/sbin:/sbin"));
+        vng.args(["--force-9p", "--user", "root", "--run"]).arg(Path::new(&self.kernel));
+        vng.args(["--append", &format!("modprobe.blacklist={UNUSED_DRIVERS}")]);
+        if !self.kvm {
+            vng.arg("--disable-kvm");
+        }
+        vng
+    }
 }
 
 /// Fetches everything that any command needs.
@@ -45,14 +68,6 @@ pub(crate) fn machine() -> Outcome<Parts> {
     let kernel = kernel()?;
     let kvm = kvm(&kernel, &programs)?;
     Ok(Parts { kernel, programs, kvm })
-}
-
-/// Keeps a second set-up of this repository waiting until the first has ended, however it ends.
-pub(crate) fn lock() -> Outcome<File> {
-    let path = place::state().join("setup.lock");
-    place::make(&place::state())?;
-    let file = File::create(&path).and_then(|file| file.lock().map(|()| file));
-    file.map_err(|cause| format!("cannot lock {}: {cause}", path.display()))
 }
 
 /// virtme-ng in a Python environment of its own; the folder of its programs.
@@ -131,37 +146,6 @@ fn image_dependency(report: &str) -> Option<&str> {
     report.lines().find(|line| named(line))?.trim().strip_prefix("Depends: ")
 }
 
-/// Downloads packages and unpacks them, without installing, to `home`. `finish` sees the folder
-/// under a temporary name; only a complete one takes its place.
-pub(crate) fn unpack(
-    names: &[String],
-    home: &Path,
-    finish: impl FnOnce(&Path) -> Outcome<()>,
-) -> Outcome<()> {
-    let folder = home.with_extension("new");
-    let debs = folder.join("debs");
-    for stale in [&folder, &home.to_path_buf()] {
-        if stale.exists() {
-            fs::remove_dir_all(stale)
-                .map_err(|cause| format!("cannot remove {}: {cause}", stale.display()))?;
-        }
-    }
-    place::make(&debs)?;
-    with_fresh_lists(|| {
-        let mut apt = program("apt-get");
-        // Root's download would be handed to a user who cannot write to this folder.
-        apt.args(["-o", "APT::Sandbox::User=root", "download"]).args(names).current_dir(&debs);
-        must(&mut apt)
-    })?;
-    for deb in place::entries(&debs) {
-        must(program("dpkg-deb").arg("-x").arg(&deb).arg(&folder))?;
-    }
-    finish(&folder)?;
-    fs::remove_dir_all(&debs)
-        .and_then(|()| fs::rename(&folder, home))
-        .map_err(|cause| format!("cannot move {} into place: {cause}", folder.display()))
-}
-
 /// Whether KVM boots this kernel. It may be there and refuse or hang, so it is tried, once for
 /// each pair of host and guest kernel.
 fn kvm(kernel: &Path, programs: &Path) -> Outcome<bool> {
@@ -176,7 +160,7 @@ fn kvm(kernel: &Path, programs: &Path) -> Outcome<bool> {
         return Ok(answer.trim() == "works");
     }
     let parts = Parts { kernel: kernel.to_path_buf(), programs: programs.to_path_buf(), kvm: true };
-    let mut vng = crate::machine::vng(&parts);
+    let mut vng = parts.vng();
     vng.args(["--cpus", "1", "--memory", "1G", "--", "true"]);
     // A machine that hangs prints nothing more.
     let limit = Limit::Silent(Duration::from_secs(60));

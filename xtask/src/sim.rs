@@ -5,7 +5,7 @@ use crate::Outcome;
 use crate::count::Count;
 use crate::exec::{self, capture};
 use crate::place::{cargo, program, target};
-use crate::steps::Report;
+use crate::report::Report;
 
 /// The packages with the feature `sim`, and that feature.
 const SIM: &[&str] = &[

@@ -1,11 +1,8 @@
 //! The ladder of checks, cheapest first: one table.
 
-use std::process::Command;
-
 use crate::Outcome;
-use crate::count::Count;
-use crate::exec::capture;
 use crate::packages::Need;
+use crate::report::Report;
 use crate::{apart, asan, bare, panics, sim, suite, tidy};
 
 /// One rung.
@@ -48,25 +45,6 @@ pub(crate) enum Work {
     Own(fn() -> Outcome<Report>),
     /// The same, unless the first of the two says what is missing for it here.
     Able(fn() -> Option<String>, fn() -> Outcome<Report>),
-}
-
-/// What a step of ours found.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Passes and failures.
-    pub(crate) count: Count,
-    /// What to print if something failed.
-    pub(crate) text: String,
-}
-
-impl Report {
-    /// Adds a command: one pass or one failure.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Outcome<()> {
-        let done = capture(command)?;
-        self.count += Count::one(done.ok);
-        self.text.push_str(&done.text);
-        Ok(())
-    }
 }
 
 /// Words in a cargo command that stand for packages: those with a feature, built with it.

@@ -9,7 +9,7 @@ use crate::count::Count;
 use crate::exec::{Sink, capture};
 use crate::machine::{Job, Machine, Shared};
 use crate::place::cargo;
-use crate::steps::Report;
+use crate::report::Report;
 use crate::{members, setup, vm};
 
 /// A program that the suite runs.

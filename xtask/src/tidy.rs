@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::count::Count;
 use crate::place::{files_below, root};
-use crate::steps::Report;
+use crate::report::Report;
 use crate::{Outcome, arrows};
 
 /// Longest file, in lines, and longest line, in characters.

@@ -15,13 +15,11 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
 use doorbell_alloc::{BlockPool, Mapping};
-use doorbell_soft::{
-    Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring,
-};
-use doorbell_seam::provider::{Provider, Qp, QpType};
 use doorbell_engine::worker::{
     Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
 };
+use doorbell_seam::provider::{Provider, Qp, QpType};
+use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 #[link(name = "c")]
 unsafe extern "C" {

@@ -11,16 +11,16 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
-use doorbell_engine::large::{Received, Large};
-use doorbell_seam::provider::Provider;
-use doorbell_soft::Soft;
+use doorbell_engine::large::{Large, Received};
 use doorbell_engine::rpc::{self, CallId, Calls, Incoming};
-use doorbell_seam::wc::Status;
 use doorbell_engine::worker::{
-    Datagram, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId, Request, Token,
-    Verdict, DestinationId, Worker,
+    Datagram, DestinationId, DownReason, Handler, Message, Outbox, PeerId, Piece, RegionId,
+    Request, Token, Verdict, Worker,
 };
+use doorbell_seam::provider::Provider;
+use doorbell_seam::wc::Status;
 use doorbell_seam::wr::SendOp;
+use doorbell_soft::Soft;
 
 unsafe extern "C" {
     /// That of the C library.

@@ -1,0 +1,26 @@
+//! What a step that is a function of ours reports.
+
+use std::process::Command;
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::exec::capture;
+
+/// What a step of ours found.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Passes and failures.
+    pub(crate) count: Count,
+    /// What to print if something failed.
+    pub(crate) text: String,
+}
+
+impl Report {
+    /// Adds a command: one pass or one failure.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Outcome<()> {
+        let done = capture(command)?;
+        self.count += Count::one(done.ok);
+        self.text.push_str(&done.text);
+        Ok(())
+    }
+}
