@@ -2,8 +2,6 @@
 
 use std_alloc::format;
 
-use super::credit::WINDOW_MAX;
-use super::request::PIECES_MAX;
 use crate::error::{Code, SetupError};
 use crate::provider::{GRH_BYTES, QpCaps};
 
@@ -18,6 +16,12 @@ pub const DIRTY_PEERS: usize = 64;
 
 /// Longest payload a worker stages for an inline send, in bytes.
 pub const INLINE_MAX: usize = 256;
+
+/// Pieces of one request at most.
+pub const PIECES_MAX: usize = 4;
+
+/// The longest window of receives for a peer.
+const WINDOW_MAX: u32 = u16::MAX as u32;
 
 /// Limits of a worker and of the receive memory it shares. All counts, and bytes where named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
-use super::credit::{CreditGrant, CreditWords, HANDSHAKE_BYTES};
+use super::credit::HANDSHAKE_BYTES;
+use super::credit_grant::{CreditGrant, CreditWords};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;

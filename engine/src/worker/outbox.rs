@@ -1,59 +1,21 @@
 //! What a handler may do: send, close, look at the room there is.
 
 use super::core::Core;
-use super::datagram::{Datagram, DestinationId};
-use super::handler::{Message, PeerId};
+use super::datagrams::{Datagram, DestinationId};
 use super::kept::Token;
-use super::request::{RegionId, Request};
+use super::message::{Message, PeerId};
+use super::regions::RegionId;
+use super::requests::Request;
+use super::send_error::{ListError, SendError};
 use super::timers::TimerId;
 use crate::error::SetupError;
-use crate::provider::{AddressVector, Provider};
+use crate::provider::{AddressVector, Doorbell, Provider};
 use crate::wr::Remote;
 
 /// Sends of one worker. They gather per peer and go out with one doorbell: when a batch is full,
 /// and at the end of the turn.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,
-}
-
-/// Why a message was not taken. Nothing of it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// That peer is gone, or not yet up.
-    #[error("the peer is not connected")]
-    NotConnected,
-    /// Its send queue is full: back-pressure. Try again after a turn.
-    #[error("the peer's send queue is full; try again after a turn")]
-    Full,
-    /// The peer has promised no receive for it: back-pressure. Try again after a turn.
-    #[error("the peer has no receive for another message; try again after a turn")]
-    NoCredit,
-    /// All send blocks are in flight: back-pressure. Try again after a turn.
-    #[error("all send blocks are in flight; try again after a turn")]
-    NoBlock,
-    /// As many requests are pending as `Config::requests` says: back-pressure.
-    #[error("as many requests are pending as the configuration allows; try again after an answer")]
-    TooMany,
-    /// A piece does not lie in the worker's memory, or there are too many.
-    #[error("a piece is not in the worker's memory, or there are more than four")]
-    OutOfBounds,
-    /// The operation and its pieces do not go together: the result of an atomic has eight bytes.
-    #[error("the operation and its pieces do not go together")]
-    Malformed,
-    /// Longer than a block.
-    #[error("the message is longer than a block, or than the device allows")]
-    TooLong,
-}
-
-/// A list of messages that was taken in part: those before the first that was not. Nothing behind
-/// it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{accepted} messages of the list were taken, and not the next: {cause}")]
-pub struct ListError {
-    /// How many were taken; they go as if the list had been so long.
-    pub accepted: usize,
-    /// Why the next was not.
-    pub cause: SendError,
 }
 
 impl<P: Provider> Outbox<'_, P> {
@@ -63,7 +25,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_copy(peer, None, bytes)
+        self.core.sender.send_copy(peer, None, bytes)
     }
 
     /// Sends copies of several messages, in order, as so many calls of [`Outbox::send`] do; but
@@ -74,7 +36,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`ListError`]; what back-pressure left over may be tried again.
     #[inline(always)]
     pub fn send_list(&mut self, peer: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
-        self.core.send_list(peer, list)
+        self.core.sender.send_list(peer, list)
     }
 
     /// Sends a copy of `bytes` with immediate data.
@@ -83,7 +45,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_imm(&mut self, peer: PeerId, bytes: &[u8], imm: u32) -> Result<(), SendError> {
-        self.core.send_copy(peer, Some(imm), bytes)
+        self.core.sender.send_copy(peer, Some(imm), bytes)
     }
 
     /// Sends a copy of `bytes` now, with a doorbell of its own, after what waits for that peer: for
@@ -93,7 +55,10 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_now(peer, None, bytes)
+        if self.core.sender.send_now(peer, None, bytes)? == Doorbell::Later {
+            self.core.flush();
+        }
+        Ok(())
     }
 
     /// Takes a request: a send from registered memory without a copy, or something one-sided.
@@ -108,13 +73,13 @@ impl<P: Provider> Outbox<'_, P> {
 
     /// Requests that are not yet answered.
     pub fn pending(&self) -> usize {
-        self.core.requests.pending()
+        self.core.sender.accounts.requests.pending()
     }
 
     /// What a peer must know for one-sided requests to the worker's memory from `offset` on.
     /// `None`: there is no such byte.
     pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
-        self.core.remote(region, offset)
+        self.core.regions.remote(region, offset)
     }
 
     /// Copies bytes into the worker's memory. A request under way may see some of them.
@@ -127,7 +92,7 @@ impl<P: Provider> Outbox<'_, P> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.core.copy_in(region, offset, bytes)
+        self.core.regions.copy_in(region, offset, bytes)
     }
 
     /// Copies bytes out of the worker's memory, as they are at that time.
@@ -140,7 +105,7 @@ impl<P: Provider> Outbox<'_, P> {
         offset: usize,
         bytes: &mut [u8],
     ) -> Result<(), SendError> {
-        self.core.copy_out(region, offset, bytes)
+        self.core.regions.copy_out(region, offset, bytes)
     }
 
     /// A token for the message in hand, to be followed by [`super::Verdict::Keep`]: then its block
@@ -204,13 +169,13 @@ impl<P: Provider> Outbox<'_, P> {
         qp: u32,
         qkey: u32,
     ) -> Result<DestinationId, SetupError> {
-        self.core.resolve(to, (qp, qkey))
+        self.core.datagrams.resolve(to, qp, qkey)
     }
 
     /// Releases a destination. Its address handle goes when no datagram to it is in flight. False:
     /// it was released before.
     pub fn release_destination(&mut self, to: DestinationId) -> bool {
-        self.core.release_destination(to)
+        self.core.datagrams.release(to)
     }
 
     /// Sends a copy of `bytes` as a datagram, at most [`Config::datagram_bytes`] long, with
@@ -228,7 +193,7 @@ impl<P: Provider> Outbox<'_, P> {
         bytes: &[u8],
         imm: Option<u32>,
     ) -> Result<(), SendError> {
-        self.core.send_to(to, imm, bytes)
+        self.core.datagrams.send(to, imm, bytes, &mut self.core.sender.accounts)
     }
 
     /// The sender's address, for [`Outbox::resolve`]; its queue pair is [`Datagram::source_qp`].
@@ -236,13 +201,13 @@ impl<P: Provider> Outbox<'_, P> {
     /// # Errors
     /// `Invalid`: the datagram came without its header.
     pub fn sender_of(&self, datagram: &Datagram<'_>) -> Result<AddressVector, SetupError> {
-        self.core.sender_of(datagram)
+        self.core.datagrams.sender_of(datagram)
     }
 
     /// Messages that peer's send queue has room for now, and the peer receives; 0 for one that is
     /// gone.
     pub fn room(&mut self, peer: PeerId) -> u32 {
-        self.core.room(peer)
+        self.core.sender.room(peer)
     }
 
     /// Rings every bell now, without waiting for the end of the turn.

@@ -195,16 +195,20 @@ fn bursts_reserve_nothing_for_long() {
     for round in 0..50 {
         for (n, peer) in peers.iter().enumerate() {
             for _ in 0..(n + round) % 3 {
-                let batches = one.worker.in_flight() >= 128 || !one.worker.core.dirty.is_empty();
+                let batches =
+                    one.worker.in_flight() >= 128 || !one.worker.core.sender.batches.are_idle();
                 one.worker.outbox().send(*peer, &payload(sent, 16)).unwrap();
                 sent += 1;
                 assert!(one.worker.in_flight() <= 128, "{}", one.worker.in_flight());
-                assert!(batches || one.worker.core.dirty.is_empty(), "it was in nobody's way");
+                assert!(
+                    batches || one.worker.core.sender.batches.are_idle(),
+                    "it was in nobody's way"
+                );
             }
         }
         one.worker.outbox().flush();
         assert_eq!(
-            one.worker.core.in_flight as usize,
+            one.worker.core.sender.accounts.in_flight.count as usize,
             one.worker.in_flight(),
             "all reservations are over"
         );

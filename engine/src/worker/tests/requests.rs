@@ -164,7 +164,7 @@ fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
 /// Rings the device's bell past the worker.
 #[expect(unsafe_code, reason = "rings a bell")]
 fn ring(core: &mut Core<Soft>, peer: PeerId) {
-    let qp = core.peers.get(peer).unwrap().qp.as_mut().unwrap();
+    let qp = core.sender.peers.get(peer).unwrap().qp.as_mut().unwrap();
     // SAFETY: the tests are one thread.
     unsafe { qp.ring_doorbell() };
 }
