@@ -2,23 +2,14 @@
 #![expect(unsafe_code, reason = "posts a request without a payload")]
 
 use super::batch::request;
-use super::core::Core;
+use super::core::{Core, Finish};
 use super::held::Held;
 use super::message::{DownReason, PeerId};
 use super::peers::PeerState;
 use super::sender::Sender;
 use crate::provider::{Provider, Qp};
 use crate::room::Room;
-use crate::wc::Status;
 use crate::wr::{Remote, SendFlags, SendOp, Sge};
-
-/// A peer that is to be closed when all that was accepted for it is acknowledged.
-#[derive(Clone, Copy)]
-pub(super) struct Finish {
-    peer: PeerId,
-    /// Turn in which it began.
-    since: u64,
-}
 
 impl<P: Provider> Core<P> {
     /// Takes nothing new for a peer, and closes it when the rest is acknowledged.
@@ -86,14 +77,6 @@ impl<P: Provider> Core<P> {
         for slot in 0..self.config.peers {
             self.fail(slot, why);
             self.sender.retire_all(slot);
-        }
-    }
-
-    /// The peers whose queue pair has refused a post fail.
-    #[cold]
-    pub(super) fn fail_broken(&mut self) {
-        while let Some(slot) = self.sender.broken.pop() {
-            self.fail(slot, DownReason::Failed(Status::LocalQpOperation));
         }
     }
 }

@@ -11,7 +11,7 @@ pub const POLL_BATCH: usize = 64;
 /// Sends to one peer that go out with one doorbell at most.
 pub const SEND_BATCH: usize = 64;
 
-/// Peers with unsent messages at a time; one more makes the oldest ring its bell.
+/// Peers with a batch of unsent messages at a time; one more posts them all.
 pub const DIRTY_PEERS: usize = 64;
 
 /// Longest payload a worker stages for an inline send, in bytes.
@@ -40,27 +40,24 @@ pub struct Config {
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
     pub signal_every: u32,
-    /// Requests in flight over all peers, 256 at least: the completion queue has room for them.
-    /// Beyond half of it every post asks for a completion, so that peers that rest hold no more
-    /// than half.
+    /// Requests in flight over all peers, at least 256: the completion queue has room for them.
+    /// Above half of it every post asks for a completion, so idle peers hold no more than half.
     pub sends: u32,
-    /// Turns that unsent messages may wait for more, while every poll comes back full: batches grow
-    /// under load. A poll that comes back short rings at once. 0 never waits.
+    /// Turns that unsent messages may wait while every poll comes back full, so that batches grow
+    /// under load. After a short poll all are sent. 0 never waits.
     pub hold_turns: u32,
     /// Receives that go back to the shared queue in one post.
     pub refill: u32,
-    /// Receives of the shared queue that are promised to one peer at most, at most 65 535: so many
-    /// messages of it may be on their way. A peer gets this, or a quarter of what is not yet
-    /// promised if that is less. 0 is no credits: peers that send faster than they are served are
-    /// held up by their devices' retries, and compete for the receives.
+    /// Receives of the shared queue promised to one peer, at most 65 535: the messages it may have
+    /// in flight. A peer gets this many, or a quarter of those not yet promised if that is less. 0
+    /// turns credits off: then peers that send too fast wait for their devices' retries, and
+    /// compete for the receives.
     pub window: u32,
-    /// Receives promised to one peer at least; where there are not so many left, one more peer is
-    /// refused.
+    /// Receives promised to one peer at least. If fewer are left, another peer is refused.
     pub window_min: u32,
-    /// How often each receive may be promised. 1: every message finds one. More is for peers that
-    /// mostly rest: thousands may have a window each of a few receives, and none can take more than
-    /// its window from the others; but if more of them talk at once than there are receives for,
-    /// some are held up by their devices' retries, as all are without credits.
+    /// How often each receive may be promised. With 1, every message finds a receive. More suits
+    /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
+    /// send at once, some wait for their devices' retries, as without credits.
     pub overcommit: u32,
     /// Messages a handler may keep beyond its call, at a time; at most 65 536.
     pub keeps: u32,
@@ -77,32 +74,31 @@ pub struct Config {
     pub datagram_bytes: u32,
     /// Resolved destinations of datagrams at a time; at most 65 536.
     pub destinations: u32,
-    /// Where the device offers thread domains ([`crate::provider::Caps::thread_domains`]), the
-    /// worker has one of its own and its queue pairs are on it, without locks; the shared receive
-    /// queue and all memory stay on the protection domain. False, or a device without: all is on
-    /// the protection domain.
+    /// True: on a device with thread domains ([`crate::provider::Caps::thread_domains`]) the worker
+    /// has one of its own, and its queue pairs need no locks; the shared receive queue and all
+    /// memory stay on the protection domain. Otherwise everything is on the protection domain.
     pub thread_domain: bool,
-    /// Turns after which a failed peer is given up although its completions did not all come.
+    /// Turns after which a failed peer is abandoned although some of its completions are missing.
     pub drain_turns: u64,
-    /// How its connections try again what has no answer.
+    /// How its connections retry requests without an answer.
     pub retry: Retry,
 }
 
-/// How a connection tries again what has no answer: both queue pairs are told when it comes up. A
-/// lost packet costs the first wait, a peer that is gone all of them together. On soft nothing is
-/// lost on the way, and a peer that is gone is noticed otherwise: only the first two matter there.
+/// How a connection retries requests without an answer. Both queue pairs are configured so when it
+/// comes up. A lost packet costs one wait, and a peer that is gone costs all of them. Soft loses
+/// nothing and notices a peer's death otherwise, so only the first two fields matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Wait between the peer's tries while this side has no receive posted: 0 to 31, a code of the
     /// table in RC-1; 12 is 0.64 ms. What the connection manager leaves is 0, which is 655 ms
     /// (QP-20, QP-21).
     pub rnr_timer: u8,
-    /// Such tries of the peer; 7 is for ever.
+    /// Retries of the peer for lack of a receive; 7 is for ever.
     pub rnr_retry: u8,
     /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
     /// 16 is 0.27 s. What the connection manager takes is 19 and more, 2.1 s (QP-20).
     pub ack_timeout: u8,
-    /// Tries after the first, 0 to 7; both sides take the one of the side that dials.
+    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's.
     pub retry_count: u8,
 }
 

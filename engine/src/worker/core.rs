@@ -5,7 +5,6 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::accounts::{Accounts, SendStatus};
-use super::close::Finish;
 use super::config::Config;
 use super::datagrams::Datagrams;
 use super::kept::{Kept, KeptMessage, Token};
@@ -18,6 +17,14 @@ use super::send_error::SendError;
 use super::sender::Sender;
 use super::timers::Timers;
 use crate::provider::Provider;
+
+/// A peer that is to be closed when all that was accepted for it is acknowledged.
+#[derive(Clone, Copy)]
+pub(super) struct Finish {
+    pub(super) peer: PeerId,
+    /// Turn in which it began.
+    pub(super) since: u64,
+}
 
 /// Everything a worker has but its handler and its poller.
 pub(super) struct Core<P: Provider> {
@@ -80,19 +87,6 @@ impl<P: Provider> Core<P> {
     pub(super) fn retire(&mut self, slot: u32, generation: u16, low: u32, status: SendStatus) {
         if !self.sender.retire(slot, generation, low, status) {
             self.datagrams.retire(generation, low, &mut self.sender.accounts);
-        }
-    }
-
-    /// Sends all that waits: doorbells, batches, and replies that have room by now.
-    #[inline(always)]
-    pub(super) fn flush(&mut self) {
-        self.sender.post_batches();
-        if !self.replies.is_empty() {
-            self.replies.retry(&mut self.sender);
-            self.sender.post_batches();
-        }
-        if !self.sender.broken.is_empty() {
-            self.fail_broken();
         }
     }
 

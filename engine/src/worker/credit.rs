@@ -1,4 +1,4 @@
-//! Credits: how many messages a peer may send, so that each finds a receive posted.
+//! Credit: how many messages a peer may send, so that each finds a posted receive.
 //!
 //! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
 //! than there are (see [`super::SharedRecv`]). What a peer may send is counted from the beginning
@@ -69,14 +69,14 @@ pub(super) enum PeerCredit {
 /// One connection's credits, both ways.
 pub(super) struct Credit {
     pub(super) flow: PeerCredit,
-    /// Messages of the peer to be done with until it is told; of how many since the last word; and
-    /// usually.
+    /// Messages of the peer still to be done with before it is told; how many that was after the
+    /// last word; and how many it usually is.
     pub(super) until_return: u32,
     step: u32,
     return_every: u32,
-    /// Messages it may send, counted from the beginning: what the next word says.
+    /// Messages it may send, counted from the beginning: the value of the next word.
     pub(super) granted: u64,
-    /// Where it wants to be told.
+    /// The word of its memory to write.
     pub(super) peer_word: Option<Remote>,
     /// It is to be told.
     pub(super) due: bool,
@@ -97,8 +97,8 @@ impl Credit {
         }
     }
 
-    /// A step is done: the peer may send so many more. `eager`: it is told of the next at once.
-    /// True if it is to be told from now on.
+    /// A step is done, and the peer may send that many messages more. With `eager` it is told of
+    /// the next message at once. True if it was not to be told before, and is now.
     pub(super) fn step(&mut self, eager: bool) -> bool {
         // More than a step, where several were done with at once.
         let done = self.step.wrapping_sub(self.until_return);
@@ -115,7 +115,8 @@ impl Credit {
         !core::mem::replace(&mut self.due, true)
     }
 
-    /// The peer has spoken, or is no worker; what it says later does not count.
+    /// Takes the peer's handshake; other data shows that it is no worker. Only the first call
+    /// counts.
     pub(super) fn set_handshake(&mut self, data: &[u8]) {
         if self.flow != PeerCredit::Unknown {
             return;
@@ -130,7 +131,7 @@ impl Credit {
         self.peer_word = handshake.map(|handshake| handshake.word);
     }
 
-    /// Credits a fresh message must leave.
+    /// Credit that a fresh message must leave for replies.
     pub(super) fn spare(&self) -> u32 {
         u32::from(self.flow != PeerCredit::Free)
     }

@@ -92,7 +92,7 @@ pub(super) struct Datagrams<P: Provider> {
     destinations: Vec<Place<P::Ah>>,
     free: Vec<u32>,
     nic: P,
-    /// Which queue pair this is, for what comes late of one before.
+    /// Counts the queue pairs, so that late completions of an earlier one are recognised.
     generation: u16,
     num: u32,
     /// Sends posted, and over; they wrap.
@@ -205,7 +205,7 @@ impl<P: Provider> Datagrams<P> {
         self.refill.put(RecvWr { wr_id: wr_id::recv(RECEIVES + number), sge });
     }
 
-    /// Posts the receives that are free, if there are so many.
+    /// Posts the free receives, if there are at least that many.
     fn post_receives(&mut self, least: usize) {
         let Datagrams { qp: Some(qp), refill, .. } = self else { return };
         if refill.len() < least {

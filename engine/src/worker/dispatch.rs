@@ -65,8 +65,8 @@ fn lend<P: Provider, T>(
 /// Dispatches plain messages of one peer, as many as follow each other from the first completion
 /// on. By itself, so that all it looks at stays in registers.
 ///
-/// What a handler may do in between changes nothing of what was looked up: peers come and go only
-/// before and after a dispatch, and one that is closed is heard until it has gone.
+/// Nothing that a handler may do in between changes what was looked up: peers come and go only
+/// before and after a dispatch, and a closed one is served until it has gone.
 #[inline(never)]
 pub(super) fn run<P: Provider, H: Handler<P>>(
     core: &mut Core<P>,
@@ -100,7 +100,7 @@ pub(super) fn run<P: Provider, H: Handler<P>>(
     }
 }
 
-/// Does what a handler says of a message, apart from the way of those that it is done with.
+/// Carries out a verdict. By itself, so that a run of `Done` stays short.
 #[inline(never)]
 fn end<P: Provider>(core: &mut Core<P>, slot: u32, block: u32, verdict: Verdict) {
     match verdict {

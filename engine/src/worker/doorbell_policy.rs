@@ -3,7 +3,7 @@
 //! - The first send after a short poll is likely to be an answer, and rings at once: the peer
 //!   begins with it while the rest gathers. Where a doorbell is dear that is so only if the poll
 //!   found one message.
-//! - What follows rings with the end of the turn, or when it fills a batch.
+//! - Later sends ring at the end of the turn, or when they fill a batch.
 //! - After a full poll there is more to come: doorbells may wait, for `Config::hold_turns` turns.
 
 use super::config::{Config, POLL_BATCH};
@@ -44,7 +44,7 @@ impl DoorbellPolicy {
         self.first_at_once = taken == 1 || short;
     }
 
-    /// What was polled was no message, so nothing answers it.
+    /// The completion was no message, so no send answers it.
     #[inline(always)]
     pub(super) fn polled_no_message(&mut self) {
         self.first_at_once = false;
@@ -82,7 +82,7 @@ mod tests {
         DoorbellPolicy::new(&Config { hold_turns, ..Config::DEFAULT })
     }
 
-    /// What the first three sends do after a poll of so many.
+    /// The doorbells of the first three sends after a poll that took `taken`.
     fn sends(taken: usize, cost: Cost) -> [Doorbell; 3] {
         let mut policy = policy(2);
         policy.polled(taken, cost);

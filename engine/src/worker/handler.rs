@@ -9,21 +9,21 @@ use crate::wc::Status;
 /// What the worker calls. Everything runs on the worker's thread, to completion; nothing here
 /// should block.
 pub trait Handler<P: Provider> {
-    /// A message has come.
+    /// A message has come in. The verdict says what becomes of its block.
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict;
 
-    /// A datagram has come, from whomever; see [`Outbox::sender_of`] and [`Outbox::send_to`] for an
+    /// A datagram has come in; see [`Outbox::sender_of`] and [`Outbox::send_to`] for an
     /// answer. Its bytes are lent for this call.
     fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
         let _ = (datagram, out);
     }
 
-    /// A peer is connected: it may be sent to. Comes before its first message.
+    /// A peer is connected, and you may send to it. Called before its first message.
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         let _ = (peer, out);
     }
 
-    /// A peer is gone; comes once for each peer that was up. What was sent to it and not yet
+    /// A peer is gone. Called once for each peer that was up. Messages to it that it has not
     /// answered may or may not have arrived. Messages of it that were kept can be read in this
     /// call for the last time; after it their tokens name nothing.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
@@ -31,8 +31,8 @@ pub trait Handler<P: Provider> {
     }
 
     /// A request taken by [`Outbox::request`] is over: the bytes of its pieces are the handler's
-    /// again, and what was read is there. Comes once for each, before its peer is down. After an
-    /// error ([`Status::Flushed`]: with its peer) the peer may have carried it out or not.
+    /// again, and a READ has brought its bytes. Called once for each, before its peer is down.
+    /// After an error ([`Status::Flushed`]: with its peer) the peer may have carried it out or not.
     fn on_send_done(
         &mut self,
         peer: PeerId,
@@ -53,7 +53,7 @@ pub trait Handler<P: Provider> {
         let _ = (key, out);
     }
 
-    /// A turn found nothing to do.
+    /// A turn found nothing to do. Keep it short: it delays the next message.
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
         let _ = out;
     }

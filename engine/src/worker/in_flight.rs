@@ -5,7 +5,7 @@ use super::config::Config;
 /// Requests posted and not over, with those that are reserved ([`super::inline`]).
 pub(super) struct InFlight {
     pub(super) count: u32,
-    /// The completion queue has room for so many.
+    /// The completion queue has room for this many.
     limit: u32,
     /// From here on every post asks for a completion, so that peers at rest never hold what others
     /// need: half of the limit.

@@ -7,9 +7,9 @@
 //!
 //! - room in the peer's send queue and its credit, but for the last credit, which a reply may use;
 //! - the messages before the next one that asks for a completion;
-//! - what is left of [`SEND_BATCH`], the most that goes with one doorbell;
-//! - what is left of the watermark of [`super::in_flight`], which all peers share. The whole
-//!   reservation counts as in flight from its beginning; what is not used is given back at its end.
+//! - the rest of [`SEND_BATCH`], the most that goes with one doorbell;
+//! - the room below the watermark of [`super::in_flight`], which all peers share. The whole
+//!   reservation counts as in flight from its beginning; its end gives back the unused part.
 //!
 //! A doorbell ends the reservations of its peer, so a peer at rest has none. Whatever else is sent
 //! to the peer ends it too: a batch, a request, a word of credit, a message with a doorbell of its

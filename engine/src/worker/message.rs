@@ -36,7 +36,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Who sent it.
+    /// The peer that sent it.
     pub fn peer(&self) -> PeerId {
         self.peer
     }
@@ -93,7 +93,7 @@ pub enum Verdict {
 /// Why a peer went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// This side asked for it.
+    /// The handler closed it.
     Closed,
     /// The connection manager says it has ended: the peer closed, or died.
     Disconnected,

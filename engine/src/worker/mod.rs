@@ -21,6 +21,7 @@ mod outbox;
 mod close;
 mod core;
 mod credit_return;
+mod flush;
 mod inline;
 mod post;
 mod replies;

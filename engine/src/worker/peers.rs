@@ -103,7 +103,7 @@ pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     free: Vec<u32>,
     map: SlotMap,
-    /// The slot that was asked for last by a number: often it is the next one as well.
+    /// The slot found last by its number: often the next one is the same.
     recent: u32,
 }
 

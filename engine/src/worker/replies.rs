@@ -26,7 +26,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Room for a reply in each of so many blocks.
+    /// With room for a reply in each of `blocks` blocks.
     pub(super) fn new(blocks: u32) -> Replies {
         Replies { queue: VecDeque::with_capacity(blocks as usize), pass: 0 }
     }

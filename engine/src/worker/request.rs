@@ -90,7 +90,7 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// With more pieces it goes by itself, behind what waits.
+    /// With more pieces it goes by itself, after the peer's batch.
     fn request_alone(&mut self, slot: u32, wr: SendWr<'_>, held: Held) -> Result<(), SendError> {
         if self.peers.at(slot).is_some_and(|peer| peer.batch != NO_BATCH) {
             self.post_batch_of(slot);

@@ -16,7 +16,8 @@ use crate::wr::SendOp;
 pub struct Request<'a> {
     /// The operation with its operands.
     pub op: SendOp,
-    /// The payload, gathered in order; or where what is read goes. At most [`super::PIECES_MAX`].
+    /// The payload, gathered in order; or the memory that a READ or an atomic writes to. At most
+    /// [`super::PIECES_MAX`].
     pub pieces: &'a [Piece],
     /// It starts only after earlier READs and atomics of this peer have finished (SQ-5).
     pub fence: bool,

@@ -9,7 +9,7 @@ use super::turn::Worker;
 use crate::provider::wake::WakeFds;
 use crate::provider::{Poller, Provider};
 
-/// Every so many busy turns the clock is read.
+/// While busy, read the clock on every 16th turn.
 const CLOCK_TURNS: u64 = 16;
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
@@ -20,8 +20,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// Turns until `stop` is true, with a clock for the timers: it is read in every turn that finds
-    /// nothing, and in one of 16 that find something.
+    /// Turns until `stop` is true, with a clock for the timers. It reads the clock after every turn
+    /// that finds nothing, and after every 16th that finds something.
     pub fn run_by(&mut self, stop: &AtomicBool, mut clock: impl FnMut() -> u64) {
         let mut busy = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -33,12 +33,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: `rest`
-    /// is called in a loop until there is something. It should return when one of the descriptors
-    /// it is given is readable, for which the device is armed then (CP-6), when the waker of
-    /// [`Worker::set_waker`] is called, or after a time it chooses. That time bounds how late
-    /// `stop` is seen, and a completion where nobody can be woken on the device: there are no
-    /// descriptors then. `doorbell_cm::run_sleeping` does this for threads.
+    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: it
+    /// calls `rest` until there is something to do.
+    ///
+    /// `rest` gets the descriptors of the device, which is armed (CP-6), or `None` if the device
+    /// cannot wake anybody. It should return when one of them is readable, when the waker of
+    /// [`Worker::set_waker`] is called, or after a time of its choice. That time bounds how late
+    /// `stop` is seen, and without descriptors how late a completion is seen.
+    /// `doorbell_cm::run_sleeping` does this for threads.
     pub fn run_resting(
         &mut self,
         stop: &AtomicBool,
@@ -56,11 +58,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// One such rest, for who turns by a loop of its own: no longer than to [`Worker::next_timer`],
-    /// if there are timers. `rest` is not called if something is there by now.
+    /// Rests once, for callers with a loop of their own: see [`Worker::run_resting`]. It does not
+    /// call `rest` if there is something to do by now. With timers, `rest` should return by
+    /// [`Worker::next_timer`].
     #[inline(never)]
     pub fn rest_armed(&mut self, rest: impl FnOnce(Option<WakeFds>)) {
-        // Announce, arm, look again, rest: what comes or is left from here on wakes the worker.
+        // Announce, arm, poll again, rest: whatever comes after the announcement wakes the worker.
         self.core.refill(Refill::All);
         self.core.sender.settle_credits();
         self.settled = false;
@@ -69,10 +72,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let stalls = self.core.sender.accounts.stats.credit_stalls;
         self.core.mailbox.state.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
-        // What came before it was armed wakes nobody.
+        // A completion from before it was armed wakes nobody.
         let taken = self.turn_full();
         let left = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
-        // Credit comes without a completion: who waits for it, or for turns, stays awake.
+        // Credit comes without a completion: a worker that waits for it stays awake.
         let waits =
             self.core.sender.accounts.stats.credit_stalls != stalls || !self.core.is_settled();
         if taken == 0 && !left && !waits {
@@ -84,8 +87,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.state.end_rest();
     }
 
-    /// Tells the worker the time, which must not go back, and calls the handler for each timer
-    /// that is due; how many were. What the handler sends goes out with the next turn.
+    /// Tells the worker the time, calls the handler for each timer that is due, and returns how
+    /// many were. `now` is in the unit of the caller's clock; a time before the last one counts as
+    /// the last one. Sends of the handler go out with the next turn.
     pub fn advance(&mut self, now: u64) -> usize {
         self.core.timers.now = self.core.timers.now.max(now);
         let mut fired = 0;

@@ -9,7 +9,7 @@ pub enum SendError {
     /// Its send queue is full: back-pressure. Try again after a turn.
     #[error("the peer's send queue is full; try again after a turn")]
     Full,
-    /// The peer has promised no receive for it: back-pressure. Try again after a turn.
+    /// The peer has promised no receive for it (no credit): back-pressure. Try again after a turn.
     #[error("the peer has no receive for another message; try again after a turn")]
     NoCredit,
     /// All send blocks are in flight: back-pressure. Try again after a turn.
@@ -29,13 +29,12 @@ pub enum SendError {
     TooLong,
 }
 
-/// A list of messages that was taken in part: those before the first that was not. Nothing behind
-/// it was looked at.
+/// A list of messages was taken in part: those before the first that could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{accepted} messages of the list were taken, and not the next: {cause}")]
 pub struct ListError {
-    /// How many were taken; they go as if the list had been so long.
+    /// How many were taken; they are sent as a shorter list would be.
     pub accepted: usize,
-    /// Why the next was not.
+    /// Why the next one was not.
     pub cause: SendError,
 }

@@ -289,3 +289,80 @@ impl SendQueue {
         (index.wrapping_sub(self.retired) < posted.wrapping_sub(self.retired)).then_some(index)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(room: u32) -> SendQueue {
+        let mut sq = SendQueue::new(&Config { signal_every: 8, ..Config::DEFAULT });
+        sq.reset(3, 5);
+        sq.set_room(room);
+        sq.open_budget();
+        sq
+    }
+
+    /// A reservation stops before the message that asks for a completion, leaves the last credit,
+    /// and never exceeds one batch or what its caller allows.
+    #[test]
+    fn a_reservation_is_the_least_of_its_limits() {
+        for (room, most, reserved) in [(100, 100, 7), (100, 3, 3), (5, 100, 4), (1, 100, 1)] {
+            assert_eq!(queue(room).begin_reservation(most), reserved, "{room}, {most}");
+        }
+        let mut sq = queue(100);
+        (sq.signal_at, sq.pending) = (90, SEND_BATCH as u32 - 2);
+        assert_eq!(sq.begin_reservation(100), 2);
+    }
+
+    #[test]
+    fn a_message_that_asks_for_a_completion_is_reserved_alone() {
+        let mut sq = queue(100);
+        sq.want_signal();
+        assert_eq!(sq.begin_reservation(100), 1);
+        assert!(sq.signals());
+    }
+
+    /// The budget is closed while messages are reserved, and open again as far as it was.
+    #[test]
+    fn the_end_of_a_reservation_gives_back_what_is_left() {
+        let mut sq = queue(10);
+        assert_eq!(sq.begin_reservation(6), 6);
+        assert!(!sq.has_budget::<false>());
+        sq.push();
+        sq.reserved -= 1;
+        assert_eq!((sq.end_reservation(), sq.pending), (5, 1));
+        assert!(sq.has_budget::<true>());
+        assert_eq!(sq.begin_reservation(100), 6, "one of seven has gone");
+    }
+
+    /// A request that was taken and not posted leaves no trace, over the wrap of the counts.
+    #[test]
+    fn a_request_that_was_not_posted_leaves_no_trace() {
+        let mut sq = queue(10);
+        (sq.pushed, sq.retired) = (u32::MAX, u32::MAX);
+        sq.want_signal();
+        let mark = sq.mark();
+        let mut wr = SendWr {
+            wr_id: 0,
+            op: crate::wr::SendOp::Send,
+            flags: SendFlags::empty(),
+            sge: crate::wr::Sge::default(),
+            more: &[],
+        };
+        sq.take(&mut wr);
+        assert!(wr.flags.contains(SendFlags::SIGNALED));
+        assert_eq!((sq.pushed, sq.waiting, sq.outstanding()), (0, 1, 1));
+        sq.untake(mark);
+        assert_eq!((sq.pushed, sq.waiting, sq.signals()), (u32::MAX, 0, true));
+    }
+
+    /// Low bits name a send in flight, and nothing else.
+    #[test]
+    fn only_sends_in_flight_are_found() {
+        let mut sq = queue(10);
+        (sq.pushed, sq.retired) = (INDEX_MASK + 3, INDEX_MASK - 1);
+        assert_eq!(sq.in_flight(INDEX_MASK), Some(INDEX_MASK));
+        assert_eq!(sq.in_flight(1), Some(INDEX_MASK + 2));
+        assert_eq!((sq.in_flight(2), sq.in_flight(INDEX_MASK - 2)), (None, None));
+    }
+}

@@ -1,5 +1,5 @@
-//! The way out of a worker: peers, what waits for a doorbell, and what all of them share. A message
-//! leaves inline ([`super::inline`]), or as one of a list of requests ([`super::post`]).
+//! The way out of a worker: its peers, their batches, and what they share. A message leaves inline
+//! ([`super::inline`]), or as one of a list of requests ([`super::post`]).
 
 use std_alloc::vec::Vec;
 
@@ -117,8 +117,10 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// What was known of room is used up: looks again, and says why nothing more goes if nothing
-    /// does.
+    /// Measures room and credit again, when what was known is used up.
+    ///
+    /// # Errors
+    /// Why nothing more may be sent now.
     #[cold]
     #[inline(never)]
     pub(super) fn measure_again<const FRESH: bool>(&mut self, slot: u32) -> Result<(), SendError> {

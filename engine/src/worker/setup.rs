@@ -30,8 +30,8 @@ use crate::provider::wake::Bell;
 use crate::provider::{Access, Caps, Poller, Provider, Sharing};
 use crate::wc::Wc;
 
-/// What every queue pair of this worker will ask for must be within the device's limits, so that it
-/// is said here and not connection by connection.
+/// Checks that the device can make this worker's queue pairs, so that it is said here and not
+/// connection by connection.
 fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
     let want = config.qp_caps();
     let over = if want.inline > caps.inline_max {
@@ -117,13 +117,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         Ok((worker, intake))
     }
 
-    /// What wakes the thread this worker rests on; the first one stays.
+    /// Sets how other threads wake the thread that this worker rests on. Only the first call
+    /// counts.
     pub fn set_waker(&self, waker: Waker) {
         self.core.mailbox.state.set_waker(waker);
     }
 
-    /// What makes the descriptors readable that this worker rests on, for its waker; `None` where
-    /// nobody can be woken on the device.
+    /// Makes the descriptors readable that this worker rests on: for its waker. `None`: the device
+    /// cannot wake anybody.
     pub fn bell(&self) -> Option<Bell> {
         self.poller.bell()
     }
@@ -138,7 +139,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.timers.next_at()
     }
 
-    /// The outbox, between turns: what is sent goes out with the next one, or with its flush.
+    /// The outbox, between turns: sends go out with the next turn, or with [`Outbox::flush`].
     pub fn outbox(&mut self) -> Outbox<'_, P> {
         self.settled = false;
         Outbox { core: &mut self.core }
@@ -178,7 +179,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.datagrams.home()
     }
 
-    /// Requests that are not yet answered.
+    /// Requests that have not ended.
     pub fn pending(&self) -> usize {
         self.core.sender.accounts.requests.pending()
     }

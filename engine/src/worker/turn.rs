@@ -16,45 +16,47 @@ use super::recv_blocks::Refill;
 use crate::provider::{Polled, Poller, Provider, Qp};
 use crate::wc::{Status, Wc};
 
-/// Every so many idle turns even a few released blocks go back to the shared queue.
+/// While idle, give free blocks back to the shared queue, however few, at this period in turns.
 const REFILL_IDLE_TURNS: u64 = 64;
 
-/// Every so many turns other threads see new counters.
+/// Publish the counters to other threads at this period in turns.
 pub(super) const PUBLISH_TURNS: u64 = 1 << 12;
 
-/// Of turns that find nothing, one in so many looks at everything. All the other numbers of idle
-/// turns are multiples of it.
+/// While idle, every 16th turn is a full one; the others only look for messages. All other periods
+/// of idle turns are multiples of it.
 const FULL_IDLE_TURNS: u64 = 16;
 
-/// Of turns of a conversation that leave nothing to do, one in so many does everything.
+/// Of turns that take one completion and leave nothing to do, every 16th is a full one.
 const FULL_BUSY_TURNS: u64 = 16;
 
-/// After so many idle turns in a row as well: not between the messages of a lively conversation.
+/// Publish the counters after this many idle turns in a row, too: more than pass between the
+/// messages of a lively ping-pong.
 const PUBLISH_IDLE_TURNS: u64 = 64;
 
-/// Idle turns after which peers are told of all they may send. Many: it looks at every peer.
+/// Tell every peer of all its credit after this many idle turns in a row. Large, because it visits
+/// each peer.
 const SETTLE_IDLE_TURNS: u64 = 16384;
 
-/// Every so many idle turns the completion queue is asked whether it still works.
+/// While idle, check at this period in turns that the completion queue still works.
 const HEALTH_IDLE_TURNS: u64 = 1 << 16;
 
-/// One core's datapath. Not shared: it moves to its thread and stays there.
+/// One core's datapath. One thread owns it; it may move to that thread, and is not shared.
 pub struct Worker<P: Provider, H: Handler<P>> {
     // The core first: its queue pairs are gone before the completion queue they report to.
     pub(super) core: Core<P>,
     pub(super) poller: P::Poller,
-    /// Places for the completions of a poll, `POLL_BATCH` of them.
+    /// Places for the completions of one poll, `POLL_BATCH` of them.
     pub(super) wcs: Vec<Wc>,
-    /// Those of them, the first ones, that a handler's panic has left to be dispatched.
+    /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
     pub(super) left: usize,
-    /// Turns in a row that found nothing; and those of them that are not counted yet.
+    /// Turns in a row that found nothing, and those of them that are not in the counters yet.
     pub(super) idle: u64,
     pub(super) uncounted: u64,
-    /// Turns of a conversation that are not counted yet.
+    /// Turns with one completion that are not in the counters yet.
     pub(super) alone: u64,
-    /// Nothing is left to do: another turn that finds nothing may be a short one.
+    /// Nothing is left to do: a turn that finds nothing may be a short one.
     pub(super) settled: bool,
-    /// The turn in which other threads see new counters.
+    /// The turn in which the counters are published next.
     pub(super) publish_at: u64,
     pub(super) handler: H,
 }
@@ -79,13 +81,16 @@ impl<P: Provider, H: Handler<P>> Drop for Round<'_, P, H> {
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
-    /// One bounded step; the number of completions it handled, or 1 where a handler's panic in the
-    /// turn before had left some for it.
+    /// Does one bounded step, and returns the number of completions it handled; 1 if a handler's
+    /// panic in the turn before had left some.
     ///
-    /// Poll comes before admit: a peer is put in the mailbox before it may send, so after a poll
-    /// every queue pair it named is known. Flush comes before refill: no reply waits for
-    /// housekeeping. Only behind a full poll may bells wait, for [`Config::hold_turns`] turns: who
-    /// stops turning calls [`Outbox::flush`], or turns until a turn finds nothing.
+    /// Poll comes before admit: a peer is put in the mailbox before it may send, so every queue
+    /// pair that a poll names is known after it. Flush comes before refill: no reply waits for
+    /// housekeeping.
+    ///
+    /// After a full poll, doorbells may wait for [`Config::hold_turns`](super::Config::hold_turns)
+    /// turns. Before you stop calling `turn`, call [`Outbox::flush`], or turn until a turn returns
+    /// 0.
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
         match self.poller.poll_one() {
@@ -109,8 +114,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.work(taken)
     }
 
-    /// The turn of a worker that has nothing to do but to wait: the shorter it is, the sooner the
-    /// next message is seen. One in 16 is a whole one. False: this has to be one.
+    /// A turn that has nothing to do but wait: the shorter it is, the sooner the next message is
+    /// seen. False: this turn has to be a full one.
     #[inline(always)]
     fn is_short_idle_turn(&mut self) -> bool {
         let called = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
@@ -130,7 +135,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         true
     }
 
-    /// True if nothing is left to do after all: what was sent between turns has had its bell.
+    /// True if nothing is left to do after all: sends between turns have had their doorbells.
     #[inline(never)]
     fn settles(&mut self) -> bool {
         self.core.sender.count_singles();
@@ -138,14 +143,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.settled
     }
 
-    /// The turn of a conversation: one completion, and where it leaves nothing to do, no more than
-    /// that. One in 16 is a whole one.
+    /// A turn with one completion. If that leaves nothing to do, the turn ends there.
     #[inline(always)]
     fn turn_one(&mut self, wc: &Wc) -> usize {
         if self.core.mailbox.has_mail() {
             if self.left > 0 {
-                // Behind what is left of the turn before. Here and not in a function of its own:
-                // that would want the completion in memory, in every turn.
+                // It goes behind those left from the turn before. Inlined: a function of its own
+                // would want the completion in memory, in every turn.
                 if let Some(place) = self.wcs.get_mut(self.left) {
                     *place = *wc;
                     self.left += 1;
@@ -183,7 +187,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let taken = round.end;
         let cost = if P::Qp::POSTS_INLINE { Cost::Store } else { Cost::Dear };
         round.worker.core.sender.doorbells.polled(taken, cost);
-        // Read in place: a copy of what was just written, by wider loads, would wait for it.
+        // Read in place: a copy by wider loads would wait for the stores that just wrote it.
         while round.next < round.end {
             let Round { worker, wcs, next, end } = &mut round;
             let (core, handler) = (&mut worker.core, &mut worker.handler);
@@ -248,7 +252,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.settled = core.is_settled();
     }
 
-    /// Counts a turn, and those before it that were not.
+    /// Counts this turn, and the short ones before it.
     #[inline(always)]
     fn count(&mut self, taken: usize) {
         let idle = ::core::mem::take(&mut self.uncounted);
@@ -270,7 +274,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// A completion queue that gives nothing more ends all peers.
+    /// A completion queue that has failed ends all peers.
     pub(super) fn check_health(&mut self) {
         if self.poller.is_broken() {
             self.core.fail_all(DownReason::Failed(Status::Fatal));
