@@ -17,7 +17,7 @@ use super::stats::Stats;
 use crate::provider::{Provider, Qp};
 use crate::room::Room;
 use crate::wc::Status;
-use crate::wr::{PostCause, PostError, SendFlags, SendWr};
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
 /// How sends ended.
 #[derive(Clone, Copy)]
@@ -153,5 +153,22 @@ impl<P: Provider> Accounts<P> {
             peer.sq.waiting -= 1;
         }
         result
+    }
+
+    /// Moves a peer's queue pair to ERR, and posts the request that marks the end: when it is
+    /// flushed, everything before it is over, signalled or not. A queue pair that was never
+    /// connected takes none, and has nothing in flight; if one with sends in flight takes none,
+    /// those have `Config::drain_turns` to complete.
+    pub(super) fn mark_end(&mut self, peer: &mut Peer<P>) {
+        let wr_id = peer.sq.next_wr_id();
+        let Some(qp) = &mut peer.qp else { return };
+        qp.fail();
+        let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
+        // SAFETY: the marker has no payload; the worker's thread is the one that polls.
+        if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_ok() {
+            peer.sq.hold(peer.sq.pushed, Held::NOTHING);
+            peer.sq.push();
+            self.in_flight.count += 1;
+        }
     }
 }

@@ -1,5 +1,4 @@
 //! The end of a peer, up to where its queue pair drains: at once, or after all that was accepted.
-#![expect(unsafe_code, reason = "posts a request without a payload")]
 
 use super::batch::request;
 use super::core::{Core, Finish};
@@ -7,7 +6,7 @@ use super::held::Held;
 use super::message::{DownReason, PeerId};
 use super::peers::PeerState;
 use super::sender::Sender;
-use crate::provider::{Provider, Qp};
+use crate::provider::Provider;
 use crate::room::Room;
 use crate::wr::{Remote, SendFlags, SendOp, Sge};
 
@@ -90,23 +89,8 @@ impl<P: Provider> Sender<P> {
         }
         self.pending.retain(|pending| *pending != slot);
         self.abandon_batch(slot);
-        self.mark_end(slot);
-    }
-
-    /// Posts the request that marks the end: when it is flushed, everything before it is over,
-    /// signalled or not. A queue pair that was never connected takes none, and has nothing in
-    /// flight; where one with sends in flight takes none, those have `Config::drain_turns` to come.
-    fn mark_end(&mut self, slot: u32) {
-        let Some(peer) = self.peers.at(slot) else { return };
-        let Some(qp) = &mut peer.qp else { return };
-        qp.fail();
-        let mut marker = request(SendOp::Send, SendFlags::SIGNALED, Sge::default());
-        marker.wr_id = peer.sq.next_wr_id();
-        // SAFETY: the marker has no payload; the worker's thread is the one that polls.
-        if unsafe { qp.post(&[marker]) }.is_ok() {
-            peer.sq.hold(peer.sq.pushed, Held::NOTHING);
-            peer.sq.push();
-            self.accounts.in_flight.count += 1;
+        if let Some(peer) = self.peers.at(slot) {
+            self.accounts.mark_end(peer);
         }
     }
 

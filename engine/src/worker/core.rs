@@ -1,5 +1,4 @@
 //! The worker without its poller and its handler.
-#![expect(unsafe_code, reason = "lends kept blocks")]
 
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -115,8 +114,7 @@ impl<P: Provider> Core<P> {
     /// A kept message, lent out again.
     pub(super) fn kept_message(&mut self, token: Token) -> Option<Message<'_>> {
         let kept = self.kept.get(token)?;
-        // SAFETY: the borrow of the core keeps the block in the table as long as the message lives.
-        Some(unsafe { self.sender.accounts.recv.kept_message(kept) })
+        Some(self.sender.accounts.recv.kept_message(kept))
     }
 
     /// Replies in a kept block.

@@ -48,28 +48,16 @@ impl<P: Provider> Peer<P> {
         }
         posted
     }
-
-    /// Sends a message from the reservation: how many are left of it. `None`: nothing was done.
-    #[inline(always)]
-    fn post_reserved(&mut self, sge: Sge) -> Option<u32> {
-        if self.sq.reserved == 0 || !self.post_inline(None, false, sge, Doorbell::Later) {
-            return None;
-        }
-        self.sq.reserved -= 1;
-        Some(self.sq.reserved)
-    }
 }
 
 impl<P: Provider> Sender<P> {
     /// Sends a copy from the peer's reservation. False: nothing was done.
     #[inline(always)]
     pub(super) fn post_reserved_copy(&mut self, id: PeerId, bytes: &[u8]) -> bool {
-        let Some(peer) = self.peers.at(id.slot) else { return false };
-        if peer.generation != id.generation || bytes.len() > self.inline_max as usize {
-            return false;
-        }
-        let left = peer.post_reserved(Sge::inline(bytes));
-        self.note_reserved(id.slot, left)
+        let current = |peer: &Peer<P>| peer.generation == id.generation;
+        self.peers.at(id.slot).is_some_and(|peer| current(peer))
+            && bytes.len() <= self.inline_max as usize
+            && self.post_reserved(id.slot, Sge::inline(bytes))
     }
 
     /// Sends a payload no longer than goes inline from the peer's reservation. False: nothing was
@@ -77,16 +65,14 @@ impl<P: Provider> Sender<P> {
     #[inline(always)]
     pub(super) fn post_reserved(&mut self, slot: u32, sge: Sge) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        let left = peer.post_reserved(sge);
-        self.note_reserved(slot, left)
-    }
-
-    #[inline(always)]
-    fn note_reserved(&mut self, slot: u32, left: Option<u32>) -> bool {
-        if left == Some(0) {
+        if peer.sq.reserved == 0 || !peer.post_inline(None, false, sge, Doorbell::Later) {
+            return false;
+        }
+        peer.sq.reserved -= 1;
+        if peer.sq.reserved == 0 {
             self.reservation_used_up(slot);
         }
-        left.is_some()
+        true
     }
 
     /// The last message of a reservation has gone: a full batch rings.
@@ -216,11 +202,12 @@ impl<P: Provider> Sender<P> {
 
     /// Sends a copy inline, with a doorbell now or later. False: nothing was done.
     #[inline(always)]
-    pub(super) fn post_inline_copy<const NOW: bool>(
+    pub(super) fn post_inline_copy(
         &mut self,
         id: PeerId,
         imm: Option<u32>,
         bytes: &[u8],
+        doorbell: Doorbell,
     ) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         if !self.peers.at(id.slot).is_some_and(|peer| current(peer))
@@ -228,9 +215,9 @@ impl<P: Provider> Sender<P> {
         {
             return false;
         }
-        match NOW {
-            true => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
-            false => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
+        match doorbell {
+            Doorbell::Now => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
+            Doorbell::Later => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
         }
     }
 

@@ -5,8 +5,9 @@
 //! memory, the control plane hands peers over through an [`Intake`], a [`Handler`] gets each
 //! [`Message`], an [`Outbox`] takes the sends.
 //!
-//! The files below are in the order in which a turn comes to them; each knows only those further
-//! down.
+//! The groups of files below are in the order in which a turn comes to them: the turn, the handler
+//! and its calls, the steps of the way out, the state by noun, plain data. A file knows files of its
+//! own group and of those further down, and no two files know each other.
 
 mod run;
 mod setup;
@@ -31,6 +32,7 @@ mod sender;
 
 mod accounts;
 mod batch;
+mod credit_grant;
 mod datagrams;
 mod doorbell_policy;
 mod in_flight;
@@ -49,7 +51,6 @@ mod timers;
 
 mod config;
 mod credit;
-mod credit_grant;
 mod held;
 mod message;
 mod qp_domain;

@@ -140,13 +140,12 @@ impl<P: Provider> RecvBlocks<P> {
         message
     }
 
-    /// A kept message, lent out again.
-    ///
-    /// # Safety
-    /// The block is kept, and stays so as long as the message is used.
-    pub(super) unsafe fn kept_message<'a>(&self, kept: KeptMessage) -> Message<'a> {
+    /// A kept message, lent out again for as long as the table of kept messages keeps it: the
+    /// caller's borrow of the worker sees to that.
+    pub(super) fn kept_message(&mut self, kept: KeptMessage) -> Message<'_> {
         let KeptMessage { peer, block, length, imm, written } = kept;
-        // SAFETY: a kept block is in nobody's hands but the table's, where the caller leaves it.
+        // SAFETY: a kept block is in nobody's hands but the table's, and the caller leaves it there
+        // while it has the message.
         let block = unsafe { self.lend(block) };
         Message { peer, block, length: length as usize, imm, written }
     }

@@ -7,6 +7,7 @@ use super::post::Admission;
 use super::send_error::{ListError, SendError};
 use super::sender::Sender;
 use crate::provider::{Doorbell, Provider, Qp};
+use crate::wc::Status;
 use crate::wr::{SendFlags, Sge};
 
 impl<P: Provider> Sender<P> {
@@ -60,11 +61,11 @@ impl<P: Provider> Sender<P> {
             }
             self.end_reservation(id.slot);
             if self.doorbells.next_send() == Doorbell::Now
-                && self.post_inline_copy::<true>(id, imm, bytes)
+                && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
             {
                 return Ok(());
             }
-            if self.post_inline_copy::<false>(id, imm, bytes) {
+            if self.post_inline_copy(id, imm, bytes, Doorbell::Later) {
                 return Ok(());
             }
         }
@@ -75,7 +76,7 @@ impl<P: Provider> Sender<P> {
     fn send_staged(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
         if P::Qp::POSTS_INLINE
             && self.open_budget(id.slot)
-            && self.post_inline_copy::<false>(id, imm, bytes)
+            && self.post_inline_copy(id, imm, bytes, Doorbell::Later)
         {
             return Ok(());
         }
@@ -111,7 +112,7 @@ impl<P: Provider> Sender<P> {
         }
         let (held, sge) = self.accounts.send.copy(bytes)?;
         let Admission::Open(peer, batch) = self.open_batch(slot) else {
-            self.accounts.release(held, crate::wc::Status::Flushed);
+            self.accounts.release(held, Status::Flushed);
             return Err(SendError::Full);
         };
         if batch.add(peer, message(imm, SendFlags::empty(), sge), held) {
@@ -129,7 +130,7 @@ impl<P: Provider> Sender<P> {
         imm: Option<u32>,
         bytes: &[u8],
     ) -> Result<Doorbell, SendError> {
-        if P::Qp::POSTS_INLINE && self.post_inline_copy::<true>(id, imm, bytes) {
+        if P::Qp::POSTS_INLINE && self.post_inline_copy(id, imm, bytes, Doorbell::Now) {
             return Ok(Doorbell::Now);
         }
         self.send_now_checked(id, imm, bytes)
@@ -144,7 +145,7 @@ impl<P: Provider> Sender<P> {
     ) -> Result<Doorbell, SendError> {
         if P::Qp::POSTS_INLINE
             && self.open_budget(id.slot)
-            && self.post_inline_copy::<true>(id, imm, bytes)
+            && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
         {
             return Ok(Doorbell::Now);
         }
