@@ -301,7 +301,7 @@ impl Default for Config {
     }
 }
 
-const _: () = assert!(SEND_BATCH.is_power_of_two(), "bells are counted by powers of two");
+const _: () = assert!(SEND_BATCH.is_power_of_two(), "batches are counted by powers of two");
 const _: () = assert!(DIRTY_PEERS >= POLL_BATCH, "a poll's replies never ring early");
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! [`Message`], an [`Outbox`] takes the sends.
 //!
 //! The groups of files below are in the order in which a turn comes to them: the turn, the handler
-//! and its calls, the steps of the way out, the state by noun, plain data. A file knows files of its
-//! own group and of those further down, and no two files know each other.
+//! and its calls, the steps of the way out, the state by noun, plain data. A file knows files of
+//! its own group and of those further down, and no two files know each other.
 
 mod run;
 mod setup;
