@@ -23,62 +23,70 @@ pub const PIECES_MAX: usize = 4;
 /// The longest window of receives for a peer.
 const WINDOW_MAX: u32 = u16::MAX as u32;
 
-/// Limits of a worker and of the receive memory it shares. All counts, and bytes where named.
+/// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
+/// so. [`Config::check`] tells which number does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Peers at a time, at most 65 536.
+    /// Peers at a time, at most 65 536. Default: 1024.
     pub peers: u32,
-    /// Sends outstanding per peer; a power of two.
+    /// Sends outstanding per peer; a power of two. Default: 256.
     pub send_queue: u32,
-    /// Bytes of one block: the longest message that is sent or received.
+    /// Bytes of one block: the longest message that is sent or received. Default: 4096.
     pub block_bytes: u32,
-    /// Blocks of a shared receive queue, over all workers that share it.
+    /// Blocks of a shared receive queue, over all workers that share it. Default: 512.
     pub recv_blocks: u32,
-    /// Blocks of one worker for sends that are not inline.
+    /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
-    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`].
+    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220.
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
+    /// Default: 64.
     pub signal_every: u32,
     /// Requests in flight over all peers, at least 256: the completion queue has room for them.
     /// Above half of it every post asks for a completion, so idle peers hold no more than half.
+    /// Default: 16 384.
     pub sends: u32,
     /// Turns that unsent messages may wait while every poll comes back full, so that batches grow
-    /// under load. After a short poll all are sent. 0 never waits.
+    /// under load. After a short poll all are sent. 0 never waits. Default: 2.
     pub hold_turns: u32,
-    /// Receives that go back to the shared queue in one post.
+    /// Receives that go back to the shared queue in one post. Default: 32.
     pub refill: u32,
     /// Receives of the shared queue promised to one peer, at most 65 535: the messages it may have
     /// in flight. A peer gets this many, or a quarter of those not yet promised if that is less. 0
     /// turns credits off: then peers that send too fast wait for their devices' retries, and
-    /// compete for the receives.
+    /// compete for the receives. Default: 128.
     pub window: u32,
-    /// Receives promised to one peer at least. If fewer are left, another peer is refused.
+    /// Receives promised to one peer at least. If fewer are left, another peer is refused. Default:
+    /// 4.
     pub window_min: u32,
     /// How often each receive may be promised. With 1, every message finds a receive. More suits
     /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
-    /// send at once, some wait for their devices' retries, as without credits.
+    /// send at once, some wait for their devices' retries, as without credits. Default: 1.
     pub overcommit: u32,
-    /// Messages a handler may keep beyond its call, at a time; at most 65 536.
+    /// Messages a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
     pub keeps: u32,
     /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
+    /// Default: 64.
     pub requests: u32,
-    /// Timers a handler may have set, at a time; at most 65 536.
+    /// Timers a handler may have set, at a time; at most 65 536. Default: 64.
     pub timers: u32,
     /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
-    /// 536.
+    /// 536. Default: 64.
     pub work: u32,
-    /// Receives for datagrams; 0: there are none. They are not shared with the peers.
+    /// Receives for datagrams; 0: there are none. They are not shared with the peers. Default: 0.
     pub datagrams: u32,
-    /// Bytes of the longest datagram that is sent or received: the device's MTU at most.
+    /// Bytes of the longest datagram that is sent or received: the device's MTU at most. Default:
+    /// 1024.
     pub datagram_bytes: u32,
-    /// Resolved destinations of datagrams at a time; at most 65 536.
+    /// Resolved destinations of datagrams at a time; at most 65 536. Default: 64.
     pub destinations: u32,
     /// True: on a device with thread domains ([`crate::provider::Caps::thread_domains`]) the worker
     /// has one of its own, and its queue pairs need no locks; the shared receive queue and all
     /// memory stay on the protection domain. Otherwise everything is on the protection domain.
+    /// Default: true.
     pub thread_domain: bool,
     /// Turns after which a failed peer is abandoned although some of its completions are missing.
+    /// Default: 2^24 (16 777 216).
     pub drain_turns: u64,
     /// How its connections retry requests without an answer.
     pub retry: Retry,
