@@ -1,6 +1,7 @@
 //! Every limit of a worker is a number here.
 
 use std_alloc::format;
+use std_alloc::string::String;
 
 use crate::error::{Code, SetupError};
 use crate::provider::{GRH_BYTES, QpCaps};
@@ -218,89 +219,81 @@ impl Config {
     /// # Errors
     /// `Invalid`, naming the number and what it may be.
     pub fn check(&self) -> Result<(), SetupError> {
-        let retry = self.retry;
-        let rules = [
-            (self.peers >= 1 && self.peers <= 1 << 16, "peers", self.peers, "1 to 65536"),
-            (
-                self.send_queue.is_power_of_two() && (4..=1 << 14).contains(&self.send_queue),
+        if !self.send_queue.is_power_of_two() {
+            return Err(invalid(
                 "send_queue",
                 self.send_queue,
-                "a power of two from 4 to 16384",
-            ),
-            (
-                self.block_bytes >= 64 && self.block_bytes <= 1 << 30,
-                "block_bytes",
-                self.block_bytes,
-                "64 to 1 GiB",
-            ),
-            (
-                self.recv_blocks >= 4 && self.recv_blocks < 1 << 24,
-                "recv_blocks",
-                self.recv_blocks,
-                "4 to 16777215",
-            ),
-            (
-                self.send_blocks >= 1 && self.send_blocks < 1 << 24,
-                "send_blocks",
-                self.send_blocks,
-                "1 to 16777215",
-            ),
-            (
-                self.inline_bytes as usize <= INLINE_MAX,
-                "inline_bytes",
-                self.inline_bytes,
-                "at most 256",
-            ),
-            (
-                self.signal_every >= 1 && self.signal_every <= self.send_queue / 2,
-                "signal_every",
-                self.signal_every,
-                "1 to half of send_queue",
-            ),
-            (
-                self.refill >= 1 && self.refill <= self.recv_blocks / 4,
-                "refill",
-                self.refill,
-                "1 to a quarter of recv_blocks",
-            ),
-            (self.window <= WINDOW_MAX, "window", self.window, "at most 65535"),
-            (
-                self.window == 0 || (2..=self.window).contains(&self.window_min),
-                "window_min",
-                self.window_min,
-                "2 to window",
-            ),
-            ((1..=1 << 16).contains(&self.overcommit), "overcommit", self.overcommit, "1 to 65536"),
-            (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
-            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "256 or more"),
-            (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
-            (self.work <= 1 << 16, "work", self.work, "at most 65536"),
-            (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
-            (self.destinations <= 1 << 16, "destinations", self.destinations, "at most 65536"),
-            (self.datagrams < 1 << 24, "datagrams", self.datagrams, "at most 16777215"),
-            (
-                (1..=1 << 16).contains(&self.datagram_bytes)
-                    && (self.datagrams == 0 || self.datagram_bytes <= self.block_bytes),
-                "datagram_bytes",
-                self.datagram_bytes,
-                "1 to 65536, and no more than block_bytes",
-            ),
-            (retry.rnr_timer <= 31, "retry.rnr_timer", retry.rnr_timer.into(), "at most 31"),
-            (retry.rnr_retry <= 7, "retry.rnr_retry", retry.rnr_retry.into(), "at most 7"),
-            (retry.ack_timeout <= 31, "retry.ack_timeout", retry.ack_timeout.into(), "at most 31"),
-            (retry.retry_count <= 7, "retry.retry_count", retry.retry_count.into(), "at most 7"),
-        ];
-        for (holds, name, value, may) in rules {
-            if !holds {
-                return Err(SetupError::new(
-                    Code::Invalid,
-                    format!("a worker with {name} = {value}"),
-                    format!("{name} may be {may}"),
-                ));
+                "a power of two from 4 to 16384".into(),
+            ));
+        }
+        for Limit { name, value, least, most, why } in self.limits() {
+            if !(least..=most).contains(&value) {
+                return Err(invalid(name, value, format!("{least} to {most}{why}")));
             }
+        }
+        if self.window > 0 && !(2..=self.window).contains(&self.window_min) {
+            return Err(invalid("window_min", self.window_min, "2 to window".into()));
+        }
+        if self.datagrams > 0 && self.datagram_bytes > self.block_bytes {
+            let may = "no more than block_bytes".into();
+            return Err(invalid("datagram_bytes", self.datagram_bytes, may));
         }
         Ok(())
     }
+
+    /// What each number may be by itself, or as a part of another.
+    fn limits(&self) -> [Limit; 22] {
+        let limit = |name, value, least, most| Limit { name, value, least, most, why: "" };
+        let half = Limit {
+            why: ", half of send_queue",
+            ..limit("signal_every", self.signal_every, 1, self.send_queue / 2)
+        };
+        let quarter = Limit {
+            why: ", a quarter of recv_blocks",
+            ..limit("refill", self.refill, 1, self.recv_blocks / 4)
+        };
+        let Retry { rnr_timer, rnr_retry, ack_timeout, retry_count } = self.retry;
+        let (table, blocks) = (1 << 16, (1 << 24) - 1);
+        [
+            limit("peers", self.peers, 1, table),
+            limit("send_queue", self.send_queue, 4, 1 << 14),
+            limit("block_bytes", self.block_bytes, 64, 1 << 30),
+            limit("recv_blocks", self.recv_blocks, 4, blocks),
+            limit("send_blocks", self.send_blocks, 1, blocks),
+            limit("inline_bytes", self.inline_bytes, 0, INLINE_MAX as u32),
+            half,
+            limit("sends", self.sends, 4 * SEND_BATCH as u32, u32::MAX),
+            quarter,
+            limit("window", self.window, 0, WINDOW_MAX),
+            limit("overcommit", self.overcommit, 1, 1 << 16),
+            limit("keeps", self.keeps, 0, table),
+            limit("requests", self.requests, 0, table),
+            limit("timers", self.timers, 0, table),
+            limit("work", self.work, 0, table),
+            limit("destinations", self.destinations, 0, table),
+            limit("datagrams", self.datagrams, 0, blocks),
+            limit("datagram_bytes", self.datagram_bytes, 1, 1 << 16),
+            limit("retry.rnr_timer", rnr_timer.into(), 0, 31),
+            limit("retry.rnr_retry", rnr_retry.into(), 0, 7),
+            limit("retry.ack_timeout", ack_timeout.into(), 0, 31),
+            limit("retry.retry_count", retry_count.into(), 0, 7),
+        ]
+    }
+}
+
+/// What a number of [`Config`] may be.
+struct Limit {
+    name: &'static str,
+    value: u32,
+    least: u32,
+    most: u32,
+    /// Where the most comes from, if from another number.
+    why: &'static str,
+}
+
+fn invalid(name: &str, value: u32, may: String) -> SetupError {
+    let asked = format!("a worker with {name} = {value}");
+    SetupError::new(Code::Invalid, asked, format!("{name} may be {may}"))
 }
 
 impl Default for Config {
@@ -321,36 +314,48 @@ mod tests {
         let good = Config::DEFAULT;
         assert_eq!(good.check(), Ok(()));
         let bad = [
-            Config { peers: 0, ..good },
-            Config { peers: 1 << 17, ..good },
-            Config { send_queue: 48, ..good },
-            Config { block_bytes: 63, ..good },
-            Config { recv_blocks: 0, ..good },
-            Config { send_blocks: 0, ..good },
-            Config { inline_bytes: 257, ..good },
-            Config { signal_every: 129, ..good },
-            Config { signal_every: 0, ..good },
-            Config { refill: 129, ..good },
-            Config { window: 1 << 16, ..good },
-            Config { overcommit: 0, ..good },
-            Config { window_min: 1, ..good },
-            Config { window_min: 129, ..good },
-            Config { sends: 255, ..good },
-            Config { retry: Retry { rnr_timer: 32, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { rnr_retry: 8, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { ack_timeout: 32, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { retry_count: 8, ..Retry::DEFAULT }, ..good },
-            Config { keeps: 1 << 17, ..good },
-            Config { timers: 1 << 17, ..good },
-            Config { requests: 1 << 17, ..good },
-            Config { work: 1 << 17, ..good },
-            Config { destinations: 1 << 17, ..good },
-            Config { datagrams: 1 << 24, ..good },
-            Config { datagram_bytes: 0, ..good },
-            Config { datagrams: 1, datagram_bytes: 4097, ..good },
+            ("peers", Config { peers: 0, ..good }),
+            ("peers", Config { peers: 1 << 17, ..good }),
+            ("send_queue", Config { send_queue: 48, ..good }),
+            ("block_bytes", Config { block_bytes: 63, ..good }),
+            ("recv_blocks", Config { recv_blocks: 0, ..good }),
+            ("send_blocks", Config { send_blocks: 0, ..good }),
+            ("inline_bytes", Config { inline_bytes: 257, ..good }),
+            ("signal_every", Config { signal_every: 129, ..good }),
+            ("signal_every", Config { signal_every: 0, ..good }),
+            ("refill", Config { refill: 129, ..good }),
+            ("window", Config { window: 1 << 16, ..good }),
+            ("overcommit", Config { overcommit: 0, ..good }),
+            ("window_min", Config { window_min: 1, ..good }),
+            ("window_min", Config { window_min: 129, ..good }),
+            ("sends", Config { sends: 255, ..good }),
+            (
+                "retry.rnr_timer",
+                Config { retry: Retry { rnr_timer: 32, ..Retry::DEFAULT }, ..good },
+            ),
+            ("retry.rnr_retry", Config { retry: Retry { rnr_retry: 8, ..Retry::DEFAULT }, ..good }),
+            (
+                "retry.ack_timeout",
+                Config { retry: Retry { ack_timeout: 32, ..Retry::DEFAULT }, ..good },
+            ),
+            (
+                "retry.retry_count",
+                Config { retry: Retry { retry_count: 8, ..Retry::DEFAULT }, ..good },
+            ),
+            ("keeps", Config { keeps: 1 << 17, ..good }),
+            ("timers", Config { timers: 1 << 17, ..good }),
+            ("requests", Config { requests: 1 << 17, ..good }),
+            ("work", Config { work: 1 << 17, ..good }),
+            ("destinations", Config { destinations: 1 << 17, ..good }),
+            ("datagrams", Config { datagrams: 1 << 24, ..good }),
+            ("datagram_bytes", Config { datagram_bytes: 0, ..good }),
+            ("datagram_bytes", Config { datagrams: 1, datagram_bytes: 4097, ..good }),
         ];
-        for config in bad {
-            assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");
+        for (name, config) in bad {
+            let error = config.check().unwrap_err();
+            assert_eq!(error.code(), Code::Invalid, "{config:?}");
+            let said = std::format!("{error}");
+            assert!(said.contains(&std::format!("with {name} = ")), "{said}");
         }
     }
 
