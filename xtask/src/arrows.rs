@@ -50,7 +50,6 @@ const PACKAGES: &[(&str, &[&str])] = &[
 /// that is not here has none. The numbers may only fall; at 0 take the package off.
 const CIRCLES: &[(&str, usize)] = &[
     ("doorbell-seam", 8),
-    ("doorbell-engine", 17),
     ("doorbell-soft", 42),
     ("doorbell-verbs", 16),
     ("doorbell-examples", 8),

@@ -22,13 +22,11 @@ use doorbell_alloc::Mapping;
 
 use super::*;
 use crate::error::Code;
-use crate::provider::soft::{
-    Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring,
-};
 use crate::provider::{Provider, Qp};
 use crate::wc::Status;
 use crate::worker::accounts::SendStatus;
 use crate::worker::core::Core;
+use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 fn clock() -> u64 {
     0
