@@ -42,6 +42,7 @@ mod nic;
 mod path;
 mod pd;
 mod peer_waker;
+mod policy;
 mod poller;
 mod predicted;
 mod qp;

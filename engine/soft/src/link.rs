@@ -17,6 +17,8 @@ use super::layout::{
     Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
 };
 use super::peer_waker::PeerWaker;
+use super::policy::contention::Contention;
+use super::policy::spin::SpinPolicy;
 use super::qp::CLOSED;
 use super::read_response::Response;
 use super::reader::Rx;
@@ -269,12 +271,10 @@ pub(super) struct Link {
     pub(super) empty_polls: u32,
     /// The last message came alone, and from a peer that had heard everything.
     pub(super) ping_pong: bool,
-    /// For how long an answered peer is left alone, in steps: lately that would have been enough.
-    pub(super) spin_budget: u32,
-    /// For so many answers it is not.
-    pub(super) spin_disabled: u32,
-    /// What lately came from a peer that had not heard everything, see [`Link::note_arrivals`].
-    pub(super) contention: u32,
+    /// How long to spin after a reply.
+    pub(super) spin: SpinPolicy,
+    /// Whether messages of both sides cross.
+    pub(super) contention: Contention,
     /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
     /// just pass.
     pub(super) slow_path: bool,
@@ -309,9 +309,6 @@ pub(super) struct Link {
     pub(super) shared: Arc<LinkShared>,
 }
 
-/// From then on messages are said to cross: two of those that did, with few between that did not.
-const CONTENDED: u32 = 8;
-
 impl Link {
     pub(super) fn new(shared: Arc<LinkShared>) -> Link {
         let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
@@ -333,9 +330,8 @@ impl Link {
             acked: 0,
             last_ack: 0,
             ping_pong: false,
-            spin_budget: 0,
-            spin_disabled: 0,
-            contention: 0,
+            spin: SpinPolicy::new(),
+            contention: Contention::new(),
             slow_path: false,
             idle: false,
             always_slow: false,
@@ -425,7 +421,7 @@ impl Link {
     /// anyway, and the lines would cost.
     #[inline(always)]
     pub(super) fn uses_slot(&mut self, record: u32) -> bool {
-        self.contention < CONTENDED
+        self.contention.allows_slot()
             && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
     }
 
@@ -434,24 +430,11 @@ impl Link {
     pub(super) fn note_arrivals(&mut self, messages: usize) -> bool {
         let follows = messages == 1 && self.rx.peer_ack() == self.tx.published() as u32;
         if follows {
-            self.note_no_contention();
+            self.contention.note_followed();
         } else if messages > 0 {
-            self.contention = (self.contention + CONTENDED / 2).min(2 * CONTENDED);
+            self.contention.note_crossed();
         }
         follows
-    }
-
-    /// One came that crossed nothing.
-    #[inline(always)]
-    pub(super) fn note_no_contention(&mut self) {
-        self.contention = self.contention.saturating_sub(1);
-    }
-
-    /// A message that asks for a completion is sent, one of many: what crossed before, as words of
-    /// credit cross with a stream, counts no more.
-    #[inline(always)]
-    pub(super) fn note_signaled(&mut self) {
-        self.contention = self.contention.saturating_sub(CONTENDED / 2);
     }
 
     /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in

@@ -1,16 +1,12 @@
-//! Which links a poll looks at.
+//! Which links a poll serves.
 //!
-//! A domain has a link for each domain it talks to, and most of many are idle. One on which nothing
-//! has come for a while, and where no completion is waited for, rests: polls do not serve it, but
-//! look at a few of those that rest, in turn, for the peer's words in the bell and of the ring, and
-//! for a refusal. So what a poll costs depends on the links that are busy, and what comes over one
-//! that rests is seen after as many polls as there are such links, divided by so many at a time.
-//! Nobody is told that a link rests: its bell is all there is to be seen, and an announcement of
-//! any kind would cost a sender what it is to save the receiver.
+//! A poll serves the busy links and checks a few of the idle ones ([`super::policy::idle`]) for a
+//! new tail in the mailbox slot or the ring, and for a refusal. The sender is not told that a link
+//! is idle: any announcement would cost it what the receiver saves.
 //!
-//! It is busy again when something has come, when something is posted on it (what rests is
-//! [`Link::slow_path`], so that no fast path takes it), and after every command; all are before the
-//! domain sleeps.
+//! A link becomes busy again when something has come, when something is posted on it (an idle link
+//! is on the slow path, so that no fast path takes it), after every command, and before the domain
+//! sleeps.
 #![expect(unsafe_code, reason = "points to the one busy link")]
 
 use core::ptr::NonNull;
@@ -20,14 +16,9 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::link::{Link, LinkPlace, LinkShared};
+use super::policy::idle::{IDLE_CHECKS, IdlePolicy};
 use super::qp::QpContext;
 use crate::room::{Grow, Room};
-
-/// Polls in which nothing has come after which a link may rest.
-const IDLE_AFTER: u32 = 256;
-
-/// Links that rest and are looked at in one poll that serves the others.
-pub(super) const IDLE_CHECKS: usize = 8;
 
 /// The links of a domain, and which of them a poll serves.
 pub(super) struct Links {
@@ -43,8 +34,7 @@ pub(super) struct LinkScheduler {
     /// The one that is served first next time, and the one that is looked at next.
     first: usize,
     next: usize,
-    /// Polls since links were last let rest.
-    polls: u32,
+    policy: IdlePolicy,
     /// The busy one, if there is only one.
     only: Option<NonNull<Link>>,
 }
@@ -56,7 +46,7 @@ impl LinkScheduler {
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
-            polls: 0,
+            policy: IdlePolicy::new(),
             only: None,
         }
     }
@@ -203,8 +193,7 @@ impl Links {
     pub(super) fn end_round(&mut self, busy: usize) {
         let scheduler = &mut self.scheduler;
         scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
-        scheduler.polls += 1;
-        if scheduler.polls >= IDLE_AFTER {
+        if scheduler.policy.is_due() {
             self.idle_quiet_links();
         }
     }
@@ -228,14 +217,13 @@ impl Links {
     #[cold]
     #[inline(never)]
     fn idle_quiet_links(&mut self) {
-        self.scheduler.polls = 0;
         let scheduler = &mut self.scheduler;
         let mut at = scheduler.busy.len();
         while at > 0 && scheduler.busy.len() > 1 {
             at -= 1;
             let Some(index) = scheduler.busy.get(at).copied() else { break };
             let Some(Some(link)) = self.table.get_mut(index as usize) else { continue };
-            if link.empty_polls >= IDLE_AFTER && link.may_idle() {
+            if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
                 scheduler.idle.put(index);

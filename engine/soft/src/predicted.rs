@@ -24,23 +24,6 @@ use crate::wc::Wc;
 /// own line where no completion is waited for.
 const LOOK_IDLE: u32 = 64;
 
-/// Maximum of [`Link::spin_budget`], in steps of a few cycles: some 200 ns. A message from a queue
-/// pair outside the ping-pong may wait that long.
-const SPIN_MAX: u32 = 800;
-
-/// Steps more after a first look that was too early.
-const SPIN_STEP: u32 = 3;
-
-/// Steps that first looks which are too early one after the other, with as many as there may be,
-/// are short of when waiting is given up: 64 of them.
-const SPIN_GIVE_UP: u32 = SPIN_MAX + 64 * SPIN_STEP;
-
-/// For so many answers.
-const SPIN_DISABLED_FOR: u32 = 1024;
-
-/// A peer whose answers are waited for no longer than that is nearby.
-const NEARBY: u32 = SPIN_MAX / 2;
-
 /// The next message, as far as it is known before it arrives. What it says must still hold: every
 /// other function that serves the link, and every command, first calls
 /// [`DomainState::drop_prediction`].
@@ -98,13 +81,11 @@ impl DomainState {
     ///
     /// If the message was replied to, the peer owns the slot's lines now and will write to them. A
     /// look would take the lines away from it, which costs two transfers where a message costs one.
-    /// So this side does not look for as long as replies lately took. Each first look that comes
-    /// too early makes the wait longer, each that does not makes it shorter, so that three of four
-    /// find a message. Meanwhile this prepares what the next message and its reply need. Where
-    /// replies take too long for this, spinning is disabled for a while.
+    /// So this side first prepares what the next message and its reply need, and then spins for as
+    /// long as [`SpinPolicy`](super::policy::spin::SpinPolicy) says.
     ///
-    /// The wait begins when the reply is visible, hence the fence. A reply that is late because the
-    /// peer just looked at the line in vain would otherwise shorten the wait, and this side's look
+    /// The spin begins when the reply is visible, hence the fence. A reply that is late because the
+    /// peer just looked at the line in vain would otherwise shorten it, and this side's look
     /// would be in vain in turn.
     #[inline(never)]
     fn spin_after_reply(&mut self) {
@@ -114,12 +95,11 @@ impl DomainState {
         let Some(link) = self.links.only() else { return };
         link.ping_pong = false;
         // A message that was not predicted has noted this before; twice does no harm.
-        link.note_no_contention();
+        link.contention.note_followed();
         if !link.rx.has_acked() {
             return;
         }
-        if link.spin_disabled > 0 {
-            link.spin_disabled -= 1;
+        if !link.spin.may_spin() {
             return;
         }
         // The last receive may just have been taken. Not for a queue pair that is gone: nobody
@@ -136,18 +116,10 @@ impl DomainState {
         }
         link.empty_polls = 1;
         fence(Ordering::SeqCst);
-        let steps = link.spin_budget.min(SPIN_MAX);
-        for _ in 0..steps {
+        for _ in 0..link.spin.steps() {
             core::hint::black_box(());
         }
-        link.spin_budget = match link.rx.has_news() {
-            true => steps.saturating_sub(1),
-            false => link.spin_budget + SPIN_STEP,
-        };
-        link.rx.is_near = link.spin_budget < NEARBY;
-        if link.spin_budget > SPIN_GIVE_UP {
-            (link.spin_budget, link.spin_disabled) = (0, SPIN_DISABLED_FOR);
-        }
+        link.rx.is_near = link.spin.note_look(link.rx.has_news());
     }
 
     /// Nothing has come: prepares for the next message.

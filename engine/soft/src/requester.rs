@@ -643,7 +643,7 @@ fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, e
     if header.flags().contains(RecordFlags::ACK_REQ) {
         sent |= Sent::SIGNALED;
         link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
-        link.note_signaled();
+        link.contention.note_signaled();
     }
     qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
     qp.sent = qp.posted;
