@@ -15,6 +15,7 @@ use std_alloc::vec::Vec;
 
 use super::Host;
 use super::cq::{CompletionQueue, Retire};
+use super::inboxes::Inboxes;
 use super::layout::{Header, KIND_SEND, RecordFlags};
 use super::link::{Link, LinkShared};
 use super::link_scheduler::Links;
@@ -151,9 +152,10 @@ pub(super) struct Resources {
     /// The shared receive queues of XRC domains; only the shared domain has any.
     pub(super) xrc: XrcQueues,
     pub(super) cqs: Vec<CompletionQueue>,
-    /// Numbers of queue pairs that need work without a message: they fail, flush, or look at
-    /// their inbox.
+    /// Numbers of queue pairs that need work without a message: they fail or flush, or something
+    /// has come to their inbox.
     pub(super) service_queue: Vec<u32>,
+    pub(super) inboxes: Inboxes,
     pub(super) sharing: Sharing,
 }
 
@@ -197,6 +199,7 @@ impl Domain {
                         xrc: XrcQueues::new(),
                         cqs: Vec::with_capacity(4),
                         service_queue: Vec::with_capacity(QPS),
+                        inboxes: Inboxes::new(),
                         sharing,
                     },
                 },
@@ -363,6 +366,7 @@ impl Domain {
             state.execute(command);
         }
         state.links.activate_all();
+        state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
     }
 }
 
@@ -449,7 +453,9 @@ impl DomainState {
             }
             Command::Open { num, first } => {
                 if let Some(qp) = qps.get_mut(num) {
-                    qp.open(first, res.nic.host.clock);
+                    if qp.open(first, res.nic.host.clock) {
+                        res.inboxes.add(num);
+                    }
                     res.schedule(qp);
                 }
             }
@@ -574,6 +580,7 @@ impl DomainState {
         let (qp, res) = (owned.get_mut(), &mut self.transport.res);
         res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         res.service_queue.retain(|num| *num != qp.num);
+        res.inboxes.remove(qp.num);
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
             && let Some(rq) = res.rqs.get_mut(qp.rq)
         {

@@ -195,8 +195,17 @@ impl Inbox {
         self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
     }
 
-    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still at
-    /// it.
+    /// True if [`Inbox::first`] may find something. A word or two, and nothing changes. Relaxed:
+    /// `first` looks again.
+    pub(super) fn has_news(&self) -> bool {
+        let seen = self.slots.slot(self.at, 0).load(Ordering::Relaxed);
+        let is_free = what_of(seen) == FREE && lap_of(seen) <= self.at / SLOTS;
+        // Senders may have passed a free slot by.
+        !is_free || self.slots.hint().load(Ordering::Relaxed) > self.at
+    }
+
+    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still
+    /// writing it.
     pub(super) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {
         // Each slot at most once: a ring of slots that nobody can use is empty too.
         for _ in 0..SLOTS {

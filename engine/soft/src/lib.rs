@@ -29,6 +29,7 @@ mod datagram;
 mod deferred;
 mod domain;
 mod inbox;
+mod inboxes;
 mod layout;
 mod link;
 mod link_scheduler;

@@ -25,6 +25,10 @@ pub(super) struct Links {
     /// By index; free places are reused.
     pub(super) table: Vec<Option<LinkPlace>>,
     pub(super) scheduler: LinkScheduler,
+    /// The domain has inboxes too, which the short poll looks at when it looks at idle links.
+    has_inboxes: bool,
+    /// There are idle links, or inboxes.
+    has_background: bool,
 }
 
 /// The links of a domain by what a poll does with them: their indexes in the table.
@@ -57,12 +61,6 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// True if there is a link that is not served.
-    #[inline(always)]
-    pub(super) fn has_idle(&self) -> bool {
-        !self.idle.is_empty()
-    }
-
     /// Nothing is expected on the one before when this becomes another: so begin commands, and
     /// polls that serve all.
     fn set_only(&mut self, links: &[Option<LinkPlace>]) {
@@ -74,7 +72,12 @@ impl LinkScheduler {
 
 impl Links {
     pub(super) fn new(links: usize) -> Links {
-        Links { table: Vec::with_capacity(links), scheduler: LinkScheduler::new(links) }
+        Links {
+            table: Vec::with_capacity(links),
+            scheduler: LinkScheduler::new(links),
+            has_inboxes: false,
+            has_background: false,
+        }
     }
 
     #[inline(always)]
@@ -138,7 +141,7 @@ impl Links {
             link.set_idle(false);
             self.scheduler.busy.put(link.index as u32);
         }
-        self.scheduler.set_only(&self.table);
+        self.update();
     }
 
     /// Something is about to happen on the link in that slot: it rests no more, if it did.
@@ -164,7 +167,25 @@ impl Links {
             scheduler.idle.swap_remove(at);
         }
         scheduler.busy.put(index as u32);
-        scheduler.set_only(&self.table);
+        self.update();
+    }
+
+    /// True if a short poll has more to look at, now and then, than the one busy link.
+    #[inline(always)]
+    pub(super) fn has_background(&self) -> bool {
+        self.has_background
+    }
+
+    /// Notes whether the domain has inboxes; after every command.
+    pub(super) fn set_inboxes(&mut self, has_inboxes: bool) {
+        self.has_inboxes = has_inboxes;
+        self.update();
+    }
+
+    /// What follows from which links are busy and which are idle.
+    fn update(&mut self) {
+        self.scheduler.set_only(&self.table);
+        self.has_background = self.has_inboxes || !self.scheduler.idle.is_empty();
     }
 
     /// Begins a poll that serves the busy links: how many there are.
@@ -229,6 +250,6 @@ impl Links {
                 scheduler.idle.put(index);
             }
         }
-        scheduler.set_only(&self.table);
+        self.update();
     }
 }

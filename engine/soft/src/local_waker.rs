@@ -60,8 +60,13 @@ impl DomainState {
             // The poll after this looks at everything.
             link.empty_polls = 0;
         }
-        self.transport.set_inboxes_asleep(true);
-        before_last_look(self.transport.res.nic.host.barrier);
+        let Transport { qps, res } = &mut self.transport;
+        res.inboxes.set_asleep(qps, true);
+        before_last_look(res.nic.host.barrier);
+        // So that the next poll is a full one, which looks at all inboxes.
+        if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
+            res.schedule(qp);
+        }
     }
 
     /// Nobody needs to ring any more.
@@ -71,7 +76,8 @@ impl DomainState {
             link.shared.set_asleep(false);
             link.empty_polls = 0;
         }
-        self.transport.set_inboxes_asleep(false);
+        let Transport { qps, res } = &self.transport;
+        res.inboxes.set_asleep(qps, false);
     }
 
     /// Arms a queue of the shared domain.
@@ -94,16 +100,5 @@ impl DomainState {
             self.attend_overruns();
         }
         self.transport.res.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
-    }
-}
-
-impl Transport {
-    /// Queue pairs of UD are all in the service queue.
-    fn set_inboxes_asleep(&self, asleep: bool) {
-        for num in &self.res.service_queue {
-            if let Some(datagrams) = self.qps.get(*num).and_then(|qp| qp.datagrams.as_ref()) {
-                datagrams.inbox.set_asleep(asleep);
-            }
-        }
     }
 }

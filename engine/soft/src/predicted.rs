@@ -89,8 +89,8 @@ impl DomainState {
     /// would be in vain in turn.
     #[inline(never)]
     fn spin_after_reply(&mut self) {
-        if self.links.scheduler.has_idle() {
-            self.links.check_idle();
+        if self.links.has_background() {
+            self.look_at_background();
         }
         let Some(link) = self.links.only() else { return };
         link.ping_pong = false;
@@ -130,9 +130,18 @@ impl DomainState {
         if link.empty_polls % LOOK_IDLE == 1 {
             self.predicted.prepare(link, &mut self.transport);
         }
-        let came = self.links.scheduler.has_idle() && self.links.check_idle().is_some();
+        let came = self.links.has_background() && self.look_at_background();
         let nothing = self.transport.res.service_queue.is_empty() && !came;
         if nothing { Polled::Nothing } else { Polled::More }
+    }
+
+    /// Looks at the next idle link and at the next inbox. True if something has come: then a full
+    /// poll is due.
+    #[cold]
+    #[inline(never)]
+    fn look_at_background(&mut self) -> bool {
+        let came = self.links.check_idle().is_some();
+        self.transport.check_inbox() || came
     }
 
     /// From here on nothing is known of the next message.

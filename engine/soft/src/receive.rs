@@ -63,6 +63,9 @@ impl DomainState {
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
         self.drop_prediction();
+        if !self.transport.res.inboxes.is_empty() {
+            self.transport.check_inboxes();
+        }
         if !self.transport.res.service_queue.is_empty() {
             self.run_service_queue(sink);
         }

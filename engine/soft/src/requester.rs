@@ -315,8 +315,8 @@ impl Resources {
                 && self.flush_sends(qp, sink)
                 && self.flush_receives(qp, sink);
         }
-        // A queue pair of UD is looked at in every poll.
-        if !done || self.receive_datagrams(qp, sink) {
+        let is_over = qp.state == State::Err;
+        if !done || self.receive_datagrams(qp, sink) || (qp.state == State::Err) != is_over {
             return false;
         }
         let raised = qp.last_wqe_raised || qp.kind == QpType::XrcRecv;

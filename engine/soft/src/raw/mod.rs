@@ -173,19 +173,23 @@ impl Resources {
         raw.switch.put(frame, num, not_to, &self.nic.host);
     }
 
-    /// Takes what has come for a queue pair of RAW_PACKET.
+    /// Takes what has come for a queue pair of RAW_PACKET. True: there may be more.
     pub(super) fn receive_frames<S: Sink>(
         &mut self,
         qp: &mut QpContext,
         mut raw: Box<Raw>,
         sink: &mut S,
-    ) {
+    ) -> bool {
+        let mut more = true;
         for _ in 0..BURST {
             let Some(datagrams) = &mut qp.datagrams else { break };
             if sink.room() == 0 {
                 break;
             }
-            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else {
+                more = false;
+                break;
+            };
             // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
             unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
             datagrams.inbox.advance();
@@ -202,6 +206,7 @@ impl Resources {
         if let Some(datagrams) = &mut qp.datagrams {
             datagrams.raw = Some(raw);
         }
+        more
     }
 
     /// Gives a frame to the oldest receive, if that has room for it; a receive that has not stays
