@@ -3,22 +3,19 @@
 //! there is space, cut into fragments.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
-use super::bound_kind;
-use super::copy;
+use super::admission::{keep_for_later, readable, writable};
 use super::layout::{
     FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
     KIND_WRITE, RECORD_MAX, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
 };
+use super::limits::MESSAGE_MAX;
 use super::link::{Link, Signaled};
-use super::memory::{Memory, PdMark, Who};
-use super::qp::{Pending, QpContext, Sent, gathered};
-use super::requester::push;
-use crate::provider::{Access, WindowKind};
+use super::memory::{Memory, Who, bound_kind};
+use super::pieces::gather;
+use super::qp::{Pending, QpContext, Sent};
+use crate::provider::WindowKind;
 use crate::wc::Status;
-use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge, XrcOp};
-
-/// Messages of this device at most, in bytes (SQ-10).
-pub(super) const MESSAGE_MAX: u32 = 1 << 30;
+use crate::wr::{Remote, SendOp, SendWr, XrcOp};
 
 /// Record flags of a request.
 #[inline(always)]
@@ -33,17 +30,6 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     flags
 }
 
-/// True if the piece may be read under its key, which is of that domain.
-#[inline(always)]
-pub(super) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
-}
-
-/// True if the piece may be written under its key, which is of that domain.
-pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::LOCAL_WRITE, pd))
-}
-
 /// Takes a request in and puts its queue pair in the link's backlog.
 #[cold]
 #[inline(never)]
@@ -53,20 +39,6 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
         qp.in_backlog = true;
         link.let_wait(qp.num);
     }
-}
-
-/// Takes a request in, and no more.
-pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
-    let pieces = gathered(wr.all_pieces());
-    qp.keep(Pending {
-        op: wr.op,
-        inline: wr.flags.contains(SendFlags::INLINE),
-        solicited: wr.flags.contains(SendFlags::SOLICITED),
-        fence: wr.flags.contains(SendFlags::FENCE),
-        length: u32::try_from(wr.length()).unwrap_or(u32::MAX),
-        pieces,
-    });
-    push(qp, wr, 0, Sent::empty());
 }
 
 /// Writes what waits of the queue pair at the front of the link's backlog. True if it has left the
@@ -363,26 +335,5 @@ fn write_fragments(
             return true;
         }
         qp.sent_bytes += length;
-    }
-}
-
-/// Copies bytes `from .. from + length` of a gather list.
-///
-/// # Safety
-/// The pieces are readable and hold that many bytes; `to` is writable for `length` bytes.
-pub(super) unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut length: u32) {
-    for piece in pieces {
-        if from >= piece.length {
-            from -= piece.length;
-            continue;
-        }
-        let some = (piece.length - from).min(length);
-        // SAFETY: inside the piece, and inside the `length` bytes of `to` still to be filled.
-        unsafe {
-            copy::untrusted(to, (piece.addr as *const u8).add(from as usize), some as usize);
-            to = to.add(some as usize);
-        }
-        length -= some;
-        from = 0;
     }
 }

@@ -6,24 +6,29 @@ use std_alloc::boxed::Box;
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::backlog::{keep_for_later, readable};
+use super::admission::{admissible, keep_for_later, push, readable};
+use super::command::Command;
+use super::completion::error_wc;
 use super::cq::{Retire, Sink};
-use super::domain::{Command, Resources, Transport};
-use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
+use super::create_qp::SoftQpEx;
+use super::device::Soft;
+use super::host::Member;
+use super::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
-use super::path::{Groups, Member, Path, no_groups};
-use super::qp::{Datagrams, Pieces, QpContext, Sent, State, gathered};
-use super::raw::{Raw, Spread, header_fits};
-use super::requester::{admissible, error_wc, push};
-use super::{QpControl, Soft, SoftCq, SoftQpEx};
+use super::path::{Groups, Path, no_groups};
+use super::pieces::{Pieces, gathered};
+use super::poller::SoftCq;
+use super::qp::{Datagrams, QpContext, Sent, State};
+use super::qp_control::QpControl;
+use super::raw::header_fits;
+use super::raw::state::Raw;
+use super::resources::Resources;
+use super::transport::Transport;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
-
-/// Datagrams of one queue pair and poll at most.
-pub(super) const BURST: usize = 16;
 
 /// With this bit in the key of a request, the sender's own key is sent.
 const OWN_KEY: u32 = 1 << 31;
@@ -114,10 +119,17 @@ impl Soft {
                 QpType::RawPacket => {
                     let spread = ex.spread.map(|(table, by)| {
                         let answer = "its work queues complete for another thread";
-                        Spread::new(table, by, cq)
+                        table
+                            .spread(by, cq)
                             .ok_or_else(|| SetupError::new(Code::Invalid, &*asked, answer))
                     });
-                    (None, Some(Raw::new(device, member, &groups, ex, spread.transpose()?)))
+                    (
+                        None,
+                        Some({
+                            let kind = (ex.create_flags, ex.max_tso_header);
+                            Raw::new(device, member, &groups, kind, spread.transpose()?)
+                        }),
+                    )
                 }
                 _ => {
                     let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {

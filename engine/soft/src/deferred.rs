@@ -1,93 +1,18 @@
 //! Requests without a doorbell of their own: written one by one, published by a bell behind them.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
-use super::domain::DomainState;
+use super::copy;
 use super::layout::Header;
 use super::link::{Link, LinkPlace};
 use super::qp::{QpContext, Reserved, Sent, SqEntry, State};
 use super::requester::{fast_path_ok, has_slot, plain, write};
 use super::ring::CLAIM_MIN;
+use super::state::DomainState;
 use super::sync::wrote;
-use super::{SoftQp, copy};
-use crate::provider::Sharing;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{SendWr, Sge};
 
 /// Bytes of a record without a payload.
 const LEAST_RECORD: u64 = 8;
-
-impl SoftQp {
-    /// The rest of `Qp::post_inline`, when the prediction does not hold. By itself, and given
-    /// numbers: a request in memory would cost the callers that do not come here.
-    ///
-    /// # Safety
-    /// As there.
-    #[cold]
-    #[inline(never)]
-    pub(super) unsafe fn post_checked<const NOW: bool>(
-        &mut self,
-        wr_id: u64,
-        signaled: bool,
-        imm: Option<u32>,
-        addr: u64,
-        length: u32,
-    ) -> bool {
-        let mut flags = SendFlags::INLINE;
-        flags.set(SendFlags::SIGNALED, signaled);
-        let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
-        let sge = Sge { addr, length, lkey: 0 };
-        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
-        // SAFETY: as the caller vouches.
-        unsafe { if NOW { self.post_lone(&wr) } else { self.hold(&wr) } }
-    }
-
-    /// Posts one inline SEND with a doorbell of its own. False: nothing was done.
-    ///
-    /// # Safety
-    /// As for `Qp::post`.
-    #[inline(always)]
-    pub(super) unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
-        }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
-    }
-
-    /// Posts one more, behind one that `post_lone` or `hold` has taken.
-    ///
-    /// # Safety
-    /// As for `Qp::post_inline`.
-    #[inline(always)]
-    pub(super) unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `hold_more`.
-        unsafe { post_next(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-
-    /// Posts one inline SEND without a doorbell. False: nothing was done.
-    ///
-    /// # Safety
-    /// As for `Qp::post`.
-    #[inline(always)]
-    pub(super) unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
-        // A domain that threads share is not held up by a doorbell that one of them owes.
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
-        }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
-    }
-
-    /// Posts one more, behind one that `hold` has taken.
-    ///
-    /// # Safety
-    /// As for `Qp::post_inline`.
-    #[inline(always)]
-    pub(super) unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
-        // left meanwhile waits for the next poll or bell.
-        unsafe { hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-}
 
 impl DomainState {
     /// Writes one request to the ring, unpublished, if nothing is in its way. Half a segment is

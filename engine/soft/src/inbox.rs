@@ -26,11 +26,10 @@ use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::sync::Arc;
 
-use super::backlog::gather;
 use super::copy;
 use super::layout::LINE;
 use super::memory::FileName;
-use super::qp::Pieces;
+use super::pieces::{Pieces, gather};
 use super::sync::{AtomicU64, Ordering, half_barrier, word, wrote};
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
@@ -39,6 +38,9 @@ use crate::provider::wake::Bell;
 pub(super) const SLOTS: u64 = 64;
 /// Payload of a datagram at most: the path MTU of this device.
 pub(super) const DATAGRAM_MAX: u32 = 4096;
+
+/// Datagrams of one queue pair and poll at most.
+pub(super) const BURST: usize = 16;
 
 const SLOT: usize = LINE + DATAGRAM_MAX as usize;
 

@@ -1,12 +1,12 @@
 //! The inboxes of a domain: which queue pairs take datagrams or frames.
 //!
-//! Full polls look at all of them. The short poll, which waits for one link's next message, looks at
-//! one of them now and then, as it looks at idle links. What has come to an inbox schedules its
+//! Full polls look at all of them. The short poll, which waits for one link's next message, looks
+//! at one of them now and then, as it looks at idle links. A datagram in an inbox schedules its
 //! queue pair.
 
 use std_alloc::vec::Vec;
 
-use super::nic::QPS;
+use super::limits::QPS;
 use super::qp_table::QpTable;
 use crate::room::Room;
 

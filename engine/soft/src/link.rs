@@ -19,10 +19,9 @@ use super::layout::{
 use super::peer_waker::PeerWaker;
 use super::policy::contention::Contention;
 use super::policy::spin::SpinPolicy;
-use super::qp::CLOSED;
-use super::read_response::Response;
 use super::reader::Rx;
 use super::remote_map::Reach;
+use super::responses::Response;
 use super::ring::{Refusal, Tx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
@@ -144,6 +143,9 @@ impl LinkShared {
         self.peer_gone.load(Ordering::Relaxed) || self.header.users().load(Ordering::Relaxed) == 0
     }
 }
+
+/// No link.
+pub(super) const CLOSED: usize = usize::MAX;
 
 /// A signalled request on the wire.
 #[derive(Clone, Copy, Default)]

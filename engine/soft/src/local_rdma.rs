@@ -9,13 +9,13 @@
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{Ordering, fence};
 
-use super::backlog::{MESSAGE_MAX, readable, writable};
+use super::admission::{push, readable, writable};
 use super::copy;
 use super::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
+use super::limits::MESSAGE_MAX;
 use super::link::{Link, Signaled};
 use super::memory::{Memory, PdMark, Step};
 use super::qp::{QpContext, Sent};
-use super::requester::push;
 use crate::provider::Access;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 

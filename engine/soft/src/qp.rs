@@ -4,30 +4,21 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
+use super::host::Member;
 use super::inbox::Inbox;
 use super::layout::{Header, KIND_WRITE, RecordFlags};
-use super::link::Link;
+use super::limits::READS_MAX;
+use super::link::{CLOSED, Link};
 use super::memory::{PdMark, Who};
-use super::path::Member;
-use super::raw::Raw;
-use super::xrc::XrcPart;
+use super::pieces::{Pieces, gathered};
+use super::raw::state::Raw;
+use super::xrc_part::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
-use crate::room::Room;
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{RecvWr, SendOp, Sge};
-
-/// Pieces of a send request at most.
-pub(super) const SEND_SGE_MAX: usize = 4;
-
-/// READs and atomics in flight at most, in each direction of a connection.
-pub(super) const READS_MAX: usize = 16;
-
-/// No link.
-pub(super) const CLOSED: usize = usize::MAX;
 
 /// The states this device passes through (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +96,6 @@ pub(super) struct SqEntry {
     pub(super) sent: Sent,
     /// Bytes of its first piece, or of all if it is one-sided.
     pub(super) length: u32,
-}
-
-/// The pieces of one request.
-pub(super) type Pieces = ArrayVec<Sge, SEND_SGE_MAX>;
-
-/// Those pieces, of which a post has let through no more than there may be.
-pub(super) fn gathered(pieces: impl IntoIterator<Item = Sge>) -> Pieces {
-    let mut list = Pieces::new();
-    for piece in pieces {
-        list.put(piece);
-    }
-    list
 }
 
 /// A send that did not fit the wire when it was posted.

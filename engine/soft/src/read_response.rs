@@ -3,33 +3,15 @@
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
-use super::domain::{Resources, Transport};
 use super::layout::{FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags};
 use super::link::Link;
-use super::memory::Who;
 use super::qp::{QpContext, State};
-use super::receive::Outcome;
+use super::resources::{Outcome, Resources};
+use super::responses::{Response, Unsent};
+use super::transport::Transport;
 use crate::provider::Access;
 use crate::wc::Status;
 use crate::wr::Sge;
-
-/// An answer that is owed to a peer.
-#[derive(Clone, Copy)]
-pub(super) struct Response {
-    /// Our queue pair that was asked, and the peer's that did.
-    pub(super) who: Who,
-    pub(super) peer: u32,
-    pub(super) unsent: Unsent,
-}
-
-/// What is still to be sent.
-#[derive(Clone, Copy)]
-pub(super) enum Unsent {
-    /// Bytes of a region, from `addr` on.
-    Bytes { addr: u64, rkey: u32, left: u32 },
-    /// What was there before an atomic.
-    Value(u64),
-}
 
 impl Transport {
     /// Writes what is owed on a link, as far as there is space.

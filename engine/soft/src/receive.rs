@@ -8,21 +8,21 @@
 use core::sync::atomic::Ordering;
 
 use super::burst::Burst;
-use super::cq::{Direct, Retire, Sink};
-use super::domain::{DomainState, Resources, Transport};
+use super::completion::{error_wc, recv_wc};
+use super::cq::{Retire, Sink};
 use super::layout::{
     Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SRQ_NOTICE,
     KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
-use super::link::Link;
+use super::link::{CLOSED, Link};
 use super::memory::MrCache;
-use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
+use super::qp::{Assembly, QpContext, Sent, State};
 use super::reader::SlotRecord;
-use super::requester::error_wc;
+use super::resources::{Outcome, Resources};
 use super::ring::Refusal;
+use super::transport::Transport;
 use crate::event::{AsyncKind, Object};
-use crate::provider::{Access, Polled, Sharing};
-use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
 /// Of polls in which nothing came in, the first and every such-and-such after it look at the
@@ -34,81 +34,10 @@ const LOOK_EVERY: u32 = 4;
 /// completion, and a poll is one bounded step.
 const SLOW_MAX: u32 = 64;
 
-impl DomainState {
-    /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
-    #[inline(always)]
-    pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let Some(first) = out.first_mut() else { return 0 };
-        match self.poll_one() {
-            Polled::Nothing => 0,
-            Polled::More => self.poll_more(out),
-            Polled::One(wc) => {
-                *first = wc;
-                1
-            }
-        }
-    }
-
-    /// The rest of a poll, when `poll_one` has said that there may be more.
-    #[inline(never)]
-    pub(super) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
-        let places = out.len();
-        let mut sink = Direct { free: out.iter_mut() };
-        self.progress(&mut sink);
-        places - sink.room()
-    }
-
-    /// One pass over everything there is to do, until the sink is full. Links are served in
-    /// turn, so that a busy one cannot starve the others.
-    #[inline(always)]
-    pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
-        self.drop_prediction();
-        if !self.transport.res.inboxes.is_empty() {
-            self.transport.check_inboxes();
-        }
-        if !self.transport.res.service_queue.is_empty() {
-            self.run_service_queue(sink);
-        }
-        if self.links.table.len() == 1 {
-            self.serve(0, sink);
-        } else {
-            self.serve_all(sink);
-        }
-    }
-
-    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
-    /// the idle ones.
-    #[inline(never)]
-    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
-        let busy = self.links.begin_round();
-        for step in 0..busy {
-            let Some(index) = self.links.busy_at(step, busy) else { break };
-            self.serve(index, sink);
-        }
-        if busy == 0 {
-            self.transport.res.give_back();
-        }
-        for _ in 0..self.links.idle_checks() {
-            if let Some(index) = self.links.check_idle() {
-                self.serve(index, sink);
-            }
-        }
-        self.links.end_round(busy);
-    }
-
-    /// Serves one link.
-    #[inline(always)]
-    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        if let Some(link) = self.links.get_mut(index) {
-            self.transport.serve_link(link, sink);
-        }
-    }
-}
-
 impl Transport {
     /// Completions out, records in, acknowledgements both ways.
     #[inline(always)]
-    fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+    pub(super) fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         // An acknowledgement waits one poll, so that a reply can carry it.
         if link.rx.ack_is_due() {
             link.ack_now();
@@ -389,44 +318,6 @@ impl Transport {
 }
 
 impl Resources {
-    /// Gives back what was fetched ahead and another domain waits for.
-    pub(super) fn give_back(&mut self) {
-        for rq in &mut self.rqs {
-            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
-                rq.queue.give_back(&mut rq.prefetch);
-            }
-        }
-    }
-
-    /// True if there is a receive for the queue pair's next message.
-    pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
-        let found = self.has_receives(qp.rq);
-        if found {
-            qp.rnr_since_ns = None;
-        }
-        found
-    }
-
-    /// True if receives of that queue are at hand, fetching some if there are none.
-    pub(super) fn has_receives(&mut self, rq: usize) -> bool {
-        let exact = self.sharing == Sharing::Shared;
-        let Some(rq) = self.rqs.get_mut(rq) else { return false };
-        if rq.prefetch.len() == 0 && rq.queue.fetch(&mut rq.prefetch, exact) {
-            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
-        }
-        rq.prefetch.len() > 0
-    }
-
-    /// Fetches the next receives, if there are none left here and no want of them anywhere.
-    pub(super) fn prefetch_ahead(&mut self, rq: usize) {
-        let exact = self.sharing == Sharing::Shared;
-        if let Some(rq) = self.rqs.get_mut(rq)
-            && rq.prefetch.len() == 0
-        {
-            rq.queue.prefetch_ahead(&mut rq.prefetch, exact);
-        }
-    }
-
     /// One fragment of a message, or a whole one: the first takes a receive, the last completes
     /// it.
     pub(super) fn receive_fragment<S: Sink>(
@@ -475,14 +366,6 @@ impl Resources {
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         Outcome::Done
-    }
-
-    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
-    /// that queue's domain (section 2.7).
-    pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
-        let Some(rq) = self.rqs.get(qp.rq) else { return false };
-        let pd = rq.queue.pd();
-        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
     }
 
     /// A record for a queue pair that is not there, not on this link, not ready, or dead.
@@ -581,24 +464,6 @@ impl Resources {
         self.fail_qp(qp, link.acked(), None);
         Outcome::Done
     }
-
-    pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
-        let rq = self.rqs.get_mut(qp.rq)?;
-        let wr = rq.prefetch.first().copied()?;
-        rq.prefetch.advance(1);
-        Some(wr)
-    }
-}
-
-/// What became of a record.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It was consumed.
-    Done,
-    /// It stays, and the link stands still.
-    Waits,
-    /// No honest peer writes it: the link has to go.
-    Hostile,
 }
 
 /// Takes plain messages for one queue pair, which is open and has these receives: as many as are
@@ -648,24 +513,4 @@ fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
         index = index.wrapping_add(1);
     }
     false
-}
-
-#[inline(always)]
-pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
-    let word = match (record.contains(RecordFlags::IMM), record.contains(RecordFlags::INV)) {
-        (false, _) => WcFlags::empty(),
-        (true, false) => WcFlags::WITH_IMM,
-        (true, true) => WcFlags::WITH_INV,
-    };
-    Wc {
-        wr_id,
-        qp_num,
-        byte_len,
-        imm,
-        vendor_err: 0,
-        status: Status::Success,
-        opcode: WcOpcode::Recv,
-        flags: word,
-        src_qp: 0,
-    }
 }

@@ -4,26 +4,18 @@
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
-use super::SoftQp;
-use super::domain::{Command, DomainState, Resources};
+use super::command::{Command, Reset};
 use super::link_scheduler::Links;
 use super::qp::{QpContext, QpParts, Reserved, Sent, State};
+use super::queue_pair::SoftQp;
 use super::recvq::{RecvQueue, Used};
-use super::xrc::NO_CQ;
+use super::resources::Resources;
+use super::state::DomainState;
+use super::xrc_part::NO_CQ;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
 use crate::wc::Status;
 use crate::wr::{SendFlags, SendWr};
-
-/// What a queue pair begins its next life with.
-pub(super) struct Reset {
-    pub(super) num: u32,
-    /// Its receive queue: a new one, if it is its own.
-    pub(super) queue: Arc<RecvQueue>,
-    pub(super) used: Used,
-    /// Links of this key are for it, see [`QpContext::key`].
-    pub(super) key: u32,
-}
 
 impl SoftQp {
     /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that

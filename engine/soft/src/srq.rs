@@ -4,7 +4,7 @@
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::check_depth;
+use super::device::check_depth;
 use super::nic::Nic;
 use super::pd::Pd;
 use super::recvq::RecvQueue;

@@ -3,14 +3,15 @@
 //! UC or UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
 #![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]
 
-use super::backlog::MESSAGE_MAX;
+use super::admission::{admissible, push};
+use super::completion::{error_wc, recv_wc};
 use super::cq::{Retire, Sink};
-use super::domain::{DomainState, Resources};
 use super::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
-use super::link::Link;
-use super::qp::{Assembly, CLOSED, Incoming, QpContext, Sent, State};
-use super::receive::{Outcome, recv_wc};
-use super::requester::{admissible, error_wc, push};
+use super::limits::MESSAGE_MAX;
+use super::link::{CLOSED, Link};
+use super::qp::{Assembly, Incoming, QpContext, Sent, State};
+use super::resources::{Outcome, Resources};
+use super::state::DomainState;
 use crate::provider::{Access, QpType};
 use crate::wc::Status;
 use crate::wr::{PostError, SendWr};
