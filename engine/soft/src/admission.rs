@@ -3,20 +3,21 @@
 use super::limits::SEND_SGE_MAX;
 use super::memory::{Memory, PdMark, bound_kind};
 use super::pieces::gathered;
-use super::qp::{Pending, QpContext, Sent, SqEntry};
+use super::qp::QpContext;
+use super::send_queue::{Pending, Sent, SqEntry};
 use crate::provider::Access;
 use crate::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
 
 /// The checks of a post, in the order hardware makes them.
 #[inline(always)]
 pub(super) fn admissible(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
-    if qp.room() == 0 {
+    if qp.sq.room() == 0 {
         return Err(PostCause::Full);
     }
     if wr.more.len() >= SEND_SGE_MAX {
         return Err(PostCause::TooManyPieces);
     }
-    if wr.flags.contains(SendFlags::INLINE) && wr.length() > u64::from(qp.inline_max()) {
+    if wr.flags.contains(SendFlags::INLINE) && wr.length() > u64::from(qp.sq.inline_max()) {
         return Err(PostCause::InlineTooLong);
     }
     let bindable = match wr.op {
@@ -39,7 +40,7 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
         op if op.is_send() => wr.sge.length,
         _ => wr.length() as u32,
     };
-    qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
+    qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
 /// True if the piece may be read under its key, which is of that domain.
@@ -56,7 +57,7 @@ pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
 /// Takes a request in, and no more.
 pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
     let pieces = gathered(wr.all_pieces());
-    qp.keep(Pending {
+    qp.sq.keep(Pending {
         op: wr.op,
         inline: wr.flags.contains(SendFlags::INLINE),
         solicited: wr.flags.contains(SendFlags::SOLICITED),

@@ -18,11 +18,12 @@ use super::memory::INBOXES;
 use super::path::{Groups, Path, no_groups};
 use super::pieces::{Pieces, gathered};
 use super::poller::SoftCq;
-use super::qp::{Datagrams, QpContext, Sent, State};
+use super::qp::{Datagrams, QpContext, State};
 use super::qp_control::QpControl;
 use super::raw::header_fits;
 use super::raw::state::Raw;
 use super::resources::Resources;
+use super::send_queue::Sent;
 use super::transport::Transport;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
@@ -204,7 +205,7 @@ impl Resources {
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
             push(qp, wr, 0, how);
-            qp.sent = qp.posted;
+            qp.sq.sent = qp.sq.posted;
             if !status.is_ok() {
                 qp.state = State::Sqe;
             }

@@ -4,9 +4,10 @@
 use super::copy;
 use super::layout::Header;
 use super::link::{Link, LinkPlace};
-use super::qp::{QpContext, Reserved, Sent, SqEntry, State};
+use super::qp::{QpContext, Reserved, State};
 use super::requester::{fast_path_ok, has_slot, plain, write};
 use super::ring::CLAIM_MIN;
+use super::send_queue::{Sent, SqEntry};
 use super::state::DomainState;
 use super::sync::wrote;
 use crate::wr::{SendWr, Sge};
@@ -50,7 +51,7 @@ impl DomainState {
             done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
             // What ended it, if not the list: space may be made.
             let Some(next) = list.get(done) else { break };
-            let fits = next.len() <= qp.inline_max() as usize && qp.room() > 0;
+            let fits = next.len() <= qp.sq.inline_max() as usize && qp.sq.room() > 0;
             if !fits || !make_room(link, record(next.len()) as u32) {
                 break;
             }
@@ -85,7 +86,7 @@ impl DomainState {
 #[inline(always)]
 fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
-        let slots = link.tx.at + u64::from(qp.room()) * LEAST_RECORD;
+        let slots = link.tx.at + u64::from(qp.sq.room()) * LEAST_RECORD;
         qp.reserved =
             Reserved { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
     }
@@ -108,7 +109,7 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     }
     // SAFETY: there is space up to `until`; the caller vouches for the piece.
     unsafe { put(qp, link, wr_id, (sge.addr as *const u8, sge.length), end) };
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     true
 }
 
@@ -134,8 +135,8 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     // SAFETY: as above, and the record fits the bell.
     unsafe { link.tx.publish_in_slot(header, record as u32, sge.addr as *const u8, ack) };
     let end = link.tx.at;
-    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
-    qp.sent = qp.posted;
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
+    qp.sq.sent = qp.sq.posted;
     true
 }
 
@@ -152,7 +153,7 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
     let end = link.tx.at + record(length as usize);
     // SAFETY: as the caller vouches.
     unsafe { put(qp, link, wr_id, (from, length), end) };
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     let ack = link.ack();
     link.tx.publish(ack);
     true
@@ -163,9 +164,9 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
 /// stays in registers.
 #[inline(never)]
 fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
-    let (until, longest) = (link.tx.hold_until(), qp.inline_max() as usize);
+    let (until, longest) = (link.tx.hold_until(), qp.sq.inline_max() as usize);
     let mut wr_id = first;
-    for bytes in list.iter().take(qp.room() as usize) {
+    for bytes in list.iter().take(qp.sq.room() as usize) {
         let end = link.tx.at + record(bytes.len());
         if end > until || bytes.len() > longest {
             break;
@@ -174,7 +175,7 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
         unsafe { put(qp, link, wr_id, (bytes.as_ptr(), bytes.len() as u32), end) };
         wr_id += 1;
     }
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     (wr_id - first) as usize
 }
 
@@ -206,7 +207,7 @@ unsafe fn put(
         copy::copy_recent(at.add(8), from, length as usize);
     }
     link.tx.at = end;
-    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
 }
 
 /// Looks for space, or publishes what is held. True if the record may be held now.

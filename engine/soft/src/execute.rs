@@ -104,7 +104,7 @@ impl DomainState {
         qp.rnr_retry = connect.rnr_retry;
         qp.rnr_timer_ns = connect.rnr_timer_ns;
         if reliable {
-            qp.initiator_depth = connect.initiator_depth;
+            qp.reads.depth = connect.initiator_depth;
             qp.responder_depth = connect.responder_depth;
         }
         let takes = qp.kind != QpType::XrcSend;

@@ -25,7 +25,9 @@ mod cq;
 mod local_waker;
 mod memory;
 mod pieces;
+mod reads;
 mod recvq;
+mod send_queue;
 
 // Shared memory: its layout, a direction's two ends, what wakes a peer.
 mod burst;

@@ -115,7 +115,7 @@ impl Transport {
             return Outcome::Done;
         };
         // It has asked for nothing.
-        let Some(index) = qp.oldest_read() else { return Outcome::Hostile };
+        let Some(index) = qp.reads.oldest() else { return Outcome::Hostile };
         let status = match Status::from_raw(status as u32) {
             Status::Success => res.place_response(link, header, qp, index),
             status => status,
@@ -124,7 +124,7 @@ impl Transport {
         link.consume(header);
         if status != Status::Success {
             // Those before it are done: their responses have come.
-            let good_until = qp.entry(index).end - 1;
+            let good_until = qp.sq.entry(index).end - 1;
             res.fail_qp(qp, good_until, Some(status));
         } else if last {
             res.finish_read(link, qp);
@@ -142,13 +142,13 @@ impl Resources {
         qp: &mut QpContext,
         index: u32,
     ) -> Status {
-        let pending = qp.kept(index);
+        let pending = qp.sq.kept(index);
         let length = header.length() - RESPONSE_OPERANDS;
-        let rest = pending.length - qp.response_bytes;
+        let rest = pending.length - qp.reads.response_bytes;
         if length > rest || (length == rest) != header.flags().contains(RecordFlags::LAST) {
             return Status::BadResponse;
         }
-        let (mut skip, mut from, mut left) = (qp.response_bytes, RESPONSE_OPERANDS, length);
+        let (mut skip, mut from, mut left) = (qp.reads.response_bytes, RESPONSE_OPERANDS, length);
         for Sge { addr, length, lkey } in pending.pieces {
             if skip >= length {
                 skip -= length;
@@ -164,20 +164,19 @@ impl Resources {
             unsafe { link.rx.fetch_part(header, from, some, to as *mut u8) };
             (skip, from, left) = (0, from + some, left - some);
         }
-        qp.response_bytes += length;
+        qp.reads.response_bytes += length;
         Status::Success
     }
 
     /// The oldest request in flight has its response: what waited for that goes on.
     fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
-        qp.reads_done = qp.reads_done.wrapping_add(1);
-        qp.response_bytes = 0;
-        if qp.waits_for_response {
-            qp.waits_for_response = false;
+        qp.reads.note_done();
+        if qp.reads.waits {
+            qp.reads.waits = false;
             qp.in_backlog = true;
             link.let_wait(qp.num);
         }
-        if qp.parked.is_some() || qp.poison.is_some() {
+        if qp.parked.is_some() || qp.failure.poison.is_some() {
             self.schedule(qp);
         }
     }

@@ -16,10 +16,11 @@ use super::layout::{
 };
 use super::link::{CLOSED, Link};
 use super::memory::MrCache;
-use super::qp::{Assembly, QpContext, Sent, State};
+use super::qp::{Assembly, QpContext, State};
 use super::reader::SlotRecord;
 use super::resources::{Outcome, Resources};
 use super::ring::Refusal;
+use super::send_queue::Sent;
 use super::transport::Transport;
 use crate::event::{AsyncKind, Object};
 use crate::wc::{Status, Wc};
@@ -292,8 +293,8 @@ impl Transport {
             qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
         };
         if let Some(qp) = self.qps.iter_mut().find(sent_it) {
-            if let Some(read) = qp.oldest_read()
-                && qp.entry(read).end <= refusal.at
+            if let Some(read) = qp.reads.oldest()
+                && qp.sq.entry(read).end <= refusal.at
             {
                 // Its response comes first.
                 link.deferred_refusal = Some(refusal);
@@ -500,12 +501,12 @@ fn receive_run(
 
 /// True if the position is where a request of this queue pair that is not yet done begins.
 fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
-    let mut index = qp.completed;
-    while index != qp.posted {
-        let entry = *qp.entry(index);
+    let mut index = qp.sq.completed;
+    while index != qp.sq.posted {
+        let entry = *qp.sq.entry(index);
         if !entry.sent.contains(Sent::ON_WIRE) {
             // Cut in fragments, the first of them on the wire already.
-            return qp.sent_bytes > 0 && index == qp.sent;
+            return qp.sq.sent_bytes > 0 && index == qp.sq.sent;
         }
         if position < entry.end {
             return true;

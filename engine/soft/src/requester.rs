@@ -9,9 +9,10 @@ use super::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags};
 use super::link::{Link, Signaled};
 use super::local_rdma;
 use super::memory::Memory;
-use super::qp::{QpContext, Reserved, Sent, SqEntry, State};
+use super::qp::{QpContext, Reserved, State};
 use super::resources::Resources;
 use super::ring::CLAIM_MIN;
+use super::send_queue::{Sent, SqEntry};
 use super::state::DomainState;
 use super::transport::Transport;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
@@ -97,7 +98,7 @@ impl DomainState {
             let ack = link.ack();
             link.tx.publish(ack);
         }
-        if qp.poison.is_some() {
+        if qp.failure.poison.is_some() {
             self.transport.res.schedule(qp);
         }
         result
@@ -158,7 +159,7 @@ impl Transport {
                 let ack = link.ack();
                 link.tx.publish(ack);
             }
-            if qp.poison.is_some() || qp.state.is_unreliable() {
+            if qp.failure.poison.is_some() || qp.state.is_unreliable() {
                 self.res.schedule(qp);
             }
             if !wrote {
@@ -220,7 +221,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
     }
     let mut writer = link.tx.writer();
     let mut done = 0;
-    for wr in list.iter().take(qp.room() as usize) {
+    for wr in list.iter().take(qp.sq.room() as usize) {
         let Some(Plain { header, imm, record }) = plain(memory, qp, wr) else { break };
         if !writer.fits(record) {
             link.tx.end_writer(&writer);
@@ -258,7 +259,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
 /// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
 #[inline(always)]
 pub(super) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
-    qp.sent == qp.posted && !link.slow_path
+    qp.sq.sent == qp.sq.posted && !link.slow_path
 }
 
 /// A request that is one record of one piece, and needs no more than a slot and space.
@@ -274,7 +275,7 @@ pub(super) struct Plain {
 pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
-    let limit = if inline { qp.inline_max() } else { FRAGMENT };
+    let limit = if inline { qp.sq.inline_max() } else { FRAGMENT };
     if length > limit || !wr.more.is_empty() || wr.flags.contains(SendFlags::FENCE) {
         return None;
     }
@@ -296,7 +297,7 @@ pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
 #[inline(always)]
 pub(super) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
     let asks = plain.header.flags().contains(RecordFlags::ACK_REQ);
-    qp.room() > 0 && (!asks || link.signaled.has_room())
+    qp.sq.room() > 0 && (!asks || link.signaled.has_room())
 }
 
 /// Writes a plain request to the ring of a calm link, unpublished. False: it is not plain, nothing
@@ -328,9 +329,9 @@ fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, e
     let mut sent = Sent::ON_WIRE;
     if header.flags().contains(RecordFlags::ACK_REQ) {
         sent |= Sent::SIGNALED;
-        link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
         link.contention.note_signaled();
     }
-    qp.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
-    qp.sent = qp.posted;
+    qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
+    qp.sq.sent = qp.sq.posted;
 }

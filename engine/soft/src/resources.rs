@@ -123,7 +123,7 @@ impl Resources {
 
     #[inline(always)]
     pub(super) fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
-        let entry = *qp.entry(index);
+        let entry = *qp.sq.entry(index);
         let opcode = entry.sent.opcode();
         let wc = Wc {
             wr_id: entry.wr_id,
@@ -147,10 +147,10 @@ impl Resources {
         wc: Wc,
         sink: &mut S,
     ) {
-        qp.completed = index.wrapping_add(1);
-        let retire = Retire { qp: qp.num, upto: qp.completed, solicited: false };
+        qp.sq.completed = index.wrapping_add(1);
+        let retire = Retire { qp: qp.num, upto: qp.sq.completed, solicited: false };
         if sink.put(&mut self.cqs, qp.send_cq, wc, retire) {
-            qp.retired = qp.completed;
+            qp.sq.retired = qp.sq.completed;
         }
     }
 
@@ -162,14 +162,14 @@ impl Resources {
         }
         // Its place in the backlog is skipped when its turn comes.
         qp.in_backlog = false;
-        qp.waits_for_response = false;
+        qp.reads.waits = false;
         qp.parked = None;
         (qp.open_on, qp.reserved) = (CLOSED, Reserved::NONE);
         qp.state = State::Err;
         self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
-        qp.good_until = good_until;
-        qp.cause = cause;
-        (qp.poison, qp.urged) = (None, false);
+        qp.failure.good_until = good_until;
+        qp.failure.cause = cause;
+        (qp.failure.poison, qp.failure.urged) = (None, false);
         self.schedule(qp);
     }
 }

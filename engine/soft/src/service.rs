@@ -6,8 +6,9 @@ use super::completion::error_wc;
 use super::cq::{CompletionQueue, Retire, Sink};
 use super::layout::{Header, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
 use super::link_scheduler::Links;
-use super::qp::{QpContext, Sent, State};
+use super::qp::{QpContext, State};
 use super::resources::Resources;
+use super::send_queue::Sent;
 use super::state::DomainState;
 use super::transport::Transport;
 use crate::event::{AsyncKind, Object};
@@ -61,7 +62,7 @@ impl Resources {
     fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
         let mut done = match qp.kind.is_unreliable() {
             true => self.complete_unreliable(qp, sink),
-            false => self.release_parked(qp, sink) && qp.poison.is_none(),
+            false => self.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
         done &= self.has_drained(links, qp);
@@ -85,37 +86,37 @@ impl Resources {
     /// A request that could not run fails its queue pair once all before it are done: one of those
     /// may be refused, and that error comes first (SQ-3).
     fn fail_poisoned(&mut self, links: &mut Links, qp: &mut QpContext) {
-        let Some((index, status)) = qp.poison else { return };
-        if qp.reads_in_flight() > 0 || qp.parked.is_some() {
+        let Some((index, status)) = qp.failure.poison else { return };
+        if qp.reads.in_flight() > 0 || qp.parked.is_some() {
             return;
         }
         let mut good_until = 0;
-        let mut before = qp.completed;
+        let mut before = qp.sq.completed;
         while before != index {
-            good_until = qp.entry(before).end;
+            good_until = qp.sq.entry(before).end;
             before = before.wrapping_add(1);
         }
         // The rest of a message that had begun never comes, and nothing else may come behind it.
-        if qp.sent_bytes > 0 || links.acked_position(qp) >= good_until {
+        if qp.sq.sent_bytes > 0 || links.acked_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
-        } else if !qp.urged {
-            qp.urged = urge(links, qp);
+        } else if !qp.failure.urged {
+            qp.failure.urged = urge(links, qp);
         }
     }
 
     /// True when every send has its completion.
     fn flush_sends<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
-        while qp.completed != qp.posted {
-            let index = qp.completed;
-            let good_until = qp.good_until;
-            let entry = *qp.entry(index);
+        while qp.sq.completed != qp.sq.posted {
+            let index = qp.sq.completed;
+            let good_until = qp.failure.good_until;
+            let entry = *qp.sq.entry(index);
             if entry.sent.contains(Sent::ON_WIRE)
-                && qp.cause != Some(Status::Flushed)
+                && qp.failure.cause != Some(Status::Flushed)
                 && good_until >= entry.end
                 && !qp.awaits_response(index)
             {
                 if !entry.sent.contains(Sent::SIGNALED) {
-                    qp.completed = index.wrapping_add(1);
+                    qp.sq.completed = index.wrapping_add(1);
                     continue;
                 }
                 if sink.room() == 0 {
@@ -127,9 +128,9 @@ impl Resources {
             if sink.room() == 0 {
                 return false;
             }
-            let status = qp.cause.unwrap_or(Status::Flushed);
+            let status = qp.failure.cause.unwrap_or(Status::Flushed);
             // From here on nothing succeeds any more.
-            qp.cause = Some(Status::Flushed);
+            qp.failure.cause = Some(Status::Flushed);
             self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
         }
         true
@@ -203,13 +204,13 @@ impl Resources {
     /// no room for more now.
     fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         let Some(upto) = qp.parked else { return true };
-        while qp.completed != upto {
-            let index = qp.completed;
+        while qp.sq.completed != upto {
+            let index = qp.sq.completed;
             if qp.awaits_response(index) {
                 return true;
             }
-            if !qp.entry(index).sent.contains(Sent::SIGNALED) {
-                qp.completed = index.wrapping_add(1);
+            if !qp.sq.entry(index).sent.contains(Sent::SIGNALED) {
+                qp.sq.completed = index.wrapping_add(1);
                 continue;
             }
             if sink.room() == 0 {

@@ -42,7 +42,7 @@ impl Transport {
 
     fn retire(&mut self, retire: Retire) {
         if let Some(qp) = self.qps.get_mut(retire.qp) {
-            qp.retired = retire.upto;
+            qp.sq.retired = retire.upto;
         }
     }
 }
