@@ -103,8 +103,8 @@ fn waits_for_responses(qp: &QpContext, pending: &Pending) -> bool {
     full || (pending.fence && qp.reads.in_flight() > 0)
 }
 
-/// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. Or why
-/// it cannot be carried out.
+/// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. Or
+/// why it cannot be carried out.
 fn write_request(
     link: &mut Link,
     memory: &Memory,

@@ -1,4 +1,4 @@
-//! Requests without a doorbell of their own: written one by one, published by a bell behind them.
+//! Requests without a doorbell of their own: written one by one, published together later.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::copy;
@@ -16,8 +16,8 @@ use crate::wr::{SendWr, Sge};
 const LEAST_RECORD: u64 = 8;
 
 impl DomainState {
-    /// Writes one request to the ring, unpublished, if nothing is in its way. Half a segment is
-    /// held at most: then what there is is published. What follows may go by [`hold_more`].
+    /// Writes one request to the ring, unpublished, if nothing is in its way. At most half a
+    /// segment stays unpublished. The next messages may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         self.links.activate(qp.link);
@@ -37,8 +37,8 @@ impl DomainState {
         goes
     }
 
-    /// The same with a list of messages, which ask for nothing and whose numbers follow the first
-    /// one's: how many were written.
+    /// The same with a list of unsignalled messages, whose `wr_id`s count up from the first: how
+    /// many were written.
     #[inline(never)]
     pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
         self.links.activate(qp.link);
@@ -49,7 +49,7 @@ impl DomainState {
         let mut done = 0;
         loop {
             done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
-            // What ended it, if not the list: space may be made.
+            // Something else than the end of the list stopped it: perhaps space can be made.
             let Some(next) = list.get(done) else { break };
             let fits = next.len() <= qp.sq.inline_max() as usize && qp.sq.room() > 0;
             if !fits || !make_room(link, record(next.len()) as u32) {
@@ -59,7 +59,7 @@ impl DomainState {
         done
     }
 
-    /// Posts one request alone, with the bell where it helps. What follows may go by [`post_next`].
+    /// Posts and publishes one request alone. The next may go by [`post_next`].
     #[inline(never)]
     pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         let goes = self.post_lone(qp, wr);
@@ -70,7 +70,7 @@ impl DomainState {
         goes
     }
 
-    /// Publishes what was held: everything of its link.
+    /// Publishes everything unpublished on its link.
     #[inline(always)]
     pub(super) fn ring(&mut self, qp: &mut QpContext) {
         if let Some(Some(link)) = self.links.table.get_mut(qp.link)
@@ -81,8 +81,8 @@ impl DomainState {
     }
 }
 
-/// What is free for messages behind the one just held. Each takes a word of the ring at least, and
-/// with that the room in the send queue is one in the ring.
+/// Reserves for the messages behind the one just written. A record is at least 8 bytes, so free
+/// send slots bound the ring bytes.
 #[inline(always)]
 fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
@@ -140,7 +140,7 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     true
 }
 
-/// The rest of that without the bell. By itself, so that nothing of it is in the way of an answer.
+/// The same by the ring alone. A function of its own, so that it costs a reply nothing.
 ///
 /// # Safety
 /// As for [`put`]; nothing is unpublished.
@@ -159,9 +159,9 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
     true
 }
 
-/// Writes plain messages from the front of a list, unpublished, as far as they may be held, there
-/// are slots, and none is longer than goes inline; how many. By itself, so that all it looks at
-/// stays in registers.
+/// Writes plain messages from the front of a list, unpublished, as long as there are slots and
+/// space and none is longer than the inline limit: how many. A function of its own, so that
+/// everything it uses stays in registers.
 #[inline(never)]
 fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
     let (until, longest) = (link.tx.hold_until(), qp.sq.inline_max() as usize);
@@ -210,7 +210,7 @@ unsafe fn put(
     qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
 }
 
-/// Looks for space, or publishes what is held. True if the record may be held now.
+/// Looks for space, or publishes what is unpublished. True if the record may be deferred now.
 #[cold]
 #[inline(never)]
 fn make_room(link: &mut Link, record: u32) -> bool {
@@ -224,7 +224,7 @@ fn make_room(link: &mut Link, record: u32) -> bool {
     space && link.tx.may_hold(record)
 }
 
-/// Publishes what was written: if it is a message alone, with the bell where it helps.
+/// Publishes what was written: in the slot, if it is one message and that helps.
 #[inline(never)]
 fn publish_held(link: &mut Link) {
     let held = link.tx.unpublished();
@@ -239,7 +239,7 @@ fn publish_held(link: &mut Link) {
     link.tx.begin_hold();
 }
 
-/// Publishes what was written if it is a message alone, and short enough for the bell.
+/// Publishes what was written in the slot, if it is one message.
 #[inline(never)]
 fn publish_deferred_in_slot(link: &mut Link) -> bool {
     let Some((header, payload)) = link.tx.first_unpublished() else { return false };

@@ -35,7 +35,7 @@ pub(super) struct Links {
 pub(super) struct LinkScheduler {
     busy: Vec<u32>,
     idle: Vec<u32>,
-    /// The one that is served first next time, and the one that is looked at next.
+    /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
     policy: IdlePolicy,
@@ -61,8 +61,8 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// Nothing is expected on the one before when this becomes another: so begin commands, and
-    /// polls that serve all.
+    /// No message is predicted on the previous one when this changes: commands and full polls drop
+    /// the prediction first.
     fn set_only(&mut self, links: &[Option<LinkPlace>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());
@@ -133,7 +133,7 @@ impl Links {
         self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
     }
 
-    /// Every link is busy: something may have changed about any of them.
+    /// Makes every link busy: a command may have changed something about any of them.
     pub(super) fn activate_all(&mut self) {
         self.scheduler.busy.clear();
         self.scheduler.idle.clear();
@@ -144,7 +144,7 @@ impl Links {
         self.update();
     }
 
-    /// Something is about to happen on the link in that slot: it rests no more, if it did.
+    /// Makes that link busy if it is idle: something is about to be posted on it.
     #[inline(always)]
     pub(super) fn activate(&mut self, index: usize) {
         if let Some(Some(link)) = self.table.get(index)
@@ -160,7 +160,7 @@ impl Links {
         let Some(Some(link)) = self.table.get_mut(index) else { return };
         link.set_idle(false);
         let scheduler = &mut self.scheduler;
-        // Usually it is the one just looked at.
+        // Usually it is the one just checked.
         let is_it = |idle: &u32| *idle as usize == index;
         let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
         if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
@@ -219,7 +219,7 @@ impl Links {
         }
     }
 
-    /// Looks at the next link that rests. If something has come there it is busy: its slot.
+    /// Checks the next idle link. If something has come it is busy now: its index.
     #[inline(never)]
     pub(super) fn check_idle(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;
@@ -234,7 +234,7 @@ impl Links {
         Some(index)
     }
 
-    /// Lets those rest on which nothing is going on, all but one: one costs next to nothing.
+    /// Makes links idle on which nothing is going on. One stays busy: it costs next to nothing.
     #[cold]
     #[inline(never)]
     fn idle_quiet_links(&mut self) {

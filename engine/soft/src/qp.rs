@@ -1,4 +1,4 @@
-//! A queue pair inside the device: state, send queue accounting, the message being received.
+//! A queue pair inside the device: its state, and what it has of each part of the data plane.
 
 use core::ptr::NonNull;
 
@@ -86,18 +86,18 @@ pub(super) struct QpContext {
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
-    /// A connection of this queue pair goes over links of that key: that of its receive queue, as
-    /// long as it has one life; later ones have keys, and so links, of their own. What comes over a
-    /// link of another is from a peer it had before.
+    /// Connections of this queue pair go over links of this key. At first it is that of its receive
+    /// queue; each reset gives it a new one, and so new links. A record over a link of another key
+    /// is from a peer of an earlier connection.
     pub(super) key: u32,
     /// Sends are taken and do not begin (SQD).
     pub(super) paused: bool,
-    /// Somebody wants to hear when those that have begun are over.
+    /// An event is wanted when the sends that have begun are over.
     pub(super) draining: bool,
-    /// The link from which a whole message may be taken without another look: the link slot in
-    /// RTS with no message half received, `CLOSED` otherwise.
+    /// The index of the link from which whole messages may be taken without further checks: `link`
+    /// in RTS with no message half received, `CLOSED` otherwise.
     pub(super) open_on: usize,
-    /// Link slot in the domain, and the peer's number; set when connected.
+    /// The index of its link in the domain, and the peer's number; set when connected.
     pub(super) link: usize,
     pub(super) peer: u32,
     /// Retries the peer allows when we have no receive; 7 is for ever (RC-1).

@@ -1,5 +1,5 @@
-//! Answers to READs and atomics: written by the side whose memory they come from, in the order they
-//! were asked for, and taken by the side that asked.
+//! Responses to READs and atomics: the side whose memory they come from writes them, in the order
+//! of the requests; the side that asked takes them.
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
@@ -14,7 +14,7 @@ use crate::wc::Status;
 use crate::wr::Sge;
 
 impl Transport {
-    /// Writes what is owed on a link, as far as there is space.
+    /// Writes the responses of a link, as far as there is space.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_responses(&mut self, link: &mut Link) {
@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// The answer in front is written whole.
+    /// The oldest response is written whole.
     fn finish_response(&mut self, link: &mut Link) {
         let Some(response) = link.pop_response() else { return };
         if let Some(qp) = self.qps.get_mut(response.who.qp) {
@@ -91,7 +91,7 @@ impl Transport {
         Some(left)
     }
 
-    /// How an answer begins: the queue pair may have failed since it was asked, or the memory
+    /// The status of a response: the queue pair may have failed since the request, or the memory
     /// may have gone (then the queue pair fails, SM-3).
     fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
         let qp = self.qps.get_mut(response.who.qp).filter(|qp| qp.state == State::Rts);
@@ -134,7 +134,7 @@ impl Transport {
 }
 
 impl Resources {
-    /// Puts the bytes of an answer where the request wants them; how that went.
+    /// Puts the bytes of a response where the request wants them, and returns how that went.
     fn place_response(
         &mut self,
         link: &Link,

@@ -1,8 +1,8 @@
 //! The receiving side of the device: what a poll does with the records of a link.
 //!
-//! The checks come in the order of section 2.5. A record is consumed only when everything about
-//! it is decided; without a receive it stays where it is, unacknowledged (RNR). The fast path is
-//! a whole message for a queue pair that has a receive for it; everything else is slow.
+//! The checks come in the order of section 2.5. A record is consumed only when everything about it
+//! is decided. Without a receive it stays in the ring, unacknowledged (RNR). The fast path takes
+//! whole messages for queue pairs that have receives; every other record takes the slow path.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::sync::atomic::Ordering;
@@ -26,12 +26,12 @@ use crate::event::{AsyncKind, Object};
 use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
-/// Of polls in which nothing came in, the first and every such-and-such after it look at the
-/// peer's own line for acknowledgements: usually they come with its records. In the shared domain
-/// every poll looks.
+/// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
+/// empty poll and in every `LOOK_EVERY`-th after it: usually they come with records. In the shared
+/// domain every poll reads it.
 const LOOK_EVERY: u32 = 4;
 
-/// Records of one link and poll that take the slow way at most: fragments and refusals give no
+/// Records of one link that take the slow path in one poll at most: fragments and refusals give no
 /// completion, and a poll is one bounded step.
 const SLOW_MAX: u32 = 64;
 
@@ -59,7 +59,7 @@ impl Transport {
         }
     }
 
-    /// What of a link is not the way of a message.
+    /// The parts of a link beside its fast path: refusals, responses, the backlog.
     #[cold]
     #[inline(never)]
     fn serve_slow_path(&mut self, link: &mut Link) {
@@ -68,8 +68,8 @@ impl Transport {
         self.advance_link(link);
     }
 
-    /// What is looked at only now and then: the peer's own line, for acknowledgements that came
-    /// with no record of its, and for refusals; receives that another domain waits for.
+    /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
+    /// record and for refusals; and whether another domain waits for receives prefetched here.
     #[inline(never)]
     pub(super) fn look_around(&mut self, link: &mut Link) {
         if link.has_unacked()
@@ -80,8 +80,8 @@ impl Transport {
         self.res.give_back();
     }
 
-    /// Takes what is left of the last look at the bell, looks once more and takes what is new, as
-    /// far as the sink has room and nothing must wait. True if that gave completions.
+    /// Takes the records left from the last look, looks once more and takes what is new, as far as
+    /// the sink has room and nothing must wait. True if that gave completions.
     #[inline(always)]
     fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         if link.is_broken() {
@@ -124,7 +124,7 @@ impl Transport {
         sink.room() != room
     }
 
-    /// Goes on where a burst ended: with a record that is not plain, or has no receive.
+    /// Goes on where a burst ended: at a record that is not plain, or has no receive.
     #[cold]
     #[inline(never)]
     fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
@@ -139,8 +139,7 @@ impl Transport {
         }
     }
 
-    /// Fetches receives ahead, if it is only those that the next record lacks. True if there are
-    /// some now.
+    /// Prefetches receives, if the next record lacks nothing else. True if there are some now.
     fn restock(&mut self, link: &Link) -> bool {
         let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
             return false;
@@ -149,9 +148,9 @@ impl Transport {
         dry && self.qps.open_on(header.qp(), link.index).is_some() && self.res.has_receives(link.rq)
     }
 
-    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
-    /// that has a receive. Its completion, and for which queue. `None`: nothing was done, and the
-    /// ring has it as well.
+    /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
+    /// Returns its completion, and for which queue. `None`: nothing was done; the record is in the
+    /// ring as well.
     #[inline(always)]
     pub(super) fn receive_from_slot(
         &mut self,
@@ -230,8 +229,8 @@ impl Transport {
         }
     }
 
-    /// Everything else, one record. Decided only on what the ring says, never on a slot that may be
-    /// half rewritten. False: the record stays, and the link stands still.
+    /// Takes one record of any other kind, by what the ring says: the slot may be half rewritten.
+    /// False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
     fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
@@ -285,7 +284,7 @@ impl Transport {
         res.receive_fragment(link, header, qp, sink)
     }
 
-    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
+    /// The peer refuses a record: our queue pair, which sent it, fails there.
     #[cold]
     #[inline(never)]
     fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
@@ -307,7 +306,7 @@ impl Transport {
         link.settle_refusal();
     }
 
-    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
+    /// The peer wrote what no honest peer writes: its connections end, and nothing else.
     #[cold]
     pub(super) fn cut_off(&mut self, link: &mut Link) {
         link.break_off();
@@ -319,8 +318,8 @@ impl Transport {
 }
 
 impl Resources {
-    /// One fragment of a message, or a whole one: the first takes a receive, the last completes
-    /// it.
+    /// One fragment of a message, or a whole one. The first fragment takes a receive, the last
+    /// completes it.
     pub(super) fn receive_fragment<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -467,9 +466,9 @@ impl Resources {
     }
 }
 
-/// Takes plain messages for one queue pair, which is open and has these receives: as many as are
-/// next to each other and have places, while the receives are of one length and lie in the region
-/// lately used; how many. By itself, so that all it looks at stays in registers.
+/// Takes consecutive plain messages for one open queue pair into these receives, as long as the
+/// receives are of one length and lie in the region used last: how many. A function of its own, so
+/// that everything it uses stays in registers.
 #[inline(never)]
 fn receive_run(
     burst: &mut Burst,
@@ -499,7 +498,7 @@ fn receive_run(
     count
 }
 
-/// True if the position is where a request of this queue pair that is not yet done begins.
+/// True if a request of this queue pair that is not yet done begins at that position.
 fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
     let mut index = qp.sq.completed;
     while index != qp.sq.posted {

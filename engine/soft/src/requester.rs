@@ -1,4 +1,4 @@
-//! The sending side of the device: post, the backlog, completions, failure.
+//! The sending side of the device: post, and completions of what the peer has taken.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::admission::{admissible, push, readable};
@@ -18,8 +18,8 @@ use super::transport::Transport;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
 impl DomainState {
-    /// Posts a list: each request goes to the ring if it fits, else to the backlog; the bell
-    /// rings once at the end (and on the way for every quarter segment of a long list).
+    /// Posts a list. Each request goes to the ring if it fits, else to the backlog. The list is
+    /// published once at the end, and a long one on the way too, at every quarter segment.
     #[inline(never)]
     pub(super) fn post(
         &mut self,
@@ -34,7 +34,7 @@ impl DomainState {
         self.post_list(qp, list)
     }
 
-    /// Posts one request alone, with the bell where it helps. False: nothing was done.
+    /// Posts one request alone, in the slot where that helps. False: nothing was done.
     #[inline(always)]
     pub(super) fn post_lone(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         qp.state == State::Rts
@@ -54,15 +54,15 @@ impl DomainState {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
         let done = match list {
-            // It was tried alone.
+            // `post_lone` has tried it.
             [_] => 0,
             _ => post_batch(link, &self.transport.res.nic.memory, qp, list),
         };
         if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
     }
 
-    /// The general post, request by request, of `list[done..]`; what came before is written, and
-    /// published here.
+    /// The general post, request by request, of `list[done..]`. The requests before are written;
+    /// this publishes them too.
     #[inline(never)]
     pub(super) fn post_slow(
         &mut self,
@@ -104,7 +104,7 @@ impl DomainState {
         result
     }
 
-    /// A post outside RTS: refused before (section 2.1), taken and flushed in ERR.
+    /// A post outside RTS: refused before RTS (section 2.1), taken and flushed in ERR.
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
         if qp.state.is_unreliable() {
@@ -123,7 +123,7 @@ impl DomainState {
 }
 
 impl Transport {
-    /// Makes completions for what the peer has taken.
+    /// Makes completions for the requests that the peer has taken.
     #[inline(never)]
     pub(super) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         let acked = link.acked();
@@ -144,7 +144,7 @@ impl Transport {
         }
     }
 
-    /// Writes what waits on this link, as far as there is space.
+    /// Writes requests from the backlog of this link, as far as there is space.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_link(&mut self, link: &mut Link) {
@@ -170,8 +170,8 @@ impl Transport {
 }
 
 impl Resources {
-    /// A request is taken, but answers to it or to some before it have not come: the completion
-    /// waits in its queue pair, and those of others go on.
+    /// A request is taken, but its response or an earlier one has not come. The completion waits in
+    /// its queue pair; completions of other queue pairs go on.
     #[cold]
     fn park(&mut self, qp: &mut QpContext, index: u32) {
         qp.parked = Some(index.wrapping_add(1));
@@ -205,15 +205,15 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     true
 }
 
-/// Posts the plain requests at the front of a list; how many. If those are all, they are
-/// published.
+/// Posts the plain requests at the front of a list: how many. Publishes them if that is the whole
+/// list.
 #[inline(always)]
 fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
     if !fast_path_ok(link, qp) {
         return 0;
     }
     if let Some(first) = list.first() {
-        // A guess from the first request; the list is usually of one kind.
+        // A guess from the first request: the requests of a list are usually alike.
         let bytes = (list.len() as u32).saturating_mul(first.sge.length.min(FRAGMENT) + 8);
         if bytes >= CLAIM_MIN {
             link.tx.claim(bytes);
@@ -247,8 +247,8 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
         }
     }
     link.tx.end_writer(&writer);
-    // If not all of it could be written, the slow way publishes what was along with its own: each
-    // ring of the bell costs the receiver a look.
+    // If part of the list remains, `post_slow` publishes all of it together: each publication costs
+    // the receiver a look.
     if done == list.len() && link.tx.unpublished() > 0 {
         let ack = link.ack();
         link.tx.publish(ack);
@@ -256,13 +256,14 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
     done
 }
 
-/// True if nothing of the queue pair or its link waits: what is posted may go to the ring.
+/// True if no request of the queue pair waits and its link is on the fast path: a post may write to
+/// the ring.
 #[inline(always)]
 pub(super) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
     qp.sq.sent == qp.sq.posted && !link.slow_path
 }
 
-/// A request that is one record of one piece, and needs no more than a slot and space.
+/// A request of one record and one piece, which needs only a send slot and ring space.
 pub(super) struct Plain {
     header: Header,
     imm: u32,
@@ -270,7 +271,7 @@ pub(super) struct Plain {
     pub(super) record: u32,
 }
 
-/// The record of a request, if it is that plain. Everything else is slow.
+/// The record of a request, if it is plain. Every other request takes the slow path.
 #[inline(always)]
 pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
     let length = wr.sge.length;
@@ -288,7 +289,7 @@ pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
         _ => return None,
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
-    // What the header says, without asking it.
+    // As `Header::record`, without decoding the header.
     let record = 8 + if imm.is_some() { 8 } else { 0 } + ((length + 7) & !7);
     Some(Plain { header, imm: imm.unwrap_or(0), record })
 }
@@ -300,8 +301,8 @@ pub(super) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
     qp.sq.room() > 0 && (!asks || link.signaled.has_room())
 }
 
-/// Writes a plain request to the ring of a calm link, unpublished. False: it is not plain, nothing
-/// was done.
+/// Writes a plain request to the ring of a link on the fast path, unpublished. False: it is not
+/// plain, or there is no slot or space; nothing was done.
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
     let Some(plain) = plain(memory, qp, wr) else { return false };
     let goes = has_slot(link, qp, &plain) && link.has_space(plain.record);

@@ -2,16 +2,16 @@
 
 use super::memory::Who;
 
-/// An answer that is owed to a peer.
+/// A response that is still to be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Response {
-    /// Our queue pair that was asked, and the peer's that did.
+    /// Our queue pair that the request was for, and the number of the peer's that asked.
     pub(super) who: Who,
     pub(super) peer: u32,
     pub(super) unsent: Unsent,
 }
 
-/// What is still to be sent.
+/// What of it is unsent.
 #[derive(Clone, Copy)]
 pub(super) enum Unsent {
     /// Bytes of a region, from `addr` on.

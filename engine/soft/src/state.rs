@@ -1,4 +1,4 @@
-//! What a domain holds, and what only its owner of the moment touches.
+//! What a domain holds. Only the thread that is inside the domain touches it.
 
 use super::link_scheduler::Links;
 use super::predicted::PredictedReceive;
