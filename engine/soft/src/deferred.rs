@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::copy;
-use super::layout::Header;
+use super::layout::{Header, record_bytes};
 use super::link::{Link, LinkPlace};
 use super::qp::{QpContext, Reserved, State};
 use super::requester::{fast_path_ok, has_slot, plain, write};
@@ -11,9 +11,6 @@ use super::send_queue::{Sent, SqEntry};
 use super::state::DomainState;
 use super::sync::wrote;
 use crate::wr::{SendWr, Sge};
-
-/// Bytes of a record without a payload.
-const LEAST_RECORD: u64 = 8;
 
 impl DomainState {
     /// Writes one request to the ring, unpublished, if nothing is in its way. At most half a
@@ -52,7 +49,7 @@ impl DomainState {
             // Something else than the end of the list stopped it: perhaps space can be made.
             let Some(next) = list.get(done) else { break };
             let fits = next.len() <= qp.sq.inline_max() as usize && qp.sq.room() > 0;
-            if !fits || !make_room(link, record(next.len()) as u32) {
+            if !fits || !make_room(link, record_bytes(next.len() as u64) as u32) {
                 break;
             }
         }
@@ -86,7 +83,7 @@ impl DomainState {
 #[inline(always)]
 fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
-        let slots = link.tx.at + u64::from(qp.sq.room()) * LEAST_RECORD;
+        let slots = link.tx.at + u64::from(qp.sq.room()) * record_bytes(0);
         qp.reserved =
             Reserved { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
     }
@@ -103,7 +100,7 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
     // function's contract nobody else refers to it.
     let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record(sge.length as usize);
+    let end = link.tx.at + record_bytes(sge.length.into());
     if end > until {
         return false;
     }
@@ -123,7 +120,7 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
-    let record = record(sge.length as usize);
+    let record = record_bytes(sge.length.into());
     if link.tx.at + record > until || link.tx.unpublished() > 0 {
         return false;
     }
@@ -150,7 +147,7 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
     let Some(mut link) = qp.reserved.link else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record(length as usize);
+    let end = link.tx.at + record_bytes(length.into());
     // SAFETY: as the caller vouches.
     unsafe { put(qp, link, wr_id, (from, length), end) };
     qp.sq.sent = qp.sq.posted;
@@ -167,7 +164,7 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
     let (until, longest) = (link.tx.hold_until(), qp.sq.inline_max() as usize);
     let mut wr_id = first;
     for bytes in list.iter().take(qp.sq.room() as usize) {
-        let end = link.tx.at + record(bytes.len());
+        let end = link.tx.at + record_bytes(bytes.len() as u64);
         if end > until || bytes.len() > longest {
             break;
         }
@@ -177,12 +174,6 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
     }
     qp.sq.sent = qp.sq.posted;
     (wr_id - first) as usize
-}
-
-/// Bytes of a plain record.
-#[inline(always)]
-fn record(length: usize) -> u64 {
-    LEAST_RECORD + ((length as u64 + 7) & !7)
 }
 
 /// Writes a plain message to the ring, where its record will end at `end`, and enters it in the

@@ -5,7 +5,7 @@ use super::admission::{admissible, push, readable};
 use super::backlog;
 use super::copy;
 use super::cq::Sink;
-use super::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags};
+use super::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags, record_bytes};
 use super::link::{Link, Signaled};
 use super::local_rdma;
 use super::memory::Memory;
@@ -290,7 +290,7 @@ pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
     };
     let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
     // As `Header::record`, without decoding the header.
-    let record = 8 + if imm.is_some() { 8 } else { 0 } + ((length + 7) & !7);
+    let record = if imm.is_some() { 8 } else { 0 } + record_bytes(length.into()) as u32;
     Some(Plain { header, imm: imm.unwrap_or(0), record })
 }
 
