@@ -161,7 +161,7 @@ impl QpControl {
         }
     }
 
-    /// See [`crate::provider::Qp::attach_mcast`].
+    /// See [`crate::provider::Multicast::attach_mcast`].
     ///
     /// # Errors
     /// As there.
@@ -172,7 +172,7 @@ impl QpControl {
         }
     }
 
-    /// See [`crate::provider::Qp::detach_mcast`].
+    /// See [`crate::provider::Multicast::detach_mcast`].
     ///
     /// # Errors
     /// As there.

@@ -92,6 +92,7 @@ mod cq_ex;
 mod create_qp;
 mod datagram;
 mod device;
+mod extension;
 mod poller;
 mod qp_control;
 mod queue_pair;

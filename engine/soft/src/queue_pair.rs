@@ -21,8 +21,7 @@ use super::qp_table::Owned;
 use super::recvq::RecvQueue;
 use super::region::SoftWindow;
 use super::xrc::SoftXrcd;
-use crate::error::SetupError;
-use crate::provider::{Doorbell, Gid, InlineSend, Qp, QpCaps, QpType, Sharing, Window, WindowKind};
+use crate::provider::{Doorbell, InlineSend, Qp, QpCaps, QpType, Sharing, Window, WindowKind};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// A queue pair of the soft device.
@@ -201,10 +200,9 @@ impl SoftQp {
     }
 }
 
-impl Qp for SoftQp {
-    type Window = SoftWindow;
-
-    unsafe fn bind(
+impl SoftQp {
+    /// See [`Window::bind`].
+    pub(super) unsafe fn bind(
         &mut self,
         window: &mut SoftWindow,
         binding: Binding,
@@ -225,7 +223,9 @@ impl Qp for SoftQp {
         window.key = rkey;
         Ok(rkey)
     }
+}
 
+impl Qp for SoftQp {
     fn num(&self) -> u32 {
         self.num
     }
@@ -299,14 +299,6 @@ impl Qp for SoftQp {
 
     fn recover(&mut self) {
         self.domain.ask(Command::Recover { num: self.num });
-    }
-
-    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.breaker().attach_mcast(group)
-    }
-
-    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.breaker().detach_mcast(group)
     }
 }
 

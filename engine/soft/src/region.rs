@@ -11,7 +11,7 @@ use super::device::{Soft, table_full};
 use super::nic::Nic;
 use super::pd::Pd;
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Region, Rereg, Reregistered, Window, WindowKind};
+use crate::provider::{Access, Region, Rereg, Reregistered, WindowKind};
 
 /// Registered memory of the soft device.
 pub struct SoftRegion {
@@ -107,18 +107,6 @@ pub struct SoftWindow {
     pub(super) kind: WindowKind,
     pub(super) key: u32,
     pub(super) _pd: Pd,
-}
-
-impl Window for SoftWindow {
-    fn kind(&self) -> WindowKind {
-        self.kind
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        u64::from(self.key) | (self.kind as u64) << 32
-    }
 }
 
 impl Drop for SoftWindow {

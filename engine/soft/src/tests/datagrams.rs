@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::vec;
 
 use super::*;
-use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid, Polled};
+use crate::provider::{AddressHandle, AddressVector, Datagrams, GRH_BYTES, Gid, Multicast, Polled};
 use crate::wc::{Status, WcFlags, WcOpcode};
 use crate::wr::{Destination, MULTICAST_QPN};
 
