@@ -4,14 +4,12 @@
 //! up what the checks of that message need while it waits ([`super::predicted`]). Everything else
 //! is left to the full poll.
 
-use core::sync::atomic::Ordering;
-
 use super::cq::{Direct, Sink};
 use super::layout::{LINE, SLOT_RECORD_MAX};
 use super::predicted::NOTHING;
 use super::ring::claim_line;
 use super::state::DomainState;
-use super::sync::fence;
+use super::sync::{Ordering, fence};
 use crate::provider::Polled;
 use crate::wc::Wc;
 

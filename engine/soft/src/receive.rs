@@ -487,11 +487,11 @@ fn receive_run(
             break;
         }
         let Some((length, record)) = plain.next() else { break };
+        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         // SAFETY: as in `receive_from_slot`: the length is at most the first receive's; this
         // receive is as long, and `starts` allows it, so it lies in the region.
         unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
         plain.consume(record);
-        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         count += 1;
     }
     burst.end_plain(&plain);
