@@ -182,9 +182,9 @@ fn workers_talk_over_a_device_of_ones_own() {
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
     let nic = Wire(Arc::new(caps));
     let mut sides = [side(&nic, false), side(&nic, true)];
-    let seats = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
-    let hellos = seats.each_ref().map(|seat| seat.hello());
-    for (n, seat) in seats.into_iter().enumerate() {
+    let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
+    let handshakes = grants.each_ref().map(|grant| seat.handshake());
+    for (n, seat) in grants.into_iter().enumerate() {
         let (own, peer) = (&sides[n].1, &sides[1 - n].1);
         let end = End {
             num: n as u32 + 1,
@@ -193,7 +193,7 @@ fn workers_talk_over_a_device_of_ones_own() {
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
         };
-        assert!(own.admit(end, seat, Some(&hellos[1 - n])).is_ok());
+        assert!(own.admit(end, seat, Some(&handshakes[1 - n])).is_ok());
         assert!(own.up(n as u32 + 1, &[]));
     }
     turn(&mut sides);
