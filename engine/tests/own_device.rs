@@ -183,8 +183,8 @@ fn workers_talk_over_a_device_of_ones_own() {
     let nic = Wire(Arc::new(caps));
     let mut sides = [side(&nic, false), side(&nic, true)];
     let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
-    let handshakes = grants.each_ref().map(|grant| seat.handshake());
-    for (n, seat) in grants.into_iter().enumerate() {
+    let handshakes = grants.each_ref().map(|grant| grant.handshake());
+    for (n, grant) in grants.into_iter().enumerate() {
         let (own, peer) = (&sides[n].1, &sides[1 - n].1);
         let end = End {
             num: n as u32 + 1,
@@ -193,7 +193,7 @@ fn workers_talk_over_a_device_of_ones_own() {
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
         };
-        assert!(own.admit(end, seat, Some(&handshakes[1 - n])).is_ok());
+        assert!(own.admit(end, grant, Some(&handshakes[1 - n])).is_ok());
         assert!(own.up(n as u32 + 1, &[]));
     }
     turn(&mut sides);
