@@ -91,7 +91,7 @@
 //!
 //! impl<P: Provider> Handler<P> for Lengths {
 //!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-//!         let _ = self.calls.call(out, peer, b"doorbell", (1, None));
+//!         let _ = self.calls.call(out, peer, b"doorbell", 1, None);
 //!     }
 //!
 //!     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
@@ -153,8 +153,8 @@
 //! use doorbell::alloc::{Ask, MapRequest};
 //!
 //! let memory = MapRequest::new(1 << 20).pages(Ask::Plain).map()?;
-//! for note in memory.got().notes() {
-//!     eprintln!("{note}"); // what was asked, what came out, and the command that mends it
+//! for note in memory.report().notes() {
+//!     eprintln!("{note}"); // what was asked, what came out, and the command that fixes it
 //! }
 //! # Ok::<(), doorbell::alloc::MapError>(())
 //! ```
