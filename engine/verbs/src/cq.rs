@@ -3,15 +3,15 @@
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
-use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
+use rdma_sys::{ibv_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::cq_ex;
+use super::create_cq::{self, CqHome};
 use super::device::Device;
-use super::shim::{errno, from_c, refused, to_c};
+use super::shim::{from_c, refused, to_c};
 use super::wake::{self, Channel};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::{Bell, WakeFds};
@@ -54,17 +54,18 @@ impl VerbsCq {
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         let channel = Channel::new(device.context())?;
-        let cq = if extended {
-            // SAFETY: the channel outlives the queue.
-            unsafe { cq_ex::create(device, init, &channel) }?
-        } else {
-            let (to, vector) = (channel.as_ptr(), to_c(vector));
-            // SAFETY: the context is open for the life of the process, the channel outlives the
-            // queue.
-            let cq = unsafe {
-                ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), to, vector)
-            };
-            NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?
+        let at = CqHome {
+            context: device.context_ref(),
+            parent: device.parent_domain(),
+            channel: channel.as_ptr(),
+        };
+        // SAFETY: the context is never closed; the queue keeps the device, which keeps its parent
+        // domain, and the channel.
+        let cq = unsafe {
+            match extended {
+                true => create_cq::extended(at, init, device.caps())?,
+                false => create_cq::plain(at, init).map_err(|errno| refused(asked(), errno))?,
+            }
         };
         Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
     }

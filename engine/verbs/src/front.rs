@@ -29,13 +29,34 @@ pub type CreateQpEx =
 pub(super) type CreateCqEx =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
 
-/// That of a context; `None` if its library or its driver lacks it.
+/// The driver's call for extended completion queues; `None` if its library or the driver lacks it.
 ///
 /// # Safety
 /// The context is open.
 pub(super) unsafe fn create_cq_ex(context: NonNull<ibv_context>) -> Option<CreateCqEx> {
-    // SAFETY: the caller vouches for the context; the part from the field on is there.
-    unsafe { (*whole(context, offset_of!(verbs_context, create_cq_ex))?.as_ptr()).create_cq_ex }
+    // SAFETY: the caller vouches for the context, and that is the type of the field.
+    unsafe { call_of(context, offset_of!(verbs_context, create_cq_ex)) }
+}
+
+/// A driver's own call for extended queue pairs, if it has one.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn create_qp_ex(context: NonNull<ibv_context>) -> Option<CreateQpEx> {
+    // SAFETY: the caller vouches for the context, and that is the type of the field.
+    unsafe { call_of(context, offset_of!(verbs_context, create_qp_ex)) }
+}
+
+/// The call at an offset of the part in front of a context; `None` if that part does not reach so
+/// far, or the driver lacks the call.
+///
+/// # Safety
+/// The context is open, and the field there is an `Option<C>`.
+pub(super) unsafe fn call_of<C>(context: NonNull<ibv_context>, field: usize) -> Option<C> {
+    // SAFETY: the caller vouches for the context.
+    let whole = unsafe { whole(context, field) }?;
+    // SAFETY: the part from this field on is there; the caller vouches for its type.
+    unsafe { whole.byte_add(field).cast::<Option<C>>().read() }
 }
 
 /// What thread domains and parent domains take.
@@ -107,10 +128,7 @@ impl XrcCalls {
 ///
 /// # Safety
 /// The context is open. Of the result nothing before `offset` may be looked at.
-pub(super) unsafe fn whole(
-    context: NonNull<ibv_context>,
-    offset: usize,
-) -> Option<NonNull<verbs_context>> {
+unsafe fn whole(context: NonNull<ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
     // SAFETY: the caller vouches for the context.
     if unsafe { (*context.as_ptr()).abi_compat }.addr() != MARK {
         return None;

@@ -11,15 +11,19 @@
 
 extern crate alloc as std_alloc;
 
+mod access;
 mod ah;
+mod caps;
 mod control;
 mod cq;
 mod cq_ex;
+mod create_cq;
 mod device;
 mod extended;
 mod front;
 mod parent;
 mod port;
+mod posted;
 mod qp;
 mod region;
 mod send;
@@ -91,7 +95,7 @@ impl Provider for Verbs {
 
     #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
     unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
-        VerbsTd::new(self.device().root())
+        self.device().new_td()
     }
 
     fn td_users(td: &VerbsTd) -> usize {
@@ -144,11 +148,11 @@ impl Provider for Verbs {
     }
 
     fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::open(self.device().root())
+        self.device().open_xrcd()
     }
 
     fn default_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::common(self.device().root())
+        self.device().default_xrcd()
     }
 
     fn create_xrc_srq(

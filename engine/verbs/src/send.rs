@@ -10,9 +10,9 @@ use rdma_sys::{
 };
 use std_alloc::boxed::Box;
 
+use super::access::access_flags;
 use super::device::PostSend;
-use super::region::flags;
-use super::srq::accepted_of;
+use super::posted::posted;
 use crate::provider::{QpCaps, QpType};
 use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
@@ -122,11 +122,7 @@ impl Sender {
             (*first.add(count - 1)).next = ptr::null_mut();
             (self.post_send)(self.qp.as_ptr(), first, &raw mut bad)
         };
-        if answer != 0 || !bad.is_null() {
-            let accepted = accepted_of(first, bad, count);
-            return Err(PostError { accepted, cause: cause_of(answer) });
-        }
-        Ok(())
+        posted(answer, first, bad, count)
     }
 }
 
@@ -220,7 +216,7 @@ pub(super) fn bind_info(binding: &Binding) -> ibv_mw_bind_info {
         mr: binding.region as *mut ibv_mr,
         addr: binding.addr,
         length: binding.length,
-        mw_access_flags: flags(binding.access).cast_unsigned(),
+        mw_access_flags: access_flags(binding.access).cast_unsigned(),
     }
 }
 
@@ -245,15 +241,6 @@ fn gather(
     }
     *used += filled;
     (room.as_mut_ptr().cast(), filled as i32)
-}
-
-/// The cause behind a driver's answer, of either sign (G-2); 0 with a refused request is S1's.
-pub(super) fn cause_of(answer: i32) -> PostCause {
-    match answer.saturating_abs() {
-        libc::ENOMEM | libc::ENOSPC => PostCause::Full,
-        0 => PostCause::Device(libc::EIO),
-        errno => PostCause::Device(errno),
-    }
 }
 
 #[cfg(test)]
