@@ -52,7 +52,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("doorbell-seam", 8),
     ("doorbell-engine", 17),
     ("doorbell-soft", 42),
-    ("doorbell-verbs", 5),
     ("doorbell-examples", 8),
 ];
 

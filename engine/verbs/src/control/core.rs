@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use doorbell_fabric::{EventKind, IdKey};
 use doorbell_seam::provider::QpType;
 use rdma_sys::*;
 
-use super::groups;
+use super::addr::Raw;
 use super::line::{Deadline, Line, RawEvent};
 use crate::QpHome;
 
@@ -253,6 +253,29 @@ impl Core {
         lock(&self.groups)
     }
 
+    /// `rdma_leave_multicast`.
+    pub(super) fn leave_group(&self, group: IpAddr) -> io::Result<()> {
+        let mut addr = Raw::new(SocketAddr::new(group, 0));
+        self.with(|id| {
+            // SAFETY: id and address are alive. The call waits for events of the group that were
+            // handed out. There are none: each was acknowledged under the lock that is held here.
+            match unsafe { rdma_leave_multicast(id, addr.as_mut_ptr()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    }
+
+    /// Leaves all groups before the queue pair is destroyed: in a group it would never be freed
+    /// (QP-18).
+    fn leave_groups(&self) {
+        let groups = std::mem::take(&mut *self.groups());
+        for group in groups {
+            // This fails for a group that was never joined in the end; nothing is lost then.
+            let _ = self.leave_group(group);
+        }
+    }
+
     /// The port space.
     pub(super) fn space(&self) -> PortSpace {
         // SAFETY: the id is alive.
@@ -318,7 +341,7 @@ impl Core {
 
 impl QpHome for Core {
     fn destroy_qp(&self) {
-        groups::leave_all(self);
+        self.leave_groups();
         self.with(|id| {
             // SAFETY: the id is alive, and the queue pair is destroyed nowhere else.
             unsafe {

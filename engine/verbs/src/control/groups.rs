@@ -1,7 +1,6 @@
 //! Multicast groups of ids (CM-13).
 #![expect(unsafe_code, reason = "ids are raw pointers of librdmacm")]
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 
@@ -46,37 +45,15 @@ pub(super) fn join(
 /// `rdma_leave_multicast`.
 pub(super) fn leave(core: &Core, group: IpAddr) -> Result<(), CmError> {
     let asked = format!("leave the multicast group {group}");
-    let left = leave_one(core, group);
-    left.map_err(|error| match error.raw_os_error() {
+    core.leave_group(group).map_err(|error| match error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => {
             CmError::new(Code::AddrNotAvailable, asked, "the id has not joined it (CM-13)")
         }
         _ => CmError::from_io(asked, &error),
     })?;
     let mut groups = core.groups();
-    if let Some(place) = groups.iter().position(|known| *known == group) {
-        groups.swap_remove(place);
+    if let Some(index) = groups.iter().position(|known| *known == group) {
+        groups.swap_remove(index);
     }
     Ok(())
-}
-
-/// The queue pair goes: in a group it would stay for ever (QP-18).
-pub(super) fn leave_all(core: &Core) {
-    let groups = std::mem::take(&mut *core.groups());
-    for group in groups {
-        // One that was never joined in the end is left all the same.
-        let _ = leave_one(core, group);
-    }
-}
-
-fn leave_one(core: &Core, group: IpAddr) -> io::Result<()> {
-    let mut addr = Raw::new(SocketAddr::new(group, 0));
-    core.with(|id| {
-        // SAFETY: id and address are alive. The call waits for events of the group that were
-        // handed out; those are acknowledged under the lock that is held here: there are none.
-        match unsafe { rdma_leave_multicast(id, addr.as_mut_ptr()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    })
 }

@@ -14,9 +14,11 @@
 //!   destroyed: its queue pair could not use this device's memory.
 
 mod addr;
+mod calls;
 mod channel;
 mod core;
 mod create;
+mod events;
 mod fields;
 mod flow;
 mod groups;

@@ -10,6 +10,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Caps;
 use rdma_sys::rdma_conn_param;
 
+use super::addr::address_code;
 use super::core::Told;
 
 /// Refuses private data over `max` bytes (CM-8).
@@ -95,14 +96,6 @@ fn rejection(peer: &str, status: i32) -> String {
         CONSUMER => format!("the program at {peer} rejected it (reject code {status})"),
         _ if status < 0 => format!("nobody listens at {peer}, or it rejected (status {status})"),
         _ => format!("the connection manager of {peer} rejected it (reject code {status})"),
-    }
-}
-
-/// The code of an errno about an address: one without a way to it is one the device lacks.
-pub(super) fn address_code(errno: i32) -> Code {
-    match errno {
-        libc::ENETUNREACH | libc::EHOSTUNREACH => Code::AddrNotAvailable,
-        errno => Code::from_errno(errno),
     }
 }
 
