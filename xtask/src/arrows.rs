@@ -51,7 +51,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
 const CIRCLES: &[(&str, usize)] = &[
     ("doorbell-seam", 8),
     ("doorbell-engine", 17),
-    ("doorbell-soft", 42),
+    ("doorbell-soft", 33),
     ("doorbell-examples", 8),
 ];
 

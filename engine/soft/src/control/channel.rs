@@ -10,11 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
-use doorbell_fabric::{Channel, Event, EventKind, IdKey};
+use doorbell_fabric::EventKind;
 
-use super::SoftDevice;
-use super::conn::{End, Raised, State};
-use super::id::SoftId;
+use super::end::{End, Raised, State};
 use super::sys::{Epoll, Timer, Waker};
 
 /// The key of the waker; ids count from 1.
@@ -24,28 +22,6 @@ const TIME: u64 = u64::MAX;
 
 /// An event channel of the soft device.
 pub struct SoftChannel(pub(super) Arc<Inner>);
-
-impl Channel<SoftDevice> for SoftChannel {
-    fn next(&self, limit: Duration) -> Result<Option<Event<SoftDevice>>, CmError> {
-        let Some((key, raised)) = self.0.next(Some(limit))? else { return Ok(None) };
-        // An id that is gone has no events, unless it goes at this very moment.
-        let context = self.0.find(key).map_or(0, |(end, _)| end.context());
-        let request = raised.request.map(|end| {
-            end.set_context(context);
-            SoftId::over(end, self.0.clone(), false)
-        });
-        Ok(Some(Event {
-            kind: raised.kind,
-            key: IdKey(key),
-            context,
-            status: raised.status,
-            private_data: raised.data,
-            depths: raised.depths,
-            ud: raised.ud,
-            request,
-        }))
-    }
-}
 
 impl AsFd for SoftChannel {
     /// Readable while there is something to be done, also what is due because time has passed.
@@ -259,7 +235,7 @@ impl Inner {
     }
 
     /// The end with that key, and its listener if it is not born yet.
-    fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
+    pub(super) fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
         let lists = self.lists();
         if let Some((end, listener)) = lists.unborn.get(&key) {
             return Some((end.clone(), Some(*listener)));

@@ -20,7 +20,7 @@ use super::sys::Socket;
 use super::tests::{Liar, SOON, connect, listener, loopback, with_qp};
 use super::wire::{Found, Lookup, Message, Place, Reply, Request};
 use super::*;
-use crate::{DIRECTORY_BYTES, LINK_BYTES};
+use crate::{DIRECTORY_BYTES, FileName, LINK_BYTES};
 
 /// A number for each call, the same ones for each seed.
 struct Dice(u64);

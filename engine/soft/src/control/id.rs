@@ -14,9 +14,11 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Provider, QpType};
 
 use super::channel::{Inner, SoftChannel};
-use super::conn::{Core, End, Raised, State};
+use super::clock::rnr_timer_ns;
+use super::device::{DeviceInner, SoftDevice};
+use super::end::{Core, End, Raised, State};
 use super::sys::Socket;
-use super::{DeviceInner, SoftDevice, external, place, rnr_timer_ns, sidr};
+use super::{external, place, sidr};
 use crate::{Breaker, SoftQp, SoftXrcd};
 
 /// Requests a listener keeps waiting at most (CM-4).

@@ -14,7 +14,7 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
-use super::host;
+use super::files;
 use super::neighbours::reach;
 use super::sys;
 use super::wire::{Place, Reply};
@@ -77,7 +77,7 @@ impl Links {
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
         let reach = reach(ends.peer_pid, directory);
-        let bell = bell.and_then(host::bell_from_peer);
+        let bell = bell.and_then(files::bell_from_peer);
         let link =
             Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
         qp.attach(&link);
@@ -116,7 +116,7 @@ impl Links {
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
         let reach = reach(ends.peer_pid, reply.directory);
-        let bell = files.next().and_then(host::bell_from_peer);
+        let bell = files.next().and_then(files::bell_from_peer);
         let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
         let link = Arc::new(link);
         qp.attach(&link);

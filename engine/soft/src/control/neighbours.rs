@@ -13,7 +13,7 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_seam::error::{Code, SetupError};
 use doorbell_seam::provider::Gid;
 
-use super::host;
+use super::files;
 use super::sys::{self, Socket};
 use crate::{FileName, Member, Membership, Neighbours, Reach};
 
@@ -24,9 +24,9 @@ pub(super) fn neighbours() -> Neighbours {
         process: i32::try_from(std::process::id()).unwrap_or(0),
         memory,
         reach,
-        attach: host::attach,
-        name_bell: host::name_bell,
-        bell: host::open_bell,
+        attach: files::attach,
+        name_bell: files::name_of,
+        bell: files::open_bell,
         join,
         members,
     }
@@ -52,7 +52,7 @@ pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     if let Some(reach) = all.get(&(process, directory)).and_then(Weak::upgrade) {
         return Some(reach);
     }
-    let reach = Arc::new(host::reach(process, directory)?);
+    let reach = Arc::new(files::reach(process, directory)?);
     all.insert((process, directory), Arc::downgrade(&reach));
     Some(reach)
 }

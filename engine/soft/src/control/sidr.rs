@@ -13,7 +13,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{AddressVector, Gid};
 use doorbell_seam::wr::MULTICAST_QPN;
 
-use super::conn::{ANSWER_LIMIT, Core, Raised, State};
+use super::end::{ANSWER_LIMIT, Core, Raised, State};
 use super::wire::{Found, Lookup, Message, padded};
 
 /// Status of UNREACHABLE: nobody listens there (section 2.11).

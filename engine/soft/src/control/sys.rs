@@ -393,6 +393,12 @@ impl Waker {
     }
 }
 
+/// A command of `membarrier`. Kernels that lack it do nothing.
+pub(super) fn membarrier(command: libc::c_int) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

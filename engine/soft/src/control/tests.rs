@@ -10,10 +10,11 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Poller, Provider, QpCaps, QpType, Sharing};
 use doorbell_seam::wc::{Status, Wc};
 
+use super::clock::rnr_timer_ns;
 use super::sys::{Received, Socket};
 use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
-use crate::SoftQp;
+use crate::{FileName, SoftQp};
 
 /// No directory.
 const NOWHERE: FileName = FileName { fd: 0, inode: 0 };

@@ -13,7 +13,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX};
+use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX, Rejection};
 
 use crate::FileName;
 
@@ -104,6 +104,11 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 }
 
 impl Message {
+    /// A rejection by the program, with its private data.
+    pub(super) fn reject(data: &[u8]) -> Message {
+        Message::Reject { status: Rejection::Consumer as i32, data: Box::new(padded(data)) }
+    }
+
     fn kind(&self) -> u16 {
         match self {
             Message::Request(_) => 1,
