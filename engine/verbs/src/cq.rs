@@ -18,7 +18,7 @@ use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{CqInit, Polled, Poller};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
-/// Completions taken from the driver in one call.
+/// The most completions taken from the driver in one call.
 const CHUNK: usize = 16;
 
 /// A completion queue of an RDMA device.
@@ -27,7 +27,7 @@ pub struct VerbsCq(Arc<Queue>);
 
 struct Queue {
     cq: NonNull<ibv_cq>,
-    // Gone after the queue that is on it.
+    // Dropped after the queue that is on it.
     channel: Channel,
     /// Rung by whoever wants the poller awake.
     bell: Option<Bell>,
@@ -118,10 +118,10 @@ pub struct VerbsPoller {
 
 type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
-/// What a poll for one completion brought when there were more: the next polls give these first.
+/// The completions of a poll for one that found several: the next polls return them first.
 struct Ahead {
     raw: [MaybeUninit<ibv_wc>; CHUNK],
-    /// The first `got` are filled, `given` of those have been given.
+    /// The first `got` are filled; `given` of those have been returned.
     given: usize,
     got: usize,
 }
@@ -141,8 +141,8 @@ impl VerbsPoller {
     }
 }
 
-/// Asks the driver for as many completions as there is room for; how many came, or nothing if the
-/// queue is broken.
+/// Asks the driver for as many completions as there is room for. Returns how many came, or `None`
+/// if the queue is broken.
 ///
 /// # Safety
 /// The queue is alive, and of the driver whose function that is.
@@ -159,7 +159,7 @@ impl Ahead {
         Ahead { raw: [const { MaybeUninit::uninit() }; CHUNK], given: 0, got: 0 }
     }
 
-    /// What a poll for one completion says, after `got` were taken into `raw`.
+    /// The result of a poll for one completion, after `got` were taken into `raw`.
     #[inline]
     fn one_of(&mut self, got: usize) -> Polled {
         match got {
@@ -178,7 +178,7 @@ impl Ahead {
         self.got == 0
     }
 
-    /// Gives what there is; how many, and whether the queue may have more now.
+    /// Returns those that are left: how many, and whether the queue may have more now.
     #[cold]
     fn give(&mut self, out: &mut [Wc]) -> (usize, bool) {
         let count = out.len().min(self.got - self.given);
@@ -220,8 +220,8 @@ impl Poller for VerbsPoller {
         filled
     }
 
-    /// Asks for as many as a list does: the driver is called as often either way, and a completion
-    /// that is alone is known to be.
+    /// Asks for as many as a poll of a list does: it is one call of the driver either way, and
+    /// tells whether a completion is the only one.
     #[inline]
     fn poll_one(&mut self) -> Polled {
         if self.broken || !self.ahead.is_empty() {
@@ -267,7 +267,7 @@ impl Poller for VerbsPoller {
     }
 }
 
-/// A completion as the seam wants it; what the driver leaves undefined (CP-1) stays zero.
+/// A completion as the seam has it; fields that the driver leaves undefined (CP-1) stay zero.
 #[inline]
 fn convert(raw: &ibv_wc) -> Wc {
     let mut wc = Wc {

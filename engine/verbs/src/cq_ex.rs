@@ -2,8 +2,8 @@
 //!
 //! Each poll starts, reads and ends one completion; `ibv_next_poll` is never called. After it has
 //! answered that there are no more, some drivers need `ibv_end_poll`, but with rxe of rdma-core 44
-//! that call skips a completion and releases a lock twice. One completion a walk is right with all
-//! of them.
+//! that call skips a completion and releases a lock twice. One completion a poll is right with all
+//! drivers.
 #![expect(unsafe_code, reason = "fields are read by the driver's functions")]
 
 use core::ptr::NonNull;
@@ -29,9 +29,9 @@ pub struct VerbsPollerEx {
 unsafe impl Send for VerbsPollerEx {}
 
 impl VerbsPollerEx {
-    /// Of a queue that was made by the extended call.
+    /// The reader of a queue that the extended call made.
     pub(super) fn new(cq: VerbsCq, fields: WcFields) -> VerbsPollerEx {
-        // What that gave is the beginning of an extended queue.
+        // Its pointer is that of an extended queue.
         let whole = cq.as_non_null().cast();
         VerbsPollerEx { poller: VerbsPoller::new(cq), cq: whole, fields, broken: false }
     }
@@ -42,8 +42,8 @@ impl VerbsPollerEx {
     /// One was started, and not ended.
     unsafe fn read(&self) -> WcEx {
         let (cq, whole) = (self.cq.as_ptr(), self.cq);
-        // SAFETY: the queue lives while the poller does; what a field is read by is there, and may
-        // be called between start and end, by the caller's word.
+        // SAFETY: the queue lives while the poller does. The caller vouches that a completion is
+        // started and not ended, so the read functions may be called.
         unsafe {
             let queue = whole.as_ref();
             let mut wc = WcEx {

@@ -1,4 +1,4 @@
-//! [`Verbs`]: a device of rdma-core, open, with a protection domain of its own.
+//! [`Verbs`]: an open device of rdma-core, with a protection domain.
 #![expect(unsafe_code, reason = "the device is opened and asked through libibverbs and librdmacm")]
 
 use core::ffi::{CStr, c_int};
@@ -20,16 +20,16 @@ use super::xrc::{DefaultXrcd, VerbsXrcd};
 use crate::error::{Code, SetupError};
 use crate::provider::Caps;
 
-/// Entries of a port's GID table that are read: addresses of an interface come first.
+/// The entries of a port's GID table that are read. Addresses of an interface come first.
 const GIDS_READ: c_int = 16;
 
-/// An RDMA device through rdma-core, open. Cloning gives another handle on the same.
+/// An open RDMA device of rdma-core. A clone is another handle on it.
 ///
-/// Memory registered and queues made through one handle, or a clone of it, belong together.
+/// Regions and queues made through a handle or its clones can be used together.
 #[derive(Clone)]
 pub struct Verbs(Arc<Device>);
 
-/// What a device does on the hot path, looked up once.
+/// The driver's functions for the hot path, looked up once.
 #[derive(Clone, Copy)]
 pub(super) struct Ops {
     pub(super) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
@@ -49,12 +49,12 @@ pub(super) struct Device {
     pd: NonNull<ibv_pd>,
     ops: Ops,
     caps: Caps,
-    /// Asking for an event does not block.
+    /// The descriptor of events does not block.
     events_ready: bool,
     default_xrcd: DefaultXrcd,
-    /// The device as it was opened, of one with a further domain.
+    /// The device as it was opened, if this is one of its further domains.
     root: Option<Arc<Device>>,
-    /// Of a parent domain: what goes after it.
+    /// For a parent domain: the objects that must be dropped after it.
     parent: Option<(Arc<Device>, Option<VerbsTd>)>,
 }
 
@@ -73,7 +73,7 @@ impl Verbs {
     /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
     ///
     /// # Errors
-    /// `NoDevice` for an unknown name, with those there are; what the driver answers otherwise.
+    /// `NoDevice` for an unknown name, with the known ones; otherwise the driver's error.
     pub fn open(name: &str) -> Result<Verbs, SetupError> {
         let asked = format!("open the RDMA device {name}");
         let contexts = Contexts::get().map_err(|errno| no_devices(&asked, errno))?;
@@ -104,8 +104,8 @@ impl Verbs {
         &self.0.caps.device
     }
 
-    /// The IP addresses under which the device can be reached, as its first GIDs tell. Empty on
-    /// devices whose GIDs are no addresses (InfiniBand, iWARP).
+    /// The IP addresses of the device, read from its first GIDs. Empty on devices whose GIDs are no
+    /// addresses (InfiniBand, iWARP).
     pub fn addresses(&self) -> Vec<IpAddr> {
         let mut found = Vec::new();
         for port in 1..=self.0.caps.ports {
@@ -167,7 +167,7 @@ impl Verbs {
     }
 }
 
-/// Why there is not one device, and what to do.
+/// The error of a machine without devices, with what to do.
 fn no_devices(asked: &str, errno: i32) -> SetupError {
     let (answer, cure) = match errno {
         libc::ENODEV | libc::ENOSYS => (
@@ -253,12 +253,12 @@ impl Device {
         Ok(device)
     }
 
-    /// The device as it was opened: what belongs to no domain is its.
+    /// The device as it was opened. Objects that belong to no domain belong to it.
     pub(super) fn root(self: &Arc<Device>) -> &Arc<Device> {
         self.root.as_ref().unwrap_or(self)
     }
 
-    /// What extended completion queues are made on: a parent domain, or else the device.
+    /// The parent domain on which extended completion queues are made, or else the device.
     pub(super) fn cq_home(self: &Arc<Device>) -> &Arc<Device> {
         if self.parent.is_some() { self } else { self.root() }
     }
@@ -268,7 +268,7 @@ impl Device {
         self.parent.is_some().then_some(self.pd)
     }
 
-    /// Another of this device, with that domain.
+    /// This device with another domain.
     fn with_pd(
         self: &Arc<Device>,
         pd: NonNull<ibv_pd>,
@@ -345,8 +345,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything made on the domain held this device and is gone. If one of those
-        // could not be destroyed the call answers EBUSY and the domain stays: nothing dangles.
+        // SAFETY: every object made on the domain held this device and is dropped. If the driver
+        // could not destroy one of them, the call fails with EBUSY and the domain stays.
         unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
     }
 }

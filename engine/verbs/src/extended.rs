@@ -1,5 +1,5 @@
-//! Calls of a driver for what queue pairs are made with by the extended call, each alone: a driver
-//! may have some of them.
+//! The driver's calls for objects that only extended queue pairs use. A driver may have some of
+//! these calls and lack others.
 #![expect(unsafe_code, reason = "the functions lie in front of a raw pointer")]
 
 use core::ffi::c_int;
@@ -75,7 +75,7 @@ impl Verbs {
         }
     }
 
-    /// The call that stands there.
+    /// The call at that offset.
     ///
     /// # Safety
     /// As for [`call_of`].

@@ -4,8 +4,8 @@
 //! the connection manager (`doorbell-cm`) makes each `VerbsQp`; requests are posted there and
 //! come back through a `VerbsPoller`. One slice is one call of the driver: one doorbell.
 //!
-//! The device's context is the one the RDMA connection manager holds, because objects of any
-//! other context are those of another device to it.
+//! The device uses the context of librdmacm, which treats objects of any other context as those of
+//! another device.
 
 #![cfg(feature = "verbs")]
 

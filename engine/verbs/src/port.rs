@@ -1,4 +1,4 @@
-//! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and what a fork does.
+//! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and forks.
 #![expect(unsafe_code, reason = "ports are asked through libibverbs")]
 
 use rdma_sys::{ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_query_gid, ibv_query_pkey};
@@ -68,15 +68,15 @@ fn check_index(
     Err(SetupError::new(Code::Invalid, asked(), format!("the table has {count} entries")))
 }
 
-/// What the library makes of forks (`enum ibv_fork_status`, numbers as there).
+/// Whether the library's memory is safe from forks (`enum ibv_fork_status`, same numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForkState {
-    /// Its own memory is not safe from them.
+    /// It is not.
     Disabled = 0,
     /// It is, since [`Verbs::fork_init`].
     Enabled = 1,
-    /// The kernel sees to it.
+    /// The kernel makes it safe.
     Unneeded = 2,
 }
 
@@ -91,12 +91,12 @@ impl Verbs {
         }
     }
 
-    /// Makes the library's own memory safe from forks (`ibv_fork_init`), before any device is
-    /// opened. Regions are safe without it: no child gets their memory, or it is shared and stays
-    /// where it is. Kernels from 5.12 on do not need it at all.
+    /// Makes the library's own memory safe from forks (`ibv_fork_init`). Call it before any device
+    /// is opened. Regions are safe without it: a child does not get their memory, or shares it.
+    /// Kernels from 5.12 on do not need this call.
     ///
     /// # Errors
-    /// `Invalid`: too late, something has been registered; what the system answers.
+    /// `Invalid` if memory has been registered already; otherwise the system's error.
     pub fn fork_init() -> Result<(), SetupError> {
         // SAFETY: takes nothing; the library refuses it when it is too late.
         match unsafe { ibv_fork_init() } {

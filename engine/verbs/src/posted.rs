@@ -29,8 +29,8 @@ fn accepted_of<T>(first: *const T, bad: *const T, count: usize) -> usize {
     (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
 }
 
-/// The cause behind a driver's answer, of either sign (G-2); a driver that
-/// answers 0 and names a refused request has broken its contract.
+/// The cause behind a driver's answer, of either sign (G-2). A driver that answers 0 and names a
+/// refused request breaks its contract; that counts as EIO.
 pub(super) fn cause_of(answer: i32) -> PostCause {
     match answer.saturating_abs() {
         libc::ENOMEM | libc::ENOSPC => PostCause::Full,

@@ -60,7 +60,7 @@ impl VerbsRegion {
         Ok(VerbsRegion { mr, memory, lkey, rkey, device: device.clone() })
     }
 
-    /// Changes it (`ibv_rereg_mr`). What the call answers says what the region is then.
+    /// Changes it (`ibv_rereg_mr`). The answer of that call tells what has become of the region.
     pub(super) fn change(
         mut self,
         device: &Arc<Device>,
@@ -89,7 +89,7 @@ impl VerbsRegion {
         };
         let errno = errno();
         match answer {
-            // The latter: the new region is valid, and a child gets the old memory no more.
+            // DO_FORK_OLD: the new region is valid, and children do not get the old memory.
             0 | Answer::IBV_REREG_MR_ERR_DO_FORK_OLD => {
                 // SAFETY: the call has filled both keys.
                 (self.lkey, self.rkey) =
@@ -113,7 +113,7 @@ impl VerbsRegion {
         }
     }
 
-    /// Gives up the registration: its memory, and what else the device may know, if it let go.
+    /// Ends the registration. Returns both memories if the device has let go of them.
     fn end(self, other: Option<Mapping>) -> (Option<Mapping>, Option<Mapping>) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the registration was made by `new` and ends once: `drop` does not come.
@@ -131,7 +131,7 @@ impl VerbsRegion {
     }
 }
 
-/// What to do when memory could not be locked.
+/// How to lock more memory.
 fn lock_cure() -> String {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: the call writes one rlimit into room for one; one of zeros is valid too.

@@ -16,15 +16,15 @@ use super::posted::posted;
 use crate::provider::{QpCaps, QpType};
 use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
-/// Builds lists of requests in memory of its own and posts them.
+/// Builds lists of requests in its own memory, and posts them.
 pub(super) struct Sender {
     qp: NonNull<ibv_qp>,
     post_send: PostSend,
     caps: QpCaps,
-    /// What its requests must fit.
+    /// The type of the queue pair, which requests must fit.
     kind: QpType,
-    /// The requests of one post, linked; as many as the send queue has slots. What a request does
-    /// not use is left of one before it.
+    /// The requests of one post, linked; as many as the send queue has slots. Fields that a request
+    /// does not use keep old values.
     scratch: Box<[ibv_send_wr]>,
     /// Pieces of requests that have several, side by side.
     pieces: Box<[MaybeUninit<ibv_sge>]>,
@@ -68,7 +68,8 @@ impl Sender {
         }
     }
 
-    /// Why a request can not be posted, before the driver is asked (its answers differ, SQ-4).
+    /// Why a request cannot be posted. It is checked here because drivers answer differently
+    /// (SQ-4).
     #[inline]
     fn check(&self, wr: &SendWr<'_>) -> Option<PostCause> {
         let inline = wr.flags.contains(SendFlags::INLINE);
@@ -81,7 +82,7 @@ impl Sender {
         if wr.op.fits(self.kind) && wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
     }
 
-    /// Links requests from the front of the list: how many, and why not the next, if so.
+    /// Links requests from the front of the list. Returns how many, and why the next is refused.
     #[inline]
     fn link(&mut self, list: &[SendWr<'_>]) -> (usize, Option<PostCause>) {
         let first = self.scratch.as_mut_ptr();
@@ -134,7 +135,7 @@ const EMPTY: ibv_send_wr = {
     empty
 };
 
-/// Fills in the operation and its operands; what the operation does not use stays as it was.
+/// Fills in the operation and its operands. Fields that it does not use keep their values.
 #[inline]
 fn name(op: SendOp, raw: &mut ibv_send_wr) {
     let rdma = |at: Remote| wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } };
@@ -210,7 +211,7 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
     }
 }
 
-/// What a window is bound to, as the driver takes it.
+/// The memory that a window is bound to, in C's form.
 pub(super) fn bind_info(binding: &Binding) -> ibv_mw_bind_info {
     ibv_mw_bind_info {
         mr: binding.region as *mut ibv_mr,

@@ -33,7 +33,7 @@ pub struct VerbsSrq(Arc<Queue>);
 struct Queue {
     srq: NonNull<ibv_srq>,
     depth: AtomicU32,
-    /// Of an XRC domain: its number.
+    /// Its number, if it is of an XRC domain.
     number: Option<u32>,
     device: Arc<Device>,
     // Dropped after the queue was destroyed.
@@ -126,7 +126,7 @@ impl Srq for VerbsSrq {
         self.0.depth.load(Ordering::Relaxed)
     }
 
-    /// Only ever larger: a kernel's own device may lose the queue when it refuses a smaller one.
+    /// Never makes it smaller: soft-RoCE may lose a queue when it refuses that.
     fn resize(&self, depth: u32) -> Result<(), SetupError> {
         let (caps, what) = (self.0.device.caps(), "shared receive queue");
         let asked = || format!("a {what} of {depth} on {}", caps.device);

@@ -18,7 +18,7 @@ use crate::provider::{Access, AttrMask, QpType, ReregFlags, SendOps};
 /// Inline limits tried, in bytes, largest first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 220, 128, 64, 32];
 
-/// A completion queue for queue pairs that are tried.
+/// A completion queue, on which queue pairs are tried.
 pub(super) struct Trial {
     context: NonNull<ibv_context>,
     pd: NonNull<ibv_pd>,
@@ -26,7 +26,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// One on a domain of an open device; `None` if there is not even a completion queue. It goes
+    /// A trial on a domain of an open device; `None` if no completion queue can be made. Drop it
     /// before the domain.
     pub(super) fn new(context: NonNull<ibv_context>, pd: NonNull<ibv_pd>) -> Option<Trial> {
         let none = ptr::null_mut();
@@ -35,7 +35,7 @@ impl Trial {
         Some(Trial { context, pd, cq: NonNull::new(cq)? })
     }
 
-    /// The largest of [`INLINE_TRIED`] that the device accepts; 0 if none is.
+    /// The largest of [`INLINE_TRIED`] that the device accepts, or 0.
     pub(super) fn inline_max(&self) -> u32 {
         let accepted = |bytes: &u32| {
             let mut init = self.small();
@@ -50,7 +50,7 @@ impl Trial {
         INLINE_TRIED.into_iter().find(accepted).unwrap_or(0)
     }
 
-    /// The operations that a queue pair can be made for by name.
+    /// The operations that a queue pair can be made for (`send_ops_flags`).
     pub(super) fn send_ops(&self) -> SendOps {
         // SAFETY: the context is open.
         let Some(create) = (unsafe { front::create_qp_ex(self.context) }) else {
@@ -76,7 +76,7 @@ impl Trial {
         }
     }
 
-    /// The least there is.
+    /// The attributes of the smallest queue pair.
     fn small(&self) -> ibv_qp_init_attr_ex {
         // SAFETY: zero is a valid value of each field.
         let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };

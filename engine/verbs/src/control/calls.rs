@@ -24,15 +24,15 @@ use super::param::{check_data, conn_param};
 use super::{fields, groups, options};
 use crate::{QpParts, Verbs, VerbsQp, VerbsXrcd};
 
-/// How long connect and accept of a synchronous id wait. The kernel gives up before: after 15
+/// How long connect and accept of a synchronous id wait. The kernel gives up earlier: after 15
 /// attempts, about 65 s on RoCE.
 const CONNECT_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long joining a group may take on a synchronous id: a subnet manager may have to be asked.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long disconnect of a synchronous id waits for the peer's answer. The queue pair is in ERR
-/// and the peer told by then; a peer that says nothing changes neither.
+/// How long disconnect of a synchronous id waits for the peer's answer. By then the queue pair is
+/// in ERR and the peer is told, whether it answers or not.
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 impl CmId<Verbs> for VerbsId {
@@ -423,7 +423,8 @@ impl CmId<Verbs> for VerbsId {
     }
 }
 
-/// A limit as librdmacm takes it, rounded up: only no time at all is 0, which is refused (CM-3).
+/// A limit in milliseconds, rounded up. Only a limit of zero gives 0, which librdmacm refuses
+/// (CM-3).
 fn whole_ms(limit: Duration) -> c_int {
     c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }

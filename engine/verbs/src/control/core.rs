@@ -1,4 +1,4 @@
-//! An id of librdmacm and who shares it.
+//! An id of librdmacm, shared by its handle and its queue pair.
 #![expect(unsafe_code, reason = "librdmacm's ids are raw pointers")]
 
 use std::ffi::c_int;
@@ -17,16 +17,16 @@ use super::addr::Raw;
 use super::line::{Deadline, Line, RawEvent};
 use crate::QpHome;
 
-/// A lock over state that is whole whenever it is free, also after a panic elsewhere.
+/// Locks a state that is consistent between calls, also after a panic elsewhere.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What events find out about an id and tell it, wherever they are taken: the id's context
-/// points here.
+/// What events have told about an id, on whatever thread they are taken. The id's context points
+/// here.
 pub(super) struct Record {
     key: IdKey,
-    /// The handle is gone: what still happens to the id interests nobody.
+    /// The handle is dropped: events of the id are not handed out any more.
     closed: AtomicBool,
     /// The peer has ended the connection.
     left: AtomicBool,
@@ -70,11 +70,11 @@ impl Record {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // Relaxed, here and below: flags that say nothing about other memory.
+        // Relaxed, here and below: the flags order no other memory.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// True once the peer's goodbye was taken.
+    /// True once DISCONNECTED was taken.
     pub(super) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
@@ -114,13 +114,13 @@ impl Record {
         self.depths.get().copied()
     }
 
-    /// Takes depths that came with an event; they are given back if they are the first. A side
-    /// that was asked has had those of the request: its ESTABLISHED says nothing new.
+    /// Notes depths that came with an event, and returns them if they are the first. The accepting
+    /// side has those of the request already when ESTABLISHED comes.
     pub(super) fn set_depths(&self, depths: Depths) -> Option<Depths> {
         self.depths.set(depths).ok().map(|()| depths)
     }
 
-    /// What an event of this id means to it, and to who waits.
+    /// Notes an event of this id. Returns what a waiting call needs to know of it.
     pub(super) fn note(&self, event: &RawEvent) -> Told {
         let kind = event.kind();
         match kind {
@@ -207,12 +207,12 @@ impl Core {
         lock(&self.line).clone()
     }
 
-    /// Looks at the id under its channel's lock.
+    /// Calls `look` with the id, under its channel's lock.
     pub(super) fn with<T>(&self, look: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
         loop {
             let line = self.line();
             let _entered = line.enter();
-            // Else it has migrated while the lock was waited for.
+            // Otherwise the id migrated while this thread waited for the lock.
             if Arc::ptr_eq(&line, &self.line()) {
                 return look(self.id.as_ptr());
             }

@@ -1,4 +1,4 @@
-//! How ids come to be: bare, or as an endpoint that is ready to connect or to listen.
+//! Makes ids: plain ones, and endpoints that are ready to connect or to listen.
 #![expect(unsafe_code, reason = "ids are made by librdmacm")]
 
 use std::ffi::c_int;

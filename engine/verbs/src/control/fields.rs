@@ -86,7 +86,7 @@ pub(super) fn xrc_parts<'a>(
     QpParts { kind, qp, caps, device, cqs: None, srq: None, xrcd: Some(xrcd), home }
 }
 
-/// True if the plain call does as well (QX-3).
+/// True if the plain call can make it (QX-3).
 pub(super) fn is_plain(attr: &QpAttr<'_, Verbs>) -> bool {
     attr.ex.comp_mask() == AttrMask::PD
 }
@@ -107,7 +107,7 @@ fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
     error.cure(format!("{} cannot do {what}; use another device", device.name()))
 }
 
-/// The attributes in C's form, after the checks that librdmacm leaves to chance.
+/// The attributes in C's form, after checks that librdmacm does not make.
 pub(super) fn init_attr(
     device: &Verbs,
     asked: &str,

@@ -21,8 +21,8 @@ use crate::Verbs;
 
 /// An id of librdmacm.
 ///
-/// Dropping it while its queue pair lives ends the connection; librdmacm's id goes when both are
-/// gone, in whatever order.
+/// Dropping it while its queue pair lives ends the connection. librdmacm's id is destroyed when
+/// both are dropped, in any order.
 pub struct VerbsId {
     pub(super) core: Arc<Core>,
     pub(super) device: Verbs,
@@ -63,7 +63,7 @@ impl VerbsId {
         self.core.record()
     }
 
-    /// Notes what the request brought that made this id.
+    /// Notes what came with the request that made this id.
     pub(super) fn begin(&self, listener: &Record, event: &RawEvent) {
         let record = self.record();
         record.set_context(listener.context());
@@ -125,7 +125,7 @@ impl VerbsId {
         loop {
             match told {
                 Some(told) if told.kind == Some(wanted) && told.status == 0 => return Ok(()),
-                // These two happen on the way and end nothing.
+                // These two may come meanwhile, and end nothing.
                 Some(Told {
                     kind: Some(EventKind::AddrChange | EventKind::TimewaitExit), ..
                 })

@@ -15,9 +15,9 @@ use rdma_sys::*;
 
 use crate::address_of;
 
-/// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when
-/// it hands out that id's events, and before, nobody knows whose event comes next: so the lock
-/// is one per channel.
+/// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when it
+/// hands out an event of that id, and nobody knows beforehand which id that is. So there is one
+/// lock per channel.
 pub(super) struct Line {
     lock: Mutex<()>,
     channel: NonNull<rdma_event_channel>,

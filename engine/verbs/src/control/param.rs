@@ -1,4 +1,4 @@
-//! What connections are made with, checked before librdmacm sees it, and what its answers mean.
+//! Checks the parameters of connections before librdmacm sees them, and explains its answers.
 
 use std::io;
 use std::ptr;
@@ -61,7 +61,7 @@ pub(super) fn conn_param(
     })
 }
 
-/// The error of an event that is not the one waited for; `peer` names the other side.
+/// The error of an event that is not the expected one; `peer` names the other side.
 pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     let status = told.status;
     let from_status = || {
@@ -87,7 +87,7 @@ pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     CmError::new(code, asked, answer)
 }
 
-/// What the reject codes of section 2.11 mean; iWARP has an errno instead.
+/// The meaning of a reject code; iWARP has an errno instead.
 fn rejection(peer: &str, status: i32) -> String {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const CONSUMER: i32 = Rejection::Consumer as i32;
