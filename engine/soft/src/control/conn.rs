@@ -1,5 +1,4 @@
-//! Connections: what calls and messages do to an end. What a call or a message changes is decided
-//! here; events go to the channel, waiting is elsewhere.
+//! Connections: how calls and messages change an end. The channel takes the events; the ids wait.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -31,7 +30,7 @@ impl Core {
         let asked =
             Depths { responder: param.responder_resources, initiator: param.initiator_depth };
         self.depths = asked.within(self.depths_max());
-        self.knock = Some(Message::Request(Box::new(Request {
+        self.pending_request = Some(Message::Request(Box::new(Request {
             place: self.place(qp),
             qp: qp.num(),
             from: local,
@@ -39,16 +38,16 @@ impl Core {
             directory: self.device.directory,
             data: padded(param.private_data),
         })));
-        self.state = State::Knocking { until: Instant::now() + ANSWER_LIMIT };
-        self.knock()
+        self.state = State::Connecting { until: Instant::now() + ANSWER_LIMIT };
+        self.try_connect()
     }
 
     /// Tries every name the listener may have.
-    pub(super) fn knock(&mut self) -> Option<Raised> {
+    pub(super) fn try_connect(&mut self) -> Option<Raised> {
         let (Some(to), Some(socket)) = (self.remote, &self.socket) else { return None };
         for name in place::names_for(&self.place_name(), to) {
             match socket.connect(&name) {
-                Ok(()) => return self.knocked(),
+                Ok(()) => return self.socket_connected(),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     // The backlog is full: as on a lossy wire, the request is sent again (CM-4).
@@ -67,9 +66,11 @@ impl Core {
         })
     }
 
-    /// The listener has room: checks whose it is and sends the request.
-    fn knocked(&mut self) -> Option<Raised> {
-        let (Some(socket), Some(message)) = (&self.socket, self.knock.take()) else { return None };
+    /// The listener has room: checks that it is of this user, and sends the request.
+    fn socket_connected(&mut self) -> Option<Raised> {
+        let (Some(socket), Some(message)) = (&self.socket, self.pending_request.take()) else {
+            return None;
+        };
         match socket.peer() {
             Ok(peer) if peer.uid == sys::user() => self.peer = Some(peer),
             _ => {
@@ -95,9 +96,9 @@ impl Core {
         Raised::failed(kind, status)
     }
 
-    /// Accepts the request (`rdma_accept`): the queue pair is connected before the answer goes
-    /// out, since the peer may send as soon as it has it. One that is not the id's was by its
-    /// owner.
+    /// Accepts the request (`rdma_accept`). The queue pair is connected before the answer is sent,
+    /// because the peer may send as soon as it has that. The owner of a queue pair that belongs to
+    /// no id has connected it already.
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &Breaker) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
@@ -155,8 +156,8 @@ impl Core {
         self.close(State::Closed);
     }
 
-    /// Ends the connection (`rdma_disconnect`). The goodbye cannot be lost, so nobody waits for
-    /// an answer to it.
+    /// Ends the connection (`rdma_disconnect`). The message cannot be lost, so this side does not
+    /// wait for an answer.
     pub(super) fn hang_up(&mut self) -> Raised {
         if let Some(socket) = &self.socket {
             // The peer may be gone already; then nobody needs to be told.
@@ -171,13 +172,13 @@ impl Core {
         Place { instance: self.device.instance, domain, queue }
     }
 
-    /// The most this device serves and has in flight.
+    /// The largest depths of this device.
     pub(super) fn depths_max(&self) -> Depths {
         let most = self.device.rd_atomic_max();
         Depths { responder: most, initiator: most }
     }
 
-    /// What a query of the id's own queue pair says.
+    /// The fields that a query of the id's own queue pair returns.
     pub(super) fn fields(&self) -> QpFields {
         let state = match self.state {
             _ if self.space.is_datagram() => QpState::Rts,
@@ -207,12 +208,12 @@ impl Core {
     }
 
     /// A message has come.
-    pub(super) fn hear(&mut self, message: Message, files: Vec<OwnedFd>) -> Option<Raised> {
+    pub(super) fn receive(&mut self, message: Message, files: Vec<OwnedFd>) -> Option<Raised> {
         if self.space.is_datagram() {
-            return self.hear_of_datagrams(message);
+            return self.receive_lookup(message);
         }
         match (self.state, message) {
-            (State::Unborn, Message::Request(request)) => {
+            (State::Incoming, Message::Request(request)) => {
                 self.state = State::Asked;
                 self.deadline = None;
                 self.remote = Some(request.from);
@@ -231,7 +232,7 @@ impl Core {
             (state @ (State::Requested | State::Asked | State::Replied), message) => {
                 let (status, data) = match message {
                     Message::Reject { status, data } => (status, data.to_vec()),
-                    // A peer that says goodbye before it began has no reason to give.
+                    // A peer that leaves before it was connected gives no reason.
                     Message::Bye => (Rejection::Consumer as i32, Vec::new()),
                     _ => return self.lose(),
                 };
@@ -294,7 +295,7 @@ impl Core {
         self.state = State::Established;
     }
 
-    /// The peer's process is gone, or broke the rules.
+    /// The peer's process has ended, or broke the protocol.
     pub(super) fn lose(&mut self) -> Option<Raised> {
         if self.space.is_datagram() {
             return self.lose_lookup();
@@ -304,7 +305,7 @@ impl Core {
         self.close(State::Closed);
         match state {
             State::Requested | State::Asked => {
-                // What is seen of a listener that was destroyed with the request in its backlog.
+                // The listener was destroyed with the request in its backlog.
                 Some(Raised::failed(EventKind::Rejected, Rejection::Consumer as i32))
             }
             State::Replied => Some(Raised::failed(EventKind::ConnectError, -Code::Reset.errno())),

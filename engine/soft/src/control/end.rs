@@ -18,31 +18,31 @@ use super::sys::{self, Credentials, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
 use crate::{Breaker, LinkShared};
 
-/// How long a side waits for the other's word before it gives up; about what a kernel's
-/// connection manager takes over all its retries (section 2.11).
+/// How long a side waits for the other's answer: about as long as a kernel's connection manager
+/// takes for all its retries.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// How long a peer that has connected may take to say what it wants.
+/// How long a peer that has connected may take to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// What the connection manager takes on RoCE: 2.1 s (QP-20).
+/// The code of librdmacm on RoCE: 2.1 s (QP-20).
 const ACK_TIMEOUT_DEFAULT: u8 = 19;
 
-/// Where an end stands.
+/// The state of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Idle,
     Bound,
     AddrResolved,
     RouteResolved,
-    /// The listener's backlog is full; tried again at times, until then.
-    Knocking {
+    /// The listener's backlog is full. Connecting is tried again until then.
+    Connecting {
         until: Instant,
     },
     Requested,
-    /// The peer has accepted, and this side's queue pair, somebody else's, is not up yet.
+    /// The peer has accepted, and this side's queue pair, which belongs to no id, is not up yet.
     Answered,
     Listening,
-    /// A peer has connected and not yet said what it wants.
-    Unborn,
+    /// A peer has connected, and has not sent its request.
+    Incoming,
     Asked,
     Replied,
     Established,
@@ -51,12 +51,12 @@ pub(super) enum State {
     Closed,
 }
 
-/// What [`crate::IdOption`] has set.
+/// Values set by [`crate::IdOption`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) reuse_addr: bool,
     pub(super) af_only: bool,
-    /// What a queue pair of this id says its timeout is; nothing is ever lost here.
+    /// The timeout that the id's queue pair states. It has no effect: no packet is ever lost here.
     pub(super) ack_timeout: u8,
 }
 
@@ -66,13 +66,13 @@ impl Default for Options {
     }
 }
 
-/// What happened, on its way to the channel.
+/// An event on its way to the channel.
 #[derive(Clone)]
 pub(super) struct Raised {
     pub(super) kind: EventKind,
     pub(super) status: i32,
     pub(super) data: Vec<u8>,
-    /// What the peer asks for or grants, as this side sees it.
+    /// The depths that the peer asks for or grants, as this side sees them.
     pub(super) depths: Option<Depths>,
     /// Where to send datagrams.
     pub(super) ud: Option<UdParam>,
@@ -89,10 +89,10 @@ impl Raised {
     }
 }
 
-/// The part of an end that is about a queue pair of somebody else.
+/// The part of an end that concerns a queue pair which belongs to no id.
 #[derive(Default)]
 pub(super) struct External {
-    /// On whose behalf this end asks.
+    /// The queue pair on whose behalf this end connects.
     pub(super) asks_for: Option<Breaker>,
     /// The peer's queue pair, once it has answered.
     pub(super) answer: Option<u32>,
@@ -108,7 +108,7 @@ pub(super) struct External {
 pub(super) struct End {
     pub(super) key: u64,
     core: Mutex<Core>,
-    /// Private data the peer sent; each end gets some at most once.
+    /// The private data of the peer, which it sends at most once.
     pub(super) data: OnceLock<Vec<u8>>,
     /// The depths that came with the peer's request or answer.
     pub(super) depths: OnceLock<Depths>,
@@ -116,13 +116,13 @@ pub(super) struct End {
     context: AtomicU64,
 }
 
-/// The inside of an end.
+/// The state of an end, under its lock.
 pub(super) struct Core {
     pub(super) device: Arc<DeviceInner>,
     pub(super) space: PortSpace,
     /// The type of its queue pair.
     pub(super) kind: QpType,
-    /// What its last event said of where to send datagrams.
+    /// Where to send datagrams, by its last event.
     pub(super) ud: Option<UdParam>,
     /// The multicast groups it has joined.
     pub(super) groups: Vec<(IpAddr, Join)>,
@@ -131,22 +131,22 @@ pub(super) struct Core {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) qp: Option<Breaker>,
-    /// What this end does on behalf of a queue pair that is not its own.
+    /// What concerns a queue pair that belongs to no id.
     pub(super) external: External,
     pub(super) options: Options,
     /// Its channel watches the socket.
     pub(super) watched: bool,
-    /// When this end gives up waiting for the other, or tries again.
+    /// When this end stops waiting for the other, or tries again.
     pub(super) deadline: Option<Instant>,
-    /// What the peer asked for, until it is accepted.
+    /// The peer's request, until it is accepted.
     pub(super) request: Option<Box<Request>>,
-    /// What this side asks for, until the listener has room.
-    pub(super) knock: Option<Message>,
+    /// This side's request, until the listener has room.
+    pub(super) pending_request: Option<Message>,
     pub(super) rnr_retry: u8,
     /// The code that the queue pair's timer was set to.
     pub(super) rnr_timer: u8,
     pub(super) depths: Depths,
-    /// What wakes the domain of the peer that asks.
+    /// The bell of the domain of the peer that connects.
     pub(super) peer_bell: Option<OwnedFd>,
     pub(super) peer: Option<Credentials>,
     /// The peer's device, once it has answered.
@@ -160,13 +160,13 @@ impl End {
     }
 
     /// The end of a peer that has connected to a listener and is one of this user's processes.
-    pub(super) fn unborn(listener: &Core, socket: Socket) -> Option<End> {
+    pub(super) fn incoming(listener: &Core, socket: Socket) -> Option<End> {
         let peer = socket.peer().ok()?;
         if peer.uid != sys::user() {
             return None;
         }
         let device = listener.device.clone();
-        let end = End::with(device, listener.space, listener.kind, State::Unborn);
+        let end = End::with(device, listener.space, listener.kind, State::Incoming);
         {
             let mut core = end.lock();
             core.socket = Some(socket);
@@ -195,7 +195,7 @@ impl End {
             watched: false,
             deadline: None,
             request: None,
-            knock: None,
+            pending_request: None,
             rnr_retry: 7,
             rnr_timer: RNR_TIMER_DEFAULT,
             depths: Depths::default(),
@@ -214,7 +214,7 @@ impl End {
     }
 
     pub(super) fn context(&self) -> u64 {
-        // Relaxed, here and below: it says nothing about other memory.
+        // Relaxed, here and below: it orders no other memory.
         self.context.load(Ordering::Relaxed)
     }
 
@@ -227,7 +227,7 @@ impl End {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what the peer sent, one message; what happened, if anything did.
+    /// Reads one message of the peer. Returns the event, if there is one.
     pub(super) fn read(&self) -> Option<Raised> {
         let mut core = self.lock();
         let socket = core.socket.as_ref()?;
@@ -240,13 +240,13 @@ impl End {
             Ok(Received::Closed) | Err(_) => (None, Vec::new()),
         };
         let raised = match message {
-            Some(message) => core.hear(message, files),
-            // Its process is gone, or talks nonsense: either way nothing more is to be had of it.
+            Some(message) => core.receive(message, files),
+            // Its process has ended, or it broke the protocol: there is nothing more to read.
             None => core.lose(),
         };
         let raised = raised?;
         if !raised.data.is_empty() {
-            // Set at most once: a second set is refused, which is what is wanted.
+            // The first stays: a second set is refused.
             let _ = self.data.set(raised.data.clone());
         }
         if let Some(depths) = raised.depths {
@@ -257,7 +257,7 @@ impl End {
         Some(raised)
     }
 
-    /// Does what the deadline is for, if it has passed.
+    /// Acts on the deadline, if it has passed.
     pub(super) fn expire(&self, now: Instant) -> Option<Raised> {
         let mut core = self.lock();
         if core.deadline.is_none_or(|deadline| deadline > now) {
@@ -265,8 +265,8 @@ impl End {
         }
         core.deadline = None;
         match core.state {
-            State::Knocking { until } if now < until => core.knock(),
-            State::Unborn => {
+            State::Connecting { until } if now < until => core.try_connect(),
+            State::Incoming => {
                 core.close(State::Closed);
                 None
             }
@@ -288,7 +288,7 @@ impl End {
 }
 
 impl Drop for End {
-    /// Tells the peer what a destroyed id means for it (ID-9).
+    /// Tells the peer that the id is destroyed (ID-9).
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
         core.drop_external();
@@ -322,13 +322,13 @@ impl Core {
 
     /// The descriptor, if the peer may be heard on it. (A socket that is not connected reads as
     /// closed.)
-    pub(super) fn audible(&self) -> Option<RawFd> {
-        use State::{Answered, Asked, Established, Listening, Replied, Requested, Unborn};
-        let audible = matches!(
+    pub(super) fn watchable(&self) -> Option<RawFd> {
+        use State::{Answered, Asked, Established, Incoming, Listening, Replied, Requested};
+        let watchable = matches!(
             self.state,
-            Requested | Answered | Listening | Unborn | Asked | Replied | Established
+            Requested | Answered | Listening | Incoming | Asked | Replied | Established
         );
-        self.socket.as_ref().filter(|_| audible).map(Socket::fd)
+        self.socket.as_ref().filter(|_| watchable).map(Socket::fd)
     }
 
     /// Leaves the connection behind.
@@ -338,7 +338,7 @@ impl Core {
         self.socket = None;
         self.deadline = None;
         self.request = None;
-        self.knock = None;
+        self.pending_request = None;
         self.link = None;
     }
 }

@@ -1,8 +1,8 @@
 //! Queue pairs that belong to no id, and connections on their behalf (CM-12).
 //!
-//! Before such a queue pair goes to RTR nobody knows its connection. The fields that the connection
-//! manager gave out for it say so then: peer, number, first packet. Until then the end waits under
-//! these ([`super::waiting`]).
+//! Nobody knows the connection of such a queue pair before it goes to RTR. It then names the fields
+//! that the connection manager gave out: peer, number, first packet. The end waits under these
+//! ([`super::waiting`]).
 
 use std::sync::{Arc, Weak};
 
@@ -22,8 +22,8 @@ use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
 use crate::{Breaker, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
-/// `ibv_create_qp_ex`, of an id or of none. The device's own queue pair begins in INIT; what RESET
-/// refuses is refused by who keeps the state ([`crate::ExternalQp`]).
+/// `ibv_create_qp_ex`, of an id or of none. The device's queue pair begins in INIT;
+/// [`crate::ExternalQp`] keeps the state RESET, and refuses what that does not allow.
 pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,
@@ -86,8 +86,8 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it takes what comes; sends before
-/// RTS are refused by who keeps the state.
+/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it receives. The owner of its state
+/// refuses sends before RTS.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
         qp.breaker().set_qkey(qkey);
@@ -120,7 +120,7 @@ impl JoinQp for End {
     }
 }
 
-/// What init_qp_attr says (`rdma_init_qp_attr`).
+/// The fields for a step (`rdma_init_qp_attr`).
 pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmError> {
     let asked = || format!("what a queue pair needs for {state:?}");
     let mut core = end.lock();
@@ -173,12 +173,12 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
     }
 }
 
-/// True if queue pairs of that type are asked for something.
+/// True if queue pairs of that type serve requests.
 fn takes(kind: QpType) -> bool {
     kind != QpType::XrcSend
 }
 
-/// True if they ask for something.
+/// True if queue pairs of that type make requests.
 fn asks(kind: QpType) -> bool {
     kind != QpType::XrcRecv
 }
@@ -228,7 +228,7 @@ impl Core {
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
                 let (links, bell) = (&self.device.links, self.peer_bell.take());
                 let offer = links.offer(ends, request.directory, bell, qp)?;
-                // The retries that this side allows are said when it accepts; too late for this.
+                // This side states its retries only when it accepts: too late for this.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));
                 self.external.offered = Some((offer, qp.num()));

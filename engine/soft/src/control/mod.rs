@@ -1,15 +1,15 @@
 //! The soft device with its connection manager: threads and processes of one machine, no NIC, no
 //! kernel module, no root.
 //!
-//! Two sides meet over a Unix socket in the abstract name space, so nothing stays behind however
-//! a process ends; each is a process of the same user, by the kernel's word. They agree on a
-//! link, a piece of shared memory, and the messages go through that. The socket stays open as
-//! long as the connection: its end is the end of the peer's process.
+//! Two sides meet over a Unix socket in the abstract name space, so nothing is left behind when a
+//! process ends. The kernel confirms that both are processes of the same user. They agree on a
+//! link, a piece of shared memory that carries the messages. The socket stays open as long as the
+//! connection: when it closes, the peer's process has ended.
 //!
-//! What a peer writes is untrusted: `wire` takes whole messages only, and a peer that talks
-//! nonsense loses its own connection.
+//! Messages of a peer are not trusted: `wire` accepts only whole ones, and a peer that sends
+//! anything else loses its own connection.
 //!
-//! No thread works behind anybody's back. The connection manager works when it is called: in a
+//! There is no thread in the background. The connection manager works when it is called: in a
 //! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
 
 mod channel;
@@ -212,7 +212,7 @@ impl Fabric for SoftDevice {
     }
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
-        /// As librdmacm allows for each of the two (EP-2); nothing here takes time.
+        /// The limit of librdmacm for each of the two (EP-2); here neither takes time.
         const LIMIT: Duration = Duration::from_secs(2);
         info.check_type()?;
         let mut id = SoftId::new(&self.0, None, info.space(), info.qp_type())?;
@@ -264,7 +264,7 @@ impl Fabric for SoftDevice {
         external::modify(self, qp, from, fields)
     }
 
-    /// It keeps none: what it is told it either does or refuses.
+    /// The device keeps no fields: it applies them at once, or refuses them.
     fn query_qp(&self, _qp: &SoftQp) -> Result<QpFields, CmError> {
         Ok(QpFields::default())
     }

@@ -1,4 +1,4 @@
-//! What two ends say to each other: messages of fixed size.
+//! The messages of two ends, which have fixed sizes.
 //!
 //! ```text
 //! active                         passive
@@ -7,9 +7,9 @@
 //!   RTU  connected               →          ESTABLISHED
 //!   BYE  or the end of the socket, either way: DISCONNECTED
 //! ```
-//! Datagrams are not connected, their listener is only looked up: LOOKUP, then FOUND with where to
-//! send. REJ stands in for any answer. A message of another length, kind or version is refused
-//! whole; nothing in it is an address or a length that anybody relies on.
+//! Datagrams are not connected; their listener is looked up: LOOKUP, then FOUND with the place to
+//! send to. REJ may replace any answer. A message of another length, kind or version is refused. No
+//! message carries an address or a length that the receiver relies on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ const VERSION: u16 = 6;
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
 
-/// A device instance: random, so that no two are ever taken for one.
+/// A device instance: a random number, so that no two are the same.
 pub(super) type Instance = [u8; 16];
 
 /// Where a queue pair lives: device, domain, receive queue.
