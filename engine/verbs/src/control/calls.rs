@@ -108,8 +108,7 @@ impl CmId<Verbs> for VerbsId {
 
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
         let asked = format!("resolve the route to {}", self.peer());
-        // SAFETY: the id is alive.
-        if self.core.with(|id| unsafe { (*id).verbs.is_null() }) {
+        if self.core.context().is_null() {
             let error = CmError::new(Code::Invalid, asked, "the address is not resolved");
             return Err(error.cure("resolve_addr first"));
         }
@@ -355,8 +354,7 @@ impl CmId<Verbs> for VerbsId {
             let answer = "datagrams have no connection";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        // SAFETY: the id is alive.
-        if self.parted || self.core.with(|id| unsafe { (*id).verbs.is_null() }) {
+        if self.parted || self.core.context().is_null() {
             return Err(CmError::new(Code::Invalid, asked, "the id is not connected"));
         }
         // SAFETY: the id is alive and bound to a device.
@@ -411,15 +409,11 @@ impl CmId<Verbs> for VerbsId {
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive, and its route holds room for an address of each kind.
-        self.core
-            .with(|id| unsafe { addr::read((&raw const (*id).route.addr.src_addr_union).cast()) })
+        self.core.local_addr()
     }
 
     fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive, and its route holds room for an address of each kind.
-        self.core
-            .with(|id| unsafe { addr::read((&raw const (*id).route.addr.dst_addr_union).cast()) })
+        self.core.peer_addr()
     }
 }
 

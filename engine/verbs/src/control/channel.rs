@@ -1,5 +1,4 @@
 //! [`VerbsChannel`]: an event channel of librdmacm.
-#![expect(unsafe_code, reason = "the descriptor of the channel is borrowed")]
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -32,7 +31,6 @@ impl VerbsChannel {
 
 impl AsFd for VerbsChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel, and its descriptor with it, lives as long as its line.
-        unsafe { BorrowedFd::borrow_raw(self.line.fd()) }
+        self.line.as_fd()
     }
 }

@@ -8,12 +8,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use doorbell_fabric::{Depths, PortSpace, UdParam};
+use doorbell_fabric::{Depths, Join, PortSpace, UdParam};
 use doorbell_fabric::{EventKind, IdKey};
 use doorbell_seam::provider::QpType;
 use rdma_sys::*;
 
-use super::addr::Raw;
+use super::addr::{self, Raw};
 use super::line::{Deadline, Line, RawEvent};
 use crate::QpHome;
 
@@ -251,6 +251,43 @@ impl Core {
     /// The multicast groups it has joined.
     pub(super) fn groups(&self) -> MutexGuard<'_, Vec<IpAddr>> {
         lock(&self.groups)
+    }
+
+    /// The context of its device; null before it is bound.
+    pub(super) fn context(&self) -> *mut ibv_context {
+        // SAFETY: the id is alive.
+        self.with(|id| unsafe { (*id).verbs })
+    }
+
+    /// Its queue pair, if it has one. Only under the channel's lock is it sure to live.
+    pub(super) fn qp(&self) -> Option<NonNull<ibv_qp>> {
+        // SAFETY: the id is alive.
+        self.with(|id| unsafe { NonNull::new((*id).qp) })
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive, and its route holds room for an address of each kind.
+        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.src_addr_union).cast()) })
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive, and its route holds room for an address of each kind.
+        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.dst_addr_union).cast()) })
+    }
+
+    /// `rdma_join_multicast_ex`.
+    pub(super) fn join_group(&self, group: IpAddr, how: Join) -> io::Result<Option<Told>> {
+        let mut addr = Raw::new(SocketAddr::new(group, 0));
+        let mask = rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_ADDRESS
+            | rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        let mut attr = rdma_cm_join_mc_attr_ex {
+            comp_mask: mask.0,
+            join_flags: how as u32,
+            addr: addr.as_mut_ptr().cast(),
+        };
+        let none = ptr::null_mut();
+        // SAFETY: the id is alive, and so are attributes and address; no context.
+        self.call(|id| unsafe { rdma_join_multicast_ex(id, &raw mut attr, none) })
     }
 
     /// `rdma_leave_multicast`.

@@ -75,8 +75,7 @@ impl VerbsId {
 
     /// Refuses an id that is bound to another device.
     pub(super) fn check_device(&self, asked: &str) -> Result<(), CmError> {
-        // SAFETY: the id is alive.
-        let context = self.core.with(|id| unsafe { (*id).verbs });
+        let context = self.core.context();
         if context.is_null() || context == self.device.context() {
             return Ok(());
         }
@@ -144,9 +143,7 @@ impl VerbsId {
     /// Fails if the id cannot have a queue pair of that type now.
     pub(super) fn check_new_qp(&self, asked: &str, kind: QpType) -> Result<(), CmError> {
         self.check_device(asked)?;
-        // SAFETY: the id is alive.
-        let (bound, has) =
-            self.core.with(|id| unsafe { (!(*id).verbs.is_null(), !(*id).qp.is_null()) });
+        let (bound, has) = (!self.core.context().is_null(), self.core.qp().is_some());
         if !bound || has {
             let answer = if has { "the id has one already" } else { "the id is on no device yet" };
             return Err(CmError::new(Code::Invalid, asked, answer));
@@ -162,14 +159,11 @@ impl VerbsId {
 
     /// The queue pair that librdmacm has just made.
     pub(super) fn new_qp(&self, asked: &str) -> Result<NonNull<ibv_qp>, CmError> {
-        // SAFETY: the id is alive; the call has set its queue pair.
-        let qp = self.core.with(|id| unsafe { NonNull::new((*id).qp) });
-        qp.ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))
+        self.core.qp().ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))
     }
 
     pub(super) fn needs_qp(&self, asked: &str) -> Result<(), CmError> {
-        // SAFETY: the id is alive.
-        if self.core.with(|id| unsafe { (*id).qp.is_null() }) {
+        if self.core.qp().is_none() {
             let error = CmError::new(Code::Invalid, asked, "the id has no queue pair");
             return Err(error.cure("create_qp first"));
         }

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -107,6 +108,13 @@ impl Line {
         }
         let error = io::Error::last_os_error();
         if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the channel, which is alive, as in `fd`.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }
     }
 }
 
