@@ -102,7 +102,7 @@ impl Sender {
             raw.sg_list = sg_list;
             raw.num_sge = num_sge;
             raw.send_flags = wr.flags.bits().into();
-            name(wr.op, raw);
+            fill_in(wr.op, raw);
             count += 1;
         }
         (count, None)
@@ -135,17 +135,25 @@ const EMPTY: ibv_send_wr = {
     empty
 };
 
+#[inline]
+fn rdma(at: Remote) -> wr_t {
+    wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } }
+}
+
+#[inline]
+fn atomic(at: Remote, compare_add: u64, swap: u64) -> wr_t {
+    wr_t { atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey } }
+}
+
+#[inline]
+fn datagram(to: Destination) -> wr_t {
+    let ah = ptr::with_exposed_provenance_mut(to.ah.0);
+    wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
+}
+
 /// Fills in the operation and its operands. Fields that it does not use keep their values.
 #[inline]
-fn name(op: SendOp, raw: &mut ibv_send_wr) {
-    let rdma = |at: Remote| wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } };
-    let atomic = |at: Remote, compare_add, swap| wr_t {
-        atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey },
-    };
-    let datagram = |to: Destination| {
-        let ah = ptr::with_exposed_provenance_mut(to.ah.0);
-        wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
-    };
+fn fill_in(op: SendOp, raw: &mut ibv_send_wr) {
     match op {
         SendOp::Send => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
         SendOp::SendTo(to) => {
@@ -183,7 +191,7 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
             raw.wr = atomic(at, add, 0);
         }
         SendOp::Xrc { srq, op } => {
-            name(op.plain(), raw);
+            fill_in(op.plain(), raw);
             raw.qp_type = qp_type_t { xrc: xrc_t { remote_srqn: srq } };
         }
         SendOp::SendWithInv(key) => {
@@ -363,7 +371,7 @@ mod tests {
             (SendOp::FetchAdd { at, add: 9 }, (6, [at.addr, 9, 0, 77])),
         ] {
             let mut raw = EMPTY;
-            name(op, &mut raw);
+            fill_in(op, &mut raw);
             // SAFETY: the field goes with the operation, and both are plain numbers.
             let operands = unsafe {
                 let (rdma, atomic) = (raw.wr.rdma, raw.wr.atomic);
@@ -382,7 +390,7 @@ mod tests {
     fn datagrams_carry_their_destination_and_go_nowhere_else() {
         let to = Destination { ah: AhName(0x7f00), qpn: 0x12_3456, qkey: 0x0123_4567 };
         let mut raw = EMPTY;
-        name(SendOp::SendToWithImm(to, 5), &mut raw);
+        fill_in(SendOp::SendToWithImm(to, 5), &mut raw);
         // SAFETY: the field goes with the operation.
         let ud = unsafe { raw.wr.ud };
         assert_eq!((ud.ah.addr(), ud.remote_qpn, ud.remote_qkey), (0x7f00, 0x12_3456, 0x0123_4567));
@@ -408,7 +416,7 @@ mod tests {
             (XrcOp::FetchAdd { at, add: 1 }, 6),
         ] {
             let mut raw = EMPTY;
-            name(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);
+            fill_in(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);
             // SAFETY: the field goes with queue pairs of XRC.
             let srqn = unsafe { raw.qp_type.xrc.remote_srqn };
             assert_eq!((raw.opcode, srqn), (opcode, 0x12_3456), "{op:?}");
