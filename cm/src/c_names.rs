@@ -54,22 +54,23 @@
 //!   `ibv_close_device`: [`Device::named`], [`Device::name`]; dropped
 //! - `ibv_get_device_guid`, `ibv_get_device_index`, `ibv_static_providers`: not there
 //! - `ibv_query_device`, `ibv_query_device_ex`: [`Provider::caps`], which prints as a table
-//! - `ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`: [`Provider::query_port`],
-//!   [`Provider::query_gid`], [`Provider::query_pkey`]; [`Fabric::source`] finds the GID of an
+//! - `ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`: [`Ports::query_port`],
+//!   [`Ports::query_gid`], [`Ports::query_pkey`]; [`Fabric::source`] finds the GID of an
 //!   address
 //! - `ibv_query_gid_ex`, `ibv_query_gid_table`, `ibv_get_pkey_index`: the same, one by one
 //! - `ibv_query_rt_values_ex`, `ibv_resolve_eth_l2_from_gid`, `ibv_flow_label_to_udp_sport`,
 //!   `ibv_rate_to_mult`, `ibv_rate_to_mbps`, `ibv_is_qpt_supported`: not there; a queue pair that a
 //!   device cannot make is an error
-//! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`Provider::alloc_pd`], [`Fabric::dealloc_pd`]: a handle on
-//!   a device stands for a domain, and what is made on it belongs to that. [`QpInit::pd`],
-//!   [`SrqInit::pd`] name another
-//! - `ibv_alloc_td`, `ibv_dealloc_td`: [`Provider::alloc_td`], [`Fabric::dealloc_td`] or dropped
-//! - `ibv_alloc_parent_domain`: [`Provider::alloc_parent_domain`], without allocators of one's own;
-//!   a handle, given up and named as that of a protection domain
+//! - `ibv_alloc_pd`, `ibv_dealloc_pd`: [`ProtectionDomains::alloc_pd`], [`Fabric::dealloc_pd`]: a
+//!   handle on a device stands for a domain, and what is made on it belongs to that.
+//!   [`QpInit::pd`], [`SrqInit::pd`] name another
+//! - `ibv_alloc_td`, `ibv_dealloc_td`: [`ThreadDomains::alloc_td`], [`Fabric::dealloc_td`] or
+//!   dropped
+//! - `ibv_alloc_parent_domain`: [`ThreadDomains::alloc_parent_domain`], without allocators of one's
+//!   own; a handle, given up and named as that of a protection domain
 //! - `ibv_reg_mr`, `ibv_dereg_mr`: [`Provider::register`]; dropped. Safely [`Buffer`] and
 //!   [`Exposed`]
-//! - `ibv_rereg_mr`: [`Provider::reregister`], with a [`Rereg`]; safely [`Exposed::reregister`]
+//! - `ibv_rereg_mr`: [`Reregister::reregister`], with a [`Rereg`]; safely [`Exposed::reregister`]
 //! - `ibv_reg_mr_iova`, `ibv_reg_mr_iova2`, `ibv_alloc_null_mr`, `ibv_reg_dmabuf_mr`,
 //!   `ibv_advise_mr`: not there
 //! - `ibv_alloc_dm`, `ibv_free_dm`, `ibv_memcpy_to_dm`, `ibv_memcpy_from_dm`, `ibv_reg_dm_mr`: not
@@ -84,11 +85,11 @@
 //! - `ibv_req_notify_cq`: [`CompletionQueue::arm`], [`Poller::arm`]
 //! - `ibv_create_cq`, `ibv_destroy_cq`: [`CompletionQueue::new`], [`CompletionQueue::with`] a
 //!   [`CqInit`], which has the `comp_vector`; [`Provider::create_cq`]; dropped
-//! - `ibv_create_cq_ex`: [`CompletionQueue::with`] fields or flags, [`Provider::create_cq_ex`];
+//! - `ibv_create_cq_ex`: [`CompletionQueue::with`] fields or flags, [`ExtendedCq::create_cq_ex`];
 //!   `SINGLE_THREADED`, flow tags and tag matching are not there
 //! - `ibv_cq_ex_to_cq`: needless: an extended one is a completion queue
 //! - `ibv_modify_cq`: not there
-//! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`Provider::resize_cq`]
+//! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`ResizeCq::resize_cq`]
 //! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Id::next_send`], [`Id::next_recv`]
 //! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: [`PollerEx::next`],
 //!   [`Completion::extended`]: each is read whole, into a [`WcEx`]
@@ -100,11 +101,11 @@
 //!   `ibv_wc_read_flow_tag`, `ibv_wc_read_tm_info`: not there
 //! - `ibv_create_srq`, `ibv_create_srq_ex`, `ibv_destroy_srq`: [`SharedReceive::new`],
 //!   [`SharedReceive::with`] an [`SrqInit`], [`Provider::create_srq`]; dropped
-//! - `ibv_get_srq_num`: [`SharedReceive::number`], [`Srq::number`]
+//! - `ibv_get_srq_num`: [`SharedReceive::number`], [`XrcSrq::number`]
 //! - `ibv_open_xrcd`, `ibv_close_xrcd`: [`XrcDomain::open`], [`XrcDomain::close`]; without a file.
 //!   [`QpInit::xrcd`] and [`SrqInit::domain`] name it
 //! - `ibv_modify_srq`, `ibv_query_srq`: [`SharedReceive::set_limit`], [`SharedReceive::limit`],
-//!   [`SharedReceive::depth`]; `IBV_SRQ_MAX_WR`: [`SharedReceive::resize`], [`Srq::resize`]
+//!   [`SharedReceive::depth`]; `IBV_SRQ_MAX_WR`: [`SharedReceive::resize`], [`SrqLimits::resize`]
 //! - `ibv_post_srq_ops`: not there (tag matching)
 //! - `ibv_post_srq_recv`: [`SharedReceive::post`], [`Srq::post`]
 //! - `ibv_create_qp`, `ibv_create_qp_ex`, `ibv_destroy_qp`: [`ExternalQp::new`] with a
@@ -127,9 +128,10 @@
 //! - `IBV_WR_TSO`, `ibv_wr_send_tso`: [`ExternalQp::post_tso`]
 //! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`, `ibv_destroy_ah`:
-//!   [`Target::new`] of what an event or [`Provider::sender_of`] says; [`Provider::create_ah`];
+//!   [`Target::new`] of what an event or [`Datagrams::sender_of`] says; [`Datagrams::create_ah`];
 //!   dropped
-//! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Qp::attach_mcast`], [`Qp::detach_mcast`]
+//! - `ibv_attach_mcast`, `ibv_detach_mcast`: [`Multicast::attach_mcast`],
+//!   [`Multicast::detach_mcast`]
 //! - `ibv_open_qp`: not there
 //! - `ibv_create_wq`, `ibv_modify_wq`, `ibv_post_wq_recv`, `ibv_destroy_wq`: [`WorkQueue::new`],
 //!   [`WorkQueue::modify`], [`WorkQueue::post`], [`WorkQueue::destroy`] or dropped
@@ -140,7 +142,7 @@
 //! - `ibv_create_flow_action_esp`, `ibv_modify_flow_action_esp`, `ibv_destroy_flow_action`,
 //!   `ibv_create_counters`, `ibv_destroy_counters`, `ibv_attach_counters_point_flow`,
 //!   `ibv_read_counters`: not there
-//! - `ibv_get_async_event`, `ibv_ack_async_event`: [`Provider::next_async_event`]; acknowledged
+//! - `ibv_get_async_event`, `ibv_ack_async_event`: [`AsyncEvents::next_async_event`]; acknowledged
 //!   as they are taken
 //! - `ibv_fork_init`, `ibv_is_fork_initialized`: `Verbs::fork_init`, `Verbs::fork_state`, for
 //!   kernels before 5.12; regions need none: no child gets their memory, or it is shared and stays
@@ -156,7 +158,9 @@
 use doorbell_seam::event::AsyncKind;
 #[cfg(doc)]
 use doorbell_seam::provider::{
-    AddressVector, CqInit, FlowRule, Poller, PollerEx, PortState, Provider, Qp, Rereg, Srq, WcEx,
+    AddressVector, AsyncEvents, CqInit, Datagrams, ExtendedCq, FlowRule, Multicast, Poller,
+    PollerEx, PortState, Ports, ProtectionDomains, Provider, Qp, Rereg, Reregister, ResizeCq, Srq,
+    SrqLimits, ThreadDomains, WcEx, XrcSrq,
 };
 #[cfg(doc)]
 use doorbell_seam::wc::{Status, Wc};

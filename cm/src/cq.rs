@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use doorbell_fabric::CmError;
+use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::WakeFds;
-use doorbell_seam::provider::{CqInit, Poller, PollerEx, Provider, Sharing, WcFields};
+use doorbell_seam::provider::{CqInit, Poller, PollerEx, Sharing, WcFields};
 use doorbell_seam::wc::Wc;
 
 use crate::completion::Polled;
@@ -23,29 +23,29 @@ const NEEDED: WcFields =
 const BATCH: usize = 16;
 
 /// A completion queue (`ibv_create_cq`) that ids may share. Cloning gives another handle.
-pub struct CompletionQueue<P: Provider>(Arc<Queue<P>>);
+pub struct CompletionQueue<F: Fabric>(Arc<Queue<F>>);
 
-struct Queue<P: Provider> {
-    cq: P::Cq,
+struct Queue<F: Fabric> {
+    cq: F::Cq,
     depth: AtomicU32,
-    reader: Mutex<Reader<P>>,
+    reader: Mutex<Reader<F>>,
 }
 
 /// The one reader, and what it has read for queue pairs that have not asked yet.
-struct Reader<P: Provider> {
-    poller: Source<P>,
+struct Reader<F: Fabric> {
+    poller: Source<F>,
     inboxes: HashMap<u32, Inbox>,
     /// Receives of shared queues that complete here, whichever queue pair took them.
     shared: HashMap<u64, VecDeque<Polled>>,
 }
 
 /// Where a reader reads.
-enum Source<P: Provider> {
-    Plain(P::Poller),
-    Extended(P::PollerEx),
+enum Source<F: Fabric> {
+    Plain(F::Poller),
+    Extended(F::PollerEx),
 }
 
-impl<P: Provider> Source<P> {
+impl<F: Fabric> Source<F> {
     /// As far as all are alike.
     fn waker(&mut self) -> &mut dyn Poller {
         match self {
@@ -55,7 +55,7 @@ impl<P: Provider> Source<P> {
     }
 }
 
-impl<P: Provider> Reader<P> {
+impl<F: Fabric> Reader<F> {
     /// Polls once, and gives each completion to whom it is for.
     fn poll(&mut self) {
         let mut out = [Wc::default(); BATCH];
@@ -96,19 +96,19 @@ struct Inbox {
     receives: VecDeque<Polled>,
 }
 
-impl<P: Provider> Clone for CompletionQueue<P> {
+impl<F: Fabric> Clone for CompletionQueue<F> {
     fn clone(&self) -> Self {
         CompletionQueue(self.0.clone())
     }
 }
 
-impl<P: Provider> CompletionQueue<P> {
+impl<F: Fabric> CompletionQueue<F> {
     /// Makes a queue of at least `depth` entries. It must hold what its queue pairs can have
     /// outstanding together: one that runs over is dead (CP-5).
     ///
     /// # Errors
     /// `Invalid`: `depth` 0 or over the device's limit.
-    pub fn new(device: &P, depth: u32) -> Result<CompletionQueue<P>, CmError> {
+    pub fn new(device: &F, depth: u32) -> Result<CompletionQueue<F>, CmError> {
         CompletionQueue::with(device, &CqInit::new(depth))
     }
 
@@ -119,7 +119,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// # Errors
     /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:
     /// it lacks a field or a flag ([`doorbell_seam::provider::Caps::wc_fields`]).
-    pub fn with(device: &P, init: &CqInit) -> Result<CompletionQueue<P>, CmError> {
+    pub fn with(device: &F, init: &CqInit) -> Result<CompletionQueue<F>, CmError> {
         let depth = init.depth;
         let (cq, poller) = if init.is_extended() {
             let fields = init.fields | NEEDED;
@@ -144,18 +144,18 @@ impl<P: Provider> CompletionQueue<P> {
     /// # Errors
     /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
     /// is another device's. It stays as it was.
-    pub fn resize(&self, device: &P, depth: u32) -> Result<u32, CmError> {
+    pub fn resize(&self, device: &F, depth: u32) -> Result<u32, CmError> {
         let real = device.resize_cq(&self.0.cq, depth)?;
         self.0.depth.store(real, Ordering::Relaxed);
         Ok(real)
     }
 
-    pub(crate) fn raw(&self) -> &P::Cq {
+    pub(crate) fn raw(&self) -> &F::Cq {
         &self.0.cq
     }
 
     /// By what number asynchronous events name it.
-    pub fn id(&self, device: &P) -> u64 {
+    pub fn id(&self, device: &F) -> u64 {
         device.cq_id(&self.0.cq)
     }
 

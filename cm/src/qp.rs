@@ -446,7 +446,7 @@ impl<F: Fabric> QueuePair<F> {
             WindowKind::One => {
                 let wr_id = self.sent_first + self.sent.len() as u64;
                 // SAFETY: the window keeps the memory as long as it is bound to it.
-                let rkey = unsafe { self.qp.bind(raw, binding, wr_id, flags) }?;
+                let rkey = unsafe { raw.bind(&mut self.qp, binding, wr_id, flags) }?;
                 self.sent.push_back(Sent::new(None));
                 rkey
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Access, Left, Provider, Rereg};
+use doorbell_seam::provider::{Access, Left, Rereg, Reregister};
 
 use crate::error::NotChanged;
 use crate::exposed::{self, Exposed};
@@ -23,19 +23,19 @@ use crate::exposed::{self, Exposed};
 /// memory.reregister(device, &read_only)
 /// # }
 /// ```
-pub struct ExposedChange<P: Provider> {
+pub struct ExposedChange<P: Reregister> {
     rights: Option<Access>,
     pd: Option<P>,
     len: Option<usize>,
 }
 
-impl<P: Provider> Default for ExposedChange<P> {
+impl<P: Reregister> Default for ExposedChange<P> {
     fn default() -> Self {
         ExposedChange { rights: None, pd: None, len: None }
     }
 }
 
-impl<P: Provider> ExposedChange<P> {
+impl<P: Reregister> ExposedChange<P> {
     /// Nothing yet.
     pub fn new() -> ExposedChange<P> {
         ExposedChange::default()
@@ -64,7 +64,7 @@ impl<P: Provider> ExposedChange<P> {
     }
 }
 
-impl<P: Provider> Exposed<P> {
+impl<P: Reregister> Exposed<P> {
     /// Registers it as something else (`ibv_rereg_mr`, MR-5). What peers were told before may hold
     /// no more: tell them [`Exposed::remote`] anew. A key that has changed opens nothing.
     ///
@@ -111,7 +111,7 @@ impl<P: Provider> Exposed<P> {
     }
 }
 
-impl<P: Provider> fmt::Debug for ExposedChange<P> {
+impl<P: Reregister> fmt::Debug for ExposedChange<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExposedChange")
             .field("rights", &self.rights)

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use doorbell_fabric::CmError;
+use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Provider, Srq};
+use doorbell_seam::provider::{Srq, SrqLimits, XrcSrq};
 use doorbell_seam::wc::Wc;
 use doorbell_seam::wr::PostCause;
 
@@ -22,101 +22,101 @@ use crate::xrc::XrcDomain;
 const NAP: Duration = Duration::from_micros(50);
 
 /// What a shared receive queue is made with (`struct ibv_srq_init_attr_ex`).
-pub struct SrqInit<P: Provider> {
+pub struct SrqInit<F: Fabric> {
     pub(crate) depth: u32,
-    pub(crate) pd: Option<P>,
-    pub(crate) xrc: Option<Wanted<P>>,
+    pub(crate) pd: Option<F>,
+    pub(crate) xrc: Option<Wanted<F>>,
 }
 
 /// Of one that is of an XRC domain.
-pub(crate) struct Wanted<P: Provider> {
-    pub(crate) domain: Option<XrcDomain<P>>,
-    pub(crate) cq: Option<CompletionQueue<P>>,
+pub(crate) struct Wanted<F: Fabric> {
+    pub(crate) domain: Option<XrcDomain<F>>,
+    pub(crate) cq: Option<CompletionQueue<F>>,
 }
 
-impl<P: Provider> SrqInit<P> {
+impl<F: Fabric> SrqInit<F> {
     /// A plain one (`IBV_SRQT_BASIC`), for at least `depth` receives.
-    pub fn new(depth: u32) -> SrqInit<P> {
+    pub fn new(depth: u32) -> SrqInit<F> {
         SrqInit { depth, pd: None, xrc: None }
     }
 
     /// One of an XRC domain (`IBV_SRQT_XRC`): of the one that serves who names none, with a
     /// completion queue of its own (SRQ-5), unless others are named.
-    pub fn xrc(depth: u32) -> SrqInit<P> {
+    pub fn xrc(depth: u32) -> SrqInit<F> {
         SrqInit { xrc: Some(Wanted { domain: None, cq: None }), ..SrqInit::new(depth) }
     }
 
     /// The handle to whose protection domain it belongs; without one it is that of the handle it is
     /// made on.
     #[must_use]
-    pub fn pd(mut self, pd: &P) -> Self {
+    pub fn pd(mut self, pd: &F) -> Self {
         self.pd = Some(pd.clone());
         self
     }
 
     /// The domain it is of; makes it one of XRC.
     #[must_use]
-    pub fn domain(mut self, domain: &XrcDomain<P>) -> Self {
+    pub fn domain(mut self, domain: &XrcDomain<F>) -> Self {
         self.wanted().domain = Some(domain.clone());
         self
     }
 
     /// The queue in which its receives complete; makes it one of XRC.
     #[must_use]
-    pub fn cq(mut self, cq: &CompletionQueue<P>) -> Self {
+    pub fn cq(mut self, cq: &CompletionQueue<F>) -> Self {
         self.wanted().cq = Some(cq.clone());
         self
     }
 
-    fn wanted(&mut self) -> &mut Wanted<P> {
+    fn wanted(&mut self) -> &mut Wanted<F> {
         self.xrc.get_or_insert(Wanted { domain: None, cq: None })
     }
 }
 
 /// A shared receive queue (`rdma_create_srq`) with the buffers posted to it. Cloning gives
 /// another handle.
-pub struct SharedReceive<P: Provider>(Arc<Shared<P>>);
+pub struct SharedReceive<F: Fabric>(Arc<Shared<F>>);
 
-struct Shared<P: Provider> {
+struct Shared<F: Fabric> {
     // Before the buffers: the device lets go of them first.
-    srq: P::Srq,
+    srq: F::Srq,
     users: AtomicUsize,
-    posted: Mutex<Posted<P>>,
-    xrc: Option<Xrc<P>>,
+    posted: Mutex<Posted<F>>,
+    xrc: Option<Xrc<F>>,
 }
 
 /// What one of an XRC domain has besides.
-struct Xrc<P: Provider> {
-    cq: CompletionQueue<P>,
-    domain: XrcDomain<P>,
+struct Xrc<F: Fabric> {
+    cq: CompletionQueue<F>,
+    domain: XrcDomain<F>,
     /// As its receives are called there.
     queue: u64,
     /// Receives that may be outstanding, polled or not, so that a completion queue made here never
     /// overruns.
     posted_max: AtomicUsize,
     /// Grows that queue along with this one.
-    device: P,
+    device: F,
 }
 
-impl<P: Provider> Drop for Xrc<P> {
+impl<F: Fabric> Drop for Xrc<F> {
     fn drop(&mut self) {
         self.cq.serve_shared(self.queue, false);
         self.domain.count_user(false);
     }
 }
 
-impl<P: Provider> Clone for SharedReceive<P> {
+impl<F: Fabric> Clone for SharedReceive<F> {
     fn clone(&self) -> Self {
         SharedReceive(self.0.clone())
     }
 }
 
-impl<P: Provider> SharedReceive<P> {
+impl<F: Fabric> SharedReceive<F> {
     /// Makes a queue for at least `depth` receives, for queue pairs of any id of this device.
     ///
     /// # Errors
     /// `Invalid`: `depth` 0 or over the device's limit.
-    pub fn new(device: &P, depth: u32) -> Result<SharedReceive<P>, CmError> {
+    pub fn new(device: &F, depth: u32) -> Result<SharedReceive<F>, CmError> {
         SharedReceive::with(device, &SrqInit::new(depth))
     }
 
@@ -126,7 +126,7 @@ impl<P: Provider> SharedReceive<P> {
     ///
     /// # Errors
     /// As for [`SharedReceive::new`]; `NotSupported`: the device has no XRC.
-    pub fn with(device: &P, init: &SrqInit<P>) -> Result<SharedReceive<P>, CmError> {
+    pub fn with(device: &F, init: &SrqInit<F>) -> Result<SharedReceive<F>, CmError> {
         let device = init.pd.as_ref().unwrap_or(device);
         let posted = Posted::new();
         let (srq, xrc) = match &init.xrc {
@@ -159,12 +159,12 @@ impl<P: Provider> SharedReceive<P> {
 
     /// Where its receives complete, of one that is of an XRC domain; otherwise each queue pair
     /// says.
-    pub fn cq(&self) -> Option<&CompletionQueue<P>> {
+    pub fn cq(&self) -> Option<&CompletionQueue<F>> {
         self.0.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
     /// The oldest completed receive, if there is one, of one that is of an XRC domain.
-    pub fn poll(&self) -> Option<Completion<P>> {
+    pub fn poll(&self) -> Option<Completion<F>> {
         let xrc = self.0.xrc.as_ref()?;
         loop {
             let polled = xrc.cq.take_shared(xrc.queue)?;
@@ -179,7 +179,7 @@ impl<P: Provider> SharedReceive<P> {
     ///
     /// # Errors
     /// `Invalid`: it is of no XRC domain; `TimedOut`.
-    pub fn next(&self, limit: Duration) -> Result<Completion<P>, CmError> {
+    pub fn next(&self, limit: Duration) -> Result<Completion<F>, CmError> {
         let asked = "wait for a receive of a shared receive queue";
         if self.0.xrc.is_none() {
             let answer = "its queue pairs say where it completes";
@@ -220,7 +220,7 @@ impl<P: Provider> SharedReceive<P> {
             let asked = format!("a shared receive queue of {depth}");
             return Err(CmError::new(Code::Invalid, asked, answer).cure("take some back first"));
         }
-        let own = |xrc: &&Xrc<P>| xrc.posted_max.load(Ordering::Relaxed) != usize::MAX;
+        let own = |xrc: &&Xrc<F>| xrc.posted_max.load(Ordering::Relaxed) != usize::MAX;
         let own = self.0.xrc.as_ref().filter(own);
         if let Some(xrc) = own
             && xrc.cq.depth() < depth
@@ -239,9 +239,9 @@ impl<P: Provider> SharedReceive<P> {
     ///
     /// # Errors
     /// The queue is full.
-    pub fn post(&self, list: &mut Vec<Buffer<P>>) -> Result<(), PostFailed> {
+    pub fn post(&self, list: &mut Vec<Buffer<F>>) -> Result<(), PostFailed> {
         let mut posted = lock(&self.0.posted);
-        let most = |xrc: &Xrc<P>| xrc.posted_max.load(Ordering::Relaxed);
+        let most = |xrc: &Xrc<F>| xrc.posted_max.load(Ordering::Relaxed);
         let most = self.0.xrc.as_ref().map_or(usize::MAX, most);
         let room = most.saturating_sub(posted.len());
         let mut beyond = list.split_off(list.len().min(room));
@@ -282,7 +282,7 @@ impl<P: Provider> SharedReceive<P> {
         self.0.users.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn raw(&self) -> &P::Srq {
+    pub(crate) fn raw(&self) -> &F::Srq {
         &self.0.srq
     }
 
@@ -294,7 +294,7 @@ impl<P: Provider> SharedReceive<P> {
         }
     }
 
-    pub(crate) fn take(&self, wc: &Wc) -> Option<Buffer<P>> {
+    pub(crate) fn take(&self, wc: &Wc) -> Option<Buffer<F>> {
         lock(&self.0.posted).take(wc)
     }
 

@@ -3,35 +3,35 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use doorbell_fabric::CmError;
-use doorbell_seam::provider::{Provider, Window as _, WindowKind};
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::provider::{Window as _, WindowKind};
 
 use crate::exposed::Exposed;
 
 /// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind_window`] opens it. A
 /// window of type 2 ends with the queue pair that has opened it last.
-pub struct Window<P: Provider> {
+pub struct Window<F: Fabric> {
     // Before what it is bound to: the device lets go of the window first.
-    state: Arc<Mutex<State<P>>>,
+    state: Arc<Mutex<State<F>>>,
     kind: WindowKind,
     rkey: u32,
-    bound: Option<Exposed<P>>,
+    bound: Option<Exposed<F>>,
 }
 
 /// What a queue pair shares with its windows of type 2.
-pub(crate) struct State<P: Provider> {
+pub(crate) struct State<F: Fabric> {
     /// None once that queue pair is gone.
-    pub(crate) raw: Option<P::Window>,
+    pub(crate) raw: Option<F::Window>,
     /// The queue pair that has opened it last.
     pub(crate) on: Option<u32>,
 }
 
-impl<P: Provider> Window<P> {
+impl<F: Fabric> Window<F> {
     /// A window of that kind.
     ///
     /// # Errors
     /// `NotSupported`: the device has none; `NoMemory`: none left.
-    pub fn new(device: &P, kind: WindowKind) -> Result<Window<P>, CmError> {
+    pub fn new(device: &F, kind: WindowKind) -> Result<Window<F>, CmError> {
         let raw = device.create_window(kind)?;
         let rkey = raw.rkey();
         let state = Arc::new(Mutex::new(State { raw: Some(raw), on: None }));
@@ -54,17 +54,17 @@ impl<P: Provider> Window<P> {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }
 
-    pub(crate) fn state(&self) -> &Arc<Mutex<State<P>>> {
+    pub(crate) fn state(&self) -> &Arc<Mutex<State<F>>> {
         &self.state
     }
 
     /// It is bound to that memory now, under that key. The memory stays registered meanwhile.
-    pub(crate) fn note(&mut self, rkey: u32, memory: Exposed<P>) {
+    pub(crate) fn note(&mut self, rkey: u32, memory: Exposed<F>) {
         (self.rkey, self.bound) = (rkey, Some(memory));
     }
 }
 
-impl<P: Provider> fmt::Debug for Window<P> {
+impl<F: Fabric> fmt::Debug for Window<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window")
             .field("kind", &self.kind())

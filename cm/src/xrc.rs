@@ -4,32 +4,31 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use doorbell_fabric::{CmError, InUse};
+use doorbell_fabric::{CmError, Fabric, InUse};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::Provider;
 
 /// A domain of extended reliable connections (`ibv_open_xrcd`): queue pairs of XRC_RECV in it put
 /// messages into the shared receive queues in it that their senders name (section 2.10). Cloning
 /// gives another handle.
-pub struct XrcDomain<P: Provider>(Arc<Inner<P>>);
+pub struct XrcDomain<F: Fabric>(Arc<Inner<F>>);
 
-struct Inner<P: Provider> {
-    raw: P::Xrcd,
+struct Inner<F: Fabric> {
+    raw: F::Xrcd,
     users: AtomicUsize,
 }
 
-impl<P: Provider> Clone for XrcDomain<P> {
+impl<F: Fabric> Clone for XrcDomain<F> {
     fn clone(&self) -> Self {
         XrcDomain(self.0.clone())
     }
 }
 
-impl<P: Provider> XrcDomain<P> {
+impl<F: Fabric> XrcDomain<F> {
     /// Opens a domain, of this process alone.
     ///
     /// # Errors
     /// `NotSupported`: the device has none ([`doorbell_seam::provider::Caps::xrc`]).
-    pub fn open(device: &P) -> Result<XrcDomain<P>, CmError> {
+    pub fn open(device: &F) -> Result<XrcDomain<F>, CmError> {
         Ok(XrcDomain::over(device.open_xrcd()?))
     }
 
@@ -37,11 +36,11 @@ impl<P: Provider> XrcDomain<P> {
     ///
     /// # Errors
     /// As for [`XrcDomain::open`].
-    pub fn common(device: &P) -> Result<XrcDomain<P>, CmError> {
+    pub fn common(device: &F) -> Result<XrcDomain<F>, CmError> {
         Ok(XrcDomain::over(device.default_xrcd()?))
     }
 
-    fn over(raw: P::Xrcd) -> XrcDomain<P> {
+    fn over(raw: F::Xrcd) -> XrcDomain<F> {
         XrcDomain(Arc::new(Inner { raw, users: AtomicUsize::new(0) }))
     }
 
@@ -55,7 +54,7 @@ impl<P: Provider> XrcDomain<P> {
     ///
     /// # Errors
     /// `Busy` while something belongs to it; it comes back (QX-15).
-    pub fn close(self) -> Result<(), InUse<XrcDomain<P>>> {
+    pub fn close(self) -> Result<(), InUse<XrcDomain<F>>> {
         match self.users() {
             0 => Ok(()),
             users => {
@@ -66,7 +65,7 @@ impl<P: Provider> XrcDomain<P> {
         }
     }
 
-    pub(crate) fn raw(&self) -> &P::Xrcd {
+    pub(crate) fn raw(&self) -> &F::Xrcd {
         &self.0.raw
     }
 
@@ -79,7 +78,7 @@ impl<P: Provider> XrcDomain<P> {
     }
 }
 
-impl<P: Provider> fmt::Debug for XrcDomain<P> {
+impl<F: Fabric> fmt::Debug for XrcDomain<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XrcDomain").field("users", &self.users()).finish_non_exhaustive()
     }

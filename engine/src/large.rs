@@ -41,7 +41,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Who offers.
+    /// The peer that offers it.
     pub fn peer(&self) -> PeerId {
         self.peer
     }
@@ -51,13 +51,13 @@ impl Offer {
         self.length
     }
 
-    /// What the sender says of it.
+    /// The sender's tag.
     pub fn tag(&self) -> u64 {
         self.tag
     }
 }
 
-/// What a message is.
+/// How [`Large`] understands a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A large message is offered.
@@ -69,14 +69,14 @@ pub enum Received {
         /// It was read, and not declined.
         taken: bool,
     },
-    /// Nothing of these.
+    /// No message of this kind.
     Foreign,
 }
 
 /// How a read has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// What was taken.
+    /// The offer that was taken.
     pub offer: Offer,
     /// As given to [`Large::take`].
     pub key: u64,
@@ -84,15 +84,15 @@ pub struct Arrived {
     pub result: Result<(), Status>,
 }
 
-/// What was on its way when its peer went.
+/// A transfer that its peer's end has interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// What was offered under this key; it was read or not. The bytes are free.
+    /// An offer to the peer; it was read or not. The bytes are yours again.
     Offer {
         /// As given to [`Large::offer`].
         key: u64,
     },
-    /// What was to be read.
+    /// A read from the peer.
     Read(Arrived),
 }
 
@@ -115,9 +115,16 @@ enum Transfer {
     },
 }
 
+/// A place for a transfer.
+#[derive(Clone)]
+struct Place {
+    generation: u16,
+    transfer: Transfer,
+}
+
 /// Large messages of one worker, on their way in or out.
 pub struct Large {
-    places: Vec<(u16, Transfer)>,
+    places: Vec<Place>,
     tokens: u64,
 }
 
@@ -125,17 +132,23 @@ impl Large {
     /// For at most `most` messages at a time, in and out (65 536 at most). Its requests have the
     /// tokens `tokens` to `tokens + most - 1`.
     pub fn new(most: u32, tokens: u64) -> Large {
-        Large { places: vec![(0, Transfer::Free); most.min(1 << 16) as usize], tokens }
+        Large {
+            places: vec![
+                Place { generation: 0, transfer: Transfer::Free };
+                most.min(1 << 16) as usize
+            ],
+            tokens,
+        }
     }
 
-    fn free(&mut self) -> Result<(usize, &mut (u16, Transfer)), SendError> {
-        let free =
-            |(_, (_, transfer)): &(usize, &mut (u16, Transfer))| matches!(transfer, Transfer::Free);
-        self.places.iter_mut().enumerate().find(free).ok_or(SendError::TooMany)
+    fn free(&mut self) -> Result<(usize, &mut Place), SendError> {
+        let mut places = self.places.iter_mut().enumerate();
+        let free = places.find(|(_, place)| matches!(place.transfer, Transfer::Free));
+        free.ok_or(SendError::TooMany)
     }
 
     fn transfer(&mut self, index: usize) -> Option<&mut Transfer> {
-        self.places.get_mut(index).map(|(_, transfer)| transfer)
+        self.places.get_mut(index).map(|place| &mut place.transfer)
     }
 
     /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer, `key`
@@ -148,7 +161,8 @@ impl Large {
         out: &mut Outbox<'_, P>,
         peer: PeerId,
         piece: Piece,
-        (key, tag): (u64, u64),
+        key: u64,
+        tag: u64,
     ) -> Result<(), SendError> {
         if piece.length > LENGTH_MAX {
             return Err(SendError::TooLong);
@@ -157,7 +171,7 @@ impl Large {
         let last = piece.offset.checked_add((piece.length as usize).saturating_sub(1));
         last.and_then(|last| out.remote(piece.region, last)).ok_or(SendError::OutOfBounds)?;
         let (index, place) = self.free()?;
-        let number = number(place.0, index);
+        let number = number(place.generation, index);
         let mut bytes = [0; OFFER_BYTES];
         bytes[..4].copy_from_slice(&OFFER.to_le_bytes());
         bytes[4..8].copy_from_slice(&number.to_le_bytes());
@@ -166,11 +180,11 @@ impl Large {
         bytes[20..28].copy_from_slice(&tag.to_le_bytes());
         bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
         out.send(peer, &bytes)?;
-        place.1 = Transfer::Out { peer, key };
+        place.transfer = Transfer::Out { peer, key };
         Ok(())
     }
 
-    /// What a message is.
+    /// How [`Large`] understands a message.
     pub fn received(&mut self, message: &Message<'_>) -> Received {
         let bytes = message.bytes();
         let Some((kind, rest)) = bytes.split_first_chunk::<4>() else { return Received::Foreign };
@@ -192,20 +206,21 @@ impl Large {
     /// Takes an offer: reads it to `to`, which is registered for local writes and long enough.
     ///
     /// # Errors
-    /// `TooMany`; `OutOfBounds`: the piece is too short. Back-pressure is none: the reads begin
-    /// when there is room, see [`Large::progress`].
+    /// `TooMany`; `OutOfBounds`: the piece is too short. It never fails for lack of room: the reads
+    /// begin when there is some, see [`Large::progress`].
     pub fn take<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
         offer: Offer,
-        (to, key): (Piece, u64),
+        to: Piece,
+        key: u64,
     ) -> Result<(), SendError> {
         let last = to.offset.checked_add((offer.length as usize).saturating_sub(1));
         if to.length < offer.length || last.and_then(|at| out.remote(to.region, at)).is_none() {
             return Err(SendError::OutOfBounds);
         }
         let (index, place) = self.free()?;
-        place.1 = Transfer::In { offer, key, to, got: 0, in_flight: 0 };
+        place.transfer = Transfer::In { offer, key, to, got: 0, in_flight: 0 };
         self.ask(out, index);
         Ok(())
     }
@@ -222,8 +237,8 @@ impl Large {
         out.send(offer.peer, &answer(DECLINED, offer.number))
     }
 
-    /// A request of the worker is over: what has arrived by it, or cannot. `None`: more is to
-    /// come, or it was no request of this. For [`crate::worker::Handler::on_send_done`].
+    /// A request of the worker is over: the message that has arrived by it, or failed. `None`: more
+    /// is to come, or it was none of these requests. For [`crate::worker::Handler::on_send_done`].
     pub fn read<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -243,8 +258,8 @@ impl Large {
         self.finish(out, index)
     }
 
-    /// Goes on with what found no room before: what has arrived, if something has. For
-    /// [`crate::worker::Handler::on_idle`], until it says `None`.
+    /// Goes on with transfers that found no room before: a message that has arrived, if one has.
+    /// For [`crate::worker::Handler::on_idle`], until it says `None`.
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         for index in 0..self.places.len() {
             if matches!(self.transfer(index), Some(Transfer::In { in_flight: 0, .. })) {
@@ -269,16 +284,16 @@ impl Large {
             _ => None,
         };
         let (place, lost) = self.places.iter_mut().find_map(|place| {
-            let lost = lost(&place.1)?;
+            let lost = lost(&place.transfer)?;
             Some((place, lost))
         })?;
-        *place = (place.0.wrapping_add(1), Transfer::Free);
+        *place = Place { generation: place.generation.wrapping_add(1), transfer: Transfer::Free };
         Some(lost)
     }
 
     /// Messages on their way.
     pub fn pending(&self) -> usize {
-        self.places.iter().filter(|(_, transfer)| !matches!(transfer, Transfer::Free)).count()
+        self.places.iter().filter(|place| !matches!(place.transfer, Transfer::Free)).count()
     }
 
     /// Asks for the next bytes, if there is room for a request.
@@ -312,10 +327,13 @@ impl Large {
 
     fn end_out(&mut self, from: PeerId, said: u32) -> Option<u64> {
         let index = said as u16 as usize;
-        let (generation, transfer) = self.places.get_mut(index)?;
-        match *transfer {
-            Transfer::Out { peer, key } if peer == from && number(*generation, index) == said => {
-                (*generation, *transfer) = (generation.wrapping_add(1), Transfer::Free);
+        let place = self.places.get_mut(index)?;
+        match place.transfer {
+            Transfer::Out { peer, key }
+                if peer == from && number(place.generation, index) == said =>
+            {
+                let generation = place.generation.wrapping_add(1);
+                *place = Place { generation, transfer: Transfer::Free };
                 Some(key)
             }
             _ => None,

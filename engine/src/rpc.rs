@@ -105,7 +105,8 @@ impl Calls {
         out: &mut Outbox<'_, P>,
         peer: PeerId,
         payload: &[u8],
-        (key, deadline): (u64, Option<u64>),
+        key: u64,
+        deadline: Option<u64>,
     ) -> Result<CallId, SendError> {
         let index = *self.free.last().ok_or(SendError::TooMany)?;
         let Some(place) = self.places.get_mut(usize::from(index)) else {
@@ -211,7 +212,7 @@ fn read_header(bytes: &[u8]) -> Option<(u32, u32, &[u8])> {
 }
 
 /// Turns a call into its answer, in place: `write` gets the room for the payload, where that of the
-/// call still lies, and says how many bytes it has put there. What comes back is the length for
+/// call still lies, and returns how many bytes it has put there. The result is the length for
 /// [`crate::worker::Verdict::Reply`], or for [`Outbox::reply`] if the message was kept. `None`: the
 /// message is no call.
 pub fn answer(message: &mut Message<'_>, write: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {

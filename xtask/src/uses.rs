@@ -13,6 +13,8 @@ pub(crate) struct Module {
     names: BTreeMap<String, Vec<String>>,
     /// All paths in it that begin with `crate`, `super` or `self`, and those it brings in.
     paths: BTreeSet<Vec<String>>,
+    /// The words of its text, without what it brings in.
+    words: BTreeSet<String>,
 }
 
 impl Module {
@@ -32,6 +34,8 @@ impl Module {
         }
         plain.push_str(rest);
         module.paths.extend(paths(&plain));
+        let is_word = |sign: char| sign.is_alphanumeric() || sign == '_';
+        module.words = plain.split(|sign| !is_word(sign)).map(own).collect();
         module
     }
 
@@ -144,7 +148,8 @@ pub(crate) fn arrows(
         let mut to = BTreeSet::new();
         for path in &module.paths {
             // What a file passes on without using it is no knowledge of its own.
-            let passed_on = at.is_empty() && module.names.values().any(|it| it == path);
+            let mut names = module.names.iter().filter(|(_, it)| *it == path);
+            let passed_on = names.any(|(name, _)| !module.words.contains(name));
             if !passed_on && let Some(file) = resolve(modules, at, path, 0) {
                 to.insert(file);
             }

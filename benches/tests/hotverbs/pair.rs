@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::provider::{
-    Access, AddressHandle, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing,
+    Access, AddressHandle, Datagrams, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing,
 };
 use doorbell::soft::SoftDevice;
 use doorbell::wc::Wc;
@@ -25,7 +25,7 @@ pub(crate) struct End {
     qp: <SoftDevice as Provider>::Qp,
     poller: <SoftDevice as Provider>::Poller,
     /// For datagrams: the destination of the other end.
-    to: Option<(<SoftDevice as Provider>::Ah, u32, u32)>,
+    to: Option<(<SoftDevice as Datagrams>::Ah, u32, u32)>,
     region: <SoftDevice as Provider>::Region,
     _id: <SoftDevice as Fabric>::Id,
 }

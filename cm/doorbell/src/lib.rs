@@ -84,11 +84,15 @@
 //! runs a [`Program`] on it. A server for real gets its memory with [`Mapping::huge`], and a core
 //! for each worker.
 //!
+//! [`guide`] has an example for each thing besides.
+//!
 //! [`Worker`]: worker::Worker
 //! [`Handler`]: worker::Handler
 //! [`Mapping::huge`]: alloc::Mapping::huge
 #![no_std]
 
+#[cfg(feature = "std")]
+pub mod guide;
 pub mod prelude;
 
 pub use doorbell_alloc as alloc;

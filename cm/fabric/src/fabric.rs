@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
-    AttrMask, CreateFlags, FlowRule, Provider, QpCaps, QpType, RxHash, SendOps, Wq, WqFlags,
+    AsyncEvents, AttrMask, CreateFlags, ExtendedCq, FlowRule, Multicast, Ports, ProtectionDomains,
+    Provider, QpCaps, QpType, Reregister, ResizeCq, RxHash, SendOps, SrqLimits, ThreadDomains,
+    Windows, Wq, WqFlags, Xrc, XrcSrq,
 };
 
 use crate::addr::AddrInfo;
@@ -15,8 +17,20 @@ use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, Source, UdParam}
 use crate::error::{CmError, InUse};
 use crate::state::{QpFields, QpState};
 
-/// A device together with its connection manager.
-pub trait Fabric: Provider {
+/// A device together with its connection manager. It has every extension of the seam; what a
+/// device cannot do it answers with `NotSupported`.
+pub trait Fabric:
+    Provider<Qp: Multicast, Srq: SrqLimits + XrcSrq>
+    + AsyncEvents
+    + ExtendedCq
+    + Ports
+    + ProtectionDomains
+    + Reregister
+    + ResizeCq
+    + ThreadDomains
+    + Windows
+    + Xrc
+{
     /// A communication identifier (`struct rdma_cm_id`).
     type Id: CmId<Self>;
     /// An event channel.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use doorbell_cm::{Channel, EventKind, Fabric, Id, Join, PortSpace, Target, UDP_QKEY, UdParam};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::Gid;
+use doorbell_seam::provider::{Gid, Multicast};
 use doorbell_seam::wr::MULTICAST_QPN;
 
 use crate::bed::{A_WHILE, Bed, SOON, event, received};
@@ -161,7 +161,7 @@ fn ud_01_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
         return skip("a kernel wants to know the group's own form of address");
     }
     use doorbell_cm::{CmId, QpAttr, QpAttrEx};
-    use doorbell_seam::provider::{Qp, QpCaps, QpType, Sharing};
+    use doorbell_seam::provider::{QpCaps, QpType, Sharing};
     let mut id = bed.fabric.create_id(None, PortSpace::Udp).expect("an id");
     id.bind(bed.at(0)).expect("bind");
     let (cq, _poller) = bed.fabric.create_cq(16, Sharing::Shared).expect("a completion queue");

@@ -420,7 +420,7 @@ impl<P: Provider> Handler<P> for Hands {
             Received::Offered(offer) => {
                 let region = self.region.expect("memory");
                 let to = Piece { region, offset: 0, length: offer.length() };
-                self.large.take(out, offer, (to, offer.tag())).expect("it can be taken");
+                self.large.take(out, offer, to, offer.tag()).expect("it can be taken");
             }
             Received::Done { key, taken } => self.done.push((key, taken)),
             Received::Foreign => {}
@@ -462,7 +462,7 @@ fn a_long_message_arrives_whole<F: Fabric>(nic: &F) {
     let peer = pair.one.worker.handler().up[0];
     let mut large = std::mem::replace(&mut pair.one.worker.handler().large, Large::new(0, 0));
     let piece = Piece { region: here, offset: 0, length: BYTES as u32 };
-    large.offer(&mut pair.one.worker.outbox(), peer, piece, (5, 6)).expect("offered");
+    large.offer(&mut pair.one.worker.outbox(), peer, piece, 5, 6).expect("offered");
     pair.one.worker.handler().large = large;
     pair.until("both sides are told", |pair| {
         let told = pair.one.worker.handler().done.len();

@@ -19,9 +19,9 @@ pub enum Object {
     Port(u8),
     /// A queue pair, by its number.
     Qp(u32),
-    /// A completion queue, by [`crate::provider::Provider::cq_id`].
+    /// A completion queue, by [`crate::provider::AsyncEvents::cq_id`].
     Cq(u64),
-    /// A shared receive queue, by [`crate::provider::Srq::id`].
+    /// A shared receive queue, by [`crate::provider::SrqLimits::id`].
     Srq(u64),
 }
 

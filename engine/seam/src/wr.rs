@@ -148,7 +148,7 @@ pub enum SendOp {
     /// of the shared receive queue that is named, and memory that it uses is of that queue's
     /// protection domain (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
     Xrc {
-        /// The number of the queue ([`crate::provider::Srq::number`]).
+        /// The number of the queue ([`crate::provider::XrcSrq::number`]).
         srq: u32,
         /// What is done.
         op: XrcOp,

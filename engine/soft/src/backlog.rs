@@ -3,22 +3,20 @@
 //! there is space, cut into fragments.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
-use super::bound_kind;
-use super::copy;
+use super::admission::{keep_for_later, readable, writable};
 use super::layout::{
     FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
     KIND_WRITE, RECORD_MAX, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
 };
+use super::limits::MESSAGE_MAX;
 use super::link::{Link, Signaled};
-use super::memory::{Memory, PdMark, Who};
-use super::qp::{Pending, QpContext, Sent, gathered};
-use super::requester::push;
-use crate::provider::{Access, WindowKind};
+use super::memory::{Memory, Who, bound_kind};
+use super::pieces::gather;
+use super::qp::QpContext;
+use super::send_queue::{Pending, Sent};
+use crate::provider::WindowKind;
 use crate::wc::Status;
-use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge, XrcOp};
-
-/// Messages of this device at most, in bytes (SQ-10).
-pub(super) const MESSAGE_MAX: u32 = 1 << 30;
+use crate::wr::{Remote, SendOp, SendWr, XrcOp};
 
 /// Record flags of a request.
 #[inline(always)]
@@ -33,40 +31,15 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     flags
 }
 
-/// True if the piece may be read under its key, which is of that domain.
-#[inline(always)]
-pub(super) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
-}
-
-/// True if the piece may be written under its key, which is of that domain.
-pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::LOCAL_WRITE, pd))
-}
-
 /// Takes a request in and puts its queue pair in the link's backlog.
 #[cold]
 #[inline(never)]
 pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     keep_for_later(qp, wr);
-    if !qp.in_backlog && !qp.waits_for_response && !qp.paused && qp.poison.is_none() {
+    if !qp.in_backlog && !qp.reads.waits && !qp.paused && qp.failure.poison.is_none() {
         qp.in_backlog = true;
         link.let_wait(qp.num);
     }
-}
-
-/// Takes a request in, and no more.
-pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
-    let pieces = gathered(wr.all_pieces());
-    qp.keep(Pending {
-        op: wr.op,
-        inline: wr.flags.contains(SendFlags::INLINE),
-        solicited: wr.flags.contains(SendFlags::SOLICITED),
-        fence: wr.flags.contains(SendFlags::FENCE),
-        length: u32::try_from(wr.length()).unwrap_or(u32::MAX),
-        pieces,
-    });
-    push(qp, wr, 0, Sent::empty());
 }
 
 /// Writes what waits of the queue pair at the front of the link's backlog. True if it has left the
@@ -75,24 +48,24 @@ pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
 #[inline(never)]
 pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> bool {
     debug_assert_eq!(link.first_waiting(), Some(qp.num));
-    while qp.sent != qp.posted {
-        if qp.paused && qp.sent_bytes == 0 {
+    while qp.sq.sent != qp.sq.posted {
+        if qp.paused && qp.sq.sent_bytes == 0 {
             break;
         }
-        let pending = qp.kept(qp.sent);
+        let pending = qp.sq.kept(qp.sq.sent);
         if let Some(status) = impossible(memory, qp, &pending) {
-            qp.poison = Some((qp.sent, status));
+            qp.failure.poison = Some((qp.sq.sent, status));
             break;
         }
         if waits_for_responses(qp, &pending) {
-            qp.waits_for_response = true;
+            qp.reads.waits = true;
             break;
         }
         match write_request(link, memory, qp, &pending) {
             Ok(true) => {}
             Ok(false) => return false,
             Err(status) => {
-                qp.poison = Some((qp.sent, status));
+                qp.failure.poison = Some((qp.sq.sent, status));
                 break;
             }
         }
@@ -109,7 +82,7 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
         return Some(Status::LocalLength);
     }
     let outward = pending.op.is_outward();
-    if !outward && qp.initiator_depth == 0 {
+    if !outward && qp.reads.depth == 0 {
         // It could wait for ever.
         return Some(Status::LocalQpOperation);
     }
@@ -126,19 +99,19 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
 
 /// True if the request may not start before an answer has come (SQ-5, SQ-7).
 fn waits_for_responses(qp: &QpContext, pending: &Pending) -> bool {
-    let full = !pending.op.is_outward() && qp.reads_in_flight() >= u32::from(qp.initiator_depth);
-    full || (pending.fence && qp.reads_in_flight() > 0)
+    let full = !pending.op.is_outward() && qp.reads.in_flight() >= u32::from(qp.reads.depth);
+    full || (pending.fence && qp.reads.in_flight() > 0)
 }
 
-/// Writes the rest of request `qp.sent`. False: no space; it goes on from `qp.sent_bytes`. Or why
-/// it cannot be carried out.
+/// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. Or
+/// why it cannot be carried out.
 fn write_request(
     link: &mut Link,
     memory: &Memory,
     qp: &mut QpContext,
     pending: &Pending,
 ) -> Result<bool, Status> {
-    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let signaled = qp.sq.entry(qp.sq.sent).sent.contains(Sent::SIGNALED);
     if link.is_broken() || (signaled && !link.signaled.has_room()) {
         return Ok(false);
     }
@@ -185,18 +158,18 @@ fn write_request(
         }
     };
     if written {
-        let (end, index) = (link.tx.at, qp.sent);
+        let (end, index) = (link.tx.at, qp.sq.sent);
         if !pending.op.is_send() {
-            qp.one_sided_until = end;
+            qp.reads.one_sided_until = end;
         }
         if signaled {
             link.signaled.push(Signaled { end, qp: qp.num, index });
         }
-        let entry = qp.entry(index);
+        let entry = qp.sq.entry(index);
         entry.end = end;
         entry.sent |= Sent::ON_WIRE;
-        qp.sent = index.wrapping_add(1);
-        qp.sent_bytes = 0;
+        qp.sq.sent = index.wrapping_add(1);
+        qp.sq.sent_bytes = 0;
     }
     Ok(written)
 }
@@ -212,7 +185,7 @@ fn write_local(
     let mut flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
     flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
     let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
-    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let signaled = qp.sq.entry(qp.sq.sent).sent.contains(Sent::SIGNALED);
     if signaled && !link.has_space(header.record()) {
         return Ok(false);
     }
@@ -239,7 +212,7 @@ fn write_read(
     (kind, srq): (u8, Option<u32>),
     operands: &[u64],
 ) -> bool {
-    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let signaled = qp.sq.entry(qp.sq.sent).sent.contains(Sent::SIGNALED);
     let mut flags = RecordFlags::FIRST | RecordFlags::LAST | record_flags(false, signaled);
     flags.set(RecordFlags::IMM, srq.is_some());
     let header = Header::new(kind, flags, operands.len() as u32 * 8, qp.peer);
@@ -252,7 +225,7 @@ fn write_read(
         unsafe { to.add(n).write(*operand) };
     }
     link.tx.end(header);
-    qp.ask();
+    qp.reads.note_sent(qp.sq.sent);
     true
 }
 
@@ -285,7 +258,7 @@ fn write_with_notice(
     to: Remote,
     (srq, imm): (u32, u32),
 ) -> bool {
-    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let signaled = qp.sq.entry(qp.sq.sent).sent.contains(Sent::SIGNALED);
     let whole = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::IMM;
     let flags = whole | record_flags(pending.solicited, signaled);
     let header = Header::new(KIND_SRQ_NOTICE, flags, SRQ_OPERANDS, qp.peer);
@@ -309,7 +282,7 @@ fn write_fragments(
     onto: Onto,
     (imm, behind): (Option<u32>, u32),
 ) -> bool {
-    let signaled = qp.entry(qp.sent).sent.contains(Sent::SIGNALED);
+    let signaled = qp.sq.entry(qp.sq.sent).sent.contains(Sent::SIGNALED);
     let (kind, operands) = onto.kind();
     let named = match onto {
         Onto::Memory(_, srq) => srq,
@@ -321,11 +294,11 @@ fn write_fragments(
         _ => false,
     };
     loop {
-        let rest = pending.length - qp.sent_bytes;
+        let rest = pending.length - qp.sq.sent_bytes;
         let length = rest.min(FRAGMENT - operands);
         let last = rest == length;
         let mut flags = record_flags(pending.solicited && last, signaled && last);
-        flags.set(RecordFlags::FIRST, qp.sent_bytes == 0);
+        flags.set(RecordFlags::FIRST, qp.sq.sent_bytes == 0);
         flags.set(RecordFlags::LAST, last);
         flags.set(RecordFlags::IMM, named.is_some() || (last && imm.is_some()));
         flags.set(RecordFlags::INV, last && closes);
@@ -347,12 +320,12 @@ fn write_fragments(
                 Onto::Receive(Some(number)) => words.write(number.into()),
                 Onto::Memory(to, _) => {
                     let size = u64::from(pending.length) << 32;
-                    words.write(to.offset(qp.sent_bytes.into()).addr);
+                    words.write(to.offset(qp.sq.sent_bytes.into()).addr);
                     words.add(1).write(u64::from(to.rkey) | size);
                 }
             }
             place = place.add(operands as usize);
-            gather(place, &pending.pieces, qp.sent_bytes, length);
+            gather(place, &pending.pieces, qp.sq.sent_bytes, length);
         }
         link.tx.end(header);
         if link.tx.unpublished() >= RECORD_MAX {
@@ -362,27 +335,6 @@ fn write_fragments(
         if last {
             return true;
         }
-        qp.sent_bytes += length;
-    }
-}
-
-/// Copies bytes `from .. from + length` of a gather list.
-///
-/// # Safety
-/// The pieces are readable and hold that many bytes; `to` is writable for `length` bytes.
-pub(super) unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut length: u32) {
-    for piece in pieces {
-        if from >= piece.length {
-            from -= piece.length;
-            continue;
-        }
-        let some = (piece.length - from).min(length);
-        // SAFETY: inside the piece, and inside the `length` bytes of `to` still to be filled.
-        unsafe {
-            copy::untrusted(to, (piece.addr as *const u8).add(from as usize), some as usize);
-            to = to.add(some as usize);
-        }
-        length -= some;
-        from = 0;
+        qp.sq.sent_bytes += length;
     }
 }

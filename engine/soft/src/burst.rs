@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use super::copy;
-use super::layout::{Data, Header, RECORD_MAX};
+use super::layout::{Data, Header, RECORD_MAX, record_bytes};
 use super::sync::reads;
 
 /// Reads whole records from the ring, one after the other.
@@ -121,7 +121,7 @@ impl Plain {
         if length > self.most {
             return None;
         }
-        let record = (length + 15) & !7;
+        let record = record_bytes(length);
         (record <= self.left).then_some((length as u32, record))
     }
 

@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "enters a domain that is locked")]
 
 use super::cq::{Queued, Stamps};
+use super::device::{Soft, check_depth};
 use super::poller::{SHARED_BUDGET, SoftCq, SoftPoller};
-use super::{Soft, check_depth};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{CqFlags, CqInit, Poller, PollerEx, Sharing, WcEx, WcFields};

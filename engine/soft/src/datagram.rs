@@ -6,24 +6,30 @@ use std_alloc::boxed::Box;
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::backlog::{keep_for_later, readable};
+use super::admission::{admissible, keep_for_later, push, readable};
+use super::command::Command;
+use super::completion::error_wc;
 use super::cq::{Retire, Sink};
-use super::domain::{Command, Resources};
-use super::inbox::{DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
+use super::create_qp::SoftQpEx;
+use super::device::Soft;
+use super::host::Member;
+use super::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use super::memory::INBOXES;
-use super::path::{Groups, Member, Path, no_groups};
-use super::qp::{Datagrams, Pieces, QpContext, Sent, State, gathered};
-use super::raw::{Raw, Spread, header_fits};
-use super::requester::{admissible, error_wc, push};
-use super::{QpControl, Soft, SoftCq, SoftQpEx};
+use super::path::{Groups, Path, no_groups};
+use super::pieces::{Pieces, gathered};
+use super::poller::SoftCq;
+use super::qp::{Datagrams, QpContext, State};
+use super::qp_control::QpControl;
+use super::raw::header_fits;
+use super::raw::state::Raw;
+use super::resources::Resources;
+use super::send_queue::Sent;
+use super::transport::Transport;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
-
-/// Datagrams of one queue pair and poll at most.
-pub(super) const BURST: usize = 16;
 
 /// With this bit in the key of a request, the sender's own key is sent.
 const OWN_KEY: u32 = 1 << 31;
@@ -36,14 +42,46 @@ const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1
 const AROUND: usize = 8 + 12 + 8 + 4;
 
 impl QpContext {
-    /// From INIT to RTS, as a queue pair of UD. What came before that ticket is dropped: the owner
-    /// may have asked for this long before the domain gets to it, and told its peers meanwhile.
-    pub(super) fn open(&mut self, first: u64, clock: fn() -> u64) {
+    /// From INIT to RTS, as a queue pair of UD or RAW_PACKET. Drops what came before that ticket:
+    /// the owner may have asked for this long before the domain gets to it, and told its peers
+    /// meanwhile. False: it is none, or not in INIT.
+    pub(super) fn open(&mut self, first: u64, clock: fn() -> u64) -> bool {
         let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
-            return;
+            return false;
         };
         self.state = State::Unreliable;
         datagrams.inbox.skip_to(first, clock);
+        true
+    }
+
+    /// True if something may have come to its inbox, for which it has to be scheduled.
+    fn has_datagrams(&self) -> bool {
+        let waits = self.state != State::Err && !self.is_scheduled;
+        waits && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.inbox.has_news())
+    }
+}
+
+impl Transport {
+    /// Schedules the queue pairs whose inboxes something has come to.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_inboxes(&mut self) {
+        let mut place = 0;
+        while let Some(num) = self.res.inboxes.at(place) {
+            self.check(num);
+            place += 1;
+        }
+    }
+
+    /// The same for one inbox, each in turn. True if something has come.
+    pub(super) fn check_inbox(&mut self) -> bool {
+        self.res.inboxes.next().is_some_and(|num| self.check(num))
+    }
+
+    fn check(&mut self, num: u32) -> bool {
+        let Some(qp) = self.qps.get_mut(num).filter(|qp| qp.has_datagrams()) else { return false };
+        self.res.schedule(qp);
+        true
     }
 }
 
@@ -82,10 +120,17 @@ impl Soft {
                 QpType::RawPacket => {
                     let spread = ex.spread.map(|(table, by)| {
                         let answer = "its work queues complete for another thread";
-                        Spread::new(table, by, cq)
+                        table
+                            .spread(by, cq)
                             .ok_or_else(|| SetupError::new(Code::Invalid, &*asked, answer))
                     });
-                    (None, Some(Raw::new(device, member, &groups, ex, spread.transpose()?)))
+                    (
+                        None,
+                        Some({
+                            let kind = (ex.create_flags, ex.max_tso_header);
+                            Raw::new(device, member, &groups, kind, spread.transpose()?)
+                        }),
+                    )
                 }
                 _ => {
                     let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
@@ -116,7 +161,7 @@ impl QpControl {
         }
     }
 
-    /// See [`crate::provider::Qp::attach_mcast`].
+    /// See [`crate::provider::Multicast::attach_mcast`].
     ///
     /// # Errors
     /// As there.
@@ -127,7 +172,7 @@ impl QpControl {
         }
     }
 
-    /// See [`crate::provider::Qp::detach_mcast`].
+    /// See [`crate::provider::Multicast::detach_mcast`].
     ///
     /// # Errors
     /// As there.
@@ -160,7 +205,7 @@ impl Resources {
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
             push(qp, wr, 0, how);
-            qp.sent = qp.posted;
+            qp.sq.sent = qp.sq.posted;
             if !status.is_ok() {
                 qp.state = State::Sqe;
             }
@@ -204,22 +249,20 @@ impl Resources {
         Status::Success
     }
 
-    /// Takes what has come for a queue pair of UD or RAW_PACKET. False if it is neither, or comes
-    /// to nothing more.
+    /// Takes what has come for a queue pair of UD or RAW_PACKET. True: there may be more.
     pub(super) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         if qp.state == State::Err {
             return false;
         }
         if let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.take()) {
-            self.receive_frames(qp, raw, sink);
-            return true;
+            return self.receive_frames(qp, raw, sink);
         }
         for _ in 0..BURST {
             let Some(datagrams) = &mut qp.datagrams else { return false };
             if sink.room() == 0 {
                 break;
             }
-            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { return false };
             let known = stamp.qkey == datagrams.qkey && qp.state.is_unreliable();
             if known {
                 self.receive_datagram(qp, &stamp, sink);

@@ -1,97 +1,20 @@
-//! Requests without a doorbell of their own: written one by one, published by a bell behind them.
+//! Requests without a doorbell of their own: written one by one, published together later.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
-use super::domain::DomainState;
-use super::layout::Header;
+use super::copy;
+use super::layout::{Header, record_bytes};
 use super::link::{Link, LinkPlace};
-use super::qp::{QpContext, Reserved, Sent, SqEntry, State};
+use super::qp::{QpContext, Reserved, State};
 use super::requester::{fast_path_ok, has_slot, plain, write};
 use super::ring::CLAIM_MIN;
+use super::send_queue::{Sent, SqEntry};
+use super::state::DomainState;
 use super::sync::wrote;
-use super::{SoftQp, copy};
-use crate::provider::Sharing;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
-
-/// Bytes of a record without a payload.
-const LEAST_RECORD: u64 = 8;
-
-impl SoftQp {
-    /// The rest of `Qp::post_inline`, when the prediction does not hold. By itself, and given
-    /// numbers: a request in memory would cost the callers that do not come here.
-    ///
-    /// # Safety
-    /// As there.
-    #[cold]
-    #[inline(never)]
-    pub(super) unsafe fn post_checked<const NOW: bool>(
-        &mut self,
-        wr_id: u64,
-        signaled: bool,
-        imm: Option<u32>,
-        addr: u64,
-        length: u32,
-    ) -> bool {
-        let mut flags = SendFlags::INLINE;
-        flags.set(SendFlags::SIGNALED, signaled);
-        let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
-        let sge = Sge { addr, length, lkey: 0 };
-        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
-        // SAFETY: as the caller vouches.
-        unsafe { if NOW { self.post_lone(&wr) } else { self.hold(&wr) } }
-    }
-
-    /// Posts one inline SEND with a doorbell of its own. False: nothing was done.
-    ///
-    /// # Safety
-    /// As for `Qp::post`.
-    #[inline(always)]
-    pub(super) unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
-        }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
-    }
-
-    /// Posts one more, behind one that `post_lone` or `hold` has taken.
-    ///
-    /// # Safety
-    /// As for `Qp::post_inline`.
-    #[inline(always)]
-    pub(super) unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `hold_more`.
-        unsafe { post_next(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-
-    /// Posts one inline SEND without a doorbell. False: nothing was done.
-    ///
-    /// # Safety
-    /// As for `Qp::post`.
-    #[inline(always)]
-    pub(super) unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
-        // A domain that threads share is not held up by a doorbell that one of them owes.
-        if self.domain.sharing() == Sharing::Shared {
-            return false;
-        }
-        // SAFETY: as in `post`.
-        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
-    }
-
-    /// Posts one more, behind one that `hold` has taken.
-    ///
-    /// # Safety
-    /// As for `Qp::post_inline`.
-    #[inline(always)]
-    pub(super) unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
-        // left meanwhile waits for the next poll or bell.
-        unsafe { hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-}
+use crate::wr::{SendWr, Sge};
 
 impl DomainState {
-    /// Writes one request to the ring, unpublished, if nothing is in its way. Half a segment is
-    /// held at most: then what there is is published. What follows may go by [`hold_more`].
+    /// Writes one request to the ring, unpublished, if nothing is in its way. At most half a
+    /// segment stays unpublished. The next messages may go by [`hold_more`].
     #[inline(never)]
     pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         self.links.activate(qp.link);
@@ -111,8 +34,8 @@ impl DomainState {
         goes
     }
 
-    /// The same with a list of messages, which ask for nothing and whose numbers follow the first
-    /// one's: how many were written.
+    /// The same with a list of unsignalled messages, whose `wr_id`s count up from the first: how
+    /// many were written.
     #[inline(never)]
     pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
         self.links.activate(qp.link);
@@ -123,17 +46,17 @@ impl DomainState {
         let mut done = 0;
         loop {
             done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
-            // What ended it, if not the list: space may be made.
+            // Something else than the end of the list stopped it: perhaps space can be made.
             let Some(next) = list.get(done) else { break };
-            let fits = next.len() <= qp.inline_max() as usize && qp.room() > 0;
-            if !fits || !make_room(link, record(next.len()) as u32) {
+            let fits = next.len() <= qp.sq.inline_max() as usize && qp.sq.room() > 0;
+            if !fits || !make_room(link, record_bytes(next.len() as u64) as u32) {
                 break;
             }
         }
         done
     }
 
-    /// Posts one request alone, with the bell where it helps. What follows may go by [`post_next`].
+    /// Posts and publishes one request alone. The next may go by [`post_next`].
     #[inline(never)]
     pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         let goes = self.post_lone(qp, wr);
@@ -144,7 +67,7 @@ impl DomainState {
         goes
     }
 
-    /// Publishes what was held: everything of its link.
+    /// Publishes everything unpublished on its link.
     #[inline(always)]
     pub(super) fn ring(&mut self, qp: &mut QpContext) {
         if let Some(Some(link)) = self.links.table.get_mut(qp.link)
@@ -155,12 +78,12 @@ impl DomainState {
     }
 }
 
-/// What is free for messages behind the one just held. Each takes a word of the ring at least, and
-/// with that the room in the send queue is one in the ring.
+/// Reserves for the messages behind the one just written. A record is at least 8 bytes, so free
+/// send slots bound the ring bytes.
 #[inline(always)]
 fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
-        let slots = link.tx.at + u64::from(qp.room()) * LEAST_RECORD;
+        let slots = link.tx.at + u64::from(qp.sq.room()) * record_bytes(0);
         qp.reserved =
             Reserved { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
     }
@@ -177,13 +100,13 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
     // function's contract nobody else refers to it.
     let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record(sge.length as usize);
+    let end = link.tx.at + record_bytes(sge.length.into());
     if end > until {
         return false;
     }
     // SAFETY: there is space up to `until`; the caller vouches for the piece.
     unsafe { put(qp, link, wr_id, (sge.addr as *const u8, sge.length), end) };
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     true
 }
 
@@ -197,7 +120,7 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
-    let record = record(sge.length as usize);
+    let record = record_bytes(sge.length.into());
     if link.tx.at + record > until || link.tx.unpublished() > 0 {
         return false;
     }
@@ -209,12 +132,12 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     // SAFETY: as above, and the record fits the bell.
     unsafe { link.tx.publish_in_slot(header, record as u32, sge.addr as *const u8, ack) };
     let end = link.tx.at;
-    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
-    qp.sent = qp.posted;
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
+    qp.sq.sent = qp.sq.posted;
     true
 }
 
-/// The rest of that without the bell. By itself, so that nothing of it is in the way of an answer.
+/// The same by the ring alone. A function of its own, so that it costs a reply nothing.
 ///
 /// # Safety
 /// As for [`put`]; nothing is unpublished.
@@ -224,24 +147,24 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
     let Some(mut link) = qp.reserved.link else { return false };
     // SAFETY: as in `hold_more`.
     let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record(length as usize);
+    let end = link.tx.at + record_bytes(length.into());
     // SAFETY: as the caller vouches.
     unsafe { put(qp, link, wr_id, (from, length), end) };
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     let ack = link.ack();
     link.tx.publish(ack);
     true
 }
 
-/// Writes plain messages from the front of a list, unpublished, as far as they may be held, there
-/// are slots, and none is longer than goes inline; how many. By itself, so that all it looks at
-/// stays in registers.
+/// Writes plain messages from the front of a list, unpublished, as long as there are slots and
+/// space and none is longer than the inline limit: how many. A function of its own, so that
+/// everything it uses stays in registers.
 #[inline(never)]
 fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
-    let (until, longest) = (link.tx.hold_until(), qp.inline_max() as usize);
+    let (until, longest) = (link.tx.hold_until(), qp.sq.inline_max() as usize);
     let mut wr_id = first;
-    for bytes in list.iter().take(qp.room() as usize) {
-        let end = link.tx.at + record(bytes.len());
+    for bytes in list.iter().take(qp.sq.room() as usize) {
+        let end = link.tx.at + record_bytes(bytes.len() as u64);
         if end > until || bytes.len() > longest {
             break;
         }
@@ -249,14 +172,8 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
         unsafe { put(qp, link, wr_id, (bytes.as_ptr(), bytes.len() as u32), end) };
         wr_id += 1;
     }
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
     (wr_id - first) as usize
-}
-
-/// Bytes of a plain record.
-#[inline(always)]
-fn record(length: usize) -> u64 {
-    LEAST_RECORD + ((length as u64 + 7) & !7)
 }
 
 /// Writes a plain message to the ring, where its record will end at `end`, and enters it in the
@@ -281,10 +198,10 @@ unsafe fn put(
         copy::copy_recent(at.add(8), from, length as usize);
     }
     link.tx.at = end;
-    qp.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
 }
 
-/// Looks for space, or publishes what is held. True if the record may be held now.
+/// Looks for space, or publishes what is unpublished. True if the record may be deferred now.
 #[cold]
 #[inline(never)]
 fn make_room(link: &mut Link, record: u32) -> bool {
@@ -298,7 +215,7 @@ fn make_room(link: &mut Link, record: u32) -> bool {
     space && link.tx.may_hold(record)
 }
 
-/// Publishes what was written: if it is a message alone, with the bell where it helps.
+/// Publishes what was written: in the slot, if it is one message and that helps.
 #[inline(never)]
 fn publish_held(link: &mut Link) {
     let held = link.tx.unpublished();
@@ -313,7 +230,7 @@ fn publish_held(link: &mut Link) {
     link.tx.begin_hold();
 }
 
-/// Publishes what was written if it is a message alone, and short enough for the bell.
+/// Publishes what was written in the slot, if it is one message.
 #[inline(never)]
 fn publish_deferred_in_slot(link: &mut Link) -> bool {
     let Some((header, payload)) = link.tx.first_unpublished() else { return false };

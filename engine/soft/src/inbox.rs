@@ -26,11 +26,10 @@ use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::sync::Arc;
 
-use super::backlog::gather;
 use super::copy;
 use super::layout::LINE;
 use super::memory::FileName;
-use super::qp::Pieces;
+use super::pieces::{Pieces, gather};
 use super::sync::{AtomicU64, Ordering, half_barrier, word, wrote};
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
@@ -39,6 +38,9 @@ use crate::provider::wake::Bell;
 pub(super) const SLOTS: u64 = 64;
 /// Payload of a datagram at most: the path MTU of this device.
 pub(super) const DATAGRAM_MAX: u32 = 4096;
+
+/// Datagrams of one queue pair and poll at most.
+pub(super) const BURST: usize = 16;
 
 const SLOT: usize = LINE + DATAGRAM_MAX as usize;
 
@@ -195,8 +197,17 @@ impl Inbox {
         self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
     }
 
-    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still at
-    /// it.
+    /// True if [`Inbox::first`] may find something. A word or two, and nothing changes. Relaxed:
+    /// `first` looks again.
+    pub(super) fn has_news(&self) -> bool {
+        let seen = self.slots.slot(self.at, 0).load(Ordering::Relaxed);
+        let is_free = what_of(seen) == FREE && lap_of(seen) <= self.at / SLOTS;
+        // Senders may have passed a free slot by.
+        !is_free || self.slots.hint().load(Ordering::Relaxed) > self.at
+    }
+
+    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still
+    /// writing it.
     pub(super) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {
         // Each slot at most once: a ring of slots that nobody can use is empty too.
         for _ in 0..SLOTS {

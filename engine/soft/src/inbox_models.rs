@@ -9,8 +9,8 @@ use doorbell_alloc::{Ask, MapRequest};
 use doorbell_base::models::{Model, check};
 use loom::thread;
 
-use super::super::local_waker::before_last_look;
-use super::super::qp::gathered;
+use super::super::pieces::gathered;
+use super::super::sleep::before_last_look;
 use super::*;
 use crate::wr::Sge;
 

@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 use doorbell_alloc::{Ask, MapRequest};
 
-use super::super::qp::gathered;
+use super::super::pieces::gathered;
 use super::*;
 use crate::wr::Sge;
 

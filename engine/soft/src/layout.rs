@@ -153,6 +153,13 @@ pub(super) const WRITE_OPERANDS: u32 = 16;
 pub(super) const RESPONSE_OPERANDS: u32 = 8;
 pub(super) const SRQ_OPERANDS: u32 = 8;
 
+/// Bytes of a record with so many of payload and no immediate word: the header, and the payload
+/// padded to words. This is `8 + ((payload + 7) & !7)` with one addition less.
+#[inline(always)]
+pub(super) const fn record_bytes(payload: u64) -> u64 {
+    (payload + 15) & !7
+}
+
 /// A record header: length, kind, flags, destination queue pair, in one word.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Header(pub(super) u64);
@@ -226,12 +233,12 @@ impl Header {
     /// Bytes of the whole record, if it has no immediate data.
     #[inline(always)]
     pub(super) fn plain_record(self) -> u32 {
-        8 + ((self.length() + 7) & !7)
+        record_bytes(self.length().into()) as u32
     }
     /// Bytes of the whole record.
     #[inline]
     pub(super) fn record(self) -> u32 {
-        8 + self.immediate_bytes() + ((self.length() + 7) & !7)
+        self.immediate_bytes() + self.plain_record()
     }
 }
 

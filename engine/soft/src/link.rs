@@ -1,5 +1,5 @@
-//! A link: both directions between two domains, for one receive queue on each side. Queue pairs
-//! share it; the number of the one meant is in each record.
+//! A link: both directions between two domains, for one receive queue on each side. Many queue
+//! pairs share it; each record has the number of the queue pair it is for.
 #![expect(unsafe_code, reason = "owns the memory its two ends read and write")]
 
 use core::ops::{Deref, DerefMut};
@@ -17,10 +17,11 @@ use super::layout::{
     Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
 };
 use super::peer_waker::PeerWaker;
-use super::qp::CLOSED;
-use super::read_response::Response;
+use super::policy::contention::Contention;
+use super::policy::spin::SpinPolicy;
 use super::reader::Rx;
 use super::remote_map::Reach;
+use super::responses::Response;
 use super::ring::{Refusal, Tx};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
@@ -143,6 +144,9 @@ impl LinkShared {
     }
 }
 
+/// No link.
+pub(super) const CLOSED: usize = usize::MAX;
+
 /// A signalled request on the wire.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Signaled {
@@ -254,49 +258,48 @@ impl Drop for LinkPlace {
 pub(super) struct Link {
     /// Its slot there.
     pub(super) index: usize,
-    /// The receive queue, as a slot there, of its queue pairs; one on another takes the slow way.
+    /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
+    /// the slow path.
     pub(super) rq: usize,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) signaled: SignaledQueue,
-    /// The peer has taken every record up to here, as far as was looked.
+    /// The peer has taken every record up to here, as last read.
     acked: u64,
-    /// The acknowledgement in the bell that was last taken over.
+    /// The acknowledgement in the slot that was last taken over.
     last_ack: u32,
-    /// The queue pair that the last message alone was for.
+    /// The queue pair that the last message in the slot was for.
     pub(super) last_qp: u32,
-    /// Polls since something last came in.
+    /// Polls since something last came.
     pub(super) empty_polls: u32,
-    /// The last message came alone, and from a peer that had heard everything.
+    /// The last message came alone, from a peer that had read everything sent to it.
     pub(super) ping_pong: bool,
-    /// For how long an answered peer is left alone, in steps: lately that would have been enough.
-    pub(super) spin_budget: u32,
-    /// For so many answers it is not.
-    pub(super) spin_disabled: u32,
-    /// What lately came from a peer that had not heard everything, see [`Link::note_arrivals`].
-    pub(super) contention: u32,
-    /// There is a backlog, an answer owed or a refusal, or the link is broken: messages do not
-    /// just pass.
+    /// How long to spin after a reply.
+    pub(super) spin: SpinPolicy,
+    /// Whether messages of both sides cross.
+    pub(super) contention: Contention,
+    /// There is a backlog, a pending response or a refusal, or the link is broken or idle: posts
+    /// and polls need more than the fast path.
     pub(super) slow_path: bool,
-    /// Polls do not serve it, see [`super::link_scheduler`]; then it is unusual.
+    /// Polls do not serve it, see [`super::link_scheduler`]. Then it is on the slow path.
     idle: bool,
-    /// It always is: its queue pair sends nothing plain.
+    /// It always is on the slow path: its queue pair sends nothing plain.
     always_slow: bool,
-    /// Queue pairs that begin no sends for now.
+    /// Queue pairs in SQD, which begin no sends.
     pauses: u32,
-    /// For which queue pairs it was made, see [`super::qp::QpContext::key`].
+    /// The key of the queue pairs it was made for, see [`super::qp::QpContext::key`].
     pub(super) key: u32,
     /// Queue pairs with requests that did not fit, in order.
     backlog: VecDeque<u32>,
-    /// READs and atomics of the peer that are taken and not answered, in order; as many as all
-    /// queue pairs of the link allow together.
+    /// Responses to READs and atomics of the peer, in order. There is room for as many as all queue
+    /// pairs of the link allow.
     responses: VecDeque<Response>,
     responses_max: usize,
-    /// A refusal that waits for answers on their way: the requests before it are not done.
+    /// A refusal that waits for responses on their way: requests before it are not done.
     pub(super) deferred_refusal: Option<Refusal>,
-    /// Refusals the peer has not dealt with, oldest first; the first is in the line, under that
-    /// number. Until it is dealt with, nothing behind it is acknowledged: no send that failed
-    /// can ever look as if it had succeeded.
+    /// Refusals the peer has not settled, oldest first. The first is in this side's line, under
+    /// `refusal_number`. Nothing behind it is acknowledged until it is settled, so a failed send
+    /// never looks as if it had succeeded.
     refusals: ArrayVec<Refusal, REFUSALS_MAX>,
     refusal_number: u32,
     /// The queue pairs refused lately.
@@ -308,9 +311,6 @@ pub(super) struct Link {
     pub(super) users: u32,
     pub(super) shared: Arc<LinkShared>,
 }
-
-/// From then on messages are said to cross: two of those that did, with few between that did not.
-const CONTENDED: u32 = 8;
 
 impl Link {
     pub(super) fn new(shared: Arc<LinkShared>) -> Link {
@@ -333,9 +333,8 @@ impl Link {
             acked: 0,
             last_ack: 0,
             ping_pong: false,
-            spin_budget: 0,
-            spin_disabled: 0,
-            contention: 0,
+            spin: SpinPolicy::new(),
+            contention: Contention::new(),
             slow_path: false,
             idle: false,
             always_slow: false,
@@ -355,7 +354,7 @@ impl Link {
         }
     }
 
-    /// How far this side has taken every record.
+    /// The position up to which this side has taken every record.
     #[inline(always)]
     fn ack_position(&self) -> u64 {
         match self.refusals.first() {
@@ -364,7 +363,7 @@ impl Link {
         }
     }
 
-    /// The acknowledgement to send along with a publication.
+    /// The acknowledgement that goes along with a publication.
     #[inline(always)]
     pub(super) fn ack(&mut self) -> u64 {
         if self.slow_path {
@@ -382,12 +381,12 @@ impl Link {
         self.ack_position()
     }
 
-    /// The peer has taken every record up to here, by the bell as last read. Asked for only where
-    /// it matters, and at least once in every segment ([`Link::has_space`]), so that the low
-    /// half the peer sends is enough.
+    /// The position up to which the peer has taken every record, by the slot as last read. Read
+    /// only where it matters, and at least once in every segment ([`Link::has_space`]), so that the
+    /// low half the peer sends is enough.
     #[inline(always)]
     pub(super) fn acked(&mut self) -> u64 {
-        // Only what is new: 4 GiB later an old one looks as if it were.
+        // Only a new one: 4 GiB later an old one looks new.
         let peer_ack = self.rx.peer_ack();
         if peer_ack != self.last_ack {
             self.last_ack = peer_ack;
@@ -410,52 +409,39 @@ impl Link {
         }
     }
 
-    /// True if something on the wire is not known to be taken.
+    /// True if some record on the wire is not acknowledged.
     #[inline(always)]
     pub(super) fn has_unacked(&mut self) -> bool {
         let published = self.tx.published();
-        // Usually the last thing heard, and new, is that everything was taken.
+        // Usually the last acknowledgement is new, and covers everything.
         let peer_ack = self.rx.peer_ack();
         (peer_ack != published as u32 || peer_ack == self.last_ack) && self.acked() != published
     }
 
-    /// True if a record of that size that is published alone goes by the bell: not where messages
-    /// cross, since each side would take the lines away from the other that is writing them. Into
-    /// further lines only when the peer has read everything: in a stream it is read from the ring
-    /// anyway, and the lines would cost.
+    /// True if a record of that size that is published alone goes by the slot: not where messages
+    /// cross ([`super::policy::contention`]). A record uses the slot's further lines only if the
+    /// peer has read everything: in a stream it is read from the ring anyway, and writing those
+    /// lines would cost.
     #[inline(always)]
     pub(super) fn uses_slot(&mut self, record: u32) -> bool {
-        self.contention < CONTENDED
+        self.contention.allows_slot()
             && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
     }
 
-    /// So many messages came at once: they cross with others, unless it is one from a peer that had
-    /// heard everything. True if it is.
+    /// Notes whether messages that came at once crossed with others: they did, unless it was one
+    /// message, from a peer that had read everything. True if it was.
     pub(super) fn note_arrivals(&mut self, messages: usize) -> bool {
         let follows = messages == 1 && self.rx.peer_ack() == self.tx.published() as u32;
         if follows {
-            self.note_no_contention();
+            self.contention.note_followed();
         } else if messages > 0 {
-            self.contention = (self.contention + CONTENDED / 2).min(2 * CONTENDED);
+            self.contention.note_crossed();
         }
         follows
     }
 
-    /// One came that crossed nothing.
-    #[inline(always)]
-    pub(super) fn note_no_contention(&mut self) {
-        self.contention = self.contention.saturating_sub(1);
-    }
-
-    /// A message that asks for a completion is sent, one of many: what crossed before, as words of
-    /// credit cross with a stream, counts no more.
-    #[inline(always)]
-    pub(super) fn note_signaled(&mut self) {
-        self.contention = self.contention.saturating_sub(CONTENDED / 2);
-    }
-
-    /// Looks at the peer's own line, if something on the wire is not acknowledged. A refusal in
-    /// it is given to the caller, who fails the queue pair and then calls `settle_refusal`.
+    /// Reads the peer's own line, if some record is not acknowledged. Returns a refusal found
+    /// there: the caller fails the queue pair and then calls `settle_refusal`.
     #[inline(always)]
     pub(super) fn look_at_taken(&mut self) -> Option<Refusal> {
         if !self.has_unacked() {
@@ -480,13 +466,13 @@ impl Link {
         self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
     }
 
-    /// True if something has come: a record, or a refusal. (How far the peer has read matters to
-    /// nobody where no completion and no space is waited for.)
+    /// True if a record or a refusal has come. (An idle link waits for no completion and no space,
+    /// so acknowledgements do not matter.)
     pub(super) fn has_news(&self) -> bool {
         self.rx.has_news() || self.tx.is_refused()
     }
 
-    /// True if nothing but what comes may ask for its service.
+    /// True if only an arrival can make it need service.
     pub(super) fn may_idle(&self) -> bool {
         !self.is_busy() && self.deferred_refusal.is_none()
     }
@@ -525,7 +511,7 @@ impl Link {
         self.update_slow_path();
     }
 
-    /// A queue pair is gone from the backlog, wherever it was.
+    /// Takes a queue pair out of the backlog, wherever it is.
     pub(super) fn waits_no_more(&mut self, qp: u32) {
         for _ in 0..self.backlog.len() {
             if let Some(num) = self.backlog.pop_front().filter(|num| *num != qp) {
@@ -535,40 +521,40 @@ impl Link {
         self.update_slow_path();
     }
 
-    /// Room for every queue pair at once: the data plane never grows the backlog. False: there is
-    /// no memory for it.
+    /// Makes room for every queue pair at once, so that the data plane never grows the backlog.
+    /// False: there is no memory for it.
     #[must_use]
     pub(super) fn reserve_waiting(&mut self) -> bool {
         self.backlog.make_room(self.users as usize)
     }
 
-    /// Owes the peer an answer.
+    /// Queues a response for the peer.
     pub(super) fn queue_response(&mut self, response: Response) {
         self.responses.put(response);
         self.slow_path = true;
     }
 
-    /// The oldest answer owed.
+    /// The oldest response.
     pub(super) fn first_response(&mut self) -> Option<&mut Response> {
         self.responses.front_mut()
     }
 
-    /// The oldest answer is written whole.
+    /// Takes out the oldest response, which is written whole.
     pub(super) fn pop_response(&mut self) -> Option<Response> {
         let response = self.responses.pop_front();
         self.update_slow_path();
         response
     }
 
-    /// One more queue pair, whose peer may ask for so many answers at a time: there is room for
-    /// all at once, so that the data plane never grows it. False: there is no memory for them.
+    /// Makes room for the responses of one more queue pair, whose peer may have `more` READs in
+    /// flight. The data plane never grows the list. False: there is no memory for them.
     #[must_use]
     pub(super) fn reserve_responses(&mut self, more: u8) -> bool {
         self.responses_max += usize::from(more);
         self.responses.make_room(self.responses_max)
     }
 
-    /// A queue pair less.
+    /// One queue pair less.
     pub(super) fn release_responses(&mut self, less: u8) {
         self.responses_max -= usize::from(less);
     }
@@ -584,7 +570,7 @@ impl Link {
         self.update_slow_path();
     }
 
-    /// What is on its way for a queue pair, or owed by it, is nobody's from here on.
+    /// A queue pair is reset: its requests on the wire and its responses belong to nobody now.
     pub(super) fn forget(&mut self, qp: u32) {
         self.signaled.forget(qp);
         for response in self.responses.iter_mut().filter(|response| response.who.qp == qp) {
@@ -617,8 +603,8 @@ impl Link {
     #[cold]
     #[inline(never)]
     fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
-        // All that the peer may have said is looked at here, once in every segment at least: what
-        // is new when it is looked at next is no older than that.
+        // Reads everything the peer may have acknowledged, once in every segment at least, so that
+        // an acknowledgement is never mistaken for one 4 GiB older.
         self.acked();
         if let Some(acked) = self.tx.read_taken() {
             self.note_ack(acked);
@@ -633,8 +619,8 @@ impl Link {
         self.tx.find(bytes, grow)
     }
 
-    /// Notes that the record in front is refused; a queue pair is refused once. False: as many wait
-    /// as may, and the record has to stay until the peer has dealt with one.
+    /// Refuses the record in front. A queue pair is refused once. False: the list is full, and the
+    /// record stays until the peer has settled a refusal.
     #[cold]
     pub(super) fn refuse(&mut self, qp: u32, status: Status) -> bool {
         if self.refused.contains(&qp) {
@@ -662,12 +648,12 @@ impl Link {
         }
     }
 
-    /// Tells the peer that the refusal just read was dealt with.
+    /// Tells the peer that the refusal just read is settled.
     pub(super) fn settle_refusal(&mut self) {
         self.rx.settle_refusal(self.tx.refusal_seen());
     }
 
-    /// Goes on to the next refusal once the peer has dealt with the one in the line.
+    /// Shows the next refusal once the peer has settled the one in the line.
     pub(super) fn attend_refusals(&mut self) {
         if self.refusals.is_empty() {
             return;
@@ -681,7 +667,7 @@ impl Link {
         self.ack_now();
     }
 
-    /// Moves past the record whose header was read, and tells the peer where that is due.
+    /// Moves past the record whose header was read, and acknowledges it if that is due.
     pub(super) fn consume(&mut self, header: Header) {
         self.rx.consume(header);
         if self.rx.ack_is_due() {
@@ -702,7 +688,7 @@ impl Link {
         follows
     }
 
-    /// Tells the peer now how far this side has read.
+    /// Acknowledges in this side's own line, if the peer does not know already.
     pub(super) fn ack_now(&mut self) {
         if !self.rx.has_acked() {
             let acked = self.ack_position();

@@ -1,16 +1,12 @@
-//! Which links a poll looks at.
+//! Which links a poll serves.
 //!
-//! A domain has a link for each domain it talks to, and most of many are idle. One on which nothing
-//! has come for a while, and where no completion is waited for, rests: polls do not serve it, but
-//! look at a few of those that rest, in turn, for the peer's words in the bell and of the ring, and
-//! for a refusal. So what a poll costs depends on the links that are busy, and what comes over one
-//! that rests is seen after as many polls as there are such links, divided by so many at a time.
-//! Nobody is told that a link rests: its bell is all there is to be seen, and an announcement of
-//! any kind would cost a sender what it is to save the receiver.
+//! A poll serves the busy links and checks a few of the idle ones ([`super::policy::idle`]) for a
+//! new tail in the mailbox slot or the ring, and for a refusal. The sender is not told that a link
+//! is idle: any announcement would cost it what the receiver saves.
 //!
-//! It is busy again when something has come, when something is posted on it (what rests is
-//! [`Link::slow_path`], so that no fast path takes it), and after every command; all are before the
-//! domain sleeps.
+//! A link becomes busy again when something has come, when something is posted on it (an idle link
+//! is on the slow path, so that no fast path takes it), after every command, and before the domain
+//! sleeps.
 #![expect(unsafe_code, reason = "points to the one busy link")]
 
 use core::ptr::NonNull;
@@ -20,31 +16,29 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::link::{Link, LinkPlace, LinkShared};
+use super::policy::idle::{IDLE_CHECKS, IdlePolicy};
 use super::qp::QpContext;
 use crate::room::{Grow, Room};
-
-/// Polls in which nothing has come after which a link may rest.
-const IDLE_AFTER: u32 = 256;
-
-/// Links that rest and are looked at in one poll that serves the others.
-pub(super) const IDLE_CHECKS: usize = 8;
 
 /// The links of a domain, and which of them a poll serves.
 pub(super) struct Links {
     /// By index; free places are reused.
     pub(super) table: Vec<Option<LinkPlace>>,
     pub(super) scheduler: LinkScheduler,
+    /// The domain has inboxes too, which the short poll looks at when it looks at idle links.
+    has_inboxes: bool,
+    /// There are idle links, or inboxes.
+    has_background: bool,
 }
 
 /// The links of a domain by what a poll does with them: their indexes in the table.
 pub(super) struct LinkScheduler {
     busy: Vec<u32>,
     idle: Vec<u32>,
-    /// The one that is served first next time, and the one that is looked at next.
+    /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
-    /// Polls since links were last let rest.
-    polls: u32,
+    policy: IdlePolicy,
     /// The busy one, if there is only one.
     only: Option<NonNull<Link>>,
 }
@@ -56,7 +50,7 @@ impl LinkScheduler {
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
-            polls: 0,
+            policy: IdlePolicy::new(),
             only: None,
         }
     }
@@ -67,14 +61,8 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// True if there is a link that is not served.
-    #[inline(always)]
-    pub(super) fn has_idle(&self) -> bool {
-        !self.idle.is_empty()
-    }
-
-    /// Nothing is expected on the one before when this becomes another: so begin commands, and
-    /// polls that serve all.
+    /// No message is predicted on the previous one when this changes: commands and full polls drop
+    /// the prediction first.
     fn set_only(&mut self, links: &[Option<LinkPlace>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());
@@ -84,7 +72,12 @@ impl LinkScheduler {
 
 impl Links {
     pub(super) fn new(links: usize) -> Links {
-        Links { table: Vec::with_capacity(links), scheduler: LinkScheduler::new(links) }
+        Links {
+            table: Vec::with_capacity(links),
+            scheduler: LinkScheduler::new(links),
+            has_inboxes: false,
+            has_background: false,
+        }
     }
 
     #[inline(always)]
@@ -140,7 +133,7 @@ impl Links {
         self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
     }
 
-    /// Every link is busy: something may have changed about any of them.
+    /// Makes every link busy: a command may have changed something about any of them.
     pub(super) fn activate_all(&mut self) {
         self.scheduler.busy.clear();
         self.scheduler.idle.clear();
@@ -148,10 +141,10 @@ impl Links {
             link.set_idle(false);
             self.scheduler.busy.put(link.index as u32);
         }
-        self.scheduler.set_only(&self.table);
+        self.update();
     }
 
-    /// Something is about to happen on the link in that slot: it rests no more, if it did.
+    /// Makes that link busy if it is idle: something is about to be posted on it.
     #[inline(always)]
     pub(super) fn activate(&mut self, index: usize) {
         if let Some(Some(link)) = self.table.get(index)
@@ -167,14 +160,32 @@ impl Links {
         let Some(Some(link)) = self.table.get_mut(index) else { return };
         link.set_idle(false);
         let scheduler = &mut self.scheduler;
-        // Usually it is the one just looked at.
+        // Usually it is the one just checked.
         let is_it = |idle: &u32| *idle as usize == index;
         let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
         if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
             scheduler.idle.swap_remove(at);
         }
         scheduler.busy.put(index as u32);
-        scheduler.set_only(&self.table);
+        self.update();
+    }
+
+    /// True if a short poll has more to look at, now and then, than the one busy link.
+    #[inline(always)]
+    pub(super) fn has_background(&self) -> bool {
+        self.has_background
+    }
+
+    /// Notes whether the domain has inboxes; after every command.
+    pub(super) fn set_inboxes(&mut self, has_inboxes: bool) {
+        self.has_inboxes = has_inboxes;
+        self.update();
+    }
+
+    /// What follows from which links are busy and which are idle.
+    fn update(&mut self) {
+        self.scheduler.set_only(&self.table);
+        self.has_background = self.has_inboxes || !self.scheduler.idle.is_empty();
     }
 
     /// Begins a poll that serves the busy links: how many there are.
@@ -203,13 +214,12 @@ impl Links {
     pub(super) fn end_round(&mut self, busy: usize) {
         let scheduler = &mut self.scheduler;
         scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
-        scheduler.polls += 1;
-        if scheduler.polls >= IDLE_AFTER {
+        if scheduler.policy.is_due() {
             self.idle_quiet_links();
         }
     }
 
-    /// Looks at the next link that rests. If something has come there it is busy: its slot.
+    /// Checks the next idle link. If something has come it is busy now: its index.
     #[inline(never)]
     pub(super) fn check_idle(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;
@@ -224,23 +234,22 @@ impl Links {
         Some(index)
     }
 
-    /// Lets those rest on which nothing is going on, all but one: one costs next to nothing.
+    /// Makes links idle on which nothing is going on. One stays busy: it costs next to nothing.
     #[cold]
     #[inline(never)]
     fn idle_quiet_links(&mut self) {
-        self.scheduler.polls = 0;
         let scheduler = &mut self.scheduler;
         let mut at = scheduler.busy.len();
         while at > 0 && scheduler.busy.len() > 1 {
             at -= 1;
             let Some(index) = scheduler.busy.get(at).copied() else { break };
             let Some(Some(link)) = self.table.get_mut(index as usize) else { continue };
-            if link.empty_polls >= IDLE_AFTER && link.may_idle() {
+            if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
                 scheduler.idle.put(index);
             }
         }
-        scheduler.set_only(&self.table);
+        self.update();
     }
 }

@@ -9,13 +9,14 @@
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{Ordering, fence};
 
-use super::backlog::{MESSAGE_MAX, readable, writable};
+use super::admission::{push, readable, writable};
 use super::copy;
 use super::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
+use super::limits::MESSAGE_MAX;
 use super::link::{Link, Signaled};
 use super::memory::{Memory, PdMark, Step};
-use super::qp::{QpContext, Sent};
-use super::requester::push;
+use super::qp::QpContext;
+use super::send_queue::Sent;
 use crate::provider::Access;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
@@ -77,8 +78,12 @@ fn record_of(
     length: u32,
 ) -> Option<Option<(Header, u32)>> {
     let nothing_waits =
-        !qp.paused && qp.sent == qp.posted && qp.reads_in_flight() == 0 && !link.is_broken();
-    if !nothing_waits || length == 0 || length > MESSAGE_MAX || link.acked() < qp.one_sided_until {
+        !qp.paused && qp.sq.sent == qp.sq.posted && qp.reads.in_flight() == 0 && !link.is_broken();
+    if !nothing_waits
+        || length == 0
+        || length > MESSAGE_MAX
+        || link.acked() < qp.reads.one_sided_until
+    {
         return None;
     }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -195,8 +200,8 @@ fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
 fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     let end = link.tx.at;
     if qp.signal_all || wr.flags.contains(SendFlags::SIGNALED) {
-        link.signaled.push(Signaled { end, qp: qp.num, index: qp.posted });
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
     }
     push(qp, wr, end, Sent::ON_WIRE);
-    qp.sent = qp.posted;
+    qp.sq.sent = qp.sq.posted;
 }

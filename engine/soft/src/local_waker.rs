@@ -4,8 +4,6 @@
 //! posts receives the domain lacks, wake it through its [`LocalWaker`]. A datagram wakes it through
 //! the inbox it goes to.
 
-use super::cq::{Arm, Queued};
-use super::domain::{DomainState, Transport};
 use super::sync::{AtomicBool, Ordering, fence};
 use crate::provider::wake::Bell;
 
@@ -39,71 +37,5 @@ impl LocalWaker {
     #[cfg(test)]
     pub(super) fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::SeqCst)
-    }
-}
-
-/// Between saying that this domain sleeps and looking once more. The barrier is the half that
-/// those who ring leave out: see [`super::peer_waker`].
-pub(super) fn before_last_look(barrier: fn()) {
-    fence(Ordering::SeqCst);
-    barrier();
-}
-
-impl DomainState {
-    /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
-    /// poll after this; what they do later wakes.
-    pub(super) fn fall_asleep(&mut self) {
-        self.transport.res.local_waker.set(true);
-        self.links.activate_all();
-        for link in self.links.table.iter_mut().flatten() {
-            link.shared.set_asleep(true);
-            // The poll after this looks at everything.
-            link.empty_polls = 0;
-        }
-        self.transport.set_inboxes_asleep(true);
-        before_last_look(self.transport.res.nic.host.barrier);
-    }
-
-    /// Nobody needs to ring any more.
-    pub(super) fn wake_up(&mut self) {
-        self.transport.res.local_waker.set(false);
-        for link in self.links.table.iter_mut().flatten() {
-            link.shared.set_asleep(false);
-            link.empty_polls = 0;
-        }
-        self.transport.set_inboxes_asleep(false);
-    }
-
-    /// Arms a queue of the shared domain.
-    pub(super) fn arm(&mut self, index: usize, arm: Arm) {
-        if let Some(cq) = self.transport.res.cqs.get_mut(index) {
-            cq.arm(arm);
-        }
-        self.fall_asleep();
-    }
-
-    /// Somebody who waited for a queue of the shared domain was woken: does what there is to do,
-    /// for all of them, and says whether that queue's entry has come. Who else waits may go on.
-    pub(super) fn attend_wake(&mut self, index: usize, budget: usize) -> bool {
-        self.wake_up();
-        self.progress(&mut Queued { budget });
-        self.attend_overruns();
-        if self.transport.res.cqs.iter().any(|cq| cq.is_armed()) {
-            self.fall_asleep();
-            self.progress(&mut Queued { budget });
-            self.attend_overruns();
-        }
-        self.transport.res.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
-    }
-}
-
-impl Transport {
-    /// Queue pairs of UD are all in the service queue.
-    fn set_inboxes_asleep(&self, asleep: bool) {
-        for num in &self.res.service_queue {
-            if let Some(datagrams) = self.qps.get(*num).and_then(|qp| qp.datagrams.as_ref()) {
-                datagrams.inbox.set_asleep(asleep);
-            }
-        }
     }
 }

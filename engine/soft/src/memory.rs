@@ -17,11 +17,10 @@ use std_alloc::boxed::Box;
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
-use super::nic::QPS;
-use crate::provider::Access;
+use super::limits::QPS;
+use crate::provider::{Access, WindowKind};
 use crate::room::Room;
-use crate::wr::Binding;
-use crate::wr::Sge;
+use crate::wr::{Binding, Sge};
 
 /// Regions of one device at most.
 pub(super) const REGIONS: usize = 4096;
@@ -75,6 +74,20 @@ impl PdMark {
     /// That of a domain's number; `None` past the last there can be.
     pub(super) fn of(number: u32) -> Option<PdMark> {
         (number <= PD >> 8).then_some(PdMark(number << 8))
+    }
+}
+
+/// In a window's handle: the request comes from [`Qp::bind`]. Windows of type 1 have no other way
+/// (MW-2).
+pub(super) const BOUND_BY_CALL: u64 = 1 << 40;
+
+/// The kind of the window that a request binds; `None` if it may not be bound that way.
+pub(super) fn bound_kind(handle: u64) -> Option<WindowKind> {
+    let by_call = handle & BOUND_BY_CALL != 0;
+    match (handle >> 32 & 0xff, by_call) {
+        (1, true) => Some(WindowKind::One),
+        (2, false) => Some(WindowKind::Two),
+        _ => None,
     }
 }
 

@@ -15,10 +15,10 @@ use super::layout::{
     split,
 };
 use super::link::LinkShared;
-use super::local_waker::before_last_look;
 use super::peer_waker::PeerWaker;
 use super::reader::Rx;
 use super::ring::{Refusal, Tx};
+use super::sleep::before_last_look;
 use super::sync::{Ordering, reads, wrote};
 use crate::wc::Status;
 

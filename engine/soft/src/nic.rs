@@ -8,12 +8,10 @@ use spin::Mutex;
 use std_alloc::format;
 use std_alloc::vec::Vec;
 
-use super::Host;
+use super::host::{Host, gid_of};
 use super::inbox::DATAGRAM_MAX;
+use super::limits::{QPS, READS_MAX, SEND_SGE_MAX};
 use super::memory::{Memory, PDS, REGIONS};
-use super::path::gid_of;
-use super::qp::{READS_MAX, SEND_SGE_MAX};
-use super::xrc::DefaultXrcd;
 use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::wake::Bell;
@@ -21,9 +19,6 @@ use crate::provider::{
     Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, QpType, ReregFlags, SendOps, WcFields,
 };
 use crate::room::Room;
-
-/// Queue pairs of one device at most; the low bits of a number are its slot.
-pub(super) const QPS: usize = 1 << 14;
 
 /// Events that wait to be taken at most.
 const EVENTS_MAX: usize = 256;
@@ -43,7 +38,6 @@ pub(super) struct Nic {
     queues: AtomicU32,
     srqs: AtomicU32,
     pds: AtomicU32,
-    pub(super) common_xrcd: Mutex<DefaultXrcd>,
     numbers: Mutex<Numbers>,
 }
 
@@ -99,7 +93,6 @@ impl Nic {
             queues: AtomicU32::new(0),
             srqs: AtomicU32::new(1),
             pds: AtomicU32::new(1),
-            common_xrcd: Mutex::default(),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0, out: 0 }),
         }
     }

@@ -10,23 +10,19 @@
 //! sent in that time, and no message costs a look.
 #![expect(unsafe_code, reason = "requests name handles by address")]
 
-use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use doorbell_alloc::Mapping;
 use spin::Mutex;
-use std_alloc::boxed::Box;
 use std_alloc::format;
 use std_alloc::string::{String, ToString};
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::Host;
-use super::inbox::{Door, INBOX_BYTES, OpenBell, Outlet, Stamp};
-use super::memory::FileName;
+use super::host::{Host, Member, Membership, Neighbours, device_of};
+use super::inbox::{Door, INBOX_BYTES, Outlet, Stamp};
 use super::pd::Pd;
-use super::qp::Pieces;
-use super::remote_map::{Attach, Reach};
+use super::pieces::Pieces;
+use super::remote_map::Reach;
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};
@@ -34,58 +30,6 @@ use crate::wr::{AhName, MULTICAST_QPN};
 
 /// How old a list of members may be, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
-
-/// What a device asks of the system to send datagrams and take them.
-#[derive(Clone, Copy)]
-pub struct Neighbours {
-    /// The number of this process.
-    pub process: i32,
-    /// Memory of that many bytes, zeroed, that other processes can find by the name of its file.
-    pub memory: fn(usize) -> Result<Mapping, SetupError>,
-    /// The device of a process whose table has that name.
-    pub reach: fn(process: i32, directory: FileName) -> Option<Arc<Reach>>,
-    /// Maps an inbox.
-    pub attach: Attach,
-    /// The name of a bell of this process, by its descriptor, if others can open it.
-    pub name_bell: fn(i32) -> Option<FileName>,
-    /// Opens a bell by its name.
-    pub bell: OpenBell,
-    /// Says that a queue pair is a member of a group, to all devices of that name, until the answer
-    /// is dropped or the process ends.
-    pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,
-    /// Who is.
-    pub members: fn(device: &str, group: Gid) -> Vec<Member>,
-}
-
-/// A queue pair, as all processes know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its process.
-    pub process: i32,
-    /// Its inbox.
-    pub inbox: FileName,
-    /// Its number.
-    pub qp: u32,
-}
-
-/// What makes a queue pair a member of a group, for as long as it is kept.
-pub type Membership = Box<dyn Any + Send + Sync>;
-
-/// The GID of the device whose table has that name.
-pub(super) fn gid_of(process: i32, directory: FileName) -> Gid {
-    let mut gid = [0; 16];
-    gid[..4].copy_from_slice(&process.to_be_bytes());
-    gid[4..8].copy_from_slice(&directory.fd.to_be_bytes());
-    gid[8..].copy_from_slice(&directory.inode.to_be_bytes());
-    Gid(gid)
-}
-
-/// Process and table that a GID names.
-fn device_of(Gid(gid): Gid) -> (i32, FileName) {
-    let four = |at: usize| core::array::from_fn(|n| gid[at + n]);
-    let inode = u64::from_be_bytes(core::array::from_fn(|n| gid[8 + n]));
-    (i32::from_be_bytes(four(0)), FileName { fd: u32::from_be_bytes(four(4)), inode })
-}
 
 /// An address handle of the soft device.
 #[derive(Clone)]

@@ -1,45 +1,20 @@
-//! The poll of a conversation: on the one link there is, nothing is to be done but to wait for the
-//! next message, and it comes alone.
+//! The next message of a ping-pong, predicted while a poll waits for it.
 //!
-//! What of the checks of a message does not depend on its bytes is done while waiting for it: which
-//! queue pair it is likely to be for, and where its receive lies. When it comes, its header is
-//! compared with what was expected, and its length with the room there is. All else is for the poll
-//! for a list.
+//! The checks of a message that do not depend on its bytes are made while waiting: which queue pair
+//! it is probably for, and where that queue pair's next receive lies. When the message comes, its
+//! header is compared with the prediction, and its length with the room in the receive. Any other
+//! message is left to the full poll.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::ptr;
 
-use super::domain::{DomainState, Transport};
-use super::layout::{Header, LINE, RecordFlags, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX};
+use super::completion::recv_wc;
+use super::layout::{Header, RecordFlags, SLOT_PAYLOAD_MAX};
 use super::link::Link;
 use super::memory::Memory;
-use super::receive::recv_wc;
 use super::recvq::Prefetch;
-use super::ring::claim_line;
-use super::sync::{Ordering, fence};
-use crate::provider::Polled;
+use super::transport::Transport;
 use crate::wc::Wc;
-
-/// Of polls in which nothing came in, the first and every such-and-such after it look at the peer's
-/// own line where no completion is waited for.
-const LOOK_IDLE: u32 = 64;
-
-/// Maximum of [`Link::spin_budget`], in steps of a few cycles: some 200 ns. A message from a queue
-/// pair outside the ping-pong may wait that long.
-const SPIN_MAX: u32 = 800;
-
-/// Steps more after a first look that was too early.
-const SPIN_STEP: u32 = 3;
-
-/// Steps that first looks which are too early one after the other, with as many as there may be,
-/// are short of when waiting is given up: 64 of them.
-const SPIN_GIVE_UP: u32 = SPIN_MAX + 64 * SPIN_STEP;
-
-/// For so many answers.
-const SPIN_DISABLED_FOR: u32 = 1024;
-
-/// A peer whose answers are waited for no longer than that is nearby.
-const NEARBY: u32 = SPIN_MAX / 2;
 
 /// The next message, as far as it is known before it arrives. What it says must still hold: every
 /// other function that serves the link, and every command, first calls
@@ -48,7 +23,7 @@ pub(super) struct PredictedReceive {
     /// Its header, but for its length.
     like: Header,
     /// Where its bytes go.
-    to: u64,
+    pub(super) to: u64,
     /// How many fit there, and in the bell.
     room: u32,
     wr_id: u64,
@@ -56,11 +31,11 @@ pub(super) struct PredictedReceive {
     prefetch: *mut Prefetch,
     /// [`Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
     /// if no message is expected. (No header can say that: a peer may write any.)
-    removals: u64,
+    pub(super) removals: u64,
 }
 
 /// More regions than ever go.
-const NOTHING: u64 = u64::MAX;
+pub(super) const NOTHING: u64 = u64::MAX;
 
 impl PredictedReceive {
     pub(super) const fn nothing() -> PredictedReceive {
@@ -69,111 +44,10 @@ impl PredictedReceive {
     }
 }
 
-impl DomainState {
-    /// One poll of a domain whose poller is its thread, for at most one completion.
-    #[inline(always)]
-    pub(super) fn poll_one(&mut self) -> Polled {
-        let Some(link) = self.links.only() else { return Polled::More };
-        if !self.transport.res.service_queue.is_empty() || link.is_busy() {
-            return Polled::More;
-        }
-        if link.ping_pong {
-            self.spin_after_reply();
-        }
-        let Some(link) = self.links.only() else { return Polled::More };
-        if !link.rx.has_seen_written() {
-            return Polled::More;
-        }
-        let word = link.rx.peek();
-        if link.rx.has_seen(word) {
-            return self.wait();
-        }
-        match self.predicted.receive(link, word, &self.transport.res.nic.memory) {
-            Some(wc) => Polled::One(wc),
-            None => Polled::More,
-        }
-    }
-
-    /// The first poll after a predicted message: gives the peer time to answer the reply.
-    ///
-    /// If the message was replied to, the peer owns the slot's lines now and will write to them. A
-    /// look would take the lines away from it, which costs two transfers where a message costs one.
-    /// So this side does not look for as long as replies lately took. Each first look that comes
-    /// too early makes the wait longer, each that does not makes it shorter, so that three of four
-    /// find a message. Meanwhile this prepares what the next message and its reply need. Where
-    /// replies take too long for this, spinning is disabled for a while.
-    ///
-    /// The wait begins when the reply is visible, hence the fence. A reply that is late because the
-    /// peer just looked at the line in vain would otherwise shorten the wait, and this side's look
-    /// would be in vain in turn.
-    #[inline(never)]
-    fn spin_after_reply(&mut self) {
-        if self.links.scheduler.has_idle() {
-            self.links.check_idle();
-        }
-        let Some(link) = self.links.only() else { return };
-        link.ping_pong = false;
-        // A message that was not predicted has noted this before; twice does no harm.
-        link.note_no_contention();
-        if !link.rx.has_acked() {
-            return;
-        }
-        if link.spin_disabled > 0 {
-            link.spin_disabled -= 1;
-            return;
-        }
-        // The last receive may just have been taken. Not for a queue pair that is gone: nobody
-        // would give the prefetched receives back.
-        if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
-            self.transport.res.prefetch_ahead(link.rq);
-        }
-        self.predicted.prepare(link, &mut self.transport);
-        // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
-        link.tx.claim(SLOT_RECORD_MAX);
-        // So do its receives, and a reply waits until the message it replies to is written there.
-        for line in 0..=link.rx.slot_lines {
-            claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
-        }
-        link.empty_polls = 1;
-        fence(Ordering::SeqCst);
-        let steps = link.spin_budget.min(SPIN_MAX);
-        for _ in 0..steps {
-            core::hint::black_box(());
-        }
-        link.spin_budget = match link.rx.has_news() {
-            true => steps.saturating_sub(1),
-            false => link.spin_budget + SPIN_STEP,
-        };
-        link.rx.is_near = link.spin_budget < NEARBY;
-        if link.spin_budget > SPIN_GIVE_UP {
-            (link.spin_budget, link.spin_disabled) = (0, SPIN_DISABLED_FOR);
-        }
-    }
-
-    /// Nothing has come: prepares for the next message.
-    #[inline(always)]
-    fn wait(&mut self) -> Polled {
-        let Some(link) = self.links.only() else { return Polled::More };
-        link.empty_polls = link.empty_polls.wrapping_add(1);
-        if link.empty_polls % LOOK_IDLE == 1 {
-            self.predicted.prepare(link, &mut self.transport);
-        }
-        let came = self.links.scheduler.has_idle() && self.links.check_idle().is_some();
-        let nothing = self.transport.res.service_queue.is_empty() && !came;
-        if nothing { Polled::Nothing } else { Polled::More }
-    }
-
-    /// From here on nothing is known of the next message.
-    #[inline(always)]
-    pub(super) fn drop_prediction(&mut self) {
-        self.predicted.removals = NOTHING;
-    }
-}
-
 impl PredictedReceive {
     /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
     #[inline(never)]
-    fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
+    pub(super) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.removals = NOTHING;
         transport.look_around(link);
         self.predict(link, transport);
@@ -205,7 +79,7 @@ impl PredictedReceive {
     /// Takes the message in the slot, whose first word that is, if it is the predicted one, from a
     /// peer that has read everything. `None`: nothing was done.
     #[inline(always)]
-    fn receive(&mut self, link: &mut Link, word: u64, memory: &Memory) -> Option<Wc> {
+    pub(super) fn receive(&mut self, link: &mut Link, word: u64, memory: &Memory) -> Option<Wc> {
         // Reads each field where it is used: there are more fields than registers.
         let record = link.rx.predicted_in_slot(word, self.like, link.tx.published())?;
         let length = record.header.length();

@@ -1,33 +1,21 @@
-//! A queue pair inside the device: state, send queue accounting, the message being received.
-#![expect(unsafe_code, reason = "send queue slots are written before they are read")]
+//! A queue pair inside the device: its state, and what it has of each part of the data plane.
 
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use arrayvec::ArrayVec;
-use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
+use super::host::Member;
 use super::inbox::Inbox;
 use super::layout::{Header, KIND_WRITE, RecordFlags};
-use super::link::Link;
+use super::link::{CLOSED, Link};
 use super::memory::{PdMark, Who};
-use super::path::Member;
-use super::raw::Raw;
-use super::xrc::XrcPart;
+use super::raw::state::Raw;
+use super::reads::Reads;
+use super::send_queue::SendQueue;
+use super::xrc_part::XrcPart;
 use crate::provider::{Access, QpCaps, QpType};
-use crate::room::Room;
-use crate::wc::{Status, WcOpcode};
-use crate::wr::{RecvWr, SendOp, Sge};
-
-/// Pieces of a send request at most.
-pub(super) const SEND_SGE_MAX: usize = 4;
-
-/// READs and atomics in flight at most, in each direction of a connection.
-pub(super) const READS_MAX: usize = 16;
-
-/// No link.
-pub(super) const CLOSED: usize = usize::MAX;
+use crate::wc::Status;
+use crate::wr::RecvWr;
 
 /// The states this device passes through (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,78 +43,6 @@ impl State {
     pub(super) fn sends(self) -> bool {
         matches!(self, State::Rts | State::Unreliable)
     }
-}
-
-bitflags! {
-    /// What is known of a posted send.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) struct Sent: u32 {
-        /// Its completion is wanted.
-        const SIGNALED = 1;
-        /// All of it was written to the ring; `end` says up to where.
-        const ON_WIRE = 2;
-        /// What its completion says it was: the opcode's number, in the second byte.
-        const OPCODE = 0xff00;
-        /// How it ended where nobody is asked, UC and UD: a status, in the third byte.
-        const STATUS = 0xff_0000;
-    }
-}
-
-impl Sent {
-    /// Nothing known yet, but what it is.
-    #[inline(always)]
-    pub(super) fn of(op: SendOp) -> Sent {
-        Sent::from_bits_retain(u32::from(op.completes_as() as u8) << 8)
-    }
-
-    /// It failed with that status, or was flushed.
-    pub(super) fn failed(status: Status) -> Sent {
-        Sent::from_bits_retain(u32::from(status as u8) << 16)
-    }
-
-    /// How it ended, as far as [`Sent::failed`] has said.
-    pub(super) fn status(self) -> Status {
-        Status::from_raw(self.bits() >> 16 & 0xff)
-    }
-
-    /// What its completion says it was.
-    #[inline(always)]
-    pub(super) fn opcode(self) -> WcOpcode {
-        WcOpcode::from_raw(self.bits() >> 8 & 0xff)
-    }
-}
-
-/// One slot of the send queue.
-#[derive(Clone, Copy)]
-pub(super) struct SqEntry {
-    pub(super) wr_id: u64,
-    /// Ring position behind its last byte.
-    pub(super) end: u64,
-    pub(super) sent: Sent,
-    /// Bytes of its first piece, or of all if it is one-sided.
-    pub(super) length: u32,
-}
-
-/// The pieces of one request.
-pub(super) type Pieces = ArrayVec<Sge, SEND_SGE_MAX>;
-
-/// Those pieces, of which a post has let through no more than there may be.
-pub(super) fn gathered(pieces: impl IntoIterator<Item = Sge>) -> Pieces {
-    let mut list = Pieces::new();
-    for piece in pieces {
-        list.put(piece);
-    }
-    list
-}
-
-/// A send that did not fit the wire when it was posted.
-pub(super) struct Pending {
-    pub(super) op: SendOp,
-    pub(super) inline: bool,
-    pub(super) solicited: bool,
-    pub(super) fence: bool,
-    pub(super) length: u32,
-    pub(super) pieces: Pieces,
 }
 
 /// A message of several fragments on its way in.
@@ -170,18 +86,18 @@ pub(super) struct QpContext {
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
-    /// A connection of this queue pair goes over links of that key: that of its receive queue, as
-    /// long as it has one life; later ones have keys, and so links, of their own. What comes over a
-    /// link of another is from a peer it had before.
+    /// Connections of this queue pair go over links of this key. At first it is that of its receive
+    /// queue; each reset gives it a new one, and so new links. A record over a link of another key
+    /// is from a peer of an earlier connection.
     pub(super) key: u32,
     /// Sends are taken and do not begin (SQD).
     pub(super) paused: bool,
-    /// Somebody wants to hear when those that have begun are over.
+    /// An event is wanted when the sends that have begun are over.
     pub(super) draining: bool,
-    /// The link from which a whole message may be taken without another look: the link slot in
-    /// RTS with no message half received, `CLOSED` otherwise.
+    /// The index of the link from which whole messages may be taken without further checks: `link`
+    /// in RTS with no message half received, `CLOSED` otherwise.
     pub(super) open_on: usize,
-    /// Link slot in the domain, and the peer's number; set when connected.
+    /// The index of its link in the domain, and the peer's number; set when connected.
     pub(super) link: usize,
     pub(super) peer: u32,
     /// Retries the peer allows when we have no receive; 7 is for ever (RC-1).
@@ -191,42 +107,16 @@ pub(super) struct QpContext {
 
     /// What plain messages may use without further checks.
     pub(super) reserved: Reserved,
-    /// Requests posted.
-    pub(super) posted: u32,
-    /// Requests that are wholly on the wire, counted from the front.
-    pub(super) sent: u32,
-    /// Bytes of request `sent` that are on the wire already.
-    pub(super) sent_bytes: u32,
-    /// Requests whose completion, if any, was made.
-    pub(super) completed: u32,
-    /// Requests whose slot is free again: a completion behind them was polled (SQ-2).
-    pub(super) retired: u32,
-    pub(super) depth: u32,
-    mask: u32,
-    sq: Box<[MaybeUninit<SqEntry>]>,
-    pending: Box<[MaybeUninit<Pending>]>,
-    inline: Box<[MaybeUninit<u8>]>,
-    inline_max: u32,
+    pub(super) sq: SendQueue,
     /// It is in its link's backlog.
     pub(super) in_backlog: bool,
 
-    /// READs and atomics it may have in flight, and the peer may (SQ-7).
-    pub(super) initiator_depth: u8,
+    /// READs and atomics of its own.
+    pub(super) reads: Reads,
+    /// READs and atomics the peer may have in flight (SQ-7).
     pub(super) responder_depth: u8,
     /// What the peer may do to memory through this queue pair.
     pub(super) rights: Access,
-    /// READs and atomics put on the wire, and those of them answered; both wrap.
-    pub(super) reads_sent: u32,
-    pub(super) reads_done: u32,
-    /// Ring position behind the last one-sided request that was put there.
-    pub(super) one_sided_until: u64,
-    /// The requests in flight, by their count modulo the size.
-    reads: [u32; READS_MAX],
-    /// Bytes of the oldest one's answer that have come.
-    pub(super) response_bytes: u32,
-    /// Its next request waits for an answer: fenced, or as many asked as may be. It is in no
-    /// backlog until one comes.
-    pub(super) waits_for_response: bool,
     /// READs and atomics of the peer that are taken and not answered.
     pub(super) pending_reads: u8,
     /// Completions up to this request are due, and wait for answers to requests before them.
@@ -240,14 +130,7 @@ pub(super) struct QpContext {
     pub(super) incoming: Incoming,
     pub(super) peer_lost: bool,
 
-    /// Request that could not be carried out here, with its status: the queue pair fails when
-    /// all before it are done.
-    pub(super) poison: Option<(u32, Status)>,
-    /// The peer was asked how far it has come with those.
-    pub(super) urged: bool,
-    /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
-    pub(super) good_until: u64,
-    pub(super) cause: Option<Status>,
+    pub(super) failure: Failure,
     pub(super) is_scheduled: bool,
     /// It was said that it takes nothing more from its shared receive queue.
     pub(super) last_wqe_raised: bool,
@@ -288,11 +171,17 @@ impl Reserved {
     pub(super) const NONE: Reserved = Reserved { link: None, until: 0 };
 }
 
-/// The memory of a send queue: its slots, what is kept of requests that wait, their payloads.
-struct QpMemory {
-    sq: Box<[MaybeUninit<SqEntry>]>,
-    pending: Box<[MaybeUninit<Pending>]>,
-    inline: Box<[MaybeUninit<u8>]>,
+/// Why a queue pair fails, or has failed.
+#[derive(Default)]
+pub(super) struct Failure {
+    /// Request that could not be carried out here, with its status: the queue pair fails when
+    /// all before it are done.
+    pub(super) poison: Option<(u32, Status)>,
+    /// The peer was asked how far it has come with those.
+    pub(super) urged: bool,
+    /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
+    pub(super) good_until: u64,
+    pub(super) cause: Option<Status>,
 }
 
 /// What a queue pair is made with, besides its capacities.
@@ -309,22 +198,10 @@ pub(super) struct QpParts {
 
 impl QpContext {
     pub(super) fn new(parts: &QpParts, caps: QpCaps) -> QpContext {
-        let size = caps.send_wr.max(1).next_power_of_two();
-        let memory = QpMemory {
-            // Untouched until used: an idle connection costs address space, not memory.
-            sq: Box::new_uninit_slice(size as usize),
-            pending: Box::new_uninit_slice(size as usize),
-            inline: Box::new_uninit_slice(size as usize * caps.inline as usize),
-        };
-        QpContext::over(parts, memory, (size, caps.send_wr, caps.inline))
+        QpContext::over(parts, SendQueue::new(caps.send_wr, caps.inline))
     }
 
-    /// In memory for a send queue of `size` slots, of which `depth` are used.
-    fn over(
-        parts: &QpParts,
-        memory: QpMemory,
-        (size, depth, inline_max): (u32, u32, u32),
-    ) -> QpContext {
+    fn over(parts: &QpParts, sq: SendQueue) -> QpContext {
         QpContext {
             num: parts.num,
             state: State::Init,
@@ -341,37 +218,18 @@ impl QpContext {
             rnr_retry: 7,
             rnr_timer_ns: 0,
             reserved: Reserved::NONE,
-            posted: 0,
-            sent: 0,
-            sent_bytes: 0,
-            completed: 0,
-            retired: 0,
-            depth,
-            mask: size - 1,
-            sq: memory.sq,
-            pending: memory.pending,
-            inline: memory.inline,
-            inline_max,
+            sq,
             in_backlog: false,
-            initiator_depth: 0,
+            reads: Reads::default(),
             responder_depth: 0,
             rights: Access::empty(),
-            reads_sent: 0,
-            one_sided_until: 0,
-            reads_done: 0,
-            reads: [0; READS_MAX],
-            response_bytes: 0,
-            waits_for_response: false,
             pending_reads: 0,
             parked: None,
             writing: None,
             datagrams: None,
             incoming: Incoming::Nothing,
             peer_lost: false,
-            poison: None,
-            urged: false,
-            good_until: 0,
-            cause: None,
+            failure: Failure::default(),
             is_scheduled: false,
             last_wqe_raised: false,
             send_cq: parts.send_cq,
@@ -386,16 +244,11 @@ impl QpContext {
 
     /// A new life in the memory of the one before: everything else is as if it had just been made.
     pub(super) fn begin_again(&mut self, parts: &QpParts) {
-        let (size, depth, inline_max) = (self.mask + 1, self.depth, self.inline_max);
-        let memory = QpMemory {
-            sq: core::mem::take(&mut self.sq),
-            pending: core::mem::take(&mut self.pending),
-            inline: core::mem::take(&mut self.inline),
-        };
+        let sq = self.sq.take();
         *self = QpContext {
             datagrams: self.datagrams.take(),
             xrc: self.xrc.again(),
-            ..QpContext::over(parts, memory, (size, depth, inline_max))
+            ..QpContext::over(parts, sq)
         };
     }
 
@@ -415,103 +268,11 @@ impl QpContext {
         }
     }
 
-    /// Free slots of the send queue.
-    #[inline(always)]
-    pub(super) fn room(&self) -> u32 {
-        self.depth - self.posted.wrapping_sub(self.retired)
-    }
-
-    /// The longest inline payload.
-    #[inline(always)]
-    pub(super) fn inline_max(&self) -> u32 {
-        self.inline_max
-    }
-
-    /// Enters request `posted` in the send queue.
-    #[inline(always)]
-    pub(super) fn push(&mut self, entry: SqEntry) {
-        debug_assert_eq!(self.sq.len(), self.mask as usize + 1);
-        // SAFETY: the queue has `mask + 1` slots, as `new` made it.
-        unsafe { self.sq.get_unchecked_mut((self.posted & self.mask) as usize) }.write(entry);
-        self.posted = self.posted.wrapping_add(1);
-    }
-
-    /// The slot of request `index`, which was pushed and not yet overwritten.
-    #[inline(always)]
-    pub(super) fn entry(&mut self, index: u32) -> &mut SqEntry {
-        debug_assert!(self.posted.wrapping_sub(index).wrapping_sub(1) < self.depth);
-        // SAFETY: requests retired..posted were all written by `push`, and every caller's index
-        // lies there (the device counts them itself). The queue has `mask + 1` slots, as `new`
-        // made it.
-        unsafe {
-            let slot = (index & self.mask) as usize;
-            self.sq.get_unchecked_mut(slot).assume_init_mut()
-        }
-    }
-
-    /// Notes that request `sent`, a READ or an atomic, is on the wire.
-    pub(super) fn ask(&mut self) {
-        self.reads[self.reads_sent as usize % READS_MAX] = self.sent;
-        self.reads_sent = self.reads_sent.wrapping_add(1);
-    }
-
-    /// READs and atomics in flight.
-    #[inline(always)]
-    pub(super) fn reads_in_flight(&self) -> u32 {
-        self.reads_sent.wrapping_sub(self.reads_done)
-    }
-
-    /// The oldest request in flight that an answer is for.
-    #[inline(always)]
-    pub(super) fn oldest_read(&self) -> Option<u32> {
-        let oldest = self.reads[self.reads_done as usize % READS_MAX];
-        (self.reads_sent != self.reads_done).then_some(oldest)
-    }
-
     /// True if request `index`, or one before it, waits for its answer.
     #[inline(always)]
     pub(super) fn awaits_response(&self, index: u32) -> bool {
         // Both lie in `completed .. posted`.
-        let place = |index: u32| index.wrapping_sub(self.completed);
-        self.oldest_read().is_some_and(|oldest| place(oldest) <= place(index))
-    }
-
-    /// Keeps what is needed to send request `posted` later; an inline payload is copied.
-    pub(super) fn keep(&mut self, pending: Pending) {
-        let slot = (self.posted & self.mask) as usize;
-        if pending.inline {
-            let mut to = slot * self.inline_max as usize;
-            for piece in &pending.pieces {
-                let length = piece.length as usize;
-                let target = self.inline.get_mut(to..).and_then(|to| to.get_mut(..length));
-                let Some(target) = target else { break };
-                // SAFETY: the poster vouches for the piece; `target` has its length, checked
-                // against the inline limit by the caller.
-                unsafe {
-                    let from = piece.addr as *const MaybeUninit<u8>;
-                    core::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), length);
-                }
-                to += length;
-            }
-        }
-        if let Some(place) = self.pending.get_mut(slot) {
-            place.write(pending);
-        }
-    }
-
-    /// What was kept of request `index`; an inline payload is one piece, in the device's copy.
-    pub(super) fn kept(&self, index: u32) -> Pending {
-        let slot = (index & self.mask) as usize;
-        // SAFETY: only asked for requests `sent..posted` and for READs and atomics in flight, all
-        // of which went through `keep` and have their slot still. There are `mask + 1` slots, as
-        // `new` made them.
-        let kept = unsafe { self.pending.get_unchecked(slot).assume_init_ref() };
-        let pieces = if kept.inline {
-            let start = self.inline.as_ptr().wrapping_add(slot * self.inline_max as usize);
-            gathered([Sge { addr: start as u64, length: kept.length, lkey: 0 }])
-        } else {
-            gathered(kept.pieces.iter().copied())
-        };
-        Pending { pieces, ..*kept }
+        let place = |index: u32| index.wrapping_sub(self.sq.completed);
+        self.reads.oldest().is_some_and(|oldest| place(oldest) <= place(index))
     }
 }

@@ -3,13 +3,29 @@
 use std_alloc::boxed::Box;
 use std_alloc::sync::{Arc, Weak};
 
-use super::Wiring;
-use super::domain::{Command, Connect, Domain};
+use super::command::{Command, Connect};
+use super::domain::Domain;
+use super::limits::READS_MAX;
 use super::link::{Link, LinkShared};
 use super::path::Groups;
-use super::qp::READS_MAX;
 use crate::provider::QpType;
 use crate::provider::wake::Bell;
+
+/// The figures of a connection, for [`SoftQp::connect`].
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// The peer's queue pair number.
+    pub peer: u32,
+    /// Retries the peer makes when this side has no receive; 7 is for ever (RC-1).
+    pub peer_rnr_retry: u8,
+    /// Time between them, in nanoseconds (`min_rnr_timer` of this side).
+    pub rnr_timer_ns: u64,
+    /// READs and atomics this side may have in flight, 16 at most (`max_rd_atomic`, SQ-7).
+    pub initiator_depth: u8,
+    /// READs and atomics the peer may have in flight, 16 at most (`max_dest_rd_atomic`); with 0 it
+    /// has no right to any (QP-20).
+    pub responder_depth: u8,
+}
 
 /// Connects and fails a queue pair from another thread than the one that owns it. It does not
 /// keep the queue pair alive.

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 
 use std_alloc::boxed::Box;
 
-use super::nic::QPS;
+use super::limits::QPS;
 use super::qp::QpContext;
 
 /// A queue pair on its way into or out of a domain: a leaked box, which the domain frees.

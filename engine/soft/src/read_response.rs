@@ -1,38 +1,20 @@
-//! Answers to READs and atomics: written by the side whose memory they come from, in the order they
-//! were asked for, and taken by the side that asked.
+//! Responses to READs and atomics: the side whose memory they come from writes them, in the order
+//! of the requests; the side that asked takes them.
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
-use super::domain::{Resources, Transport};
 use super::layout::{FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags};
 use super::link::Link;
-use super::memory::Who;
 use super::qp::{QpContext, State};
-use super::receive::Outcome;
+use super::resources::{Outcome, Resources};
+use super::responses::{Response, Unsent};
+use super::transport::Transport;
 use crate::provider::Access;
 use crate::wc::Status;
 use crate::wr::Sge;
 
-/// An answer that is owed to a peer.
-#[derive(Clone, Copy)]
-pub(super) struct Response {
-    /// Our queue pair that was asked, and the peer's that did.
-    pub(super) who: Who,
-    pub(super) peer: u32,
-    pub(super) unsent: Unsent,
-}
-
-/// What is still to be sent.
-#[derive(Clone, Copy)]
-pub(super) enum Unsent {
-    /// Bytes of a region, from `addr` on.
-    Bytes { addr: u64, rkey: u32, left: u32 },
-    /// What was there before an atomic.
-    Value(u64),
-}
-
 impl Transport {
-    /// Writes what is owed on a link, as far as there is space.
+    /// Writes the responses of a link, as far as there is space.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_responses(&mut self, link: &mut Link) {
@@ -55,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// The answer in front is written whole.
+    /// The oldest response is written whole.
     fn finish_response(&mut self, link: &mut Link) {
         let Some(response) = link.pop_response() else { return };
         if let Some(qp) = self.qps.get_mut(response.who.qp) {
@@ -109,7 +91,7 @@ impl Transport {
         Some(left)
     }
 
-    /// How an answer begins: the queue pair may have failed since it was asked, or the memory
+    /// The status of a response: the queue pair may have failed since the request, or the memory
     /// may have gone (then the queue pair fails, SM-3).
     fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
         let qp = self.qps.get_mut(response.who.qp).filter(|qp| qp.state == State::Rts);
@@ -133,7 +115,7 @@ impl Transport {
             return Outcome::Done;
         };
         // It has asked for nothing.
-        let Some(index) = qp.oldest_read() else { return Outcome::Hostile };
+        let Some(index) = qp.reads.oldest() else { return Outcome::Hostile };
         let status = match Status::from_raw(status as u32) {
             Status::Success => res.place_response(link, header, qp, index),
             status => status,
@@ -142,7 +124,7 @@ impl Transport {
         link.consume(header);
         if status != Status::Success {
             // Those before it are done: their responses have come.
-            let good_until = qp.entry(index).end - 1;
+            let good_until = qp.sq.entry(index).end - 1;
             res.fail_qp(qp, good_until, Some(status));
         } else if last {
             res.finish_read(link, qp);
@@ -152,7 +134,7 @@ impl Transport {
 }
 
 impl Resources {
-    /// Puts the bytes of an answer where the request wants them; how that went.
+    /// Puts the bytes of a response where the request wants them, and returns how that went.
     fn place_response(
         &mut self,
         link: &Link,
@@ -160,13 +142,13 @@ impl Resources {
         qp: &mut QpContext,
         index: u32,
     ) -> Status {
-        let pending = qp.kept(index);
+        let pending = qp.sq.kept(index);
         let length = header.length() - RESPONSE_OPERANDS;
-        let rest = pending.length - qp.response_bytes;
+        let rest = pending.length - qp.reads.response_bytes;
         if length > rest || (length == rest) != header.flags().contains(RecordFlags::LAST) {
             return Status::BadResponse;
         }
-        let (mut skip, mut from, mut left) = (qp.response_bytes, RESPONSE_OPERANDS, length);
+        let (mut skip, mut from, mut left) = (qp.reads.response_bytes, RESPONSE_OPERANDS, length);
         for Sge { addr, length, lkey } in pending.pieces {
             if skip >= length {
                 skip -= length;
@@ -182,20 +164,19 @@ impl Resources {
             unsafe { link.rx.fetch_part(header, from, some, to as *mut u8) };
             (skip, from, left) = (0, from + some, left - some);
         }
-        qp.response_bytes += length;
+        qp.reads.response_bytes += length;
         Status::Success
     }
 
     /// The oldest request in flight has its response: what waited for that goes on.
     fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
-        qp.reads_done = qp.reads_done.wrapping_add(1);
-        qp.response_bytes = 0;
-        if qp.waits_for_response {
-            qp.waits_for_response = false;
+        qp.reads.note_done();
+        if qp.reads.waits {
+            qp.reads.waits = false;
             qp.in_backlog = true;
             link.let_wait(qp.num);
         }
-        if qp.parked.is_some() || qp.poison.is_some() {
+        if qp.parked.is_some() || qp.failure.poison.is_some() {
             self.schedule(qp);
         }
     }

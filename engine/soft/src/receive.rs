@@ -1,111 +1,44 @@
 //! The receiving side of the device: what a poll does with the records of a link.
 //!
-//! The checks come in the order of section 2.5. A record is consumed only when everything about
-//! it is decided; without a receive it stays where it is, unacknowledged (RNR). The fast path is
-//! a whole message for a queue pair that has a receive for it; everything else is slow.
+//! The checks come in the order of section 2.5. A record is consumed only when everything about it
+//! is decided. Without a receive it stays in the ring, unacknowledged (RNR). The fast path takes
+//! whole messages for queue pairs that have receives; every other record takes the slow path.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::sync::atomic::Ordering;
 
 use super::burst::Burst;
-use super::cq::{Direct, Retire, Sink};
-use super::domain::{DomainState, Resources, Transport};
+use super::completion::{error_wc, recv_wc};
+use super::cq::{Retire, Sink};
 use super::layout::{
     Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SRQ_NOTICE,
     KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
-use super::link::Link;
+use super::link::{CLOSED, Link};
 use super::memory::MrCache;
-use super::qp::{Assembly, CLOSED, QpContext, Sent, State};
+use super::qp::{Assembly, QpContext, State};
 use super::reader::SlotRecord;
-use super::requester::error_wc;
+use super::resources::{Outcome, Resources};
 use super::ring::Refusal;
+use super::send_queue::Sent;
+use super::transport::Transport;
 use crate::event::{AsyncKind, Object};
-use crate::provider::{Access, Polled, Sharing};
-use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
-/// Of polls in which nothing came in, the first and every such-and-such after it look at the
-/// peer's own line for acknowledgements: usually they come with its records. In the shared domain
-/// every poll looks.
+/// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
+/// empty poll and in every `LOOK_EVERY`-th after it: usually they come with records. In the shared
+/// domain every poll reads it.
 const LOOK_EVERY: u32 = 4;
 
-/// Records of one link and poll that take the slow way at most: fragments and refusals give no
+/// Records of one link that take the slow path in one poll at most: fragments and refusals give no
 /// completion, and a poll is one bounded step.
 const SLOW_MAX: u32 = 64;
-
-impl DomainState {
-    /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
-    #[inline(always)]
-    pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let Some(first) = out.first_mut() else { return 0 };
-        match self.poll_one() {
-            Polled::Nothing => 0,
-            Polled::More => self.poll_more(out),
-            Polled::One(wc) => {
-                *first = wc;
-                1
-            }
-        }
-    }
-
-    /// The rest of a poll, when `poll_one` has said that there may be more.
-    #[inline(never)]
-    pub(super) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
-        let places = out.len();
-        let mut sink = Direct { free: out.iter_mut() };
-        self.progress(&mut sink);
-        places - sink.room()
-    }
-
-    /// One pass over everything there is to do, until the sink is full. Links are served in
-    /// turn, so that a busy one cannot starve the others.
-    #[inline(always)]
-    pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
-        self.drop_prediction();
-        if !self.transport.res.service_queue.is_empty() {
-            self.run_service_queue(sink);
-        }
-        if self.links.table.len() == 1 {
-            self.serve(0, sink);
-        } else {
-            self.serve_all(sink);
-        }
-    }
-
-    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
-    /// the idle ones.
-    #[inline(never)]
-    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
-        let busy = self.links.begin_round();
-        for step in 0..busy {
-            let Some(index) = self.links.busy_at(step, busy) else { break };
-            self.serve(index, sink);
-        }
-        if busy == 0 {
-            self.transport.res.give_back();
-        }
-        for _ in 0..self.links.idle_checks() {
-            if let Some(index) = self.links.check_idle() {
-                self.serve(index, sink);
-            }
-        }
-        self.links.end_round(busy);
-    }
-
-    /// Serves one link.
-    #[inline(always)]
-    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
-        if let Some(link) = self.links.get_mut(index) {
-            self.transport.serve_link(link, sink);
-        }
-    }
-}
 
 impl Transport {
     /// Completions out, records in, acknowledgements both ways.
     #[inline(always)]
-    fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+    pub(super) fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         // An acknowledgement waits one poll, so that a reply can carry it.
         if link.rx.ack_is_due() {
             link.ack_now();
@@ -126,7 +59,7 @@ impl Transport {
         }
     }
 
-    /// What of a link is not the way of a message.
+    /// The parts of a link beside its fast path: refusals, responses, the backlog.
     #[cold]
     #[inline(never)]
     fn serve_slow_path(&mut self, link: &mut Link) {
@@ -135,8 +68,8 @@ impl Transport {
         self.advance_link(link);
     }
 
-    /// What is looked at only now and then: the peer's own line, for acknowledgements that came
-    /// with no record of its, and for refusals; receives that another domain waits for.
+    /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
+    /// record and for refusals; and whether another domain waits for receives prefetched here.
     #[inline(never)]
     pub(super) fn look_around(&mut self, link: &mut Link) {
         if link.has_unacked()
@@ -147,8 +80,8 @@ impl Transport {
         self.res.give_back();
     }
 
-    /// Takes what is left of the last look at the bell, looks once more and takes what is new, as
-    /// far as the sink has room and nothing must wait. True if that gave completions.
+    /// Takes the records left from the last look, looks once more and takes what is new, as far as
+    /// the sink has room and nothing must wait. True if that gave completions.
     #[inline(always)]
     fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         if link.is_broken() {
@@ -191,7 +124,7 @@ impl Transport {
         sink.room() != room
     }
 
-    /// Goes on where a burst ended: with a record that is not plain, or has no receive.
+    /// Goes on where a burst ended: at a record that is not plain, or has no receive.
     #[cold]
     #[inline(never)]
     fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
@@ -206,8 +139,7 @@ impl Transport {
         }
     }
 
-    /// Fetches receives ahead, if it is only those that the next record lacks. True if there are
-    /// some now.
+    /// Prefetches receives, if the next record lacks nothing else. True if there are some now.
     fn restock(&mut self, link: &Link) -> bool {
         let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
             return false;
@@ -216,9 +148,9 @@ impl Transport {
         dry && self.qps.open_on(header.qp(), link.index).is_some() && self.res.has_receives(link.rq)
     }
 
-    /// The fast path for a record alone, which the bell holds: a plain message for a queue pair
-    /// that has a receive. Its completion, and for which queue. `None`: nothing was done, and the
-    /// ring has it as well.
+    /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
+    /// Returns its completion, and for which queue. `None`: nothing was done; the record is in the
+    /// ring as well.
     #[inline(always)]
     pub(super) fn receive_from_slot(
         &mut self,
@@ -297,8 +229,8 @@ impl Transport {
         }
     }
 
-    /// Everything else, one record. Decided only on what the ring says, never on a slot that may be
-    /// half rewritten. False: the record stays, and the link stands still.
+    /// Takes one record of any other kind, by what the ring says: the slot may be half rewritten.
+    /// False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
     fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
@@ -352,7 +284,7 @@ impl Transport {
         res.receive_fragment(link, header, qp, sink)
     }
 
-    /// The peer refuses what one of its queue pairs was sent: ours, which sent it, fails there.
+    /// The peer refuses a record: our queue pair, which sent it, fails there.
     #[cold]
     #[inline(never)]
     fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
@@ -360,8 +292,8 @@ impl Transport {
             qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
         };
         if let Some(qp) = self.qps.iter_mut().find(sent_it) {
-            if let Some(read) = qp.oldest_read()
-                && qp.entry(read).end <= refusal.at
+            if let Some(read) = qp.reads.oldest()
+                && qp.sq.entry(read).end <= refusal.at
             {
                 // Its response comes first.
                 link.deferred_refusal = Some(refusal);
@@ -374,7 +306,7 @@ impl Transport {
         link.settle_refusal();
     }
 
-    /// The peer wrote what no honest peer writes: its connections end, nothing else does.
+    /// The peer wrote what no honest peer writes: its connections end, and nothing else.
     #[cold]
     pub(super) fn cut_off(&mut self, link: &mut Link) {
         link.break_off();
@@ -386,46 +318,8 @@ impl Transport {
 }
 
 impl Resources {
-    /// Gives back what was fetched ahead and another domain waits for.
-    pub(super) fn give_back(&mut self) {
-        for rq in &mut self.rqs {
-            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
-                rq.queue.give_back(&mut rq.prefetch);
-            }
-        }
-    }
-
-    /// True if there is a receive for the queue pair's next message.
-    pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
-        let found = self.has_receives(qp.rq);
-        if found {
-            qp.rnr_since_ns = None;
-        }
-        found
-    }
-
-    /// True if receives of that queue are at hand, fetching some if there are none.
-    pub(super) fn has_receives(&mut self, rq: usize) -> bool {
-        let exact = self.sharing == Sharing::Shared;
-        let Some(rq) = self.rqs.get_mut(rq) else { return false };
-        if rq.prefetch.len() == 0 && rq.queue.fetch(&mut rq.prefetch, exact) {
-            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
-        }
-        rq.prefetch.len() > 0
-    }
-
-    /// Fetches the next receives, if there are none left here and no want of them anywhere.
-    pub(super) fn prefetch_ahead(&mut self, rq: usize) {
-        let exact = self.sharing == Sharing::Shared;
-        if let Some(rq) = self.rqs.get_mut(rq)
-            && rq.prefetch.len() == 0
-        {
-            rq.queue.prefetch_ahead(&mut rq.prefetch, exact);
-        }
-    }
-
-    /// One fragment of a message, or a whole one: the first takes a receive, the last completes
-    /// it.
+    /// One fragment of a message, or a whole one. The first fragment takes a receive, the last
+    /// completes it.
     pub(super) fn receive_fragment<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -472,14 +366,6 @@ impl Resources {
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags));
         Outcome::Done
-    }
-
-    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
-    /// that queue's domain (section 2.7).
-    pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
-        let Some(rq) = self.rqs.get(qp.rq) else { return false };
-        let pd = rq.queue.pd();
-        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
     }
 
     /// A record for a queue pair that is not there, not on this link, not ready, or dead.
@@ -578,29 +464,11 @@ impl Resources {
         self.fail_qp(qp, link.acked(), None);
         Outcome::Done
     }
-
-    pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
-        let rq = self.rqs.get_mut(qp.rq)?;
-        let wr = rq.prefetch.first().copied()?;
-        rq.prefetch.advance(1);
-        Some(wr)
-    }
 }
 
-/// What became of a record.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It was consumed.
-    Done,
-    /// It stays, and the link stands still.
-    Waits,
-    /// No honest peer writes it: the link has to go.
-    Hostile,
-}
-
-/// Takes plain messages for one queue pair, which is open and has these receives: as many as are
-/// next to each other and have places, while the receives are of one length and lie in the region
-/// lately used; how many. By itself, so that all it looks at stays in registers.
+/// Takes consecutive plain messages for one open queue pair into these receives, as long as the
+/// receives are of one length and lie in the region used last: how many. A function of its own, so
+/// that everything it uses stays in registers.
 #[inline(never)]
 fn receive_run(
     burst: &mut Burst,
@@ -619,25 +487,25 @@ fn receive_run(
             break;
         }
         let Some((length, record)) = plain.next() else { break };
+        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         // SAFETY: as in `receive_from_slot`: the length is at most the first receive's; this
         // receive is as long, and `starts` allows it, so it lies in the region.
         unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
         plain.consume(record);
-        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         count += 1;
     }
     burst.end_plain(&plain);
     count
 }
 
-/// True if the position is where a request of this queue pair that is not yet done begins.
+/// True if a request of this queue pair that is not yet done begins at that position.
 fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
-    let mut index = qp.completed;
-    while index != qp.posted {
-        let entry = *qp.entry(index);
+    let mut index = qp.sq.completed;
+    while index != qp.sq.posted {
+        let entry = *qp.sq.entry(index);
         if !entry.sent.contains(Sent::ON_WIRE) {
             // Cut in fragments, the first of them on the wire already.
-            return qp.sent_bytes > 0 && index == qp.sent;
+            return qp.sq.sent_bytes > 0 && index == qp.sq.sent;
         }
         if position < entry.end {
             return true;
@@ -645,24 +513,4 @@ fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
         index = index.wrapping_add(1);
     }
     false
-}
-
-#[inline(always)]
-pub(super) fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, record: RecordFlags, imm: u32) -> Wc {
-    let word = match (record.contains(RecordFlags::IMM), record.contains(RecordFlags::INV)) {
-        (false, _) => WcFlags::empty(),
-        (true, false) => WcFlags::WITH_IMM,
-        (true, true) => WcFlags::WITH_INV,
-    };
-    Wc {
-        wr_id,
-        qp_num,
-        byte_len,
-        imm,
-        vendor_err: 0,
-        status: Status::Success,
-        opcode: WcOpcode::Recv,
-        flags: word,
-        src_qp: 0,
-    }
 }

@@ -7,11 +7,11 @@ use doorbell_alloc::Mapping;
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
+use super::device::{Soft, table_full};
 use super::nic::Nic;
 use super::pd::Pd;
-use super::{Soft, table_full};
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Region, Rereg, Reregistered, Window, WindowKind};
+use crate::provider::{Access, Region, Rereg, Reregistered, WindowKind};
 
 /// Registered memory of the soft device.
 pub struct SoftRegion {
@@ -101,38 +101,12 @@ impl Drop for SoftRegion {
     }
 }
 
-/// In a window's handle: the request comes from [`Qp::bind`]. Windows of type 1 have no other way
-/// (MW-2).
-pub(super) const BOUND_BY_CALL: u64 = 1 << 40;
-
-/// The kind of the window that a request binds; `None` if it may not be bound that way.
-pub(super) fn bound_kind(handle: u64) -> Option<WindowKind> {
-    let by_call = handle & BOUND_BY_CALL != 0;
-    match (handle >> 32 & 0xff, by_call) {
-        (1, true) => Some(WindowKind::One),
-        (2, false) => Some(WindowKind::Two),
-        _ => None,
-    }
-}
-
 /// A memory window of the soft device.
 pub struct SoftWindow {
     pub(super) nic: Arc<Nic>,
     pub(super) kind: WindowKind,
     pub(super) key: u32,
     pub(super) _pd: Pd,
-}
-
-impl Window for SoftWindow {
-    fn kind(&self) -> WindowKind {
-        self.kind
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        u64::from(self.key) | (self.kind as u64) << 32
-    }
 }
 
 impl Drop for SoftWindow {

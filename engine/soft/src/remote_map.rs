@@ -21,9 +21,9 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
+use super::limits::QPS;
 use super::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_of, pd_in};
-use super::nic::QPS;
-use super::qp::Pieces;
+use super::pieces::Pieces;
 use crate::provider::Access;
 use crate::room::{Book, Room};
 

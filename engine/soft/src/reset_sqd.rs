@@ -4,26 +4,19 @@
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
-use super::SoftQp;
-use super::domain::{Command, DomainState, Resources};
+use super::command::{Command, Reset};
 use super::link_scheduler::Links;
-use super::qp::{QpContext, QpParts, Reserved, Sent, State};
+use super::qp::{QpContext, QpParts, Reserved, State};
+use super::queue_pair::SoftQp;
 use super::recvq::{RecvQueue, Used};
-use super::xrc::NO_CQ;
+use super::resources::Resources;
+use super::send_queue::Sent;
+use super::state::DomainState;
+use super::xrc_part::NO_CQ;
 use crate::event::{AsyncKind, Object};
 use crate::provider::QpType;
 use crate::wc::Status;
 use crate::wr::{SendFlags, SendWr};
-
-/// What a queue pair begins its next life with.
-pub(super) struct Reset {
-    pub(super) num: u32,
-    /// Its receive queue: a new one, if it is its own.
-    pub(super) queue: Arc<RecvQueue>,
-    pub(super) used: Used,
-    /// Links of this key are for it, see [`QpContext::key`].
-    pub(super) key: u32,
-}
 
 impl SoftQp {
     /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that
@@ -80,8 +73,8 @@ impl Resources {
             }
         } else if let Some(link) = links.get_mut(qp.link) {
             link.pause(false);
-            let waits = qp.sent != qp.posted && !qp.waits_for_response && !qp.in_backlog;
-            if waits && qp.state.sends() && qp.poison.is_none() {
+            let waits = qp.sq.sent != qp.sq.posted && !qp.reads.waits && !qp.in_backlog;
+            if waits && qp.state.sends() && qp.failure.poison.is_none() {
                 qp.in_backlog = true;
                 link.let_wait(qp.num);
             }
@@ -91,8 +84,8 @@ impl Resources {
 
     /// Sends what was posted to a queue pair of UD in SQD.
     fn send_kept_datagrams(&mut self, qp: &mut QpContext) {
-        while qp.sent != qp.posted {
-            let pending = qp.kept(qp.sent);
+        while qp.sq.sent != qp.sq.posted {
+            let pending = qp.sq.kept(qp.sq.sent);
             let mut flags = SendFlags::empty();
             flags.set(SendFlags::INLINE, pending.inline);
             flags.set(SendFlags::SOLICITED, pending.solicited);
@@ -103,9 +96,9 @@ impl Resources {
                 _ => Status::Flushed,
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
-            let index = qp.sent;
-            qp.entry(index).sent |= how;
-            qp.sent = index.wrapping_add(1);
+            let index = qp.sq.sent;
+            qp.sq.entry(index).sent |= how;
+            qp.sq.sent = index.wrapping_add(1);
             if !status.is_ok() {
                 qp.state = State::Sqe;
             }
@@ -119,11 +112,11 @@ impl Resources {
             return true;
         }
         let over = if qp.kind.is_unreliable() {
-            qp.completed == qp.sent
+            qp.sq.completed == qp.sq.sent
         } else {
-            let last = qp.sent.wrapping_sub(1);
-            let end = if qp.sent == qp.retired { 0 } else { qp.entry(last).end };
-            qp.reads_in_flight() == 0 && qp.sent_bytes == 0 && links.acked_position(qp) >= end
+            let last = qp.sq.sent.wrapping_sub(1);
+            let end = if qp.sq.sent == qp.sq.retired { 0 } else { qp.sq.entry(last).end };
+            qp.reads.in_flight() == 0 && qp.sq.sent_bytes == 0 && links.acked_position(qp) >= end
         };
         if over {
             qp.draining = false;

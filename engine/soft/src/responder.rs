@@ -4,17 +4,17 @@
 //! rights of the memory. A refused request touches nothing and consumes no receive.
 #![expect(unsafe_code, reason = "writes to registered memory")]
 
-use super::backlog::MESSAGE_MAX;
+use super::completion::recv_wc;
 use super::cq::{Retire, Sink};
-use super::domain::Resources;
 use super::layout::{
     Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
 };
+use super::limits::MESSAGE_MAX;
 use super::link::Link;
 use super::memory::Step;
 use super::qp::QpContext;
-use super::read_response::{Response, Unsent};
-use super::receive::{Outcome, recv_wc};
+use super::resources::{Outcome, Resources};
+use super::responses::{Response, Unsent};
 use crate::provider::Access;
 use crate::wc::{Status, WcOpcode};
 

@@ -4,13 +4,13 @@
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::check_depth;
+use super::device::check_depth;
 use super::nic::Nic;
 use super::pd::Pd;
 use super::recvq::RecvQueue;
 use super::xrc::XrcPlace;
 use crate::error::{Code, SetupError};
-use crate::provider::Srq;
+use crate::provider::{Srq, SrqLimits, XrcSrq};
 use crate::wr::{PostError, RecvWr};
 
 /// A shared receive queue of the soft device.
@@ -28,6 +28,12 @@ impl Srq for SoftSrq {
         self.queue.depth()
     }
 
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.queue.post(list)
+    }
+}
+
+impl SrqLimits for SoftSrq {
     fn resize(&self, depth: u32) -> Result<(), SetupError> {
         let what = "shared receive queue";
         check_depth(what, depth, self.nic.caps.srq_wr_max)?;
@@ -35,14 +41,6 @@ impl Srq for SoftSrq {
             let answer = format!("{least} receives are in it, or that is its limit");
             SetupError::new(Code::Invalid, format!("a {what} of {depth}"), answer)
         })
-    }
-
-    fn id(&self) -> u64 {
-        self.queue.id().into()
-    }
-
-    fn number(&self) -> Option<u32> {
-        self.xrc.as_ref().map(|xrc| xrc.number())
     }
 
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
@@ -59,7 +57,13 @@ impl Srq for SoftSrq {
         Ok(self.queue.limit())
     }
 
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.queue.post(list)
+    fn id(&self) -> u64 {
+        self.queue.id().into()
+    }
+}
+
+impl XrcSrq for SoftSrq {
+    fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number())
     }
 }

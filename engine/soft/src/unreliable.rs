@@ -3,14 +3,16 @@
 //! UC or UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
 #![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]
 
-use super::backlog::MESSAGE_MAX;
+use super::admission::{admissible, push};
+use super::completion::{error_wc, recv_wc};
 use super::cq::{Retire, Sink};
-use super::domain::{DomainState, Resources};
 use super::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
-use super::link::Link;
-use super::qp::{Assembly, CLOSED, Incoming, QpContext, Sent, State};
-use super::receive::{Outcome, recv_wc};
-use super::requester::{admissible, error_wc, push};
+use super::limits::MESSAGE_MAX;
+use super::link::{CLOSED, Link};
+use super::qp::{Assembly, Incoming, QpContext, State};
+use super::resources::{Outcome, Resources};
+use super::send_queue::Sent;
+use super::state::DomainState;
 use crate::provider::{Access, QpType};
 use crate::wc::Status;
 use crate::wr::{PostError, SendWr};
@@ -26,13 +28,13 @@ impl QpContext {
     /// From here on nothing more is written for it: its requests not yet sent end with `sent`, the
     /// first of them with `first`.
     fn end_unsent(&mut self, first: Sent, sent: Sent) {
-        let from = self.sent;
-        while self.sent != self.posted {
-            let how = if self.sent == from { first } else { sent };
-            self.entry(self.sent).sent |= how;
-            self.sent = self.sent.wrapping_add(1);
+        let from = self.sq.sent;
+        while self.sq.sent != self.sq.posted {
+            let how = if self.sq.sent == from { first } else { sent };
+            self.sq.entry(self.sq.sent).sent |= how;
+            self.sq.sent = self.sq.sent.wrapping_add(1);
         }
-        self.sent_bytes = 0;
+        self.sq.sent_bytes = 0;
         self.in_backlog = false;
     }
 }
@@ -55,7 +57,7 @@ impl DomainState {
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
             push(qp, wr, 0, how);
-            qp.sent = qp.posted;
+            qp.sq.sent = qp.sq.posted;
         }
         Ok(())
     }
@@ -76,19 +78,19 @@ impl Resources {
         qp: &mut QpContext,
         sink: &mut S,
     ) -> bool {
-        if let Some((_, status)) = qp.poison.take() {
+        if let Some((_, status)) = qp.failure.poison.take() {
             qp.end_unsent(Sent::failed(status), Sent::failed(Status::Flushed));
             if qp.state == State::Unreliable {
                 qp.state = State::Sqe;
             }
         }
         // Beyond `sent` lies what was flushed in ERR.
-        while qp.sent.wrapping_sub(qp.completed).cast_signed() > 0 {
-            let index = qp.completed;
-            let entry = *qp.entry(index);
+        while qp.sq.sent.wrapping_sub(qp.sq.completed).cast_signed() > 0 {
+            let index = qp.sq.completed;
+            let entry = *qp.sq.entry(index);
             let status = entry.sent.status();
             if status.is_ok() && !entry.sent.contains(Sent::SIGNALED) {
-                qp.completed = index.wrapping_add(1);
+                qp.sq.completed = index.wrapping_add(1);
                 continue;
             }
             if sink.room() == 0 {

@@ -8,12 +8,12 @@ use crate::{domain, inbox, models};
 
 /// Sites that may ask for nothing without a model failing, and why.
 const SPARED: &[(&str, &str)] = &[
-    ("alarm.rs ring 1", WHO_RINGS),
+    ("peer_waker.rs ring 1", WHO_RINGS),
     ("inbox.rs wake 1", WHO_RINGS),
-    ("sleep.rs wake 2", WHO_RINGS),
+    ("local_waker.rs wake 2", WHO_RINGS),
     ("inbox.rs set_asleep 1", FENCED),
     ("link.rs set_asleep 1", FENCED),
-    ("sleep.rs set 1", FENCED),
+    ("local_waker.rs set 1", FENCED),
     ("domain.rs alone 1", LOCKED),
     ("domain.rs attend 1", LOCKED),
     ("domain.rs call 1", LOCKED),
@@ -30,14 +30,11 @@ const EITHER: &[&[&str]] = &[&["inbox.rs claim 1", "inbox.rs claim 2"]];
 
 /// Functions with such sites that no model goes through, and why.
 const UNSEEN: &[(&str, &str)] = &[
-    ("domain.rs connect", DIRECTORY),
-    ("domain.rs take_out", DIRECTORY),
     ("inbox.rs drop", "who sees that the owner is gone does nothing"),
     ("inbox.rs owner", "as `is_for`, for the simulation"),
-    ("lone.rs give_time", "a matter of time alone"),
-    ("sleep.rs is_asleep", "for the tests"),
+    ("poll.rs spin_after_reply", "a matter of time alone"),
+    ("local_waker.rs is_asleep", "for the tests"),
 ];
-const DIRECTORY: &str = "a word of the directory, which is no part of these models";
 
 #[test]
 fn models_fail_where_an_order_is_weakened() {

@@ -1,9 +1,8 @@
 //! Every limit of a worker is a number here.
 
 use std_alloc::format;
+use std_alloc::string::String;
 
-use super::credit::WINDOW_MAX;
-use super::request::PIECES_MAX;
 use crate::error::{Code, SetupError};
 use crate::provider::{GRH_BYTES, QpCaps};
 
@@ -13,92 +12,102 @@ pub const POLL_BATCH: usize = 64;
 /// Sends to one peer that go out with one doorbell at most.
 pub const SEND_BATCH: usize = 64;
 
-/// Peers with unsent messages at a time; one more makes the oldest ring its bell.
+/// Peers with a batch of unsent messages at a time; one more posts them all.
 pub const DIRTY_PEERS: usize = 64;
 
 /// Longest payload a worker stages for an inline send, in bytes.
 pub const INLINE_MAX: usize = 256;
 
-/// Limits of a worker and of the receive memory it shares. All counts, and bytes where named.
+/// Pieces of one request at most.
+pub const PIECES_MAX: usize = 4;
+
+/// The longest window of receives for a peer.
+const WINDOW_MAX: u32 = u16::MAX as u32;
+
+/// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
+/// so. [`Config::check`] tells which number does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Peers at a time, at most 65 536.
+    /// Peers at a time, at most 65 536. Default: 1024.
     pub peers: u32,
-    /// Sends outstanding per peer; a power of two.
+    /// Sends outstanding per peer; a power of two. Default: 256.
     pub send_queue: u32,
-    /// Bytes of one block: the longest message that is sent or received.
+    /// Bytes of one block: the longest message that is sent or received. Default: 4096.
     pub block_bytes: u32,
-    /// Blocks of a shared receive queue, over all workers that share it.
+    /// Blocks of a shared receive queue, over all workers that share it. Default: 512.
     pub recv_blocks: u32,
-    /// Blocks of one worker for sends that are not inline.
+    /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
-    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`].
+    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220.
     pub inline_bytes: u32,
     /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
+    /// Default: 64.
     pub signal_every: u32,
-    /// Requests in flight over all peers, 256 at least: the completion queue has room for them.
-    /// Beyond half of it every post asks for a completion, so that peers that rest hold no more
-    /// than half.
+    /// Requests in flight over all peers, at least 256: the completion queue has room for them.
+    /// Above half of it every post asks for a completion, so idle peers hold no more than half.
+    /// Default: 16 384.
     pub sends: u32,
-    /// Turns that unsent messages may wait for more, while every poll comes back full: batches grow
-    /// under load. A poll that comes back short rings at once. 0 never waits.
+    /// Turns that unsent messages may wait while every poll comes back full, so that batches grow
+    /// under load. After a short poll all are sent. 0 never waits. Default: 2.
     pub hold_turns: u32,
-    /// Receives that go back to the shared queue in one post.
+    /// Receives that go back to the shared queue in one post. Default: 32.
     pub refill: u32,
-    /// Receives of the shared queue that are promised to one peer at most, at most 65 535: so many
-    /// messages of it may be on their way. A peer gets this, or a quarter of what is not yet
-    /// promised if that is less. 0 is no credits: peers that send faster than they are served are
-    /// held up by their devices' retries, and compete for the receives.
+    /// Receives of the shared queue promised to one peer, at most 65 535: the messages it may have
+    /// in flight. A peer gets this many, or a quarter of those not yet promised if that is less. 0
+    /// turns credits off: then peers that send too fast wait for their devices' retries, and
+    /// compete for the receives. Default: 128.
     pub window: u32,
-    /// Receives promised to one peer at least; where there are not so many left, one more peer is
-    /// refused.
+    /// Receives promised to one peer at least. If fewer are left, another peer is refused. Default:
+    /// 4.
     pub window_min: u32,
-    /// How often each receive may be promised. 1: every message finds one. More is for peers that
-    /// mostly rest: thousands may have a window each of a few receives, and none can take more than
-    /// its window from the others; but if more of them talk at once than there are receives for,
-    /// some are held up by their devices' retries, as all are without credits.
+    /// How often each receive may be promised. With 1, every message finds a receive. More suits
+    /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
+    /// send at once, some wait for their devices' retries, as without credits. Default: 1.
     pub overcommit: u32,
-    /// Messages a handler may keep beyond its call, at a time; at most 65 536.
+    /// Messages a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
     pub keeps: u32,
     /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
+    /// Default: 64.
     pub requests: u32,
-    /// Timers a handler may have set, at a time; at most 65 536.
+    /// Timers a handler may have set, at a time; at most 65 536. Default: 64.
     pub timers: u32,
     /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
-    /// 536.
+    /// 536. Default: 64.
     pub work: u32,
-    /// Receives for datagrams; 0: there are none. They are not shared with the peers.
+    /// Receives for datagrams; 0: there are none. They are not shared with the peers. Default: 0.
     pub datagrams: u32,
-    /// Bytes of the longest datagram that is sent or received: the device's MTU at most.
+    /// Bytes of the longest datagram that is sent or received: the device's MTU at most. Default:
+    /// 1024.
     pub datagram_bytes: u32,
-    /// Resolved destinations of datagrams at a time; at most 65 536.
+    /// Resolved destinations of datagrams at a time; at most 65 536. Default: 64.
     pub destinations: u32,
-    /// Where the device offers thread domains ([`crate::provider::Caps::thread_domains`]), the
-    /// worker has one of its own and its queue pairs are on it, without locks; the shared receive
-    /// queue and all memory stay on the protection domain. False, or a device without: all is on
-    /// the protection domain.
+    /// True: on a device with thread domains ([`crate::provider::Caps::thread_domains`]) the worker
+    /// has one of its own, and its queue pairs need no locks; the shared receive queue and all
+    /// memory stay on the protection domain. Otherwise everything is on the protection domain.
+    /// Default: true.
     pub thread_domain: bool,
-    /// Turns after which a failed peer is given up although its completions did not all come.
+    /// Turns after which a failed peer is abandoned although some of its completions are missing.
+    /// Default: 2^24 (16 777 216).
     pub drain_turns: u64,
-    /// How its connections try again what has no answer.
+    /// How its connections retry requests without an answer.
     pub retry: Retry,
 }
 
-/// How a connection tries again what has no answer: both queue pairs are told when it comes up. A
-/// lost packet costs the first wait, a peer that is gone all of them together. On soft nothing is
-/// lost on the way, and a peer that is gone is noticed otherwise: only the first two matter there.
+/// How a connection retries requests without an answer. Both queue pairs are configured so when it
+/// comes up. A lost packet costs one wait, and a peer that is gone costs all of them. Soft loses
+/// nothing and notices a peer's death otherwise, so only the first two fields matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Wait between the peer's tries while this side has no receive posted: 0 to 31, a code of the
     /// table in RC-1; 12 is 0.64 ms. What the connection manager leaves is 0, which is 655 ms
     /// (QP-20, QP-21).
     pub rnr_timer: u8,
-    /// Such tries of the peer; 7 is for ever.
+    /// Retries of the peer for lack of a receive; 7 is for ever.
     pub rnr_retry: u8,
     /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
     /// 16 is 0.27 s. What the connection manager takes is 19 and more, 2.1 s (QP-20).
     pub ack_timeout: u8,
-    /// Tries after the first, 0 to 7; both sides take the one of the side that dials.
+    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's.
     pub retry_count: u8,
 }
 
@@ -210,89 +219,81 @@ impl Config {
     /// # Errors
     /// `Invalid`, naming the number and what it may be.
     pub fn check(&self) -> Result<(), SetupError> {
-        let retry = self.retry;
-        let rules = [
-            (self.peers >= 1 && self.peers <= 1 << 16, "peers", self.peers, "1 to 65536"),
-            (
-                self.send_queue.is_power_of_two() && (4..=1 << 14).contains(&self.send_queue),
+        if !self.send_queue.is_power_of_two() {
+            return Err(invalid(
                 "send_queue",
                 self.send_queue,
-                "a power of two from 4 to 16384",
-            ),
-            (
-                self.block_bytes >= 64 && self.block_bytes <= 1 << 30,
-                "block_bytes",
-                self.block_bytes,
-                "64 to 1 GiB",
-            ),
-            (
-                self.recv_blocks >= 4 && self.recv_blocks < 1 << 24,
-                "recv_blocks",
-                self.recv_blocks,
-                "4 to 16777215",
-            ),
-            (
-                self.send_blocks >= 1 && self.send_blocks < 1 << 24,
-                "send_blocks",
-                self.send_blocks,
-                "1 to 16777215",
-            ),
-            (
-                self.inline_bytes as usize <= INLINE_MAX,
-                "inline_bytes",
-                self.inline_bytes,
-                "at most 256",
-            ),
-            (
-                self.signal_every >= 1 && self.signal_every <= self.send_queue / 2,
-                "signal_every",
-                self.signal_every,
-                "1 to half of send_queue",
-            ),
-            (
-                self.refill >= 1 && self.refill <= self.recv_blocks / 4,
-                "refill",
-                self.refill,
-                "1 to a quarter of recv_blocks",
-            ),
-            (self.window <= WINDOW_MAX, "window", self.window, "at most 65535"),
-            (
-                self.window == 0 || (2..=self.window).contains(&self.window_min),
-                "window_min",
-                self.window_min,
-                "2 to window",
-            ),
-            ((1..=1 << 16).contains(&self.overcommit), "overcommit", self.overcommit, "1 to 65536"),
-            (self.keeps <= 1 << 16, "keeps", self.keeps, "at most 65536"),
-            (self.sends >= 4 * SEND_BATCH as u32, "sends", self.sends, "256 or more"),
-            (self.requests <= 1 << 16, "requests", self.requests, "at most 65536"),
-            (self.work <= 1 << 16, "work", self.work, "at most 65536"),
-            (self.timers <= 1 << 16, "timers", self.timers, "at most 65536"),
-            (self.destinations <= 1 << 16, "destinations", self.destinations, "at most 65536"),
-            (self.datagrams < 1 << 24, "datagrams", self.datagrams, "at most 16777215"),
-            (
-                (1..=1 << 16).contains(&self.datagram_bytes)
-                    && (self.datagrams == 0 || self.datagram_bytes <= self.block_bytes),
-                "datagram_bytes",
-                self.datagram_bytes,
-                "1 to 65536, and no more than block_bytes",
-            ),
-            (retry.rnr_timer <= 31, "retry.rnr_timer", retry.rnr_timer.into(), "at most 31"),
-            (retry.rnr_retry <= 7, "retry.rnr_retry", retry.rnr_retry.into(), "at most 7"),
-            (retry.ack_timeout <= 31, "retry.ack_timeout", retry.ack_timeout.into(), "at most 31"),
-            (retry.retry_count <= 7, "retry.retry_count", retry.retry_count.into(), "at most 7"),
-        ];
-        for (holds, name, value, may) in rules {
-            if !holds {
-                return Err(SetupError::new(
-                    Code::Invalid,
-                    format!("a worker with {name} = {value}"),
-                    format!("{name} may be {may}"),
-                ));
+                "a power of two from 4 to 16384".into(),
+            ));
+        }
+        for Limit { name, value, least, most, why } in self.limits() {
+            if !(least..=most).contains(&value) {
+                return Err(invalid(name, value, format!("{least} to {most}{why}")));
             }
+        }
+        if self.window > 0 && !(2..=self.window).contains(&self.window_min) {
+            return Err(invalid("window_min", self.window_min, "2 to window".into()));
+        }
+        if self.datagrams > 0 && self.datagram_bytes > self.block_bytes {
+            let may = "no more than block_bytes".into();
+            return Err(invalid("datagram_bytes", self.datagram_bytes, may));
         }
         Ok(())
     }
+
+    /// What each number may be by itself, or as a part of another.
+    fn limits(&self) -> [Limit; 22] {
+        let limit = |name, value, least, most| Limit { name, value, least, most, why: "" };
+        let half = Limit {
+            why: ", half of send_queue",
+            ..limit("signal_every", self.signal_every, 1, self.send_queue / 2)
+        };
+        let quarter = Limit {
+            why: ", a quarter of recv_blocks",
+            ..limit("refill", self.refill, 1, self.recv_blocks / 4)
+        };
+        let Retry { rnr_timer, rnr_retry, ack_timeout, retry_count } = self.retry;
+        let (table, blocks) = (1 << 16, (1 << 24) - 1);
+        [
+            limit("peers", self.peers, 1, table),
+            limit("send_queue", self.send_queue, 4, 1 << 14),
+            limit("block_bytes", self.block_bytes, 64, 1 << 30),
+            limit("recv_blocks", self.recv_blocks, 4, blocks),
+            limit("send_blocks", self.send_blocks, 1, blocks),
+            limit("inline_bytes", self.inline_bytes, 0, INLINE_MAX as u32),
+            half,
+            limit("sends", self.sends, 4 * SEND_BATCH as u32, u32::MAX),
+            quarter,
+            limit("window", self.window, 0, WINDOW_MAX),
+            limit("overcommit", self.overcommit, 1, 1 << 16),
+            limit("keeps", self.keeps, 0, table),
+            limit("requests", self.requests, 0, table),
+            limit("timers", self.timers, 0, table),
+            limit("work", self.work, 0, table),
+            limit("destinations", self.destinations, 0, table),
+            limit("datagrams", self.datagrams, 0, blocks),
+            limit("datagram_bytes", self.datagram_bytes, 1, 1 << 16),
+            limit("retry.rnr_timer", rnr_timer.into(), 0, 31),
+            limit("retry.rnr_retry", rnr_retry.into(), 0, 7),
+            limit("retry.ack_timeout", ack_timeout.into(), 0, 31),
+            limit("retry.retry_count", retry_count.into(), 0, 7),
+        ]
+    }
+}
+
+/// What a number of [`Config`] may be.
+struct Limit {
+    name: &'static str,
+    value: u32,
+    least: u32,
+    most: u32,
+    /// Where the most comes from, if from another number.
+    why: &'static str,
+}
+
+fn invalid(name: &str, value: u32, may: String) -> SetupError {
+    let asked = format!("a worker with {name} = {value}");
+    SetupError::new(Code::Invalid, asked, format!("{name} may be {may}"))
 }
 
 impl Default for Config {
@@ -301,7 +302,7 @@ impl Default for Config {
     }
 }
 
-const _: () = assert!(SEND_BATCH.is_power_of_two(), "bells are counted by powers of two");
+const _: () = assert!(SEND_BATCH.is_power_of_two(), "batches are counted by powers of two");
 const _: () = assert!(DIRTY_PEERS >= POLL_BATCH, "a poll's replies never ring early");
 
 #[cfg(test)]
@@ -313,36 +314,48 @@ mod tests {
         let good = Config::DEFAULT;
         assert_eq!(good.check(), Ok(()));
         let bad = [
-            Config { peers: 0, ..good },
-            Config { peers: 1 << 17, ..good },
-            Config { send_queue: 48, ..good },
-            Config { block_bytes: 63, ..good },
-            Config { recv_blocks: 0, ..good },
-            Config { send_blocks: 0, ..good },
-            Config { inline_bytes: 257, ..good },
-            Config { signal_every: 129, ..good },
-            Config { signal_every: 0, ..good },
-            Config { refill: 129, ..good },
-            Config { window: 1 << 16, ..good },
-            Config { overcommit: 0, ..good },
-            Config { window_min: 1, ..good },
-            Config { window_min: 129, ..good },
-            Config { sends: 255, ..good },
-            Config { retry: Retry { rnr_timer: 32, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { rnr_retry: 8, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { ack_timeout: 32, ..Retry::DEFAULT }, ..good },
-            Config { retry: Retry { retry_count: 8, ..Retry::DEFAULT }, ..good },
-            Config { keeps: 1 << 17, ..good },
-            Config { timers: 1 << 17, ..good },
-            Config { requests: 1 << 17, ..good },
-            Config { work: 1 << 17, ..good },
-            Config { destinations: 1 << 17, ..good },
-            Config { datagrams: 1 << 24, ..good },
-            Config { datagram_bytes: 0, ..good },
-            Config { datagrams: 1, datagram_bytes: 4097, ..good },
+            ("peers", Config { peers: 0, ..good }),
+            ("peers", Config { peers: 1 << 17, ..good }),
+            ("send_queue", Config { send_queue: 48, ..good }),
+            ("block_bytes", Config { block_bytes: 63, ..good }),
+            ("recv_blocks", Config { recv_blocks: 0, ..good }),
+            ("send_blocks", Config { send_blocks: 0, ..good }),
+            ("inline_bytes", Config { inline_bytes: 257, ..good }),
+            ("signal_every", Config { signal_every: 129, ..good }),
+            ("signal_every", Config { signal_every: 0, ..good }),
+            ("refill", Config { refill: 129, ..good }),
+            ("window", Config { window: 1 << 16, ..good }),
+            ("overcommit", Config { overcommit: 0, ..good }),
+            ("window_min", Config { window_min: 1, ..good }),
+            ("window_min", Config { window_min: 129, ..good }),
+            ("sends", Config { sends: 255, ..good }),
+            (
+                "retry.rnr_timer",
+                Config { retry: Retry { rnr_timer: 32, ..Retry::DEFAULT }, ..good },
+            ),
+            ("retry.rnr_retry", Config { retry: Retry { rnr_retry: 8, ..Retry::DEFAULT }, ..good }),
+            (
+                "retry.ack_timeout",
+                Config { retry: Retry { ack_timeout: 32, ..Retry::DEFAULT }, ..good },
+            ),
+            (
+                "retry.retry_count",
+                Config { retry: Retry { retry_count: 8, ..Retry::DEFAULT }, ..good },
+            ),
+            ("keeps", Config { keeps: 1 << 17, ..good }),
+            ("timers", Config { timers: 1 << 17, ..good }),
+            ("requests", Config { requests: 1 << 17, ..good }),
+            ("work", Config { work: 1 << 17, ..good }),
+            ("destinations", Config { destinations: 1 << 17, ..good }),
+            ("datagrams", Config { datagrams: 1 << 24, ..good }),
+            ("datagram_bytes", Config { datagram_bytes: 0, ..good }),
+            ("datagram_bytes", Config { datagrams: 1, datagram_bytes: 4097, ..good }),
         ];
-        for config in bad {
-            assert_eq!(config.check().unwrap_err().code(), Code::Invalid, "{config:?}");
+        for (name, config) in bad {
+            let error = config.check().unwrap_err();
+            assert_eq!(error.code(), Code::Invalid, "{config:?}");
+            let said = std::format!("{error}");
+            assert!(said.contains(&std::format!("with {name} = ")), "{said}");
         }
     }
 

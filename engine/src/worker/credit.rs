@@ -1,11 +1,11 @@
-//! Credits: how many messages a peer may send, so that each finds a receive posted.
+//! Credit: how many messages a peer may send, so that each finds a posted receive.
 //!
 //! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
-//! than there are (see [`SharedRecv`]). What a peer may send is counted from the beginning of the
-//! connection: the window, and one more for each of its messages whose block is free again. The
-//! receiver writes that count into a word of the sender's memory, by an RDMA WRITE, half of
-//! the window at a time, and all there is when nothing has come for a while; the sender looks at
-//! the word when it has used up what it knew of.
+//! than there are (see [`super::SharedRecv`]). What a peer may send is counted from the beginning
+//! of the connection: the window, and one more for each of its messages whose block is free again.
+//! The receiver writes that count into a word of the sender's memory, by an RDMA WRITE, half of the
+//! window at a time, and all there is when nothing has come for a while; the sender looks at the
+//! word when it has used up what it knew of.
 //!
 //! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
 //! needs a receive at the other side to leave. If both sides' windows were full of such messages,
@@ -13,32 +13,14 @@
 //! message was taken, one receive was left over. Replies only move messages, and so one is always
 //! left over somewhere; and its owner says so at once, not half a window later, when it
 //! has replies of its own that wait for this peer.
-#![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::wr::Remote;
 
-use crossbeam::queue::ArrayQueue;
-use std_alloc::sync::Arc;
-
-use super::batch::add;
-use super::core::Core;
-use super::peers::{NO_BLOCK, PeerState};
-use super::shared_recv::SharedRecv;
-use crate::error::{Code, SetupError};
-use crate::provider::{Access, Provider, Region};
-use crate::room::Room;
-use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
-
-/// Bytes that two workers tell each other when they connect: see [`CreditGrant::handshake`].
+/// Bytes that two workers tell each other when they connect: see [`super::CreditGrant::handshake`].
 pub const HANDSHAKE_BYTES: usize = 16;
-
-/// The longest window.
-pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
 
 /// What a handshake begins with.
 const MAGIC: u16 = 0xdb01;
-
-const WORD: usize = size_of::<u64>();
 
 /// What a peer said of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +32,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
+    pub(super) fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
         let mut bytes = [0; HANDSHAKE_BYTES];
         bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2..4].copy_from_slice(&(self.window as u16).to_le_bytes());
@@ -73,89 +55,6 @@ impl Handshake {
     }
 }
 
-/// The words of a worker, one for each connection: peers may write to them.
-pub(super) struct CreditWords<P: Provider> {
-    region: P::Region,
-    free: ArrayQueue<u32>,
-}
-
-impl<P: Provider> CreditWords<P> {
-    /// Registers words for `peers` connections and a few that are on their way in or out.
-    pub(super) fn new(nic: &P, peers: u32) -> Result<CreditWords<P>, SetupError> {
-        let count = peers + 16;
-        let memory = nic.peer_memory(count as usize * WORD)?;
-        let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let free = ArrayQueue::new(count as usize);
-        for index in 0..count {
-            let _ = free.push(index);
-        }
-        Ok(CreditWords { region, free })
-    }
-
-    fn at(&self, index: u32) -> &AtomicU64 {
-        debug_assert!(index as usize * WORD < self.region.len());
-        // SAFETY: indexes come from `free` and lie in the region, whose words are aligned; what a
-        // device writes there is as good as an atomic store.
-        unsafe { &*self.region.as_ptr().add(index as usize * WORD).cast::<AtomicU64>() }
-    }
-}
-
-/// What a connection takes of a worker: a window of its receives, and a word to be told of credit.
-/// Made before the connection is, handed over with it; dropped, it gives both back.
-pub struct CreditGrant<P: Provider> {
-    shared: SharedRecv<P>,
-    words: Arc<CreditWords<P>>,
-    index: u32,
-    window: u32,
-}
-
-impl<P: Provider> CreditGrant<P> {
-    pub(super) fn new(
-        shared: &SharedRecv<P>,
-        words: &Arc<CreditWords<P>>,
-    ) -> Result<Self, SetupError> {
-        let index = words.free.pop().ok_or_else(|| {
-            SetupError::new(Code::NoMemory, "one more peer", "the worker has all it has slots for")
-                .cure("raise Config::peers")
-        })?;
-        let window = match shared.promise() {
-            Ok(window) => window,
-            Err(error) => {
-                let _ = words.free.push(index);
-                return Err(error);
-            }
-        };
-        // Its last peer's queue pair is gone. A last word of that peer which is still on its way,
-        // or one of a peer that writes where it should not, gives no more than the window.
-        words.at(index).store(0, Ordering::Relaxed);
-        Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
-    }
-
-    /// What the peer must be told, in front of any private data of the connection.
-    pub fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
-        let word = self.words.region.remote(self.index as usize * WORD);
-        Handshake { window: self.window, word }.to_bytes()
-    }
-
-    /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
-    pub fn window(&self) -> u32 {
-        self.window
-    }
-
-    /// The peer's word: how many messages it has allowed so far; 0 before it said so.
-    pub(super) fn allowed(&self) -> u64 {
-        // Acquire: nothing else is read because of it, but what is sent comes after.
-        self.words.at(self.index).load(Ordering::Acquire)
-    }
-}
-
-impl<P: Provider> Drop for CreditGrant<P> {
-    fn drop(&mut self) {
-        self.shared.take_back(self.window);
-        let _ = self.words.free.push(self.index);
-    }
-}
-
 /// Whether a peer counts what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerCredit {
@@ -170,14 +69,14 @@ pub(super) enum PeerCredit {
 /// One connection's credits, both ways.
 pub(super) struct Credit {
     pub(super) flow: PeerCredit,
-    /// Messages of the peer to be done with until it is told; of how many since the last word; and
-    /// usually.
+    /// Messages of the peer still to be done with before it is told; how many that was after the
+    /// last word; and how many it usually is.
     pub(super) until_return: u32,
     step: u32,
     return_every: u32,
-    /// Messages it may send, counted from the beginning: what the next word says.
+    /// Messages it may send, counted from the beginning: the value of the next word.
     pub(super) granted: u64,
-    /// Where it wants to be told.
+    /// The word of its memory to write.
     pub(super) peer_word: Option<Remote>,
     /// It is to be told.
     pub(super) due: bool,
@@ -198,8 +97,8 @@ impl Credit {
         }
     }
 
-    /// A step is done: the peer may send so many more. `eager`: it is told of the next at once.
-    /// True if it is to be told from now on.
+    /// A step is done, and the peer may send that many messages more. With `eager` it is told of
+    /// the next message at once. True if it was not to be told before, and is now.
     pub(super) fn step(&mut self, eager: bool) -> bool {
         // More than a step, where several were done with at once.
         let done = self.step.wrapping_sub(self.until_return);
@@ -216,7 +115,8 @@ impl Credit {
         !core::mem::replace(&mut self.due, true)
     }
 
-    /// The peer has spoken, or is no worker; what it says later does not count.
+    /// Takes the peer's handshake; other data shows that it is no worker. Only the first call
+    /// counts.
     pub(super) fn set_handshake(&mut self, data: &[u8]) {
         if self.flow != PeerCredit::Unknown {
             return;
@@ -231,7 +131,7 @@ impl Credit {
         self.peer_word = handshake.map(|handshake| handshake.word);
     }
 
-    /// Credits a fresh message must leave.
+    /// Credit that a fresh message must leave for replies.
     pub(super) fn spare(&self) -> u32 {
         u32::from(self.flow != PeerCredit::Free)
     }
@@ -249,86 +149,6 @@ impl Credit {
                 if left > u32::MAX / 2 { 0 } else { left.min(window) }
             }
         }
-    }
-}
-
-impl<P: Provider> Core<P> {
-    /// Nothing has come for a while: each peer is to be told of all it may send, if only of a part
-    /// of half a window. One that waits for more than half a window would wait for ever.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn settle_credits(&mut self) {
-        for slot in 0..self.config.peers {
-            let Some(peer) = self.peers.at(slot) else { continue };
-            if peer.state == PeerState::Up && peer.credit_falls_due() {
-                self.credit_due.put(slot);
-            }
-        }
-    }
-
-    /// Tells peers how much they may send by now.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn return_credits(&mut self) {
-        // What they are told of must be there: all but what was set aside for the refill list.
-        self.refill(false);
-        if self.refill.len() >= self.config.refill as usize {
-            return;
-        }
-        let mut kept = 0;
-        for n in 0..self.credit_due.len() {
-            let Some(slot) = self.credit_due.get(n).copied() else { break };
-            if !self.return_credit(slot)
-                && let Some(place) = self.credit_due.get_mut(kept)
-            {
-                *place = slot;
-                kept += 1;
-            }
-        }
-        self.credit_due.truncate(kept);
-    }
-
-    /// Writes the word of one peer. False: later, because its send queue has no slot.
-    fn return_credit(&mut self, slot: u32) -> bool {
-        let Some(peer) = self.peers.at(slot) else { return true };
-        if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
-            peer.credit.due = false;
-            return true;
-        }
-        let Some(word) = peer.credit.peer_word else {
-            // It has not spoken; or it is no worker.
-            peer.credit.due = peer.credit.flow == PeerCredit::Unknown;
-            return !peer.credit.due;
-        };
-        // One slot more than messages may use.
-        if peer.pushed.wrapping_sub(peer.retired) > self.config.send_queue {
-            return false;
-        }
-        let bytes = peer.credit.granted.to_ne_bytes();
-        let what = (SendOp::Write(word), SendFlags::INLINE);
-        let batch = peer.batch;
-        let waiting = peer.waiting > 0;
-        if waiting {
-            // It goes with them, with one doorbell.
-            let Some(batch) = self.batches.get_mut(batch as usize) else { return false };
-            if batch.list.is_full() {
-                return false;
-            }
-            let Some(sge) = batch.stage(&bytes) else { return false };
-            add(peer, batch, what, sge, NO_BLOCK);
-        } else {
-            let sge = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-            let (op, flags) = what;
-            let wr = SendWr { wr_id: 0, op, flags, sge, more: &[] };
-            if !self.post_one(slot, wr, NO_BLOCK) {
-                return false;
-            }
-        }
-        let Some(peer) = self.peers.at(slot) else { return true };
-        peer.count_non_message();
-        peer.credit.due = false;
-        self.stats.credit_returns += 1;
-        true
     }
 }
 

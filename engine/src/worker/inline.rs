@@ -3,13 +3,13 @@
 //!
 //! Most messages have their doorbell later. Such a message is sent from a *reservation*: the number
 //! of messages to that peer for which everything has been checked at once, so that each costs one
-//! comparison. [`Core::reserve`] computes it, as the least of
+//! comparison. [`Sender::reserve`] computes it, as the least of
 //!
 //! - room in the peer's send queue and its credit, but for the last credit, which a reply may use;
 //! - the messages before the next one that asks for a completion;
-//! - what is left of [`SEND_BATCH`], the most that goes with one doorbell;
-//! - what is left of [`Core::signal_watermark`], which all peers share. The whole reservation
-//!   counts as in flight from its beginning; what is not used is given back at its end.
+//! - the rest of [`SEND_BATCH`], the most that goes with one doorbell;
+//! - the room below the watermark of [`super::in_flight`], which all peers share. The whole
+//!   reservation counts as in flight from its beginning; its end gives back the unused part.
 //!
 //! A doorbell ends the reservations of its peer, so a peer at rest has none. Whatever else is sent
 //! to the peer ends it too: a batch, a request, a word of credit, a message with a doorbell of its
@@ -21,9 +21,9 @@
 #![expect(unsafe_code, reason = "posts bytes it was lent")]
 
 use super::config::SEND_BATCH;
-use super::core::Core;
-use super::handler::PeerId;
-use super::peers::{Peer, PeerState};
+use super::message::PeerId;
+use super::peers::Peer;
+use super::sender::Sender;
 use crate::provider::{Doorbell, InlineSend, Provider, Qp};
 use crate::room::Room;
 use crate::wr::Sge;
@@ -38,38 +38,26 @@ impl<P: Provider> Peer<P> {
         sge: Sge,
         doorbell: Doorbell,
     ) -> bool {
-        let send = InlineSend { wr_id: self.next_wr_id(), sge, imm, signaled };
+        let send = InlineSend { wr_id: self.sq.next_wr_id(), sge, imm, signaled };
         let Some(qp) = &mut self.qp else { return false };
         // SAFETY: the payload is borrowed for the call, and no longer than goes inline. The
         // worker's thread is the one that polls.
         let posted = unsafe { qp.post_inline(send, doorbell) };
         if posted {
-            self.pushed = self.pushed.wrapping_add(1);
+            self.sq.push();
         }
         posted
     }
-
-    /// Sends a message from the reservation: how many are left of it. `None`: nothing was done.
-    #[inline(always)]
-    fn post_reserved(&mut self, sge: Sge) -> Option<u32> {
-        if self.reserved == 0 || !self.post_inline(None, false, sge, Doorbell::Later) {
-            return None;
-        }
-        self.reserved -= 1;
-        Some(self.reserved)
-    }
 }
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> Sender<P> {
     /// Sends a copy from the peer's reservation. False: nothing was done.
     #[inline(always)]
     pub(super) fn post_reserved_copy(&mut self, id: PeerId, bytes: &[u8]) -> bool {
-        let Some(peer) = self.peers.at(id.slot) else { return false };
-        if peer.generation != id.generation || bytes.len() > self.inline_max as usize {
-            return false;
-        }
-        let left = peer.post_reserved(Sge::inline(bytes));
-        self.note_reserved(id.slot, left)
+        let current = |peer: &Peer<P>| peer.generation == id.generation;
+        self.peers.at(id.slot).is_some_and(|peer| current(peer))
+            && bytes.len() <= self.inline_max as usize
+            && self.post_reserved(id.slot, Sge::inline(bytes))
     }
 
     /// Sends a payload no longer than goes inline from the peer's reservation. False: nothing was
@@ -77,16 +65,14 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn post_reserved(&mut self, slot: u32, sge: Sge) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        let left = peer.post_reserved(sge);
-        self.note_reserved(slot, left)
-    }
-
-    #[inline(always)]
-    fn note_reserved(&mut self, slot: u32, left: Option<u32>) -> bool {
-        if left == Some(0) {
+        if peer.sq.reserved == 0 || !peer.post_inline(None, false, sge, Doorbell::Later) {
+            return false;
+        }
+        peer.sq.reserved -= 1;
+        if peer.sq.reserved == 0 {
             self.reservation_used_up(slot);
         }
-        left.is_some()
+        true
     }
 
     /// The last message of a reservation has gone: a full batch rings.
@@ -94,8 +80,8 @@ impl<P: Provider> Core<P> {
     #[inline(never)]
     fn reservation_used_up(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
-        peer.end_reservation();
-        if peer.pending >= SEND_BATCH as u32 {
+        peer.sq.end_reservation();
+        if peer.sq.is_batch_full() {
             self.ring_doorbell(slot);
         }
     }
@@ -106,14 +92,15 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     fn reserve<const FRESH: bool>(&mut self, slot: u32, most: u32) -> Option<&mut Peer<P>> {
         self.end_reservation(slot);
-        let free = self.signal_watermark.saturating_sub(self.in_flight);
+        let free = self.accounts.in_flight.below_watermark();
         let peer = self.peers.at(slot)?;
-        if !peer.has_budget::<FRESH>() || free == 0 {
+        if !peer.sq.has_budget::<FRESH>() || free == 0 {
             return None;
         }
-        self.in_flight += peer.begin_reservation(most.min(free).min(SEND_BATCH as u32));
-        if !peer.is_listed {
-            peer.is_listed = true;
+        self.accounts.in_flight.count +=
+            peer.sq.begin_reservation(most.min(free).min(SEND_BATCH as u32));
+        if !peer.sq.is_listed {
+            peer.sq.is_listed = true;
             self.pending.put(slot);
         }
         Some(peer)
@@ -128,19 +115,18 @@ impl<P: Provider> Core<P> {
         imm: Option<u32>,
         sge: Sge,
     ) -> bool {
-        let signal_every = self.config.signal_every;
         let Some(peer) = self.reserve::<FRESH>(slot, u32::MAX) else { return false };
-        let signals = peer.signals();
+        let signals = peer.sq.signals();
         let posted = peer.post_inline(imm, signals, sge, Doorbell::Later);
         if posted {
             if signals {
-                peer.has_signaled(signal_every);
+                peer.sq.has_signaled();
             }
-            peer.reserved -= 1;
+            peer.sq.reserved -= 1;
         }
         if !posted {
             self.end_reservation(slot);
-        } else if peer.reserved == 0 {
+        } else if peer.sq.reserved == 0 {
             self.reservation_used_up(slot);
         }
         posted
@@ -153,20 +139,20 @@ impl<P: Provider> Core<P> {
         let most = u32::try_from(list.len()).unwrap_or(u32::MAX);
         let Some(peer) = self.reserve::<true>(id.slot, most) else { return 0 };
         let mut count = 0;
-        if peer.generation == id.generation && !peer.signals() {
-            let first = peer.next_wr_id();
-            let list = list.get(..peer.reserved as usize).unwrap_or(list);
+        if peer.generation == id.generation && !peer.sq.signals() {
+            let first = peer.sq.next_wr_id();
+            let list = list.get(..peer.sq.reserved as usize).unwrap_or(list);
             if let Some(qp) = &mut peer.qp {
                 // SAFETY: the payloads are borrowed for the call. The worker's thread is the one
                 // that polls.
                 count = unsafe { qp.post_inline_list(first, list) };
-                peer.pushed = peer.pushed.wrapping_add(count as u32);
-                peer.reserved -= count as u32;
+                peer.sq.pushed = peer.sq.pushed.wrapping_add(count as u32);
+                peer.sq.reserved -= count as u32;
             }
         }
-        let left = peer.end_reservation();
-        let full = peer.pending >= SEND_BATCH as u32;
-        self.in_flight -= left;
+        let left = peer.sq.end_reservation();
+        let full = peer.sq.is_batch_full();
+        self.accounts.in_flight.count -= left;
         if full {
             self.ring_doorbell(id.slot);
         }
@@ -174,7 +160,7 @@ impl<P: Provider> Core<P> {
     }
 
     /// Sends a message with a doorbell of its own, past the reservations. False: nothing was done,
-    /// as for [`Core::post_deferred`].
+    /// as for [`Sender::post_deferred`].
     #[inline(always)]
     pub(super) fn post_at_once<const FRESH: bool>(
         &mut self,
@@ -183,10 +169,10 @@ impl<P: Provider> Core<P> {
         sge: Sge,
     ) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        if !peer.has_budget::<FRESH>() || self.in_flight >= self.signal_watermark {
+        if !peer.sq.has_budget::<FRESH>() || self.accounts.in_flight.is_at_watermark() {
             return false;
         }
-        if imm.is_some() || peer.signals() {
+        if imm.is_some() || peer.sq.signals() {
             if !self.post_signaled(slot, imm, sge.addr, sge.length) {
                 return false;
             }
@@ -195,32 +181,33 @@ impl<P: Provider> Core<P> {
         }
         // Few stores behind the one that rings: until its cache line is here they wait in the store
         // buffer. So the counters are brought up to date later, all at once.
-        self.in_flight += 1;
+        self.accounts.in_flight.count += 1;
         self.uncounted_singles += 1;
         true
     }
 
-    /// [`Core::post_at_once`] with immediate data, or for a message that asks for a completion. By
-    /// itself, so that no other message keeps in registers what only this needs.
+    /// [`Sender::post_at_once`] with immediate data, or for a message that asks for a completion.
+    /// By itself, so that no other message keeps in registers what only this needs.
     #[cold]
     #[inline(never)]
     fn post_signaled(&mut self, slot: u32, imm: Option<u32>, addr: u64, length: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
-        let signals = peer.signals();
+        let signals = peer.sq.signals();
         let posted = peer.post_inline(imm, signals, Sge { addr, length, lkey: 0 }, Doorbell::Now);
         if posted && signals {
-            peer.has_signaled(self.config.signal_every);
+            peer.sq.has_signaled();
         }
         posted
     }
 
     /// Sends a copy inline, with a doorbell now or later. False: nothing was done.
     #[inline(always)]
-    pub(super) fn post_inline_copy<const NOW: bool>(
+    pub(super) fn post_inline_copy(
         &mut self,
         id: PeerId,
         imm: Option<u32>,
         bytes: &[u8],
+        doorbell: Doorbell,
     ) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         if !self.peers.at(id.slot).is_some_and(|peer| current(peer))
@@ -228,9 +215,9 @@ impl<P: Provider> Core<P> {
         {
             return false;
         }
-        match NOW {
-            true => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
-            false => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
+        match doorbell {
+            Doorbell::Now => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
+            Doorbell::Later => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
         }
     }
 
@@ -239,16 +226,16 @@ impl<P: Provider> Core<P> {
     #[inline(always)]
     pub(super) fn end_reservation(&mut self, slot: u32) {
         if let Some(peer) = self.peers.at(slot)
-            && peer.reserved > 0
+            && peer.sq.reserved > 0
         {
-            self.in_flight -= peer.end_reservation();
+            self.accounts.in_flight.count -= peer.sq.end_reservation();
         }
     }
 
     /// Requests in flight, without those that are only reserved.
     pub(super) fn in_flight(&self) -> u32 {
-        let left = |slot: &u32| self.peers.get_ref(*slot).map_or(0, |peer| peer.reserved);
-        self.in_flight - self.pending.iter().map(left).sum::<u32>()
+        let left = |slot: &u32| self.peers.get_ref(*slot).map_or(0, |peer| peer.sq.reserved);
+        self.accounts.in_flight.count - self.pending.iter().map(left).sum::<u32>()
     }
 
     /// Opens a peer's budget, unless something waits that a message would overtake, or there is no
@@ -256,33 +243,28 @@ impl<P: Provider> Core<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn open_budget(&mut self, slot: u32) -> bool {
-        let send_queue = self.config.send_queue;
         self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return false };
-        let clear = peer.state == PeerState::Up
-            && peer.deferred == 0
-            && peer.waiting == 0
-            && !peer.finishing;
-        if !clear {
+        if !peer.is_clear() {
             return false;
         }
-        if !peer.has_room::<true>() {
-            peer.measure(send_queue);
+        if !peer.sq.has_room::<true>() {
+            peer.measure();
         }
-        peer.open_budget();
-        peer.has_budget::<true>()
+        peer.sq.open_budget();
+        peer.sq.has_budget::<true>()
     }
 
     /// Rings for what the device of a peer was given for a later doorbell.
     pub(super) fn ring_doorbell(&mut self, slot: u32) {
         self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return };
-        if let (Some(qp), 1..) = (&mut peer.qp, peer.pending) {
+        if let (Some(qp), 1..) = (&mut peer.qp, peer.sq.pending) {
             // SAFETY: the worker's thread is the one that polls.
             unsafe { qp.ring_doorbell() };
-            self.stats.count_batch(peer.pending as usize);
-            self.stats.sent += u64::from(peer.pending);
-            peer.pending = 0;
+            self.accounts.stats.count_batch(peer.sq.pending as usize);
+            self.accounts.stats.sent += u64::from(peer.sq.pending);
+            peer.sq.pending = 0;
         }
     }
 
@@ -292,7 +274,7 @@ impl<P: Provider> Core<P> {
         while let Some(slot) = self.pending.pop() {
             self.ring_doorbell(slot);
             if let Some(peer) = self.peers.at(slot) {
-                peer.is_listed = false;
+                peer.sq.is_listed = false;
             }
         }
     }

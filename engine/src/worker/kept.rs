@@ -2,7 +2,7 @@
 
 use std_alloc::vec::Vec;
 
-use super::handler::PeerId;
+use super::message::PeerId;
 use crate::room::Room;
 
 /// A kept message. A name, not an owner: the worker has the block, and takes it home at the

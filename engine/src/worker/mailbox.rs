@@ -3,7 +3,8 @@
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
-use super::credit::{CreditGrant, CreditWords, HANDSHAKE_BYTES};
+use super::credit::HANDSHAKE_BYTES;
+use super::credit_grant::{CreditGrant, CreditWords};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
@@ -51,13 +52,14 @@ impl<P: Provider> Mailbox<P> {
         }
     }
 
-    /// True if there is mail. Acquire pairs with `put`: who sees the flag sees the letter.
+    /// True if there is mail. Acquire pairs with the Release in `put`: the letter is visible with
+    /// the flag.
     #[inline(always)]
     pub(super) fn has_mail(&self) -> bool {
         self.flag.load(Ordering::Acquire)
     }
 
-    /// As if there were mail: the worker looks after what it has left.
+    /// Raises the flag without mail, so that the next turn is a full one.
     pub(super) fn call(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
@@ -109,7 +111,7 @@ fn head(data: &[u8]) -> [u8; HANDSHAKE_BYTES] {
     data.first_chunk().copied().unwrap_or_default()
 }
 
-/// The control plane's end of a worker: what it needs to make queue pairs for it, and to hand
+/// The control plane's end of a worker: it makes queue pairs for the worker with this, and hands
 /// them over.
 pub struct Intake<P: Provider> {
     pub(super) mailbox: Arc<Mailbox<P>>,

@@ -1,59 +1,22 @@
 //! What a handler may do: send, close, look at the room there is.
 
 use super::core::Core;
-use super::datagram::{Datagram, DestinationId};
-use super::handler::{Message, PeerId};
+use super::datagrams::{Datagram, DestinationId};
 use super::kept::Token;
-use super::request::{RegionId, Request};
+use super::message::{Message, PeerId};
+use super::regions::RegionId;
+use super::requests::Request;
+use super::send_error::{ListError, SendError};
 use super::timers::TimerId;
 use crate::error::SetupError;
-use crate::provider::{AddressVector, Provider};
+use crate::provider::{AddressVector, Doorbell, Provider};
 use crate::wr::Remote;
 
-/// Sends of one worker. They gather per peer and go out with one doorbell: when a batch is full,
-/// and at the end of the turn.
+/// The sends of one worker. They gather per peer, and go out with one doorbell when
+/// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. The first send after
+/// a short poll may ring at once.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,
-}
-
-/// Why a message was not taken. Nothing of it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// That peer is gone, or not yet up.
-    #[error("the peer is not connected")]
-    NotConnected,
-    /// Its send queue is full: back-pressure. Try again after a turn.
-    #[error("the peer's send queue is full; try again after a turn")]
-    Full,
-    /// The peer has promised no receive for it: back-pressure. Try again after a turn.
-    #[error("the peer has no receive for another message; try again after a turn")]
-    NoCredit,
-    /// All send blocks are in flight: back-pressure. Try again after a turn.
-    #[error("all send blocks are in flight; try again after a turn")]
-    NoBlock,
-    /// As many requests are pending as `Config::requests` says: back-pressure.
-    #[error("as many requests are pending as the configuration allows; try again after an answer")]
-    TooMany,
-    /// A piece does not lie in the worker's memory, or there are too many.
-    #[error("a piece is not in the worker's memory, or there are more than four")]
-    OutOfBounds,
-    /// The operation and its pieces do not go together: the result of an atomic has eight bytes.
-    #[error("the operation and its pieces do not go together")]
-    Malformed,
-    /// Longer than a block.
-    #[error("the message is longer than a block, or than the device allows")]
-    TooLong,
-}
-
-/// A list of messages that was taken in part: those before the first that was not. Nothing behind
-/// it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{accepted} messages of the list were taken, and not the next: {cause}")]
-pub struct ListError {
-    /// How many were taken; they go as if the list had been so long.
-    pub accepted: usize,
-    /// Why the next was not.
-    pub cause: SendError,
 }
 
 impl<P: Provider> Outbox<'_, P> {
@@ -63,18 +26,17 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_copy(peer, None, bytes)
+        self.core.sender.send_copy(peer, None, bytes)
     }
 
-    /// Sends copies of several messages, in order, as so many calls of [`Outbox::send`] do; but
-    /// what is the same for all of them is looked up once. For who has them at hand, the way with
-    /// the least work for each.
+    /// Sends copies of several messages, in order, as calls of [`Outbox::send`] would. It takes the
+    /// least work for each message, because it checks peer, room and credit once for many.
     ///
     /// # Errors
-    /// See [`ListError`]; what back-pressure left over may be tried again.
+    /// See [`ListError`]. After back-pressure, try the rest again after a turn.
     #[inline(always)]
     pub fn send_list(&mut self, peer: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
-        self.core.send_list(peer, list)
+        self.core.sender.send_list(peer, list)
     }
 
     /// Sends a copy of `bytes` with immediate data.
@@ -83,41 +45,47 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_imm(&mut self, peer: PeerId, bytes: &[u8], imm: u32) -> Result<(), SendError> {
-        self.core.send_copy(peer, Some(imm), bytes)
+        self.core.sender.send_copy(peer, Some(imm), bytes)
     }
 
-    /// Sends a copy of `bytes` now, with a doorbell of its own, after what waits for that peer: for
-    /// a message whose latency counts. An inline one is read from `bytes` and copied once.
+    /// Sends a copy of `bytes` with a doorbell of its own, after everything that waits for that
+    /// peer: for a message whose latency counts. Up to [`Config::inline_bytes`] it is copied once,
+    /// from `bytes` to the device.
+    ///
+    /// [`Config::inline_bytes`]: super::Config::inline_bytes
     ///
     /// # Errors
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
-        self.core.send_now(peer, None, bytes)
+        if self.core.sender.send_now(peer, None, bytes)? == Doorbell::Later {
+            self.core.flush();
+        }
+        Ok(())
     }
 
-    /// Takes a request: a send from registered memory without a copy, or something one-sided.
-    /// [`super::Handler::on_send_done`] comes once for it, whatever happens, and not before this
-    /// call has returned. Until then its bytes are the device's.
+    /// Posts a request: a send from registered memory without a copy, a READ, a WRITE or an atomic.
+    /// The worker calls [`super::Handler::on_send_done`] once for it, whatever happens, and after
+    /// this call has returned. Until then the bytes of its pieces belong to the device.
     ///
     /// # Errors
-    /// See [`SendError`]; then nothing of it was taken, and nobody is told.
+    /// See [`SendError`]. Then nothing was posted, and `on_send_done` is not called.
     pub fn request(&mut self, peer: PeerId, request: &Request<'_>) -> Result<(), SendError> {
         self.core.request(peer, request)
     }
 
-    /// Requests that are not yet answered.
+    /// Requests that have not ended.
     pub fn pending(&self) -> usize {
-        self.core.requests.pending()
+        self.core.sender.accounts.requests.pending()
     }
 
-    /// What a peer must know for one-sided requests to the worker's memory from `offset` on.
-    /// `None`: there is no such byte.
+    /// Address and key that a peer needs for one-sided requests to the worker's memory from
+    /// `offset` on. `None`: the region is not so long.
     pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
-        self.core.remote(region, offset)
+        self.core.regions.remote(region, offset)
     }
 
-    /// Copies bytes into the worker's memory. A request under way may see some of them.
+    /// Copies bytes into the worker's memory. A request in flight may see a part of them.
     ///
     /// # Errors
     /// `OutOfBounds`.
@@ -127,10 +95,11 @@ impl<P: Provider> Outbox<'_, P> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.core.copy_in(region, offset, bytes)
+        self.core.regions.copy_in(region, offset, bytes)
     }
 
-    /// Copies bytes out of the worker's memory, as they are at that time.
+    /// Copies bytes out of the worker's memory. A request in flight may have written a part of
+    /// them.
     ///
     /// # Errors
     /// `OutOfBounds`.
@@ -140,17 +109,17 @@ impl<P: Provider> Outbox<'_, P> {
         offset: usize,
         bytes: &mut [u8],
     ) -> Result<(), SendError> {
-        self.core.copy_out(region, offset, bytes)
+        self.core.regions.copy_out(region, offset, bytes)
     }
 
-    /// A token for the message in hand, to be followed by [`super::Verdict::Keep`]: then its block
-    /// stays, until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
-    /// kept already. While it is kept the sender has one receive less here.
+    /// A token for the message in hand. Return [`super::Verdict::Keep`] after it: then the block
+    /// stays until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
+    /// kept already. While a message is kept, its sender has one receive less here.
     pub fn keep(&mut self, message: &Message<'_>) -> Option<Token> {
         self.core.ask_keep(message)
     }
 
-    /// A kept message, to read it or to write a reply in place.
+    /// A kept message, to read it or to write a reply in place. `None`: the token is used up.
     pub fn kept(&mut self, token: Token) -> Option<Message<'_>> {
         self.core.kept_message(token)
     }
@@ -181,13 +150,13 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.timers.now
     }
 
-    /// Sets a timer: [`super::Handler::on_timer`] comes with `key`, once, with the first
-    /// [`super::Worker::advance`] to `at` or later. `None`: `Config::timers` are set already.
+    /// Sets a timer: the first [`super::Worker::advance`] to `at` or later calls
+    /// [`super::Handler::on_timer`] with `key`, once. `None`: `Config::timers` are set already.
     pub fn set_timer(&mut self, at: u64, key: u64) -> Option<TimerId> {
         self.core.timers.set(at, key)
     }
 
-    /// Takes a timer back. False: it has fired, or was taken back before.
+    /// Cancels a timer. False: it has fired, or was cancelled before.
     pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
         self.core.timers.cancel(timer)
     }
@@ -204,13 +173,13 @@ impl<P: Provider> Outbox<'_, P> {
         qp: u32,
         qkey: u32,
     ) -> Result<DestinationId, SetupError> {
-        self.core.resolve(to, (qp, qkey))
+        self.core.datagrams.resolve(to, qp, qkey)
     }
 
     /// Releases a destination. Its address handle goes when no datagram to it is in flight. False:
     /// it was released before.
     pub fn release_destination(&mut self, to: DestinationId) -> bool {
-        self.core.release_destination(to)
+        self.core.datagrams.release(to)
     }
 
     /// Sends a copy of `bytes` as a datagram, at most [`Config::datagram_bytes`] long, with
@@ -228,7 +197,7 @@ impl<P: Provider> Outbox<'_, P> {
         bytes: &[u8],
         imm: Option<u32>,
     ) -> Result<(), SendError> {
-        self.core.send_to(to, imm, bytes)
+        self.core.datagrams.send(to, imm, bytes, &mut self.core.sender.accounts)
     }
 
     /// The sender's address, for [`Outbox::resolve`]; its queue pair is [`Datagram::source_qp`].
@@ -236,30 +205,30 @@ impl<P: Provider> Outbox<'_, P> {
     /// # Errors
     /// `Invalid`: the datagram came without its header.
     pub fn sender_of(&self, datagram: &Datagram<'_>) -> Result<AddressVector, SetupError> {
-        self.core.sender_of(datagram)
+        self.core.datagrams.sender_of(datagram)
     }
 
-    /// Messages that peer's send queue has room for now, and the peer receives; 0 for one that is
-    /// gone.
+    /// Messages that may be sent to that peer now: the send queue has slots and the peer has
+    /// promised receives. 0 for a peer that is gone.
     pub fn room(&mut self, peer: PeerId) -> u32 {
-        self.core.room(peer)
+        self.core.sender.room(peer)
     }
 
-    /// Rings every bell now, without waiting for the end of the turn.
+    /// Sends everything that waits now, instead of at the end of the turn.
     pub fn flush(&mut self) {
         self.core.flush();
     }
 
-    /// Ends the connection to a peer when all that was accepted for it is acknowledged: messages,
-    /// replies that wait for room or credit, requests. Nothing new is taken from here on but
-    /// replies to what it still sends. After `Config::drain_turns` turns it is closed all the same.
-    /// Its [`super::Handler::on_peer_down`] comes then, and says `Closed`.
+    /// Closes the connection to a peer when everything that was accepted for it is acknowledged:
+    /// messages, replies that wait for room or credit, requests. From now on only replies to its
+    /// messages are taken. After `Config::drain_turns` turns it is closed anyway. Then the worker
+    /// calls [`super::Handler::on_peer_down`] with `Closed`.
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }
 
-    /// Ends the connection to a peer at once. What was sent and not yet taken may be lost; its
-    /// [`super::Handler::on_peer_down`] comes when it has drained.
+    /// Closes the connection to a peer at once. Messages that the peer has not received yet may be
+    /// lost. The worker calls [`super::Handler::on_peer_down`] when the queue pair has drained.
     pub fn close(&mut self, peer: PeerId) {
         self.core.close(peer);
     }

@@ -21,9 +21,9 @@ impl<P: Provider> Clone for QpDomain<P> {
 impl<P: Provider> QpDomain<P> {
     /// Completion queue, shared receive queue and memory stay on `nic`: other threads use those.
     pub(super) fn new(nic: &P, config: &Config) -> Result<Self, SetupError> {
-        let caps = nic.caps();
-        if !(config.thread_domain && caps.thread_domains && caps.parent_domains) {
-            return Ok(QpDomain { nic: nic.clone(), own: false });
+        let shared = || QpDomain { nic: nic.clone(), own: false };
+        if !config.thread_domain {
+            return Ok(shared());
         }
         const CURE: &str = "make fewer workers, or this one with Config::thread_domain off";
         let cured = |error: SetupError| error.cure(CURE);
@@ -34,8 +34,7 @@ impl<P: Provider> QpDomain<P> {
         // it moves none to RESET, and destroys only what the worker never had. A request that is
         // not flushed at once because the control plane has moved the queue pair to ERR is flushed
         // with the marker that the worker posts at the end of each peer.
-        let td = unsafe { nic.alloc_td() }.map_err(cured)?;
-        let nic = nic.alloc_parent_domain(Some(&td)).map_err(cured)?;
-        Ok(QpDomain { nic, own: true })
+        let own = unsafe { nic.for_one_thread() }.map_err(cured)?;
+        Ok(own.map_or_else(shared, |nic| QpDomain { nic, own: true }))
     }
 }

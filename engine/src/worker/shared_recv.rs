@@ -138,7 +138,7 @@ impl<P: Provider> SharedRecv<P> {
         }
     }
 
-    /// Takes some of the spare blocks; there must be so many.
+    /// Takes `count` of the spare blocks, or none if there are fewer: then how many there are.
     fn take(&self, count: impl Fn(u32) -> u32) -> Result<u32, u32> {
         // Relaxed: a count, which guards no other memory.
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);

@@ -46,16 +46,16 @@ impl SharedState {
         self.has_work.swap(false, Ordering::AcqRel);
         let last = self.work.pop();
         if last.is_some() {
-            // It came since, and may not be the only one; who takes may stop here.
+            // It came since, and may not be the only one; the caller may stop here.
             self.has_work.store(true, Ordering::Relaxed);
         }
         last
     }
 
-    /// Something was left for the worker: it is woken if it rests.
+    /// Wakes the worker if it rests: mail or work was left for it.
     pub(super) fn wake(&self) {
-        // SeqCst, as in `begin_rest`: either this sees that the worker rests, or the worker sees
-        // what was left before it goes to rest. Without it a wake-up could be lost.
+        // SeqCst, as in `begin_rest`: either this thread sees that the worker rests, or the worker
+        // sees the mail or work before it rests. Without it a wake-up could be lost.
         fence(Ordering::SeqCst);
         if self.resting.load(Ordering::Relaxed)
             && let Some(waker) = self.waker.get()
@@ -64,7 +64,7 @@ impl SharedState {
         }
     }
 
-    /// The worker is about to rest; what was left for it is looked at after this.
+    /// The worker is about to rest; it checks for mail and work after this call.
     pub(super) fn begin_rest(&self) {
         self.resting.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -61,7 +61,7 @@ pub struct Stats {
 /// Words of [`Stats`].
 const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
 
-/// What is counted, with what it is called outside and what it means.
+/// The plain counters: their names outside, and their meaning.
 const NAMES: [(&str, &str); 17] = [
     ("turns_total", "Turns of the worker's loop"),
     ("idle_turns_total", "Turns that found nothing"),
@@ -98,7 +98,7 @@ impl Stats {
         self.batches[0] += u64::from(count);
     }
 
-    /// Polls that each took so many completions, at least one.
+    /// Counts polls that each took `taken` completions, at least one.
     #[inline(always)]
     pub(super) fn count_polls(&mut self, taken: usize, polls: u64) {
         self.completions += taken as u64 * polls;
@@ -185,10 +185,10 @@ impl Stats {
             writeln!(out, "# TYPE doorbell_worker_{name} {kind}")?;
             writeln!(out, "doorbell_worker_{name}{}{labels}{} {value}", all.0, all.1)?;
         }
-        let batches = ("requests_per_doorbell", "Requests that one doorbell rang for");
-        histogram(out, batches, labels, &self.batches, self.sent)?;
-        let polls = ("completions_per_poll", "Completions that one poll found");
-        histogram(out, polls, labels, &self.polls, self.completions)?;
+        let (name, help) = ("requests_per_doorbell", "Requests that one doorbell rang for");
+        histogram(out, name, help, labels, &self.batches, self.sent)?;
+        let (name, help) = ("completions_per_poll", "Completions that one poll found");
+        histogram(out, name, help, labels, &self.polls, self.completions)?;
         let name = "doorbell_worker_status_errors_total";
         writeln!(out, "# HELP {name} Completions with an error, by status.")?;
         writeln!(out, "# TYPE {name} counter")?;
@@ -203,7 +203,8 @@ impl Stats {
 /// Counts by powers of two, as a histogram.
 fn histogram(
     out: &mut impl Write,
-    (name, help): (&str, &str),
+    name: &str,
+    help: &str,
     labels: &str,
     counts: &[u64],
     sum: u64,

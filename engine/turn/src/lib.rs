@@ -111,14 +111,14 @@ impl Everything {
             11 => out.copy_out(self.region, 3, message.block()).ok()?,
             12 => {
                 let deadline = Some(out.now() + 9);
-                self.call = self.calls.call(out, peer, bytes, (1, deadline)).ok();
+                self.call = self.calls.call(out, peer, bytes, 1, deadline).ok();
             }
             13 => {
                 self.calls.cancel(out, self.call.take()?)?;
             }
             14 => {
                 let piece = Piece { region: self.region, offset: 8, length: 1 << 30 };
-                self.large.offer(out, peer, piece, (3, 4)).ok()?;
+                self.large.offer(out, peer, piece, 3, 4).ok()?;
             }
             15 => out.finish(peer),
             16 => out.close(peer),
@@ -143,7 +143,7 @@ impl<P: Provider> Handler<P> for Everything {
         }
         if let Received::Offered(offer) = self.large.received(&message) {
             let to = Piece { region: self.region, offset: 0, length: offer.length() };
-            if self.large.take(out, offer, (to, offer.tag())).is_err() {
+            if self.large.take(out, offer, to, offer.tag()).is_err() {
                 let _ = self.large.decline(out, offer);
             }
             return Verdict::Done;

@@ -56,27 +56,64 @@ use doorbell_seam::{error, event, provider, wc, wr};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::provider::{
-    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, PortAttr, Provider, Rereg, Reregistered,
-    Sharing, WindowKind,
+    Access, AddressVector, AsyncEvents, Caps, CqInit, Datagrams, ExtendedCq, GRH_BYTES, Gid,
+    PortAttr, Ports, ProtectionDomains, Provider, Rereg, Reregister, Reregistered, ResizeCq,
+    Sharing, ThreadDomains, WindowKind, Windows, Xrc,
 };
 use crate::wc::Wc;
+
+impl Datagrams for Verbs {
+    type Ah = VerbsAh;
+
+    fn create_ah(&self, to: &AddressVector) -> Result<VerbsAh, SetupError> {
+        VerbsAh::new(self.device(), to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
+        ah::sender_of(self, wc, header)
+    }
+}
 
 impl Provider for Verbs {
     type Region = VerbsRegion;
     type Cq = VerbsCq;
     type Poller = VerbsPoller;
-    type PollerEx = VerbsPollerEx;
     type Srq = VerbsSrq;
-    type Window = VerbsWindow;
     type Qp = VerbsQp;
-    type Xrcd = VerbsXrcd;
-    type Td = VerbsTd;
-    type Ah = VerbsAh;
 
     fn caps(&self) -> &Caps {
         self.device().caps()
     }
 
+    fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
+        VerbsRegion::new(self.device(), memory, access)
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+    ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
+        self.create_cq_on(depth, sharing, 0)
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
+        VerbsSrq::new(self.device(), depth)
+    }
+
+    #[expect(unsafe_code, reason = "passes the promise on")]
+    unsafe fn for_one_thread(&self) -> Result<Option<Verbs>, SetupError> {
+        let caps = self.caps();
+        if !(caps.thread_domains && caps.parent_domains) {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise, passed on.
+        let td = unsafe { self.alloc_td() }?;
+        self.alloc_parent_domain(Some(&td)).map(Some)
+    }
+}
+
+impl Ports for Verbs {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
         port::query(self.device(), port)
     }
@@ -88,10 +125,24 @@ impl Provider for Verbs {
     fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
         port::pkey(self.device(), port, index)
     }
+}
 
+impl ProtectionDomains for Verbs {
     fn alloc_pd(&self) -> Result<Verbs, SetupError> {
         self.new_pd()
     }
+
+    fn pd_users(&self) -> usize {
+        self.users()
+    }
+
+    fn is_same_device(&self, other: &Verbs) -> bool {
+        self.context() == other.context()
+    }
+}
+
+impl ThreadDomains for Verbs {
+    type Td = VerbsTd;
 
     #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
     unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
@@ -105,22 +156,30 @@ impl Provider for Verbs {
     fn alloc_parent_domain(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
         self.new_parent(td)
     }
+}
 
-    fn is_same_device(&self, other: &Verbs) -> bool {
-        self.context() == other.context()
+impl AsyncEvents for Verbs {
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.device().events_ready().then(|| wake::next_event(self.context())).flatten()
     }
 
-    fn pd_users(&self) -> usize {
-        self.users()
+    fn async_fd(&self) -> Option<i32> {
+        self.device().events_ready().then(|| self.device().async_fd())
     }
 
-    fn register(&self, memory: Mapping, access: Access) -> Result<VerbsRegion, SetupError> {
-        VerbsRegion::new(self.device(), memory, access)
+    fn cq_id(&self, cq: &VerbsCq) -> u64 {
+        cq.as_ptr() as u64
     }
+}
 
+impl Reregister for Verbs {
     fn reregister(&self, region: VerbsRegion, change: Rereg) -> Reregistered<VerbsRegion> {
         region.change(self.device(), change)
     }
+}
+
+impl ExtendedCq for Verbs {
+    type PollerEx = VerbsPollerEx;
 
     /// Both kinds of sharing give the same queue: the driver locks it.
     fn create_cq_on(
@@ -138,14 +197,24 @@ impl Provider for Verbs {
         let cq = VerbsCq::new(self.device().cq_home(), init, true)?;
         Ok((cq.clone(), VerbsPollerEx::new(cq, init.fields)))
     }
+}
 
+impl ResizeCq for Verbs {
     fn resize_cq(&self, cq: &VerbsCq, depth: u32) -> Result<u32, SetupError> {
         cq.resize(self.device(), depth)
     }
+}
 
-    fn create_srq(&self, depth: u32) -> Result<VerbsSrq, SetupError> {
-        VerbsSrq::new(self.device(), depth)
+impl Windows for Verbs {
+    type Window = VerbsWindow;
+
+    fn create_window(&self, kind: WindowKind) -> Result<VerbsWindow, SetupError> {
+        VerbsWindow::new(self.device(), kind)
     }
+}
+
+impl Xrc for Verbs {
+    type Xrcd = VerbsXrcd;
 
     fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
         self.device().open_xrcd()
@@ -162,29 +231,5 @@ impl Provider for Verbs {
         depth: u32,
     ) -> Result<VerbsSrq, SetupError> {
         VerbsSrq::of_xrc(self.device(), xrcd, cq, depth)
-    }
-
-    fn create_window(&self, kind: WindowKind) -> Result<VerbsWindow, SetupError> {
-        VerbsWindow::new(self.device(), kind)
-    }
-
-    fn cq_id(&self, cq: &VerbsCq) -> u64 {
-        cq.as_ptr() as u64
-    }
-
-    fn next_async_event(&self) -> Option<AsyncEvent> {
-        self.device().events_ready().then(|| wake::next_event(self.context())).flatten()
-    }
-
-    fn async_fd(&self) -> Option<i32> {
-        self.device().events_ready().then(|| self.device().async_fd())
-    }
-
-    fn create_ah(&self, to: &AddressVector) -> Result<VerbsAh, SetupError> {
-        VerbsAh::new(self.device(), to)
-    }
-
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
-        ah::sender_of(self, wc, header)
     }
 }

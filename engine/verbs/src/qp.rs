@@ -23,7 +23,7 @@ use super::srq::{VerbsSrq, post_chunks};
 use super::window::VerbsWindow;
 use super::xrc::VerbsXrcd;
 use crate::error::SetupError;
-use crate::provider::{Gid, Qp, QpCaps, QpType, Window, WindowKind};
+use crate::provider::{Gid, Multicast, Qp, QpCaps, QpType, Window, WindowKind};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 /// The owner of a queue pair: the identifier of its connection, which outlives it.
@@ -129,10 +129,9 @@ impl VerbsQp {
     }
 }
 
-impl Qp for VerbsQp {
-    type Window = VerbsWindow;
-
-    unsafe fn bind(
+impl VerbsQp {
+    /// See [`Window::bind`].
+    pub(crate) unsafe fn bind(
         &mut self,
         window: &mut VerbsWindow,
         binding: Binding,
@@ -155,7 +154,9 @@ impl Qp for VerbsQp {
             answer => refused(cause_of(answer)),
         }
     }
+}
 
+impl Qp for VerbsQp {
     fn num(&self) -> u32 {
         self.num
     }
@@ -206,7 +207,9 @@ impl Qp for VerbsQp {
         // SAFETY: as in `fail`. A queue pair that is not in SQE refuses, and keeps its state.
         unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask.0.cast_signed()) };
     }
+}
 
+impl Multicast for VerbsQp {
     fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
         let gid = ibv_gid { raw: group.0 };
         // SAFETY: queue pair and GID are alive.
@@ -241,5 +244,36 @@ impl Drop for VerbsQp {
             let _ = self.detach_mcast(group);
         }
         self.home.destroy_qp();
+    }
+}
+
+impl Window for VerbsWindow {
+    type Qp = VerbsQp;
+
+    unsafe fn bind(
+        &mut self,
+        qp: &mut VerbsQp,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { qp.bind(self, binding, wr_id, flags) }
+    }
+
+    fn kind(&self) -> WindowKind {
+        self.kind
+    }
+    fn rkey(&self) -> u32 {
+        // SAFETY: the window is alive; drivers write the field inside `ibv_bind_mw` only, for
+        // which this value is borrowed as the only one, as it is in `set_rkey`.
+        unsafe { (*self.as_ptr()).rkey }
+    }
+    fn handle(&self) -> u64 {
+        self.as_ptr() as u64
+    }
+    fn set_rkey(&mut self, rkey: u32) {
+        // SAFETY: as above; what C leaves to its users for windows of type 2.
+        unsafe { (*self.as_ptr()).rkey = rkey };
     }
 }

@@ -20,7 +20,7 @@ use super::posted::posted;
 use super::shim::{errno, refused};
 use super::xrc::{self, VerbsXrcd};
 use crate::error::{Code, SetupError};
-use crate::provider::Srq;
+use crate::provider::{Srq, SrqLimits, XrcSrq};
 use crate::wr::{PostError, RecvWr};
 
 /// Receives handed to the driver in one call: the list is built on the stack.
@@ -126,6 +126,16 @@ impl Srq for VerbsSrq {
         self.0.depth.load(Ordering::Relaxed)
     }
 
+    #[inline]
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let (post, srq) = (self.0.device.ops().post_srq_recv, self.as_ptr());
+        // SAFETY: the queue lives while its handle does, the chunk is a valid list, and the
+        // caller vouches for the buffers.
+        post_chunks(list, |first, bad| unsafe { post(srq, first, bad) })
+    }
+}
+
+impl SrqLimits for VerbsSrq {
     /// Never makes it smaller: soft-RoCE may lose a queue when it refuses that.
     fn resize(&self, depth: u32) -> Result<(), SetupError> {
         let (caps, what) = (self.0.device.caps(), "shared receive queue");
@@ -153,14 +163,6 @@ impl Srq for VerbsSrq {
         Ok(())
     }
 
-    fn id(&self) -> u64 {
-        self.as_ptr() as u64
-    }
-
-    fn number(&self) -> Option<u32> {
-        self.0.number
-    }
-
     fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
         let asked = || format!("a limit of {limit} on a receive queue");
         if limit > self.depth() {
@@ -186,12 +188,14 @@ impl Srq for VerbsSrq {
         }
     }
 
-    #[inline]
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        let (post, srq) = (self.0.device.ops().post_srq_recv, self.as_ptr());
-        // SAFETY: the queue lives while its handle does, the chunk is a valid list, and the
-        // caller vouches for the buffers.
-        post_chunks(list, |first, bad| unsafe { post(srq, first, bad) })
+    fn id(&self) -> u64 {
+        self.as_ptr() as u64
+    }
+}
+
+impl XrcSrq for VerbsSrq {
+    fn number(&self) -> Option<u32> {
+        self.0.number
     }
 }
 

@@ -10,12 +10,12 @@ use std_alloc::sync::Arc;
 use super::device::Device;
 use super::shim::{errno, refused};
 use crate::error::SetupError;
-use crate::provider::{Window, WindowKind};
+use crate::provider::WindowKind;
 
 /// A memory window of an RDMA device.
 pub struct VerbsWindow {
     mw: NonNull<ibv_mw>,
-    kind: WindowKind,
+    pub(super) kind: WindowKind,
     _device: Arc<Device>,
 }
 
@@ -36,24 +36,6 @@ impl VerbsWindow {
     /// The window for calls of libibverbs; alive as long as this value.
     pub fn as_ptr(&self) -> *mut ibv_mw {
         self.mw.as_ptr()
-    }
-}
-
-impl Window for VerbsWindow {
-    fn kind(&self) -> WindowKind {
-        self.kind
-    }
-    fn rkey(&self) -> u32 {
-        // SAFETY: the window is alive; drivers write the field inside `ibv_bind_mw` only, for
-        // which this value is borrowed as the only one, as it is in `set_rkey`.
-        unsafe { (*self.as_ptr()).rkey }
-    }
-    fn handle(&self) -> u64 {
-        self.as_ptr() as u64
-    }
-    fn set_rkey(&mut self, rkey: u32) {
-        // SAFETY: as above; what C leaves to its users for windows of type 2.
-        unsafe { (*self.as_ptr()).rkey = rkey };
     }
 }
 

@@ -4,7 +4,9 @@ use core::fmt;
 
 use std_alloc::string::String;
 
-use super::{CqFlags, ReregFlags, SendOps, WcFields};
+use super::cq_ex::{CqFlags, WcFields};
+use super::extended::SendOps;
+use super::rereg::ReregFlags;
 
 /// Limits and capabilities of a device (`ibv_query_device`, `ibv_query_device_ex`): what the
 /// constructors accept. It prints as a table. A limit of `u32::MAX` is none.
@@ -47,9 +49,9 @@ pub struct Caps {
     pub atomics: Atomics,
     /// Extended reliable connections are there (section 2.10).
     pub xrc: bool,
-    /// There are parent domains ([`super::Provider::alloc_parent_domain`]).
+    /// There are parent domains ([`super::ThreadDomains::alloc_parent_domain`]).
     pub parent_domains: bool,
-    /// There are thread domains ([`super::Provider::alloc_td`]).
+    /// There are thread domains ([`super::ThreadDomains::alloc_td`]).
     pub thread_domains: bool,
     /// Operations that queue pairs of RC can be made for by name (`send_ops_flags`); a driver that
     /// takes some has the extended post of rdma-core (`ibv_wr_start`) for them. Requests are posted
@@ -57,13 +59,13 @@ pub struct Caps {
     pub send_ops: SendOps,
     /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
     pub comp_vectors: u32,
-    /// Fields that completions can be asked for ([`super::Provider::create_cq_ex`]).
+    /// Fields that completions can be asked for ([`super::ExtendedCq::create_cq_ex`]).
     pub wc_fields: WcFields,
     /// Flags that such a queue can be made with.
     pub cq_flags: CqFlags,
-    /// Shared receive queues can grow ([`super::Srq::resize`]).
+    /// Shared receive queues can grow ([`super::SrqLimits::resize`]).
     pub srq_resize: bool,
-    /// What of a region can be changed ([`super::Provider::reregister`]).
+    /// What of a region can be changed ([`super::Reregister::reregister`]).
     pub rereg: ReregFlags,
 }
 
@@ -171,9 +173,9 @@ pub struct PortAttr {
     pub active_mtu: u32,
     /// Bytes in one message at most.
     pub message_max: u32,
-    /// Entries of its table of GIDs ([`super::Provider::query_gid`]).
+    /// Entries of its table of GIDs ([`super::Ports::query_gid`]).
     pub gids: u32,
-    /// Entries of its table of partition keys ([`super::Provider::query_pkey`]).
+    /// Entries of its table of partition keys ([`super::Ports::query_pkey`]).
     pub pkeys: u32,
     /// Its local identifier; 0 where ports have none (RoCE, soft).
     pub lid: u16,

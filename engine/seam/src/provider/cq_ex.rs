@@ -3,13 +3,12 @@
 //!
 //! In C they are walked by `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`, each allowed after
 //! some of the others only, and each field is read by a function that is not there unless the queue
-//! was made with it. [`PollerEx::next`] is all of that for one completion, and what it hands out is
-//! a value: there is no wrong moment to look at it, and no lock is held meanwhile. Drivers hold the
-//! queue's from start to end, and who destroyed a queue pair in between would wait for ever.
+//! was made with it. [`super::PollerEx::next`] is all of that for one completion, and hands out a
+//! value: there is no wrong moment to look at it, and no lock is held meanwhile. Drivers hold the
+//! queue's from start to end; a thread that destroyed a queue pair in between would wait for ever.
 
 use bitflags::bitflags;
 
-use super::Poller;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
 bitflags! {
@@ -158,10 +157,4 @@ impl WcEx {
             cvlan: word(WcFields::CVLAN, WcFlags::CVLAN).map(|tag| tag as u16),
         }
     }
-}
-
-/// The reader of an extended completion queue. It can read it as any other, without the fields.
-pub trait PollerEx: Poller {
-    /// Takes the oldest completion, if there is one.
-    fn next(&mut self) -> Option<WcEx>;
 }

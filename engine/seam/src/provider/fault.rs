@@ -15,14 +15,13 @@ use std_alloc::vec::Vec;
 
 use super::wake::{Bell, WakeFds};
 use super::{
-    Access, AddressVector, Caps, CqInit, GRH_BYTES, Gid, Polled, Poller, PortAttr, Provider, Qp,
-    QpCaps, Rereg, Reregistered, Sharing, Srq, WindowKind,
+    Access, AddressVector, Caps, Datagrams, GRH_BYTES, Polled, Poller, Provider, Qp, QpCaps,
+    Sharing, Srq,
 };
 use crate::error::SetupError;
-use crate::event::AsyncEvent;
 use crate::prng::Prng;
 use crate::wc::{Status, Wc, WcOpcode};
-use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
+use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 /// Polls that find nothing in a row at most, besides those that do by chance.
 pub const DOZE_MAX: u64 = 200;
@@ -99,132 +98,8 @@ impl<P: Provider> Fault<P> {
     }
 }
 
-impl<P: Provider> Provider for Fault<P> {
-    type Region = P::Region;
-    type Cq = FaultCq<P>;
-    type Poller = FaultPoller<P>;
-    type PollerEx = P::PollerEx;
-    type Srq = FaultSrq<P>;
-    type Window = P::Window;
-    type Qp = FaultQp<P>;
-    type Xrcd = P::Xrcd;
-    type Td = P::Td;
+impl<P: Provider> Datagrams for Fault<P> {
     type Ah = P::Ah;
-
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
-
-    fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
-        self.inner.query_port(port)
-    }
-
-    fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError> {
-        self.inner.query_gid(port, index)
-    }
-
-    fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
-        self.inner.query_pkey(port, index)
-    }
-
-    fn alloc_pd(&self) -> Result<Fault<P>, SetupError> {
-        Ok(Fault { inner: self.inner.alloc_pd()?, dice: self.dice.clone() })
-    }
-
-    unsafe fn alloc_td(&self) -> Result<P::Td, SetupError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.inner.alloc_td() }
-    }
-
-    fn td_users(td: &P::Td) -> usize {
-        P::td_users(td)
-    }
-
-    fn alloc_parent_domain(&self, td: Option<&P::Td>) -> Result<Fault<P>, SetupError> {
-        Ok(Fault { inner: self.inner.alloc_parent_domain(td)?, dice: self.dice.clone() })
-    }
-
-    fn is_same_device(&self, other: &Fault<P>) -> bool {
-        self.inner.is_same_device(&other.inner)
-    }
-
-    fn pd_users(&self) -> usize {
-        self.inner.pd_users()
-    }
-
-    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
-        self.inner.peer_memory(len)
-    }
-
-    fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
-        self.inner.register(memory, access)
-    }
-
-    fn reregister(&self, region: P::Region, change: Rereg) -> Reregistered<P::Region> {
-        self.inner.reregister(region, change)
-    }
-
-    /// Without faults: no worker has one.
-    fn create_cq_ex(&self, init: &CqInit) -> Result<(Self::Cq, P::PollerEx), SetupError> {
-        let (inner, poller) = self.inner.create_cq_ex(init)?;
-        Ok((FaultCq { inner, early: Arc::default() }, poller))
-    }
-
-    fn create_cq_on(
-        &self,
-        depth: u32,
-        sharing: Sharing,
-        comp_vector: u32,
-    ) -> Result<(Self::Cq, Self::Poller), SetupError> {
-        let (cq, poller) = self.inner.create_cq_on(depth, sharing, comp_vector)?;
-        let early = Arc::default();
-        let cq = FaultCq { inner: cq, early };
-        let (dice, early) = (self.dice.clone(), cq.early.clone());
-        Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), doze: 0, dice, early }))
-    }
-
-    fn resize_cq(&self, cq: &FaultCq<P>, depth: u32) -> Result<u32, SetupError> {
-        self.inner.resize_cq(&cq.inner, depth)
-    }
-
-    fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
-        let inner = self.inner.create_srq(depth)?;
-        Ok(FaultSrq { inner, dice: self.dice.clone() })
-    }
-
-    fn open_xrcd(&self) -> Result<P::Xrcd, SetupError> {
-        self.inner.open_xrcd()
-    }
-
-    fn default_xrcd(&self) -> Result<P::Xrcd, SetupError> {
-        self.inner.default_xrcd()
-    }
-
-    fn create_xrc_srq(
-        &self,
-        xrcd: &P::Xrcd,
-        cq: &FaultCq<P>,
-        depth: u32,
-    ) -> Result<Self::Srq, SetupError> {
-        let inner = self.inner.create_xrc_srq(xrcd, &cq.inner, depth)?;
-        Ok(FaultSrq { inner, dice: self.dice.clone() })
-    }
-
-    fn create_window(&self, kind: WindowKind) -> Result<P::Window, SetupError> {
-        self.inner.create_window(kind)
-    }
-
-    fn cq_id(&self, cq: &FaultCq<P>) -> u64 {
-        self.inner.cq_id(&cq.inner)
-    }
-
-    fn next_async_event(&self) -> Option<AsyncEvent> {
-        self.inner.next_async_event()
-    }
-
-    fn async_fd(&self) -> Option<i32> {
-        self.inner.async_fd()
-    }
 
     fn create_ah(&self, to: &AddressVector) -> Result<P::Ah, SetupError> {
         self.inner.create_ah(to)
@@ -232,6 +107,49 @@ impl<P: Provider> Provider for Fault<P> {
 
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         self.inner.sender_of(wc, header)
+    }
+}
+
+impl<P: Provider> Provider for Fault<P> {
+    type Region = P::Region;
+    type Cq = FaultCq<P>;
+    type Poller = FaultPoller<P>;
+    type Srq = FaultSrq<P>;
+    type Qp = FaultQp<P>;
+
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
+        self.inner.register(memory, access)
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+    ) -> Result<(Self::Cq, Self::Poller), SetupError> {
+        let (cq, poller) = self.inner.create_cq(depth, sharing)?;
+        let early = Arc::default();
+        let cq = FaultCq { inner: cq, early };
+        let (dice, early) = (self.dice.clone(), cq.early.clone());
+        Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), doze: 0, dice, early }))
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
+        let inner = self.inner.create_srq(depth)?;
+        Ok(FaultSrq { inner, dice: self.dice.clone() })
+    }
+
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.inner.peer_memory(len)
+    }
+
+    unsafe fn for_one_thread(&self) -> Result<Option<Fault<P>>, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        let inner = unsafe { self.inner.for_one_thread() }?;
+        Ok(inner.map(|inner| Fault { inner, dice: self.dice.clone() }))
     }
 }
 
@@ -372,26 +290,6 @@ impl<P: Provider> Srq for FaultSrq<P> {
         self.inner.depth()
     }
 
-    fn resize(&self, depth: u32) -> Result<(), SetupError> {
-        self.inner.resize(depth)
-    }
-
-    fn id(&self) -> u64 {
-        self.inner.id()
-    }
-
-    fn number(&self) -> Option<u32> {
-        self.inner.number()
-    }
-
-    fn set_limit(&self, limit: u32) -> Result<(), SetupError> {
-        self.inner.set_limit(limit)
-    }
-
-    fn limit(&self) -> Result<u32, SetupError> {
-        self.inner.limit()
-    }
-
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let twice = self.dice.lock().plants(Plant::DoubleRepost);
         // SAFETY: the caller's promise, passed on.
@@ -433,19 +331,6 @@ impl<P: Provider> FaultQp<P> {
 }
 
 impl<P: Provider> Qp for FaultQp<P> {
-    type Window = P::Window;
-
-    unsafe fn bind(
-        &mut self,
-        window: &mut P::Window,
-        binding: Binding,
-        wr_id: u64,
-        flags: SendFlags,
-    ) -> Result<u32, PostError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.inner.bind(window, binding, wr_id, flags) }
-    }
-
     fn num(&self) -> u32 {
         self.inner.num()
     }
@@ -486,13 +371,5 @@ impl<P: Provider> Qp for FaultQp<P> {
 
     fn recover(&mut self) {
         self.inner.recover();
-    }
-
-    fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.inner.attach_mcast(group)
-    }
-
-    fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.inner.detach_mcast(group)
     }
 }

@@ -22,7 +22,7 @@ bitflags! {
     }
 }
 
-/// What to change of a region; what is not named stays. See [`super::Provider::reregister`].
+/// What to change of a region; what is not named stays. See [`super::Reregister::reregister`].
 #[derive(Debug, Default)]
 pub struct Rereg {
     /// The memory it is of from now on.

@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use crate::wr::AhName;
-
 /// The transport of a queue pair (`enum ibv_qp_type`, numbers as there).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
@@ -109,11 +107,4 @@ pub struct GlobalRoute {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-}
-
-/// An address handle (`struct ibv_ah`): the way of datagrams to a port or a group. It has to live
-/// until what was sent by it has completed.
-pub trait AddressHandle {
-    /// What requests call it; good as long as one clone of the handle lives.
-    fn name(&self) -> AhName;
 }

@@ -11,7 +11,7 @@ use doorbell_fabric::{
 use doorbell_fabric::{CmId, EventKind, IdKey, Rejection};
 use doorbell_fabric::{QpFields, QpState};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Provider, QpType};
+use doorbell_seam::provider::{ProtectionDomains, QpType};
 
 use super::channel::{Inner, SoftChannel};
 use super::clock::rnr_timer_ns;

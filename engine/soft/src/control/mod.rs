@@ -42,8 +42,9 @@ use doorbell_alloc::Mapping;
 use doorbell_seam::error::{Code, SetupError};
 use doorbell_seam::event::AsyncEvent;
 use doorbell_seam::provider::{
-    Access, AddressVector, Caps, CqInit, FlowRule, GRH_BYTES, Gid, PortAttr, Provider, Rereg,
-    Reregistered, Sharing, WindowKind, WqFlags,
+    Access, AddressVector, AsyncEvents, Caps, CqInit, Datagrams, ExtendedCq, FlowRule, GRH_BYTES,
+    Gid, PortAttr, Ports, ProtectionDomains, Provider, Rereg, Reregister, Reregistered, ResizeCq,
+    Sharing, ThreadDomains, WindowKind, Windows, WqFlags, Xrc,
 };
 use doorbell_seam::wc::Wc;
 
@@ -63,22 +64,54 @@ use doorbell_fabric::{CmId, Fabric};
 use doorbell_fabric::{PortSpace, QpAttr, Source};
 use doorbell_fabric::{QpFields, QpState};
 
+impl Datagrams for SoftDevice {
+    type Ah = SoftAh;
+
+    fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
+        self.1.create_ah(to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
+        self.1.sender_of(wc, header)
+    }
+}
+
 impl Provider for SoftDevice {
     type Region = SoftRegion;
     type Cq = SoftCq;
     type Poller = SoftPoller;
-    type PollerEx = SoftPollerEx;
     type Srq = SoftSrq;
-    type Window = SoftWindow;
     type Qp = SoftQp;
-    type Xrcd = SoftXrcd;
-    type Td = SoftTd;
-    type Ah = SoftAh;
 
     fn caps(&self) -> &Caps {
         self.1.caps()
     }
 
+    fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
+        self.1.register(memory, access)
+    }
+
+    fn create_cq(&self, depth: u32, sharing: Sharing) -> Result<(SoftCq, SoftPoller), SetupError> {
+        self.create_cq_on(depth, sharing, 0)
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
+        self.1.create_srq(depth)
+    }
+
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.1.peer_memory(len)
+    }
+
+    #[expect(unsafe_code, reason = "passes the promise on")]
+    unsafe fn for_one_thread(&self) -> Result<Option<SoftDevice>, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        let soft = unsafe { self.1.for_one_thread() }?;
+        Ok(soft.map(|soft| SoftDevice(self.0.clone(), soft)))
+    }
+}
+
+impl Ports for SoftDevice {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
         self.1.query_port(port)
     }
@@ -90,10 +123,24 @@ impl Provider for SoftDevice {
     fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
         self.1.query_pkey(port, index)
     }
+}
 
+impl ProtectionDomains for SoftDevice {
     fn alloc_pd(&self) -> Result<SoftDevice, SetupError> {
         Ok(SoftDevice(self.0.clone(), self.1.alloc_pd()?))
     }
+
+    fn pd_users(&self) -> usize {
+        self.1.pd_users()
+    }
+
+    fn is_same_device(&self, other: &SoftDevice) -> bool {
+        self.1.is_same_device(&other.1)
+    }
+}
+
+impl ThreadDomains for SoftDevice {
+    type Td = SoftTd;
 
     #[expect(unsafe_code, reason = "passes the promise on")]
     unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
@@ -108,26 +155,30 @@ impl Provider for SoftDevice {
     fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<SoftDevice, SetupError> {
         Ok(SoftDevice(self.0.clone(), self.1.alloc_parent_domain(td)?))
     }
+}
 
-    fn is_same_device(&self, other: &SoftDevice) -> bool {
-        self.1.is_same_device(&other.1)
+impl AsyncEvents for SoftDevice {
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.1.next_async_event()
     }
 
-    fn pd_users(&self) -> usize {
-        self.1.pd_users()
+    fn async_fd(&self) -> Option<i32> {
+        self.1.async_fd()
     }
 
-    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
-        self.1.peer_memory(len)
+    fn cq_id(&self, cq: &SoftCq) -> u64 {
+        self.1.cq_id(cq)
     }
+}
 
-    fn register(&self, memory: Mapping, access: Access) -> Result<SoftRegion, SetupError> {
-        self.1.register(memory, access)
-    }
-
+impl Reregister for SoftDevice {
     fn reregister(&self, region: SoftRegion, change: Rereg) -> Reregistered<SoftRegion> {
         self.1.reregister(region, change)
     }
+}
+
+impl ExtendedCq for SoftDevice {
+    type PollerEx = SoftPollerEx;
 
     fn create_cq_on(
         &self,
@@ -141,14 +192,24 @@ impl Provider for SoftDevice {
     fn create_cq_ex(&self, init: &CqInit) -> Result<(SoftCq, SoftPollerEx), SetupError> {
         self.1.create_cq_ex(init)
     }
+}
 
+impl ResizeCq for SoftDevice {
     fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {
         self.1.resize_cq(cq, depth)
     }
+}
 
-    fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
-        self.1.create_srq(depth)
+impl Windows for SoftDevice {
+    type Window = SoftWindow;
+
+    fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
+        self.1.create_window(kind)
     }
+}
+
+impl Xrc for SoftDevice {
+    type Xrcd = SoftXrcd;
 
     fn open_xrcd(&self) -> Result<SoftXrcd, SetupError> {
         self.1.open_xrcd()
@@ -165,30 +226,6 @@ impl Provider for SoftDevice {
         depth: u32,
     ) -> Result<SoftSrq, SetupError> {
         self.1.create_xrc_srq(xrcd, cq, depth)
-    }
-
-    fn create_window(&self, kind: WindowKind) -> Result<SoftWindow, SetupError> {
-        self.1.create_window(kind)
-    }
-
-    fn cq_id(&self, cq: &SoftCq) -> u64 {
-        self.1.cq_id(cq)
-    }
-
-    fn next_async_event(&self) -> Option<AsyncEvent> {
-        self.1.next_async_event()
-    }
-
-    fn async_fd(&self) -> Option<i32> {
-        self.1.async_fd()
-    }
-
-    fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
-        self.1.create_ah(to)
-    }
-
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
-        self.1.sender_of(wc, header)
     }
 }
 

@@ -8,86 +8,41 @@
 //! besides, and no queue pair of another type has to know.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
+mod flow;
 mod frame;
 mod hash;
 mod packet;
-mod spread;
+pub(super) mod spread;
+pub(super) mod state;
 mod switch;
 mod tso;
+mod work_queue;
 
 use std_alloc::boxed::Box;
-use std_alloc::sync::Arc;
 
-pub use self::spread::{SoftIndTable, SoftWq};
-pub use self::switch::SoftFlow;
-
-use self::frame::{FCS, FRAME_MAX, FRAME_MIN, HEADER, TAG};
-use self::spread::Queue;
-pub(super) use self::spread::Spread;
-use self::switch::Switch;
+use self::frame::{FRAME_MAX, HEADER, TAG};
 use self::tso::{Place, Plan};
-use super::SoftQpEx;
-use super::backlog::gather;
+use self::work_queue::Queue;
+use super::completion::error_wc;
 use super::cq::{Retire, Sink};
-use super::datagram::BURST;
-use super::domain::Resources;
-use super::path::{Groups, Member};
+use super::inbox::BURST;
+use super::pieces::gather;
 use super::qp::QpContext;
-use super::requester::error_wc;
+use super::resources::Resources;
 use crate::provider::CreateFlags;
 use crate::room::copy_into;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, Segmentation, SendOp, SendWr, Sge};
+
+pub use self::flow::SoftFlow;
+pub use self::spread::{SoftIndTable, SoftWq};
+pub(super) use self::state::Raw;
 
 /// The longest header of a segmented send: with a tag or two, and all options there can be.
 pub const SEGMENT_HEADER_MAX: u16 = 256;
 
 /// Payload of a segmented send at most.
 const SEGMENTED_MAX: u64 = 1 << 18;
-
-/// What a queue pair of RAW_PACKET has besides an inbox.
-pub(super) struct Raw {
-    flags: CreateFlags,
-    max_tso_header: u16,
-    /// Itself, as others know it.
-    member: Option<Member>,
-    /// Its rules.
-    groups: Arc<Groups>,
-    switch: Switch,
-    /// Where its frames go, if not into a receive queue of its own.
-    spread: Option<Spread>,
-    /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
-    /// change it here.
-    frame: Box<[u8; FRAME_MAX + FCS]>,
-}
-
-impl Raw {
-    pub(super) fn new(
-        device: &str,
-        member: Option<Member>,
-        groups: &Arc<Groups>,
-        ex: SoftQpEx<'_>,
-        spread: Option<Spread>,
-    ) -> Raw {
-        Raw {
-            flags: ex.create_flags,
-            max_tso_header: ex.max_tso_header,
-            member,
-            groups: groups.clone(),
-            switch: Switch::new(device),
-            spread,
-            frame: Box::new([0; FRAME_MAX + FCS]),
-        }
-    }
-
-    /// The first bytes of the frame at hand, padded to what a frame has at least.
-    fn padded(&mut self, length: usize) -> &[u8] {
-        if let Some(padding) = self.frame.get_mut(length..FRAME_MIN) {
-            padding.fill(0);
-        }
-        self.frame.get(..length.max(FRAME_MIN)).unwrap_or_default()
-    }
-}
 
 impl QpContext {
     /// True if its frames go to work queues.
@@ -173,19 +128,23 @@ impl Resources {
         raw.switch.put(frame, num, not_to, &self.nic.host);
     }
 
-    /// Takes what has come for a queue pair of RAW_PACKET.
+    /// Takes what has come for a queue pair of RAW_PACKET. True: there may be more.
     pub(super) fn receive_frames<S: Sink>(
         &mut self,
         qp: &mut QpContext,
         mut raw: Box<Raw>,
         sink: &mut S,
-    ) {
+    ) -> bool {
+        let mut more = true;
         for _ in 0..BURST {
             let Some(datagrams) = &mut qp.datagrams else { break };
             if sink.room() == 0 {
                 break;
             }
-            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { break };
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else {
+                more = false;
+                break;
+            };
             // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
             unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
             datagrams.inbox.advance();
@@ -202,6 +161,7 @@ impl Resources {
         if let Some(datagrams) = &mut qp.datagrams {
             datagrams.raw = Some(raw);
         }
+        more
     }
 
     /// Gives a frame to the oldest receive, if that has room for it; a receive that has not stays
@@ -248,8 +208,8 @@ impl Resources {
         let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
         queue.advance();
         if !queue.may_fill(&wr, length) {
-            queue.complete(self, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
-            queue.fail(self);
+            queue.complete(&mut self.cqs, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
+            queue.fail(&mut self.cqs);
             return;
         }
         // SAFETY: as in `receive_frame`.
@@ -257,7 +217,7 @@ impl Resources {
             let to = wr.sge.addr as *mut u8;
             core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
         }
-        queue.complete(self, recv_wc(wr.wr_id, queue.num, length, tag));
+        queue.complete(&mut self.cqs, recv_wc(wr.wr_id, queue.num, length, tag));
     }
 }
 

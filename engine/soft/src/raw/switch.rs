@@ -6,17 +6,15 @@
 //! them, at most ten times a second for each destination.
 #![expect(unsafe_code, reason = "puts frames into inboxes")]
 
-use std_alloc::format;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::super::host::{Host, Member};
 use super::super::inbox::Stamp;
-use super::super::path::{Group, Groups, Member};
-use super::super::qp::gathered;
-use super::super::{Host, QpControl, SoftQp};
+use super::super::path::{Group, Groups};
+use super::super::pieces::gathered;
 use super::frame;
-use crate::error::{Code, SetupError};
-use crate::provider::{FlowRule, Gid, Mac, QpType};
+use crate::provider::{FlowRule, Gid, Mac};
 use crate::room::{Room, Take};
 use crate::wr::Sge;
 
@@ -24,7 +22,7 @@ use crate::wr::Sge;
 const KNOWN_MAX: usize = 64;
 
 /// The name of a rule, as a group that is none of multicast.
-fn name_of(rule: FlowRule) -> Gid {
+pub(super) fn name_of(rule: FlowRule) -> Gid {
     let mut name = *b"\0raw\0\0\0\0\0\0\0\0\0\0\0\0";
     if let FlowRule::To(mac) = rule {
         name[4] = 1;
@@ -82,40 +80,6 @@ impl Switch {
             self.known.drop_first(1);
         }
         self.known.put(known);
-    }
-}
-
-/// A rule of a queue pair, which ends with this value or with the queue pair (`struct ibv_flow`).
-pub struct SoftFlow {
-    groups: Arc<Groups>,
-    name: Gid,
-}
-
-impl Drop for SoftFlow {
-    fn drop(&mut self) {
-        // It may have gone along with the queue pair.
-        let _ = self.groups.leave(self.name);
-    }
-}
-
-impl SoftQp {
-    /// Gives the queue pair the frames that a rule speaks of (`ibv_create_flow`).
-    ///
-    /// # Errors
-    /// `Invalid`: it is none of RAW_PACKET, or has that rule already.
-    pub fn create_flow(&self, rule: FlowRule) -> Result<SoftFlow, SetupError> {
-        let asked = || format!("the rule {rule:?} of a queue pair");
-        let (Some(groups), QpType::RawPacket) = (&self.groups, self.kind) else {
-            let answer = "only queue pairs of RAW_PACKET have rules";
-            return Err(SetupError::new(Code::Invalid, asked(), answer));
-        };
-        let QpControl { domain, .. } = self.breaker();
-        let name = name_of(rule);
-        if groups.holds(name) {
-            return Err(SetupError::new(Code::Invalid, asked(), "it has that one already"));
-        }
-        groups.add(name, &asked(), domain.host())?;
-        Ok(SoftFlow { groups: groups.clone(), name })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::vec;
 
 use super::*;
-use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid};
+use crate::provider::{AddressHandle, AddressVector, Datagrams, GRH_BYTES, Gid, Multicast, Polled};
 use crate::wc::{Status, WcFlags, WcOpcode};
 use crate::wr::{Destination, MULTICAST_QPN};
 
@@ -415,4 +415,107 @@ fn ud_takes_receives_of_a_shared_queue() {
         one.post(1, op, one.sge(0, 8), SIGNALED).unwrap();
     }
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
+}
+
+/// Two sides with a queue pair of UD and a connection each, in one domain a side.
+fn with_a_connection() -> (End, End, SoftQp, SoftQp) {
+    let (mut one, mut two) = pair_of_ud();
+    let mut near = make_qp(&one.nic, &one.cq, None, CAPS);
+    let mut far = make_qp(&two.nic, &two.cq, None, CAPS);
+    join(&mut near, &mut far, 7);
+    settle(&mut one, &mut two);
+    (one, two, near, far)
+}
+
+/// Posts an inline message on a connection of that side, and a receive for it on the other.
+fn message(from: (&End, &mut SoftQp), to: (&End, &mut SoftQp)) {
+    let recv = RecvWr { wr_id: 8, sge: to.0.sge(64, 64) };
+    let (flags, sge) = (SendFlags::INLINE | SIGNALED, from.0.sge(0, 8));
+    let send = SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] };
+    // SAFETY: both sides are polled by this thread, and their regions outlive the requests.
+    unsafe {
+        to.1.post_recv(&[recv]).unwrap();
+        from.1.post(&[send]).unwrap();
+    }
+}
+
+/// A queue pair of UD leaves its domain the short poll: an empty poll has nothing more to do, and
+/// the next message is predicted.
+#[test]
+fn ud_leaves_a_domain_its_short_poll() {
+    let (mut one, mut two, mut near, mut far) = with_a_connection();
+    for _ in 0..300 {
+        assert!(matches!(two.poller.poll_one(), Polled::Nothing));
+    }
+    for _ in 0..16 {
+        let recv = RecvWr { wr_id: 8, sge: two.sge(64, 64) };
+        // SAFETY: as in `message`.
+        unsafe { far.post_recv(&[recv]).unwrap() };
+    }
+    for _ in 0..2 {
+        // The first fetches receives, the second tells which queue pair to predict.
+        message((&one, &mut near), (&two, &mut far));
+        assert_eq!(two.poll().len(), 1);
+        settle(&mut one, &mut two);
+    }
+    // SAFETY: this thread is the one that polls.
+    let known = |end: &End| unsafe { end.poller.cq.domain.enter(|it| it.predicted.is_known()) };
+    let polls = (0..).take_while(|_| two.poll().is_empty() && !known(&two)).take(200).count();
+    assert!(polls < 200, "the next message is not predicted");
+    let (flags, sge) = (SendFlags::INLINE, one.sge(0, 8));
+    // SAFETY: as in `message`.
+    unsafe { near.post(&[SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] }]).unwrap() };
+    let Polled::One(wc) = two.poller.poll_one() else { panic!("not the predicted one") };
+    assert_eq!(wc.wr_id, 8);
+}
+
+/// A datagram is seen within two short polls, whether messages come meanwhile or not.
+#[test]
+fn ud_datagrams_are_seen_among_messages() {
+    for talks in [false, true] {
+        let (mut one, mut two, mut near, mut far) = with_a_connection();
+        let ah = one.way_to(&two);
+        for round in 0..50 {
+            two.recv(9, 4096, 100);
+            one.post(1, SendOp::SendTo(to(&ah, &two)), one.sge(0, 8), SIGNALED).unwrap();
+            let mut polls = 0;
+            let came = loop {
+                if talks {
+                    message((&one, &mut near), (&two, &mut far));
+                }
+                let came = two.poll();
+                polls += 1;
+                if let Some(wc) = came.iter().find(|wc| wc.src_qp == one.qp.num()) {
+                    break *wc;
+                }
+                if talks {
+                    // An answer, so that the next poll is the first after a reply.
+                    message((&two, &mut far), (&one, &mut near));
+                    one.poll();
+                }
+                assert!(polls < 4, "round {round}");
+            };
+            assert_eq!((came.wr_id, came.status), (9, Status::Success));
+            settle(&mut one, &mut two);
+        }
+    }
+}
+
+/// Before a domain sleeps, the last look is at all inboxes, however many.
+#[test]
+fn ud_the_last_look_before_sleep_is_at_all_inboxes() {
+    let (mut one, mut two, ..) = with_a_connection();
+    let mut more: Vec<_> = (0..3).map(|_| ud(&two.nic, &two.cq)).collect();
+    two.poll();
+    let ah = one.way_to(&two);
+    for place in (0..more.len()).rev() {
+        let recv = RecvWr { wr_id: place as u64, sge: two.sge(0, 100) };
+        // SAFETY: as in `message`.
+        unsafe { more[place].post_recv(&[recv]).unwrap() };
+        let to = Destination { ah: ah.name(), qpn: more[place].num(), qkey: QKEY };
+        one.post(1, SendOp::SendTo(to), one.sge(0, 8), SendFlags::empty()).unwrap();
+        // SAFETY: this thread is the one that polls.
+        unsafe { two.poller.cq.domain.enter(|state| state.fall_asleep()) };
+        assert_eq!(two.poll().len(), 1, "inbox {place}");
+    }
 }

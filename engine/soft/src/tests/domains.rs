@@ -2,6 +2,7 @@
 
 use super::local_rdma::mapped_pair;
 use super::*;
+use crate::provider::{ProtectionDomains, Windows, Xrc};
 use crate::wc::Status;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;

@@ -25,11 +25,19 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::vec::Vec;
 
-use doorbell_alloc::{Ask, MapRequest};
+use core::ptr::NonNull;
+use doorbell_alloc::{Ask, MapRequest, Mapping};
+use std_alloc::boxed::Box;
+use std_alloc::string::String;
+use std_alloc::sync::Arc;
 
 use super::*;
-use crate::provider::{Poller, Region, Srq};
-use crate::wr::{Remote, SendFlags, SendOp, Sge};
+use crate::error::{Code, SetupError};
+use crate::provider::{
+    Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq, Window, WindowKind,
+};
+use crate::wc::{Wc, WcFlags};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 std::thread_local! {
     /// Each test's own time: tests run side by side, a thread each.

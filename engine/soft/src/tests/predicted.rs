@@ -216,7 +216,7 @@ fn what_no_sender_writes_is_not_expected() {
 /// For how long an end leaves its peer alone, in steps.
 fn spin_budget(end: &End) -> u32 {
     unsafe {
-        end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().spin_budget)
+        end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().spin.budget())
     }
 }
 
@@ -371,7 +371,12 @@ fn what_crosses_by_the_bell_is_noted() {
 }
 
 fn contention(end: &End) -> u32 {
-    unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().contention) }
+    unsafe {
+        end.poller
+            .cq
+            .domain
+            .enter(|state| state.links.table[0].as_ref().unwrap().contention.level())
+    }
 }
 
 /// Two that crossed make the answers silent, but not for long where what they answer is expected.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Code;
-use crate::provider::{Left, Rereg, ReregFailed};
+use crate::provider::{Left, Rereg, ReregFailed, Reregister};
 use crate::wc::Status;
 
 /// The region, which is as it was.

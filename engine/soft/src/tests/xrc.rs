@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::event::{AsyncKind, Object};
+use crate::provider::{AsyncEvents, ProtectionDomains, Xrc, XrcSrq};
 use crate::wc::{Status, WcOpcode};
 use crate::wr::{Remote, XrcOp};
 

@@ -1,4 +1,4 @@
-//! When bells ring, and how many requests are in flight.
+//! When doorbells ring, and how many requests are in flight.
 
 use super::*;
 
@@ -24,8 +24,8 @@ impl<P: Provider> Handler<P> for Relay {
     }
 }
 
-/// Messages to a bell that a relay puts together, when `burst` come at a time.
-fn messages_to_a_bell(hold_turns: u32, burst: usize) -> f64 {
+/// Messages per doorbell of a relay, when `burst` messages come in at a time.
+fn messages_per_doorbell(hold_turns: u32, burst: usize) -> f64 {
     let config = Config { recv_blocks: 1024, refill: 32, hold_turns, ..CONFIG };
     let config = Config { send_queue: 256, signal_every: 32, ..config };
     let (mut relay, mut client) = (side_of(&config, Relay::default()), side(&config, false));
@@ -56,22 +56,22 @@ fn messages_to_a_bell(hold_turns: u32, burst: usize) -> f64 {
     relay.worker.handler().passed as f64 / relay.worker.stats().doorbells as f64
 }
 
-/// Under load messages wait for more, so that one bell serves several; a lone one goes at once.
+/// Under load messages wait for more, so that one doorbell serves several; a lone one goes at once.
 #[test]
 fn batches_grow_under_load() {
     // Eight of a full poll, and as many of the next.
-    assert!(messages_to_a_bell(0, 192) < 8.5);
-    assert!(messages_to_a_bell(3, 192) > 16.0);
-    assert_eq!((messages_to_a_bell(0, 8), messages_to_a_bell(3, 8)), (1.0, 1.0));
+    assert!(messages_per_doorbell(0, 192) < 8.5);
+    assert!(messages_per_doorbell(3, 192) > 16.0);
+    assert_eq!((messages_per_doorbell(0, 8), messages_per_doorbell(3, 8)), (1.0, 1.0));
 }
 
-/// The first of what answers a short poll rings at once, and the peer begins with it; one bell
+/// The first answer to a short poll rings at once, and the peer begins with it; one doorbell
 /// serves the rest.
 #[test]
 fn the_first_of_several_rings_at_once() {
     // Not the very first: whether there is room is looked up then.
-    assert!((1.0..1.1).contains(&messages_to_a_bell(3, 16)), "two");
-    assert!((1.5..1.6).contains(&messages_to_a_bell(3, 24)), "three");
+    assert!((1.0..1.1).contains(&messages_per_doorbell(3, 16)), "two");
+    assert!((1.5..1.6).contains(&messages_per_doorbell(3, 24)), "three");
 }
 
 /// A reply waits no longer than it may even if every poll is full.
@@ -175,10 +175,10 @@ fn the_first_send_after_a_lone_message_rings_at_once() {
     }
 }
 
-/// What bursts may still add is in nobody's way, and counts for nothing: more peers than half of
-/// what may be in flight has bursts for get messages between two bells, each its own number.
+/// Reservations are in nobody's way and count for nothing at the end: more peers get messages
+/// between two doorbells than there are reservations for below the watermark.
 #[test]
-fn bursts_reserve_nothing_for_long() {
+fn reservations_do_not_last() {
     let config = Config {
         peers: 64,
         recv_blocks: 1024,
@@ -195,16 +195,20 @@ fn bursts_reserve_nothing_for_long() {
     for round in 0..50 {
         for (n, peer) in peers.iter().enumerate() {
             for _ in 0..(n + round) % 3 {
-                let batches = one.worker.in_flight() >= 128 || !one.worker.core.dirty.is_empty();
+                let batches =
+                    one.worker.in_flight() >= 128 || !one.worker.core.sender.batches.are_idle();
                 one.worker.outbox().send(*peer, &payload(sent, 16)).unwrap();
                 sent += 1;
                 assert!(one.worker.in_flight() <= 128, "{}", one.worker.in_flight());
-                assert!(batches || one.worker.core.dirty.is_empty(), "it was in nobody's way");
+                assert!(
+                    batches || one.worker.core.sender.batches.are_idle(),
+                    "it was in nobody's way"
+                );
             }
         }
         one.worker.outbox().flush();
         assert_eq!(
-            one.worker.core.in_flight as usize,
+            one.worker.core.sender.accounts.in_flight.count as usize,
             one.worker.in_flight(),
             "all reservations are over"
         );
@@ -220,8 +224,9 @@ fn bursts_reserve_nothing_for_long() {
     assert_eq!(one.worker.in_flight(), 0);
 }
 
-/// Everything that may come between two messages of a burst, in every order of a few: all arrive
-/// once and in order, none beyond what the peer has promised to take, and nothing is left behind.
+/// Everything that may come between two messages of a reservation, in every order of a few: all
+/// arrive once and in order, none beyond what the peer has promised to take, and nothing is left
+/// behind.
 #[test]
 fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
     let config = Config { send_queue: 64, signal_every: 16, window: 40, refill: 4, ..CONFIG };
@@ -273,7 +278,8 @@ fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
     assert_eq!(one.worker.in_flight(), 0);
 }
 
-/// The name of a peer that is gone means nobody, also while the next one in its place has a burst.
+/// The name of a peer that is gone means nobody, also while the next one in its place has a
+/// reservation.
 #[test]
 fn a_burst_is_for_the_peer_it_was_begun_for() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));

@@ -44,7 +44,7 @@ impl<P: Provider> Handler<P> for Hands {
                     offset: self.next,
                     length: offer.length(),
                 };
-                match self.large.take(out, offer, (to, offer.tag())) {
+                match self.large.take(out, offer, to, offer.tag()) {
                     Ok(()) => self.next += offer.length() as usize,
                     Err(_) => self.declines.push(offer),
                 }
@@ -104,7 +104,7 @@ fn offer(side: &mut Side<Hands>, offset: usize, length: u32, key: u64) -> Result
     let (peer, region) = (side.worker.handler().up[0], side.worker.handler().region.unwrap());
     let mut large = std::mem::replace(&mut side.worker.handler().large, Large::new(0, 0));
     let piece = Piece { region, offset, length };
-    let result = large.offer(&mut side.worker.outbox(), peer, piece, (key, key + 1000));
+    let result = large.offer(&mut side.worker.outbox(), peer, piece, key, key + 1000);
     side.worker.handler().large = large;
     result
 }

@@ -78,8 +78,8 @@ fn the_first_of_an_answer_rings_at_once() {
             two.worker.turn();
         }
         // Not the very first: whether there is room is looked up then.
-        let bells = two.worker.stats().doorbells - before;
-        assert!(bells == 2 || round == 0 && bells == 1, "{bells} in round {round}");
+        let doorbells = two.worker.stats().doorbells - before;
+        assert!(doorbells == 2 || round == 0 && doorbells == 1, "{doorbells} in round {round}");
         for _ in 0..20 {
             one.worker.turn();
         }
@@ -95,20 +95,20 @@ fn a_list_rings_as_its_messages_do() {
     let (mut one, mut two) = (side(&config, false), side(&config, false));
     connect(&mut one, &mut two);
     let peer = one.only_peer();
-    let bells = |side: &Side| side.worker.stats().doorbells;
+    let doorbells = |side: &Side| side.worker.stats().doorbells;
     let list = [&b"12345678"[..]; 100];
     // The first of all looks whether there is room.
     one.worker.outbox().send_list(peer, &list[..1]).unwrap();
     one.worker.outbox().flush();
-    let before = bells(&one);
+    let before = doorbells(&one);
     one.worker.outbox().send_list(peer, &list[..10]).unwrap();
-    assert_eq!(bells(&one), before, "nobody rings before the flush");
+    assert_eq!(doorbells(&one), before, "nobody rings before the flush");
     one.worker.outbox().flush();
-    assert_eq!(bells(&one), before + 1);
+    assert_eq!(doorbells(&one), before + 1);
     one.worker.outbox().send_list(peer, &list).unwrap();
-    assert_eq!(bells(&one), before + 2, "a full batch");
+    assert_eq!(doorbells(&one), before + 2, "a full batch");
     one.worker.outbox().flush();
-    assert_eq!((bells(&one), two.worker.turn()), (before + 3, POLL_BATCH));
+    assert_eq!((doorbells(&one), two.worker.turn()), (before + 3, POLL_BATCH));
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().got.len(), 111);
 }

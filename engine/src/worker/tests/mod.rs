@@ -18,9 +18,14 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
+use doorbell_alloc::Mapping;
+
 use super::*;
+use crate::error::Code;
+use crate::provider::{Provider, Qp};
 use crate::wc::Status;
-use crate::worker::core::SendStatus;
+use crate::worker::accounts::SendStatus;
+use crate::worker::core::Core;
 use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 fn clock() -> u64 {
@@ -347,7 +352,7 @@ fn nothing_overtakes_deferred_replies() {
         one.worker.turn();
     }
     // A completion, and before the turn ends more dirty peers than there are batches.
-    two.worker.core.retire((0, 0, 63), SendStatus::WELL);
+    two.worker.core.retire(0, 0, 63, SendStatus::WELL);
     for peer in &twos[1..=DIRTY_PEERS] {
         two.worker.outbox().send(*peer, b"to all").unwrap();
     }

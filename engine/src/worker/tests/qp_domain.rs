@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "a thread domain is a promise")]
 
 use super::*;
+use crate::provider::ProtectionDomains;
 
 /// Handles on the domain that a worker's queue pairs are made on, and queue pairs there.
 fn users(side: &Side) -> usize {

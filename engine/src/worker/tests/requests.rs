@@ -136,8 +136,8 @@ fn sends_from_registered_memory_keep_their_order() {
     }
 }
 
-/// What goes past the batches amidst a burst has a credit of its own: a request of several pieces,
-/// and a message with a bell behind one of another queue pair of the link.
+/// What goes past the batches during a reservation has a credit of its own: a request of several
+/// pieces, and a message with a doorbell behind one of another queue pair of the link.
 #[test]
 fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
     for requests in [true, false] {
@@ -161,10 +161,10 @@ fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
     }
 }
 
-/// Rings the device's bell past the worker.
-#[expect(unsafe_code, reason = "rings a bell")]
+/// Rings the device's doorbell past the worker.
+#[expect(unsafe_code, reason = "rings a doorbell")]
 fn ring(core: &mut Core<Soft>, peer: PeerId) {
-    let qp = core.peers.get(peer).unwrap().qp.as_mut().unwrap();
+    let qp = core.sender.peers.get(peer).unwrap().qp.as_mut().unwrap();
     // SAFETY: the tests are one thread.
     unsafe { qp.ring_doorbell() };
 }

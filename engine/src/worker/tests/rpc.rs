@@ -113,7 +113,7 @@ fn call(
     let peer = side.worker.handler().peer.unwrap();
     let mut payload = vec![kind; 1 + key as usize % 300];
     payload.extend(key.to_le_bytes());
-    with_calls(side, |calls, out| calls.call(out, peer, &payload, (key, deadline)))
+    with_calls(side, |calls, out| calls.call(out, peer, &payload, key, deadline))
 }
 
 /// Calls and outbox at once, from outside the handler.

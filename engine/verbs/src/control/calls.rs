@@ -13,7 +13,7 @@ use doorbell_fabric::{CmId, EventKind, IdKey};
 use doorbell_fabric::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
 use doorbell_fabric::{Mask, QpFields, QpState};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Provider, Qp, QpType};
+use doorbell_seam::provider::{ProtectionDomains, Provider, Qp, QpType};
 use rdma_sys::*;
 
 use super::addr::{self, Raw};

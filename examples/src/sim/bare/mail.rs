@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use doorbell::error::SetupError;
 use doorbell::provider::{
-    Access, AddressHandle, AddressVector, GRH_BYTES, Gid, Provider, Qp, QpCaps, QpType,
+    Access, AddressHandle, AddressVector, Datagrams, GRH_BYTES, Gid, Multicast, Qp, QpCaps, QpType,
 };
 use doorbell::soft::sim::{Prng, mix};
 use doorbell::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit};

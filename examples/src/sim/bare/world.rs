@@ -1,7 +1,7 @@
 //! The world of one seed: two devices, their queue pairs, and the wire between them.
 
 use doorbell::error::{Code, SetupError};
-use doorbell::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind};
+use doorbell::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind, Windows};
 use doorbell::soft::sim::{self, Event, Mistake, Prng, Wire, mix};
 use doorbell::soft::{
     Breaker, DIRECTORY_BYTES, Host, Soft, SoftCq, SoftPoller, SoftQp, SoftQpEx, SoftQpInit,

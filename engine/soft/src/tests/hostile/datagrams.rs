@@ -7,7 +7,7 @@ use super::super::datagrams::{attach, reach};
 use super::party::{LONGEST, Ledger};
 use super::*;
 use crate::inbox::{DATAGRAM_MAX, INBOX_BYTES};
-use crate::provider::{AddressHandle, AddressVector, GRH_BYTES};
+use crate::provider::{AddressHandle, AddressVector, Datagrams, GRH_BYTES};
 use crate::wr::Destination;
 
 const QKEY: u32 = 7;

@@ -1,6 +1,7 @@
 //! A side that is attacked, and its accounts: each piece of memory has one owner at a time, and
 //! each request comes back once.
 
+use crate::provider::{Xrc, XrcSrq};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 

@@ -12,15 +12,15 @@ use std_alloc::format;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use super::accounts::Accounts;
 use super::config::Config;
-use super::core::Core;
-use super::outbox::SendError;
-use super::peers::NO_BLOCK;
+use super::held::Held;
+use super::send_error::SendError;
 use super::wr_id::{self, INDEX_MASK};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Provider, Qp, Region};
 use crate::room::Room;
-use crate::wc::{Wc, WcFlags};
+use crate::wc::{Status, Wc, WcFlags};
 use crate::wr::{Destination, PostCause, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// In the numbers of requests: the first receive of datagrams, behind all that are shared; and the
@@ -92,18 +92,24 @@ pub(super) struct Datagrams<P: Provider> {
     destinations: Vec<Place<P::Ah>>,
     free: Vec<u32>,
     nic: P,
-    /// Which queue pair this is, for what comes late of one before.
+    /// Counts the queue pairs, so that late completions of an earlier one are recognised.
     generation: u16,
     num: u32,
     /// Sends posted, and over; they wrap.
     pushed: u32,
     retired: u32,
     /// The block and the destination of each send in flight, by its index.
-    held: Box<[(u32, u32)]>,
+    held: Box<[(Held, u32)]>,
     /// Receives that are to be posted again.
     refill: Vec<RecvWr>,
-    /// Where the receives begin in the worker's region.
+    /// Where the receives begin in the worker's region, how many there are, and how far apart.
     start: usize,
+    receives: u32,
+    stride: usize,
+    /// Bytes of the longest datagram, and of the longest that goes inline.
+    bytes_max: u32,
+    inline_max: u32,
+    send_queue: u32,
 }
 
 impl<P: Provider> Datagrams<P> {
@@ -123,9 +129,14 @@ impl<P: Provider> Datagrams<P> {
             num: 0,
             pushed: 0,
             retired: 0,
-            held: vec![(NO_BLOCK, 0); queue as usize].into_boxed_slice(),
+            held: vec![(Held::NOTHING, 0); queue as usize].into_boxed_slice(),
             refill: Vec::with_capacity(receives as usize),
             start: config.send_blocks as usize * config.stride(),
+            receives,
+            stride: config.datagram_stride(),
+            bytes_max: config.datagram_bytes,
+            inline_max: config.inline_bytes,
+            send_queue: config.send_queue,
         }
     }
 
@@ -147,59 +158,56 @@ impl<P: Provider> Datagrams<P> {
     }
 
     /// Notes what a send holds, or takes it back.
-    fn hold(&mut self, index: u32, what: (u32, u32)) -> (u32, u32) {
+    fn hold(&mut self, index: u32, what: (Held, u32)) -> (Held, u32) {
         let at = index as usize & (self.held.len() - 1);
         self.held.get_mut(at).map_or(what, |place| core::mem::replace(place, what))
     }
-}
 
-impl<P: Provider> Core<P> {
     /// Takes the queue pair for datagrams in, and posts all its receives; one more is not taken.
     #[cold]
-    pub(super) fn open_datagrams(&mut self, qp: P::Qp) {
-        if self.datagrams.qp.is_some() {
+    pub(super) fn open(&mut self, qp: P::Qp, accounts: &Accounts<P>) {
+        if self.qp.is_some() {
             drop(qp);
             return;
         }
-        self.datagrams.num = qp.num();
-        self.datagrams.qp = Some(qp);
-        for number in 0..self.config.datagrams {
-            self.give_back_receive(number);
+        self.num = qp.num();
+        self.qp = Some(qp);
+        for number in 0..self.receives {
+            self.free_receive(number, accounts);
         }
         self.post_receives(1);
     }
 
-    /// The control plane wants that queue pair for datagrams to go.
+    /// The control plane wants the queue pair with that number to go.
     #[cold]
-    pub(super) fn close_datagrams(&mut self, num: u32) {
-        if self.datagrams.num == num {
-            self.end_datagrams();
+    pub(super) fn close(&mut self, num: u32, accounts: &mut Accounts<P>) {
+        if self.num == num {
+            self.end(accounts);
         }
     }
 
-    /// The queue pair for datagrams is over: it goes, and everything comes home. Another may
-    /// take its place.
+    /// The queue pair is over: it goes, and everything comes home. Another may take its place.
     #[cold]
-    pub(super) fn end_datagrams(&mut self) {
-        drop(self.datagrams.qp.take());
-        let Datagrams { generation, pushed, .. } = self.datagrams;
-        self.retire_datagrams((SLOT, generation, pushed.wrapping_sub(1)));
-        self.datagrams.generation = generation.wrapping_add(1);
-        self.datagrams.refill.clear();
+    pub(super) fn end(&mut self, accounts: &mut Accounts<P>) {
+        drop(self.qp.take());
+        let generation = self.generation;
+        self.retire(generation, self.pushed.wrapping_sub(1), accounts);
+        self.generation = generation.wrapping_add(1);
+        self.refill.clear();
     }
 
-    fn give_back_receive(&mut self, number: u32) {
-        let config = &self.config;
-        let offset = self.datagrams.start + number as usize * config.datagram_stride();
-        let addr = (self.region.as_ptr() as u64).wrapping_add(offset as u64);
-        let length = GRH_BYTES as u32 + config.datagram_bytes;
-        let sge = Sge { addr, length, lkey: self.region.lkey() };
-        self.datagrams.refill.put(RecvWr { wr_id: wr_id::recv(RECEIVES + number), sge });
+    fn free_receive(&mut self, number: u32, accounts: &Accounts<P>) {
+        let region = &accounts.send.region;
+        let offset = self.start + number as usize * self.stride;
+        let addr = (region.as_ptr() as u64).wrapping_add(offset as u64);
+        let length = GRH_BYTES as u32 + self.bytes_max;
+        let sge = Sge { addr, length, lkey: region.lkey() };
+        self.refill.put(RecvWr { wr_id: wr_id::recv(RECEIVES + number), sge });
     }
 
-    /// Posts the receives that are free, if there are so many.
+    /// Posts the free receives, if there are at least that many.
     fn post_receives(&mut self, least: usize) {
-        let Datagrams { qp: Some(qp), refill, .. } = &mut self.datagrams else { return };
+        let Datagrams { qp: Some(qp), refill, .. } = self else { return };
         if refill.len() < least {
             return;
         }
@@ -212,29 +220,34 @@ impl<P: Provider> Core<P> {
     }
 
     /// The datagram in a receive that has completed. Its bytes are nobody else's until
-    /// [`Core::datagram_done`].
-    pub(super) fn datagram<'a>(&self, wc: &'a Wc, number: u32) -> Option<Datagram<'a>> {
-        if number >= self.config.datagrams || !self.is_datagrams(wc.qp_num) {
+    /// [`Datagrams::done`].
+    pub(super) fn datagram<'a>(
+        &self,
+        wc: &'a Wc,
+        number: u32,
+        accounts: &Accounts<P>,
+    ) -> Option<Datagram<'a>> {
+        if number >= self.receives || !self.is_of(wc.qp_num) {
             return None;
         }
-        let most = GRH_BYTES + self.config.datagram_bytes as usize;
-        let length = (wc.byte_len as usize).min(most);
-        let offset = self.datagrams.start + number as usize * self.config.datagram_stride();
+        let length = (wc.byte_len as usize).min(GRH_BYTES + self.bytes_max as usize);
+        let offset = self.start + number as usize * self.stride;
         // SAFETY: the number is one of the receives, which lie in the region; this one has
         // completed, so the device is done with it, and it is posted again after the call.
-        let bytes = unsafe { slice::from_raw_parts(self.region.as_ptr().add(offset), length) };
+        let bytes =
+            unsafe { slice::from_raw_parts(accounts.send.region.as_ptr().add(offset), length) };
         Some(Datagram { wc, bytes })
     }
 
-    /// True if that is of the queue pair for datagrams there is now.
-    pub(super) fn is_datagrams(&self, num: u32) -> bool {
-        self.datagrams.qp.is_some() && self.datagrams.num == num
+    /// True if that is the number of the present queue pair for datagrams.
+    pub(super) fn is_of(&self, num: u32) -> bool {
+        self.qp.is_some() && self.num == num
     }
 
-    /// The receive of a datagram is free. A part of them goes back with one post.
-    pub(super) fn datagram_done(&mut self, number: u32) {
-        self.give_back_receive(number);
-        self.post_receives((self.config.datagrams as usize / 4).max(1));
+    /// The receive of a datagram is free. A quarter of them goes back with one post.
+    pub(super) fn done(&mut self, number: u32, accounts: &Accounts<P>) {
+        self.free_receive(number, accounts);
+        self.post_receives((self.receives as usize / 4).max(1));
     }
 
     /// Resolves a destination, see [`super::Outbox::resolve`].
@@ -242,19 +255,20 @@ impl<P: Provider> Core<P> {
     pub(super) fn resolve(
         &mut self,
         to: &AddressVector,
-        (qp, qkey): (u32, u32),
+        qp: u32,
+        qkey: u32,
     ) -> Result<DestinationId, SetupError> {
-        let destinations = self.datagrams.destinations.len();
-        let Some(index) = self.datagrams.free.last().copied() else {
+        let destinations = self.destinations.len();
+        let Some(index) = self.free.last().copied() else {
             let answer = format!("all {destinations} are in use");
-            let error = SetupError::new(Code::NoMemory, "one more target for datagrams", answer);
+            let error = SetupError::new(Code::NoMemory, "one more destination", answer);
             return Err(
-                error.cure("close some, or raise Config::destinations, with Config::datagrams")
+                error.cure("release some, or raise Config::destinations, with Config::datagrams")
             );
         };
-        let ah = self.datagrams.nic.create_ah(to)?;
-        self.datagrams.free.pop();
-        let place = self.datagrams.destinations.get_mut(index as usize);
+        let ah = self.nic.create_ah(to)?;
+        self.free.pop();
+        let place = self.destinations.get_mut(index as usize);
         let generation = place.map_or(0, |place| {
             place.target = Some(Target { ah, qp, qkey, in_flight: 0, closing: false });
             place.generation
@@ -262,12 +276,12 @@ impl<P: Provider> Core<P> {
         Ok(DestinationId { index, generation })
     }
 
-    /// Releases a destination once no datagram to it is in flight.
+    /// Releases a destination: it goes when no datagram to it is in flight.
     #[cold]
-    pub(super) fn release_destination(&mut self, id: DestinationId) -> bool {
-        let Some(target) = self.datagrams.target(id) else { return false };
+    pub(super) fn release(&mut self, id: DestinationId) -> bool {
+        let Some(target) = self.target(id) else { return false };
         target.closing = true;
-        self.datagrams.free_if_unused(id.index);
+        self.free_if_unused(id.index);
         true
     }
 
@@ -277,107 +291,109 @@ impl<P: Provider> Core<P> {
         let header = datagram.bytes.first_chunk().ok_or_else(|| {
             SetupError::new(Code::Invalid, "the sender of a datagram", "it is too short")
         })?;
-        self.datagrams.nic.sender_of(datagram.wc, header)
+        self.nic.sender_of(datagram.wc, header)
     }
 
     /// Sends a copy of `bytes`.
-    pub(super) fn send_to(
+    pub(super) fn send(
         &mut self,
         id: DestinationId,
         imm: Option<u32>,
         bytes: &[u8],
+        accounts: &mut Accounts<P>,
     ) -> Result<(), SendError> {
-        if bytes.len() > self.config.datagram_bytes as usize {
+        if bytes.len() > self.bytes_max as usize {
             return Err(SendError::TooLong);
         }
-        let waiting = self.datagrams.pushed.wrapping_sub(self.datagrams.retired);
-        let full = waiting >= self.config.send_queue || self.in_flight >= self.config.sends;
-        let there = self.datagrams.qp.is_some();
-        let target = self.datagrams.target(id).filter(|_| there).ok_or(SendError::NotConnected)?;
+        let waiting = self.pushed.wrapping_sub(self.retired);
+        let full = waiting >= self.send_queue || accounts.in_flight.exceeds_limit(1);
+        let there = self.qp.is_some();
+        let target = self.target(id).filter(|_| there).ok_or(SendError::NotConnected)?;
         if full {
             return Err(SendError::Full);
         }
         let to = Destination { ah: target.ah.name(), qpn: target.qp, qkey: target.qkey };
-        target.in_flight += 1;
-        let sent = self.post_datagram(to, imm, (id.index, bytes));
-        if sent.is_err()
-            && let Some(target) = self.datagrams.target(id)
-        {
-            target.in_flight -= 1;
-        }
-        sent
-    }
-
-    fn post_datagram(
-        &mut self,
-        to: Destination,
-        imm: Option<u32>,
-        (target, bytes): (u32, &[u8]),
-    ) -> Result<(), SendError> {
-        let (flags, block, sge) = match bytes.len() <= self.inline_max as usize {
-            true => (SendFlags::SIGNALED | SendFlags::INLINE, NO_BLOCK, Sge::inline(bytes)),
-            false => {
-                let (block, sge) = self.copy_to_block(bytes)?;
-                (SendFlags::SIGNALED, block, sge)
-            }
-        };
-        let index = self.datagrams.pushed;
-        let wr_id = wr_id::send(SLOT, self.datagrams.generation, index);
         let op = match imm {
             None => SendOp::SendTo(to),
             Some(imm) => SendOp::SendToWithImm(to, imm),
         };
-        let Some(qp) = &mut self.datagrams.qp else { return Err(SendError::NotConnected) };
-        // SAFETY: the payload is inline, or in a block of ours that is released when this send is
-        // over, as is the address handle. The worker's thread is the one that polls.
+        target.in_flight += 1;
+        let posted = self.post(op, bytes, id.index, accounts);
+        if posted.is_err()
+            && let Some(target) = self.target(id)
+        {
+            target.in_flight -= 1;
+        }
+        posted
+    }
+
+    fn post(
+        &mut self,
+        op: SendOp,
+        bytes: &[u8],
+        destination: u32,
+        accounts: &mut Accounts<P>,
+    ) -> Result<(), SendError> {
+        let (flags, held, sge) = match bytes.len() <= self.inline_max as usize {
+            true => (SendFlags::SIGNALED | SendFlags::INLINE, Held::NOTHING, Sge::inline(bytes)),
+            false => {
+                let (held, sge) = accounts.send.copy(bytes)?;
+                (SendFlags::SIGNALED, held, sge)
+            }
+        };
+        let index = self.pushed;
+        let wr_id = wr_id::send(SLOT, self.generation, index);
+        let Some(qp) = &mut self.qp else { return Err(SendError::NotConnected) };
+        // SAFETY: the payload is inline, or in a block of ours that is freed when this send is
+        // over; until then the address handle stays, too. The worker's thread is the one that
+        // polls.
         let posted = unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) };
         if let Err(error) = posted {
-            self.release(block);
+            accounts.release(held, Status::Flushed);
             let full = error.cause == PostCause::Full;
             return Err(if full { SendError::Full } else { SendError::Malformed });
         }
-        self.datagrams.hold(index, (block, target));
-        self.datagrams.pushed = index.wrapping_add(1);
-        self.in_flight += 1;
-        self.stats.datagrams_sent += 1;
+        self.hold(index, (held, destination));
+        self.pushed = index.wrapping_add(1);
+        accounts.in_flight.count += 1;
+        accounts.stats.datagrams_sent += 1;
         Ok(())
     }
 
-    /// A send of the queue pair for datagrams, and all before it, are over.
+    /// A send of the queue pair of that generation, and all before it, are over.
     #[cold]
     #[inline(never)]
-    pub(super) fn retire_datagrams(&mut self, (slot, generation, low): (u32, u16, u32)) {
-        let Datagrams { pushed, retired, generation: present, .. } = self.datagrams;
+    pub(super) fn retire(&mut self, generation: u16, low: u32, accounts: &mut Accounts<P>) {
+        let (pushed, retired) = (self.pushed, self.retired);
         let index = retired.wrapping_add(low.wrapping_sub(retired) & INDEX_MASK);
-        let known = slot == SLOT && generation == present;
-        if !known || index.wrapping_sub(retired) >= pushed.wrapping_sub(retired) {
+        let outstanding = index.wrapping_sub(retired) < pushed.wrapping_sub(retired);
+        if generation != self.generation || !outstanding {
             return;
         }
-        while self.datagrams.retired != index.wrapping_add(1) {
-            let at = self.datagrams.retired;
-            self.datagrams.retired = at.wrapping_add(1);
-            self.in_flight -= 1;
-            let (block, target) = self.datagrams.hold(at, (NO_BLOCK, 0));
-            self.release(block);
-            if let Some(Place { target: Some(open), .. }) =
-                self.datagrams.destinations.get_mut(target as usize)
-            {
-                open.in_flight -= 1;
+        while self.retired != index.wrapping_add(1) {
+            let at = self.retired;
+            self.retired = at.wrapping_add(1);
+            accounts.in_flight.count -= 1;
+            let (held, destination) = self.hold(at, (Held::NOTHING, 0));
+            accounts.release(held, Status::Flushed);
+            let place = self.destinations.get_mut(destination as usize);
+            if let Some(Place { target: Some(target), .. }) = place {
+                target.in_flight -= 1;
             }
-            self.datagrams.free_if_unused(target);
+            self.free_if_unused(destination);
         }
     }
 
     /// A datagram could not be sent: the queue pair, which is in SQE by that, goes on.
     #[cold]
-    pub(super) fn recover_datagrams(&mut self) {
-        if let Some(qp) = &mut self.datagrams.qp {
+    pub(super) fn recover(&mut self) {
+        if let Some(qp) = &mut self.qp {
             qp.recover();
         }
     }
 
-    /// Receives of datagrams that are not with the device.
-    pub(super) fn datagrams_home(&self) -> usize {
-        self.datagrams.refill.len()
+    /// Receives that are not with the device.
+    pub(super) fn home(&self) -> usize {
+        self.refill.len()
     }
 }

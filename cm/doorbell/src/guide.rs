@@ -1,0 +1,169 @@
+//! One short example for each thing that Doorbell does. Documentation only.
+//!
+//! # Any device
+//!
+//! A [`Program`] is generic over the device; [`Device::choose`] takes the NIC that owns an address,
+//! or else the device in software.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//!
+//! struct Name;
+//!
+//! impl Program for Name {
+//!     type Output = String;
+//!     fn run<F: Fabric>(self, fabric: F) -> String {
+//!         fabric.caps().device.clone()
+//!     }
+//! }
+//!
+//! let addr = "127.0.0.1".parse().ok();
+//! assert_eq!(Device::choose(None, addr)?.run(Name), "soft0");
+//! # Ok::<(), CmError>(())
+//! ```
+//!
+//! # Endpoints, as in the man pages
+//!
+//! Buffers belong to whoever may touch them: a post takes one, its completion gives it back.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use doorbell::prelude::*;
+//! use doorbell::wr::{SendFlags, SendOp};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(5);
+//! let device = SoftDevice::open()?;
+//! let init = QpInit::rc().send_wr(2).recv_wr(2).signal_all(true);
+//!
+//! let here = AddrInfo::resolve("127.0.0.1", "0", &Hints::passive())?;
+//! let mut listener = Endpoint::create(&device, &here, Some(&init))?;
+//! listener.listen(1)?;
+//! let addr = listener.local_addr().ok_or("it is bound")?;
+//!
+//! let serving = device.clone();
+//! let server = std::thread::spawn(move || -> Result<Vec<u8>, CmError> {
+//!     let mut id = listener.get_request(Some(limit))?;
+//!     id.post_recv(Buffer::new(&serving, 64)?)?;
+//!     id.accept(&ConnParam::default())?;
+//!     let received = id.next_recv(limit)?.ok()?;
+//!     Ok(received.bytes().to_vec())
+//! });
+//!
+//! let there = AddrInfo::of(addr, &Hints::active());
+//! let mut id = Endpoint::create(&device, &there, Some(&init))?;
+//! id.connect(&ConnParam::default())?;
+//! let mut buffer = Buffer::new(&device, 64)?;
+//! buffer[..5].copy_from_slice(b"hello");
+//! id.post_send(buffer, 5, SendOp::Send, SendFlags::empty())?;
+//! id.next_send(limit)?.ok()?;
+//! assert_eq!(server.join().map_err(|_| "the server panicked")??, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Memory that a peer reads and writes by itself
+//!
+//! ```
+//! use doorbell::Exposed;
+//! use doorbell::prelude::*;
+//! use std::sync::atomic::Ordering;
+//!
+//! let device = SoftDevice::open()?;
+//! let memory = Exposed::new(&device, 4096, Access::REMOTE_READ | Access::REMOTE_ATOMIC)?;
+//! memory.word(8)?.store(7, Ordering::Relaxed);
+//! let tell_the_peer = memory.remote(8); // address and key, for its READ or atomic
+//! assert_ne!(tell_the_peer.rkey, 0);
+//! # Ok::<(), CmError>(())
+//! ```
+//!
+//! # Calls and answers
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::rpc::{self, Calls, Incoming};
+//!
+//! /// Asks each new peer for the length of a word, and answers such calls.
+//! struct Lengths {
+//!     calls: Calls,
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Lengths {
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         let _ = self.calls.call(out, peer, b"doorbell", (1, None));
+//!     }
+//!
+//!     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+//!         let length = match self.calls.incoming(out, &message) {
+//!             Incoming::Call(word) => word.len() as u8,
+//!             Incoming::Answer { key, bytes } => {
+//!                 assert_eq!((key, bytes), (1, &[8][..]));
+//!                 return Verdict::Done;
+//!             }
+//!             _ => return Verdict::Done,
+//!         };
+//!         let written = rpc::answer(&mut message, |room| {
+//!             room[0] = length;
+//!             1
+//!         });
+//!         written.map_or(Verdict::Done, |len| Verdict::Reply { len })
+//!     }
+//! }
+//! # let _ = Lengths { calls: Calls::new(16, 64, 0) };
+//! ```
+//!
+//! # Datagrams of a worker
+//!
+//! A worker that was made with [`Config::datagrams`](crate::worker::Config::datagrams) takes them;
+//! [`Port::open`] gives it an address.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::worker::Datagram;
+//!
+//! #[derive(Default)]
+//! struct Count(u64);
+//!
+//! impl<P: Provider> Handler<P> for Count {
+//!     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         Verdict::Done
+//!     }
+//!     fn on_datagram(&mut self, _: Datagram<'_>, _: &mut Outbox<'_, P>) {
+//!         self.0 += 1;
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = SoftDevice::open()?;
+//! let config = Config { datagrams: 16, ..Config::DEFAULT };
+//! let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! let memory = Mapping::plain(config.send_bytes())?;
+//! let (mut worker, intake) = Worker::new(&nic, &shared, memory, Count::default(), &config)?;
+//! let port = Port::open(&nic, "127.0.0.1:0".parse()?, &intake)?;
+//! worker.turn();
+//! assert_ne!(port.local_addr().map_or(0, |addr| addr.port()), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Memory in huge pages
+//!
+//! ```
+//! use doorbell::alloc::{Ask, MapRequest};
+//!
+//! let memory = MapRequest::new(1 << 20).pages(Ask::Plain).map()?;
+//! for note in memory.got().notes() {
+//!     eprintln!("{note}"); // what was asked, what came out, and the command that mends it
+//! }
+//! # Ok::<(), doorbell::alloc::MapError>(())
+//! ```
+//!
+//! # A NIC
+//!
+//! With the feature `verbs`, `doorbell::verbs::Verbs::open("mlx5_0")` opens one by its name. It is
+//! a [`Fabric`], as [`SoftDevice`](crate::soft::SoftDevice) is, and the rest of the program is the
+//! same.
+
+#[cfg(doc)]
+use crate::{Device, Fabric, Port, Program};

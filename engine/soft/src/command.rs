@@ -1,0 +1,90 @@
+//! What the control plane wants of a domain.
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use super::link::{Link, LinkShared};
+use super::qp_table::Owned;
+use super::recvq::{RecvQueue, Used};
+use super::xrc_part::NewXrcQueue;
+
+/// What the control plane wants of a domain.
+pub(super) enum Command {
+    /// A new queue pair with its receive queue.
+    Add(Owned, Arc<RecvQueue>, Used),
+    /// A new shared receive queue of an XRC domain, and that it goes.
+    AddSrq(Box<NewXrcQueue>),
+    RemoveSrq(u32),
+    /// A new link, not yet used.
+    AddLink(Box<Link>),
+    /// The queue pair is connected over that link.
+    Connect(Connect),
+    /// The queue pair's peer waits that long between its retries.
+    SetRnrTimer {
+        num: u32,
+        rnr_timer_ns: u64,
+    },
+    /// The queue pair goes to ERR; the peer is gone for good if `lost`.
+    Fail {
+        num: u32,
+        lost: bool,
+    },
+    /// A queue pair of UD has that key.
+    SetQkey {
+        num: u32,
+        qkey: u32,
+    },
+    /// A queue pair of UD goes to RTS.
+    Open {
+        num: u32,
+        /// What came before that ticket is dropped.
+        first: u64,
+    },
+    /// The queue pair begins no more sends, and an event says when none is under way if `notify`;
+    /// or it begins them again.
+    Pause {
+        num: u32,
+        notify: bool,
+    },
+    Resume {
+        num: u32,
+    },
+    /// The queue pair begins anew, in INIT.
+    Reset(Box<Reset>),
+    /// An unreliable queue pair goes from SQE back to RTS.
+    Recover {
+        num: u32,
+    },
+    /// The queue pair goes away without completions (QX-17).
+    Destroy {
+        num: u32,
+    },
+}
+
+/// The figures of a connection.
+pub(super) struct Connect {
+    pub(super) num: u32,
+    pub(super) peer: u32,
+    pub(super) link: Arc<LinkShared>,
+    pub(super) rnr_retry: u8,
+    pub(super) rnr_timer_ns: u64,
+    pub(super) initiator_depth: u8,
+    pub(super) responder_depth: u8,
+}
+
+/// What a queue pair begins its next life with.
+pub(super) struct Reset {
+    pub(super) num: u32,
+    /// Its receive queue: a new one, if it is its own.
+    pub(super) queue: Arc<RecvQueue>,
+    pub(super) used: Used,
+    /// Links of this key are for it, see [`QpContext::key`].
+    pub(super) key: u32,
+}
+
+impl Command {
+    /// True if it brings what another command will end.
+    pub(super) fn gives(&self) -> bool {
+        matches!(self, Command::Add(..) | Command::AddSrq(_))
+    }
+}

@@ -1,0 +1,104 @@
+//! What a device asks of the system it runs on, and of other devices of the machine.
+
+use core::any::Any;
+
+use doorbell_alloc::Mapping;
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::inbox::OpenBell;
+use super::memory::FileName;
+use super::remote_map::{Attach, Reach};
+use crate::error::SetupError;
+use crate::provider::Gid;
+use crate::provider::wake::Bell;
+
+/// What the device asks of the system it runs on.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// Nanoseconds that never go back; asked only while a peer waits for a receive, and for
+    /// completions that are to have it.
+    pub clock: fn() -> u64,
+    /// Nanoseconds since 1970; asked only for completions that are to have it.
+    pub wallclock: fn() -> u64,
+    /// Random bytes, from which the keys of regions come. The same ones give the same keys.
+    pub seed: [u8; 32],
+    /// The file behind memory, by which another process can find it.
+    pub name_file: fn(&Mapping) -> Option<FileName>,
+    /// A new bell; without one nobody can sleep on this device.
+    pub bell: fn() -> Option<Bell>,
+    /// Makes each thread of each process that shares a link with this one pass a full memory
+    /// barrier before it returns.
+    pub barrier: fn(),
+    /// Other devices, for datagrams; without it there are no queue pairs of UD.
+    pub neighbours: Option<Neighbours>,
+}
+
+impl Host {
+    /// A host for devices within one address space, whose keys need not be secret: tests and
+    /// simulations. Its one clock is both.
+    pub fn alone(clock: fn() -> u64) -> Host {
+        Host {
+            clock,
+            wallclock: clock,
+            seed: [0; 32],
+            name_file: |_| None,
+            bell: || None,
+            barrier: || (),
+            neighbours: None,
+        }
+    }
+}
+
+/// What a device asks of the system to send datagrams and take them.
+#[derive(Clone, Copy)]
+pub struct Neighbours {
+    /// The number of this process.
+    pub process: i32,
+    /// Memory of that many bytes, zeroed, that other processes can find by the name of its file.
+    pub memory: fn(usize) -> Result<Mapping, SetupError>,
+    /// The device of a process whose table has that name.
+    pub reach: fn(process: i32, directory: FileName) -> Option<Arc<Reach>>,
+    /// Maps an inbox.
+    pub attach: Attach,
+    /// The name of a bell of this process, by its descriptor, if others can open it.
+    pub name_bell: fn(i32) -> Option<FileName>,
+    /// Opens a bell by its name.
+    pub bell: OpenBell,
+    /// Says that a queue pair is a member of a group, to all devices of that name, until the answer
+    /// is dropped or the process ends.
+    pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,
+    /// Who is.
+    pub members: fn(device: &str, group: Gid) -> Vec<Member>,
+}
+
+/// A queue pair, as all processes know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its process.
+    pub process: i32,
+    /// Its inbox.
+    pub inbox: FileName,
+    /// Its number.
+    pub qp: u32,
+}
+
+/// What makes a queue pair a member of a group, for as long as it is kept.
+pub type Membership = Box<dyn Any + Send + Sync>;
+
+/// The GID of the device whose table has that name.
+pub(super) fn gid_of(process: i32, directory: FileName) -> Gid {
+    let mut gid = [0; 16];
+    gid[..4].copy_from_slice(&process.to_be_bytes());
+    gid[4..8].copy_from_slice(&directory.fd.to_be_bytes());
+    gid[8..].copy_from_slice(&directory.inode.to_be_bytes());
+    Gid(gid)
+}
+
+/// Process and table that a GID names.
+pub(super) fn device_of(Gid(gid): Gid) -> (i32, FileName) {
+    let four = |at: usize| core::array::from_fn(|n| gid[at + n]);
+    let inode = u64::from_be_bytes(core::array::from_fn(|n| gid[8 + n]));
+    (i32::from_be_bytes(four(0)), FileName { fd: u32::from_be_bytes(four(4)), inode })
+}

@@ -1,0 +1,312 @@
+//! Queue pairs as their owners hold them.
+#![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
+
+use core::ptr::NonNull;
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use super::command::Command;
+use super::deferred;
+use super::domain::Domain;
+use super::link::LinkShared;
+use super::memory::BOUND_BY_CALL;
+use super::nic::Nic;
+use super::path::Groups;
+use super::pd::Pd;
+use super::poller::SoftCq;
+use super::qp::{QpContext, State};
+use super::qp_control::{QpControl, Wiring};
+use super::qp_table::Owned;
+use super::recvq::RecvQueue;
+use super::region::SoftWindow;
+use super::xrc::SoftXrcd;
+use crate::provider::{Doorbell, InlineSend, Qp, QpCaps, QpType, Sharing, Window, WindowKind};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+/// A queue pair of the soft device.
+pub struct SoftQp {
+    pub(super) nic: Arc<Nic>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) context: NonNull<QpContext>,
+    pub(super) queue: Arc<RecvQueue>,
+    pub(super) num: u32,
+    pub(super) kind: QpType,
+    pub(super) caps: QpCaps,
+    /// What links of its connections are told apart by.
+    pub(super) key: u32,
+    pub(super) shared_queue: bool,
+    /// Not gone before the queue pair that is theirs.
+    _kept: Kept,
+    pub(super) groups: Option<Arc<Groups>>,
+    /// Ends with the queue pair.
+    pub(super) life: Arc<()>,
+}
+
+/// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
+pub(super) type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>, Option<Pd>);
+
+// SAFETY: the context lives in the domain until this handle asks for its destruction, and is
+// touched only inside `Domain::enter`.
+unsafe impl Send for SoftQp {}
+
+impl SoftQp {
+    /// Gives a queue pair to its domain.
+    pub(super) fn new(
+        (nic, domain): (&Arc<Nic>, &Arc<Domain>),
+        context: Box<QpContext>,
+        caps: QpCaps,
+        queue: Arc<RecvQueue>,
+        kept: Kept,
+    ) -> SoftQp {
+        let (num, kind, key) = (context.num, context.kind, context.key);
+        let shared_queue = context.rq_shared || kind.is_xrc() || context.is_spread();
+        let context = NonNull::from(Box::leak(context));
+        domain.command(Command::Add(Owned(context), queue.clone(), Default::default()));
+        let (nic, domain, groups) = (nic.clone(), domain.clone(), None);
+        let (_kept, life) = (kept, Arc::new(()));
+        SoftQp {
+            nic,
+            domain,
+            context,
+            queue,
+            num,
+            kind,
+            caps,
+            key,
+            shared_queue,
+            _kept,
+            groups,
+            life,
+        }
+    }
+
+    pub(super) fn with_groups(mut self, groups: Option<Arc<Groups>>) -> SoftQp {
+        self.groups = groups;
+        self
+    }
+
+    /// The transport.
+    pub fn kind(&self) -> QpType {
+        self.kind
+    }
+
+    /// What a link must join: the domain and the receive queue, as numbers of this device.
+    pub fn place(&self) -> (u32, u32) {
+        (self.domain.id, self.key)
+    }
+
+    /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
+    pub fn attach(&self, link: &Arc<LinkShared>) {
+        self.breaker().attach(link);
+    }
+
+    /// See [`QpControl::connect`].
+    pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
+        self.breaker().connect(link, wiring);
+    }
+
+    /// The peer is gone for good: the oldest outstanding send ends with
+    /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
+    pub fn fail_lost(&mut self) {
+        self.breaker().fail_lost();
+    }
+
+    /// A handle by which the control plane can connect and fail the queue pair that a worker
+    /// owns.
+    pub fn breaker(&self) -> QpControl {
+        QpControl {
+            domain: self.domain.clone(),
+            num: self.num,
+            queue: self.key,
+            kind: self.kind,
+            groups: self.groups.clone(),
+            life: Arc::downgrade(&self.life),
+        }
+    }
+}
+
+impl SoftQp {
+    /// The rest of `Qp::post_inline`, when the prediction does not hold. By itself, and given
+    /// numbers: a request in memory would cost the callers that do not come here.
+    ///
+    /// # Safety
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_checked<const NOW: bool>(
+        &mut self,
+        wr_id: u64,
+        signaled: bool,
+        imm: Option<u32>,
+        addr: u64,
+        length: u32,
+    ) -> bool {
+        let mut flags = SendFlags::INLINE;
+        flags.set(SendFlags::SIGNALED, signaled);
+        let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
+        let sge = Sge { addr, length, lkey: 0 };
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        // SAFETY: as the caller vouches.
+        unsafe { if NOW { self.post_lone(&wr) } else { self.hold(&wr) } }
+    }
+
+    /// Posts one inline SEND with a doorbell of its own. False: nothing was done.
+    ///
+    /// # Safety
+    /// As for `Qp::post`.
+    #[inline(always)]
+    pub(super) unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
+    }
+
+    /// Posts one more, behind one that `post_lone` or `hold` has taken.
+    ///
+    /// # Safety
+    /// As for `Qp::post_inline`.
+    #[inline(always)]
+    pub(super) unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `hold_more`.
+        unsafe { deferred::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
+    }
+
+    /// Posts one inline SEND without a doorbell. False: nothing was done.
+    ///
+    /// # Safety
+    /// As for `Qp::post`.
+    #[inline(always)]
+    pub(super) unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
+        // A domain that threads share is not held up by a doorbell that one of them owes.
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
+    }
+
+    /// Posts one more, behind one that `hold` has taken.
+    ///
+    /// # Safety
+    /// As for `Qp::post_inline`.
+    #[inline(always)]
+    pub(super) unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
+        // left meanwhile waits for the next poll or bell.
+        unsafe { deferred::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
+    }
+}
+
+impl SoftQp {
+    /// See [`Window::bind`].
+    pub(super) unsafe fn bind(
+        &mut self,
+        window: &mut SoftWindow,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        if window.kind != WindowKind::One {
+            return Err(PostError { accepted: 0, cause: PostCause::Malformed });
+        }
+        let rkey = window.key & !0xff | window.key.wrapping_add(1) & 0xff;
+        let handle = window.handle() | BOUND_BY_CALL;
+        let op = SendOp::Bind(Binding { window: handle, rkey, ..binding });
+        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
+        // SAFETY: as in `post`; the request has no buffers.
+        unsafe {
+            self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), &[wr]))?;
+        }
+        window.key = rkey;
+        Ok(rkey)
+    }
+}
+
+impl Qp for SoftQp {
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    #[inline(always)]
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        // SAFETY: on an exclusive domain the caller is the polling thread, by the contract of
+        // `Qp::post`; a shared one is locked. The context lives until this handle is dropped,
+        // and `enter` has carried out the command that gave it to the domain.
+        unsafe { self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), list)) }
+    }
+
+    const POSTS_INLINE: bool = true;
+
+    #[inline(always)]
+    unsafe fn post_inline(&mut self, send: InlineSend, doorbell: Doorbell) -> bool {
+        let InlineSend { wr_id, sge, imm, signaled } = send;
+        let (plain, now) = (imm.is_none() && !signaled, doorbell == Doorbell::Now);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if plain && if now { self.post_next(wr_id, sge) } else { self.hold_more(wr_id, sge) } {
+                return true;
+            }
+            if now {
+                self.post_checked::<true>(wr_id, signaled, imm, sge.addr, sge.length)
+            } else {
+                self.post_checked::<false>(wr_id, signaled, imm, sge.addr, sge.length)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn post_inline_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+        if self.domain.sharing() == Sharing::Shared {
+            return 0;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().hold_list(&mut *self.context.as_ptr(), first, list) }
+    }
+
+    #[inline(always)]
+    unsafe fn ring_doorbell(&mut self) {
+        // SAFETY: as in `post`.
+        unsafe { self.domain.enter(|state| state.ring(&mut *self.context.as_ptr())) }
+    }
+
+    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
+        if self.shared_queue {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        }
+        let result = self.queue.post(list);
+        // SAFETY: as in `post`.
+        unsafe {
+            self.domain.enter(|state| {
+                let qp = &mut *self.context.as_ptr();
+                if qp.state == State::Err {
+                    state.transport.res.schedule(qp);
+                }
+            });
+        }
+        result
+    }
+
+    fn fail(&mut self) {
+        self.domain.ask(Command::Fail { num: self.num, lost: false });
+    }
+
+    fn recover(&mut self) {
+        self.domain.ask(Command::Recover { num: self.num });
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        if let Some(groups) = &self.groups {
+            groups.end();
+        }
+        self.domain.end(Command::Destroy { num: self.num });
+    }
+}

@@ -1,0 +1,55 @@
+//! What a queue pair of RAW_PACKET has.
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use super::super::host::Member;
+use super::super::path::Groups;
+use super::frame::{FCS, FRAME_MAX, FRAME_MIN};
+use super::switch::Switch;
+use super::work_queue::Spread;
+use crate::provider::CreateFlags;
+
+/// What a queue pair of RAW_PACKET has besides an inbox.
+pub(in super::super) struct Raw {
+    pub(in super::super) flags: CreateFlags,
+    pub(in super::super) max_tso_header: u16,
+    /// Itself, as others know it.
+    pub(in super::super) member: Option<Member>,
+    /// Its rules.
+    pub(in super::super) groups: Arc<Groups>,
+    pub(super) switch: Switch,
+    /// Where its frames go, if not into a receive queue of its own.
+    pub(in super::super) spread: Option<Spread>,
+    /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
+    /// change it here.
+    pub(in super::super) frame: Box<[u8; FRAME_MAX + FCS]>,
+}
+
+impl Raw {
+    pub(in super::super) fn new(
+        device: &str,
+        member: Option<Member>,
+        groups: &Arc<Groups>,
+        (flags, max_tso_header): (CreateFlags, u16),
+        spread: Option<Spread>,
+    ) -> Raw {
+        Raw {
+            flags,
+            max_tso_header,
+            member,
+            groups: groups.clone(),
+            switch: Switch::new(device),
+            spread,
+            frame: Box::new([0; FRAME_MAX + FCS]),
+        }
+    }
+
+    /// The first bytes of the frame at hand, padded to what a frame has at least.
+    pub(super) fn padded(&mut self, length: usize) -> &[u8] {
+        if let Some(padding) = self.frame.get_mut(length..FRAME_MIN) {
+            padding.fill(0);
+        }
+        self.frame.get(..length.max(FRAME_MIN)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,49 @@
+//! READs and atomics of a queue pair, from the request to the response (SQ-7).
+
+use super::limits::READS_MAX;
+
+/// Those in flight.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// How many it may have in flight.
+    pub(super) depth: u8,
+    /// Requests put on the wire, and those of them with their whole response; both wrap.
+    sent: u32,
+    done: u32,
+    /// Ring position behind the last one-sided request that was put there.
+    pub(super) one_sided_until: u64,
+    /// The requests in flight, by their count modulo the size: their indexes in the send queue.
+    places: [u32; READS_MAX],
+    /// Bytes of the oldest one's response that have come.
+    pub(super) response_bytes: u32,
+    /// The next request waits for a response: it is fenced, or as many as may be are in flight. The
+    /// queue pair is in no backlog until a response comes.
+    pub(super) waits: bool,
+}
+
+impl Reads {
+    /// Request `index` is on the wire.
+    pub(super) fn note_sent(&mut self, index: u32) {
+        self.places[self.sent as usize % READS_MAX] = index;
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// The oldest one has its whole response.
+    pub(super) fn note_done(&mut self) {
+        self.done = self.done.wrapping_add(1);
+        self.response_bytes = 0;
+    }
+
+    /// How many are in flight.
+    #[inline(always)]
+    pub(super) fn in_flight(&self) -> u32 {
+        self.sent.wrapping_sub(self.done)
+    }
+
+    /// The oldest one in flight.
+    #[inline(always)]
+    pub(super) fn oldest(&self) -> Option<u32> {
+        let oldest = self.places[self.done as usize % READS_MAX];
+        (self.sent != self.done).then_some(oldest)
+    }
+}

@@ -1,0 +1,207 @@
+//! What the queue pairs of a domain share: receive queues with the receives prefetched from them,
+//! completion queues, and the service queue of queue pairs that need work without a message.
+
+use core::sync::atomic::Ordering;
+
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::cq::{CompletionQueue, Retire, Sink};
+use super::inboxes::Inboxes;
+use super::limits::QPS;
+use super::link::CLOSED;
+use super::local_waker::LocalWaker;
+use super::nic::Nic;
+use super::qp::{QpContext, Reserved, State};
+use super::recvq::{Prefetch, RecvQueue, Used};
+use super::sync::AtomicBool;
+use super::xrc_part::XrcQueues;
+use crate::event::{AsyncKind, Object};
+use crate::provider::{Access, Sharing};
+use crate::room::{Grow, Room};
+use crate::wc::{Status, Wc, WcFlags};
+use crate::wr::RecvWr;
+
+/// A receive queue as one domain sees it.
+pub(super) struct RqUse {
+    pub(super) queue: Arc<RecvQueue>,
+    pub(super) prefetch: Prefetch,
+    pub(super) users: u32,
+}
+
+/// What the queue pairs of a domain share.
+pub(super) struct Resources {
+    pub(super) nic: Arc<Nic>,
+    /// Commands wait.
+    pub(super) attention: Arc<AtomicBool>,
+    pub(super) local_waker: Arc<LocalWaker>,
+    /// The domain's number.
+    pub(super) id: u32,
+    pub(super) rqs: Vec<RqUse>,
+    /// The shared receive queues of XRC domains; only the shared domain has any.
+    pub(super) xrc: XrcQueues,
+    pub(super) cqs: Vec<CompletionQueue>,
+    /// Numbers of queue pairs that need work without a message: they fail or flush, or something
+    /// has come to their inbox.
+    pub(super) service_queue: Vec<u32>,
+    pub(super) inboxes: Inboxes,
+    pub(super) sharing: Sharing,
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was consumed.
+    Done,
+    /// It stays, and the link stands still.
+    Waits,
+    /// No honest peer writes it: the link has to go.
+    Hostile,
+}
+
+impl Resources {
+    /// Puts a queue pair on the list of those that need work without a message.
+    pub(super) fn schedule(&mut self, qp: &mut QpContext) {
+        if !qp.is_scheduled {
+            qp.is_scheduled = true;
+            self.service_queue.put(qp.num);
+        }
+    }
+
+    /// Gives back what was fetched ahead and another domain waits for.
+    pub(super) fn give_back(&mut self) {
+        for rq in &mut self.rqs {
+            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
+                rq.queue.give_back(&mut rq.prefetch);
+            }
+        }
+    }
+
+    /// True if there is a receive for the queue pair's next message.
+    pub(super) fn has_receive(&mut self, qp: &mut QpContext) -> bool {
+        let found = self.has_receives(qp.rq);
+        if found {
+            qp.rnr_since_ns = None;
+        }
+        found
+    }
+
+    /// True if receives of that queue are at hand, fetching some if there are none.
+    pub(super) fn has_receives(&mut self, rq: usize) -> bool {
+        let exact = self.sharing == Sharing::Shared;
+        let Some(rq) = self.rqs.get_mut(rq) else { return false };
+        if rq.prefetch.len() == 0 && rq.queue.fetch(&mut rq.prefetch, exact) {
+            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
+        }
+        rq.prefetch.len() > 0
+    }
+
+    /// Fetches the next receives, if there are none left here and no want of them anywhere.
+    pub(super) fn prefetch_ahead(&mut self, rq: usize) {
+        let exact = self.sharing == Sharing::Shared;
+        if let Some(rq) = self.rqs.get_mut(rq)
+            && rq.prefetch.len() == 0
+        {
+            rq.queue.prefetch_ahead(&mut rq.prefetch, exact);
+        }
+    }
+
+    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
+    /// that queue's domain (section 2.7).
+    pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
+        let Some(rq) = self.rqs.get(qp.rq) else { return false };
+        let pd = rq.queue.pd();
+        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
+    }
+
+    pub(super) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {
+        let rq = self.rqs.get_mut(qp.rq)?;
+        let wr = rq.prefetch.first().copied()?;
+        rq.prefetch.advance(1);
+        Some(wr)
+    }
+
+    #[inline(always)]
+    pub(super) fn succeed<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
+        let entry = *qp.sq.entry(index);
+        let opcode = entry.sent.opcode();
+        let wc = Wc {
+            wr_id: entry.wr_id,
+            qp_num: qp.num,
+            byte_len: entry.length,
+            imm: 0,
+            vendor_err: 0,
+            status: Status::Success,
+            opcode,
+            flags: WcFlags::empty(),
+            src_qp: 0,
+        };
+        self.put_send(qp, index, wc, sink);
+    }
+
+    #[inline(always)]
+    pub(super) fn put_send<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        index: u32,
+        wc: Wc,
+        sink: &mut S,
+    ) {
+        qp.sq.completed = index.wrapping_add(1);
+        let retire = Retire { qp: qp.num, upto: qp.sq.completed, solicited: false };
+        if sink.put(&mut self.cqs, qp.send_cq, wc, retire) {
+            qp.sq.retired = qp.sq.completed;
+        }
+    }
+
+    /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until`
+    /// succeeded; the next one gets `cause` if there is one, the others are flushed.
+    pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u64, cause: Option<Status>) {
+        if qp.state == State::Err {
+            return;
+        }
+        // Its place in the backlog is skipped when its turn comes.
+        qp.in_backlog = false;
+        qp.reads.waits = false;
+        qp.parked = None;
+        (qp.open_on, qp.reserved) = (CLOSED, Reserved::NONE);
+        qp.state = State::Err;
+        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        qp.failure.good_until = good_until;
+        qp.failure.cause = cause;
+        (qp.failure.poison, qp.failure.urged) = (None, false);
+        self.schedule(qp);
+    }
+}
+
+impl Resources {
+    /// One more user of a receive queue, counted in `used`; its index here. `None`: there is no
+    /// memory for it.
+    pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>, used: Used) -> Option<usize> {
+        let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
+        let free = || self.rqs.iter().position(|rq| rq.users == 0);
+        let index = found.or_else(free).unwrap_or(self.rqs.len());
+        if found.is_none() && !self.rqs.make_room(index + 1) {
+            return None;
+        }
+        match self.rqs.get_mut(index) {
+            Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
+            _ => {
+                let prefetch = queue.attach(&self.local_waker, used)?;
+                if !self.rqs.place(index, RqUse { prefetch, queue, users: 1 }) {
+                    return None;
+                }
+            }
+        }
+        Some(index)
+    }
+
+    /// One user less.
+    pub(super) fn leave_queue(&mut self, index: usize) {
+        let Some(rq) = self.rqs.get_mut(index) else { return };
+        rq.users -= 1;
+        if rq.users == 0 {
+            rq.queue.detach(&mut rq.prefetch);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The queue pairs of a domain and what they use: what serves one link.
+
+use std_alloc::sync::Arc;
+
+use super::cq::{CompletionQueue, Retire};
+use super::qp::State;
+use super::qp_table::{Owned, QpTable};
+use super::recvq::{RecvQueue, Used};
+use super::resources::Resources;
+use crate::wc::Wc;
+
+/// The queue pairs of a domain and what they use: what serves one link.
+pub(super) struct Transport {
+    pub(super) qps: QpTable,
+    pub(super) res: Resources,
+}
+
+impl Transport {
+    /// Moves completions from a queue's ring to its reader, and retires what they stand for.
+    pub(super) fn take_completions(&mut self, index: usize, out: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        for place in out {
+            let Some((wc, retire)) = self.res.cqs.get_mut(index).and_then(CompletionQueue::pop)
+            else {
+                break;
+            };
+            *place = wc;
+            taken += 1;
+            self.retire(retire);
+        }
+        taken
+    }
+
+    /// As `take_completions`, one with the times it was made at, as far as it has any.
+    pub(super) fn take_stamped(&mut self, index: usize) -> Option<(Wc, [Option<u64>; 2])> {
+        let cq = self.res.cqs.get_mut(index)?;
+        let times = cq.first_times();
+        let (wc, retire) = cq.pop()?;
+        self.retire(retire);
+        Some((wc, times))
+    }
+
+    fn retire(&mut self, retire: Retire) {
+        if let Some(qp) = self.qps.get_mut(retire.qp) {
+            qp.sq.retired = retire.upto;
+        }
+    }
+}
+
+impl Transport {
+    /// Takes a queue pair in.
+    pub(super) fn add(&mut self, mut owned: Owned, queue: Arc<RecvQueue>, used: Used) {
+        let qp = owned.get_mut();
+        match self.res.use_queue(queue, used) {
+            Some(rq) => qp.set_own_rq(rq),
+            // Without memory to note its receive queue it is in error, and is never connected.
+            None => qp.state = State::Err,
+        }
+        self.qps.insert(owned);
+    }
+}

@@ -1,0 +1,174 @@
+//! What all peers of a worker share when they send: requests in flight, memory, credit that is due,
+//! counters.
+//!
+//! Each block is in exactly one place: with the device (posted, or in flight below a send), with
+//! the handler for one call, kept by it, waiting as a deferred reply, or free.
+#![expect(unsafe_code, reason = "posts buffers it owns")]
+
+use std_alloc::vec::Vec;
+
+use super::held::{Held, Holds};
+use super::in_flight::InFlight;
+use super::peers::Peer;
+use super::recv_blocks::RecvBlocks;
+use super::requests::Requests;
+use super::send_blocks::SendBlocks;
+use super::stats::Stats;
+use crate::provider::{Provider, Qp};
+use crate::room::Room;
+use crate::wc::Status;
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
+
+/// How sends ended.
+#[derive(Clone, Copy)]
+pub(super) struct SendStatus {
+    /// Those that gave no completion of their own.
+    earlier: Status,
+    /// The one that the completion names.
+    last: Status,
+}
+
+impl SendStatus {
+    /// All is well.
+    pub(super) const WELL: SendStatus = SendStatus::with(Status::Success);
+    /// They were done or not.
+    pub(super) const UNKNOWN: SendStatus =
+        SendStatus { earlier: Status::Flushed, last: Status::Flushed };
+
+    /// A completion with that status: the sends before it were done, or had their own.
+    pub(super) const fn with(last: Status) -> SendStatus {
+        SendStatus { earlier: Status::Success, last }
+    }
+}
+
+/// See above.
+pub(super) struct Accounts<P: Provider> {
+    pub(super) in_flight: InFlight,
+    pub(super) recv: RecvBlocks<P>,
+    pub(super) send: SendBlocks<P>,
+    pub(super) requests: Requests,
+    /// Peers to be told of credit.
+    pub(super) credit_due: Vec<u32>,
+    pub(super) stats: Stats,
+}
+
+impl<P: Provider> Accounts<P> {
+    /// What a send held goes home, with the status of a request.
+    #[inline(always)]
+    pub(super) fn release(&mut self, held: Held, status: Status) {
+        match held.holds() {
+            Holds::Nothing => {}
+            Holds::RecvBlock(block) => self.recv.free(block),
+            Holds::SendBlock(block) => self.send.put(block),
+            Holds::Request(index) => self.requests.end(index, status),
+        }
+    }
+
+    /// That many messages of a peer have left their blocks.
+    #[inline(always)]
+    pub(super) fn count_done(&mut self, slot: u32, peer: &mut Peer<P>, count: u32) {
+        if peer.count_done(count) {
+            self.credit_due.put(slot);
+        }
+    }
+
+    /// The block of a message of a peer is free.
+    #[inline(always)]
+    pub(super) fn free_block(&mut self, slot: u32, peer: &mut Peer<P>, block: u32) {
+        self.recv.free(block);
+        self.count_done(slot, peer, 1);
+    }
+
+    /// Send `index` of a peer, and all before it, are over.
+    #[inline(always)]
+    pub(super) fn retire(&mut self, slot: u32, peer: &mut Peer<P>, index: u32, status: SendStatus) {
+        let next = index.wrapping_add(1);
+        self.in_flight.count -= next.wrapping_sub(peer.sq.retired);
+        match peer.sq.holds_any() {
+            true => self.retire_held(slot, peer, next, status),
+            false => peer.sq.retired = next,
+        }
+    }
+
+    /// Some of the sends before `next` hold something.
+    #[inline(never)]
+    fn retire_held(&mut self, slot: u32, peer: &mut Peer<P>, next: u32, status: SendStatus) {
+        while peer.sq.retired != next {
+            let held = peer.sq.retire_one();
+            match held.holds() {
+                Holds::RecvBlock(block) => self.free_block(slot, peer, block),
+                _ if peer.sq.retired == next => self.release(held, status.last),
+                _ => self.release(held, status.earlier),
+            }
+        }
+    }
+
+    /// Posts the oldest requests of a peer that wait, with one doorbell. `held` is what each of
+    /// them holds, or empty if none holds anything; `reads` says that the device reads a payload
+    /// after the post.
+    ///
+    /// # Errors
+    /// The device took only a part; the rest still waits.
+    #[inline(always)]
+    pub(super) fn post(
+        &mut self,
+        slot: u32,
+        peer: &mut Peer<P>,
+        list: &mut [SendWr<'_>],
+        held: &[Held],
+        reads: bool,
+    ) -> Result<(), PostError> {
+        let count = list.len();
+        if let Some(last) = list.last_mut()
+            && (reads || self.in_flight.exceeds_watermark(count as u32))
+        {
+            // Blocks in flight come home with the next completion, so there is one, also behind a
+            // last message that is inline; and peers at rest do not hold what others need.
+            last.flags |= SendFlags::SIGNALED;
+            peer.sq.has_signaled();
+        }
+        let Some(qp) = &mut peer.qp else {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        };
+        // SAFETY: every piece lies in a block of ours that is freed when its send is over, in a
+        // region that stays until the queue pair is gone, or is inline. The worker's thread is the
+        // one that polls.
+        let result = unsafe { qp.post(list) };
+        let accepted = result.as_ref().map_or_else(|error| error.accepted, |()| count);
+        self.in_flight.count += accepted as u32;
+        self.stats.count_batch(count);
+        self.stats.sent += accepted as u64;
+        if held.is_empty() {
+            peer.sq.waiting -= accepted as u32;
+            return result;
+        }
+        for (wr, held) in list.iter().zip(held).take(accepted) {
+            match held.holds() {
+                // The payload is out of the block already.
+                Holds::RecvBlock(block) if wr.flags.contains(SendFlags::INLINE) => {
+                    self.free_block(slot, peer, block);
+                }
+                _ => peer.sq.hold(peer.sq.posted(), *held),
+            }
+            peer.sq.waiting -= 1;
+        }
+        result
+    }
+
+    /// Moves a peer's queue pair to ERR, and posts the request that marks the end: when it is
+    /// flushed, everything before it is over, signalled or not. A queue pair that was never
+    /// connected takes none, and has nothing in flight; if one with sends in flight takes none,
+    /// those have `Config::drain_turns` to complete.
+    pub(super) fn mark_end(&mut self, peer: &mut Peer<P>) {
+        let wr_id = peer.sq.next_wr_id();
+        let Some(qp) = &mut peer.qp else { return };
+        qp.fail();
+        let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
+        // SAFETY: the marker has no payload; the worker's thread is the one that polls.
+        if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_ok() {
+            peer.sq.hold(peer.sq.pushed, Held::NOTHING);
+            peer.sq.push();
+            self.in_flight.count += 1;
+        }
+    }
+}

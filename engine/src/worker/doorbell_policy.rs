@@ -1,0 +1,133 @@
+//! When a worker rings: the policy, apart from how it is done.
+//!
+//! - The first send after a short poll is likely to be an answer, and rings at once: the peer
+//!   begins with it while the rest gathers. Where a doorbell is dear that is so only if the poll
+//!   found one message.
+//! - Later sends ring at the end of the turn, or when they fill a batch.
+//! - After a full poll there is more to come: doorbells may wait, for `Config::hold_turns` turns.
+
+use super::config::{Config, POLL_BATCH};
+use crate::provider::Doorbell;
+
+/// What a doorbell costs on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cost {
+    /// A store: the device takes inline messages one by one.
+    Store,
+    /// More than that.
+    Dear,
+}
+
+/// The policy of one worker.
+pub(super) struct DoorbellPolicy {
+    first_at_once: bool,
+    /// Turns since the last flush, and how many there may be.
+    held_turns: u32,
+    hold_turns: u32,
+}
+
+impl DoorbellPolicy {
+    pub(super) fn new(config: &Config) -> DoorbellPolicy {
+        DoorbellPolicy { first_at_once: false, held_turns: 0, hold_turns: config.hold_turns }
+    }
+
+    /// A poll has found one completion alone.
+    #[inline(always)]
+    pub(super) fn polled_one(&mut self) {
+        self.first_at_once = true;
+    }
+
+    /// A poll has found that many completions.
+    #[inline(always)]
+    pub(super) fn polled(&mut self, taken: usize, cost: Cost) {
+        let short = cost == Cost::Store && (1..POLL_BATCH).contains(&taken);
+        self.first_at_once = taken == 1 || short;
+    }
+
+    /// The completion was no message, so no send answers it.
+    #[inline(always)]
+    pub(super) fn polled_no_message(&mut self) {
+        self.first_at_once = false;
+    }
+
+    /// True if the next send rings at once.
+    #[inline(always)]
+    pub(super) fn is_first(&self) -> bool {
+        self.first_at_once
+    }
+
+    /// When the next send rings.
+    #[inline(always)]
+    pub(super) fn next_send(&mut self) -> Doorbell {
+        match core::mem::take(&mut self.first_at_once) {
+            true => Doorbell::Now,
+            false => Doorbell::Later,
+        }
+    }
+
+    /// A turn with that many completions ends. True if all doorbells are to be rung.
+    #[inline(always)]
+    pub(super) fn turn_ends(&mut self, taken: usize) -> bool {
+        let flush = taken < POLL_BATCH || self.held_turns >= self.hold_turns;
+        self.held_turns = if flush { 0 } else { self.held_turns + 1 };
+        flush
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(hold_turns: u32) -> DoorbellPolicy {
+        DoorbellPolicy::new(&Config { hold_turns, ..Config::DEFAULT })
+    }
+
+    /// The doorbells of the first three sends after a poll that took `taken`.
+    fn sends(taken: usize, cost: Cost) -> [Doorbell; 3] {
+        let mut policy = policy(2);
+        policy.polled(taken, cost);
+        [(); 3].map(|()| policy.next_send())
+    }
+
+    #[test]
+    fn the_first_send_after_a_short_poll_rings_at_once() {
+        use Doorbell::{Later, Now};
+        for (taken, cost, first) in [
+            (0, Cost::Store, Later),
+            (1, Cost::Store, Now),
+            (1, Cost::Dear, Now),
+            (2, Cost::Store, Now),
+            (2, Cost::Dear, Later),
+            (POLL_BATCH - 1, Cost::Store, Now),
+            (POLL_BATCH, Cost::Store, Later),
+        ] {
+            assert_eq!(sends(taken, cost), [first, Later, Later], "{taken}, {cost:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_answers_what_is_no_message() {
+        let mut policy = policy(2);
+        policy.polled_one();
+        assert!(policy.is_first());
+        policy.polled_no_message();
+        assert_eq!(policy.next_send(), Doorbell::Later);
+    }
+
+    #[test]
+    fn doorbells_wait_behind_full_polls_and_no_longer_than_configured() {
+        for hold_turns in [0, 1, 3] {
+            let mut policy = policy(hold_turns);
+            for round in 0..3 {
+                for turn in 0..hold_turns {
+                    assert!(!policy.turn_ends(POLL_BATCH), "turn {turn} of round {round}");
+                }
+                assert!(policy.turn_ends(POLL_BATCH), "round {round}");
+            }
+        }
+        let mut policy = policy(3);
+        assert!(!policy.turn_ends(POLL_BATCH) && policy.turn_ends(POLL_BATCH - 1));
+        let after = [(); 4].map(|()| policy.turn_ends(POLL_BATCH));
+        assert_eq!(after, [false, false, false, true], "a flush begins the count anew");
+    }
+}

@@ -1,0 +1,49 @@
+//! What has ended, on its way to the handler: requests, and peers that have drained.
+
+use super::core::Core;
+use super::handler::Handler;
+use super::outbox::Outbox;
+use super::peers::PeerState;
+use super::requests::Ended;
+use crate::provider::Provider;
+use crate::room::Take;
+
+/// Tells the handler of requests that are over.
+#[inline(never)]
+pub(super) fn report_requests<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
+    while let Some(Ended { peer, token, result }) = core.sender.accounts.requests.next_ended() {
+        handler.on_send_done(peer, token, result, &mut Outbox { core });
+    }
+}
+
+/// Peers that have drained, or took too long, are reported and their slots freed.
+#[cold]
+#[inline(never)]
+pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
+    let mut at = 0;
+    while let Some(slot) = core.closing.get(at).copied() {
+        let Some(peer) = core.sender.peers.at(slot) else { return };
+        let PeerState::Closing { why, known, since } = peer.state else {
+            core.closing.take_at(at);
+            continue;
+        };
+        let drained = peer.sq.retired == peer.sq.posted();
+        if !drained && core.turn - since < core.config.drain_turns {
+            at += 1;
+            continue;
+        }
+        core.closing.take_at(at);
+        let id = peer.id(slot);
+        // The queue pair goes first: then no device reads the blocks that come home.
+        drop(peer.qp.take());
+        core.sender.retire_all(slot);
+        report_requests(core, handler);
+        if known {
+            handler.on_peer_down(id, why, &mut Outbox { core });
+        }
+        core.drop_kept(id);
+        core.replies.drop_of(&mut core.sender, id);
+        core.sender.accounts.credit_due.retain(|due| *due != slot);
+        core.sender.peers.remove(slot);
+    }
+}

@@ -1,0 +1,29 @@
+//! The flush: everything that waits goes out.
+
+use super::core::Core;
+use super::message::DownReason;
+use crate::provider::Provider;
+use crate::wc::Status;
+
+impl<P: Provider> Core<P> {
+    /// Sends all that waits: doorbells, batches, and replies that have room by now. Peers whose
+    /// queue pair refused a post fail.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
+        self.sender.post_batches();
+        if !self.replies.is_empty() {
+            self.replies.retry(&mut self.sender);
+            self.sender.post_batches();
+        }
+        if !self.sender.broken.is_empty() {
+            self.fail_broken();
+        }
+    }
+
+    #[cold]
+    fn fail_broken(&mut self) {
+        while let Some(slot) = self.sender.broken.pop() {
+            self.fail(slot, DownReason::Failed(Status::LocalQpOperation));
+        }
+    }
+}

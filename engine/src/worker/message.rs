@@ -1,0 +1,102 @@
+//! Messages as a handler sees them, and what it says of each.
+
+use core::fmt;
+
+use crate::wc::Status;
+
+/// A peer: one connection of one worker. A number that is used again gets a new generation, so
+/// an old `PeerId` never means a new peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PeerId {
+    pub(super) slot: u32,
+    pub(super) generation: u16,
+}
+
+impl PeerId {
+    /// A small number, unique among the worker's present peers: an index for tables.
+    pub fn index(self) -> usize {
+        self.slot as usize
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {}.{}", self.slot, self.generation)
+    }
+}
+
+/// A message, lent to the handler for one call. Its block belongs to the worker, and goes back
+/// to the shared queue or out as the reply, as the verdict says.
+pub struct Message<'a> {
+    pub(super) peer: PeerId,
+    pub(super) block: &'a mut [u8],
+    pub(super) length: usize,
+    pub(super) imm: Option<u32>,
+    pub(super) written: Option<u32>,
+}
+
+impl Message<'_> {
+    /// The peer that sent it.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// The payload.
+    pub fn bytes(&self) -> &[u8] {
+        self.block.get(..self.length).unwrap_or_default()
+    }
+
+    /// The whole block the message lies in, to write a reply in place, of any length up to it.
+    pub fn block(&mut self) -> &mut [u8] {
+        self.block
+    }
+
+    /// Bytes of payload.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// True for an empty message.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Immediate data, if the peer sent some.
+    pub fn imm(&self) -> Option<u32> {
+        self.imm
+    }
+
+    /// For a WRITE with immediate data: how many bytes the peer wrote to this side's memory before.
+    /// Such a message has no payload.
+    pub fn written(&self) -> Option<u32> {
+        self.written
+    }
+}
+
+/// What a handler does with a message's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// It is free again.
+    Done,
+    /// Its first `len` bytes go back to the sender, without a copy. A length beyond the block
+    /// means the whole block. If the send queue is full the reply waits; it is not lost.
+    Reply {
+        /// Bytes.
+        len: usize,
+    },
+    /// It stays with the handler, which has asked [`super::Outbox::keep`] for a token in this call
+    /// and replies or gives it back later. Without such a token this means [`Verdict::Done`].
+    Keep,
+}
+
+/// Why a peer went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownReason {
+    /// The handler closed it.
+    Closed,
+    /// The connection manager says it has ended: the peer closed, or died.
+    Disconnected,
+    /// A request failed with this status.
+    Failed(Status),
+}

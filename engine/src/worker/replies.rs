@@ -1,0 +1,173 @@
+//! Replies: in the block the message came in, now or when there is room and credit.
+
+use std_alloc::collections::VecDeque;
+
+use super::batch::request;
+use super::held::Held;
+use super::message::PeerId;
+use super::post::Admission;
+use super::sender::Sender;
+use crate::provider::{Doorbell, Provider, Qp};
+use crate::room::Room;
+use crate::wr::{SendFlags, SendOp};
+
+/// A reply that found no room or credit.
+struct Deferred {
+    peer: PeerId,
+    block: u32,
+    length: u32,
+}
+
+/// Replies that wait, in order.
+pub(super) struct Replies {
+    queue: VecDeque<Deferred>,
+    /// Passes over them.
+    pass: u64,
+}
+
+impl Replies {
+    /// With room for a reply in each of `blocks` blocks.
+    pub(super) fn new(blocks: u32) -> Replies {
+        Replies { queue: VecDeque::with_capacity(blocks as usize), pass: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Sends the first `length` bytes of a received block back; the block follows its message.
+    #[inline(always)]
+    pub(super) fn reply<P: Provider>(
+        &mut self,
+        sender: &mut Sender<P>,
+        slot: u32,
+        block: u32,
+        length: usize,
+    ) {
+        let length = (length as u64).min(u64::from(sender.block_bytes)) as u32;
+        // Where replies wait, the budget is closed.
+        if !(P::Qp::POSTS_INLINE && sender.reply_inline(slot, block, length)) {
+            self.reply_or_defer(sender, slot, block, length);
+        }
+    }
+
+    #[inline(never)]
+    fn reply_or_defer<P: Provider>(
+        &mut self,
+        sender: &mut Sender<P>,
+        slot: u32,
+        block: u32,
+        length: u32,
+    ) {
+        let behind = sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
+        if behind || !sender.try_reply(slot, block, length) {
+            self.defer(sender, slot, block, length);
+        }
+    }
+
+    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
+    /// outgrows the capacity it was made with.
+    #[cold]
+    fn defer<P: Provider>(&mut self, sender: &mut Sender<P>, slot: u32, block: u32, length: u32) {
+        let peer = sender.peers.id(slot);
+        self.queue.put(Deferred { peer, block, length });
+        sender.accounts.stats.deferred += 1;
+        if let Some(peer) = sender.peers.at(slot) {
+            peer.deferred += 1;
+            peer.sq.close_budget();
+            if peer.credit.step(true) {
+                sender.accounts.credit_due.put(slot);
+            }
+        }
+    }
+
+    /// Drops the replies that wait for a peer that is gone.
+    pub(super) fn drop_of<P: Provider>(&mut self, sender: &mut Sender<P>, id: PeerId) {
+        for _ in 0..self.queue.len() {
+            let Some(reply) = self.queue.pop_front() else { return };
+            if reply.peer == id {
+                sender.accounts.recv.free(reply.block);
+            } else {
+                self.queue.put(reply);
+            }
+        }
+    }
+
+    /// Sends the replies whose peers have room again, in order for each peer: behind one that has
+    /// to stay all of its peer stay, though credit may come at any time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn retry<P: Provider>(&mut self, sender: &mut Sender<P>) {
+        self.pass += 1;
+        for _ in 0..self.queue.len() {
+            let Some(reply) = self.queue.pop_front() else { return };
+            let slot = reply.peer.slot;
+            let blocked = match sender.peers.get(reply.peer) {
+                Some(peer) if peer.is_up() => peer.blocked_in == self.pass,
+                _ => {
+                    sender.accounts.recv.free(reply.block);
+                    continue;
+                }
+            };
+            let sent = !blocked && sender.try_reply(slot, reply.block, reply.length);
+            if let Some(peer) = sender.peers.at(slot) {
+                match sent {
+                    true => peer.deferred -= 1,
+                    false => peer.blocked_in = self.pass,
+                }
+            }
+            if !sent {
+                self.queue.put(reply);
+            }
+        }
+    }
+}
+
+impl<P: Provider> Sender<P> {
+    /// Replies inline, with a doorbell at once or later. False: nothing was done.
+    #[inline(always)]
+    fn reply_inline(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        let sge = self.accounts.recv.sge(block, length);
+        let goes = length <= self.inline_max
+            && match self.doorbells.next_send() {
+                Doorbell::Now => self.post_at_once::<false>(slot, None, sge),
+                Doorbell::Later => {
+                    self.post_reserved(slot, sge) || self.post_deferred::<false>(slot, None, sge)
+                }
+            };
+        if goes {
+            // The payload is out of the block already.
+            self.done_with(slot, block);
+        }
+        goes
+    }
+
+    /// False: there is no room now. A reply to a peer that is gone is dropped.
+    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
+        if P::Qp::POSTS_INLINE && self.open_budget(slot) && self.reply_inline(slot, block, length) {
+            return true;
+        }
+        let inline = length <= self.inline_max;
+        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let wr = request(SendOp::Send, flags, self.accounts.recv.sge(block, length));
+        let held = Held::recv_block(block);
+        if self.doorbells.next_send() == Doorbell::Now && self.post_message::<false>(slot, wr, held)
+        {
+            return true;
+        }
+        match self.admission::<false>(slot) {
+            Admission::Open(peer, batch) => {
+                if batch.add(peer, wr, held) {
+                    self.post_batch_of(slot);
+                }
+                true
+            }
+            Admission::Full(_) => false,
+            Admission::Closed => {
+                self.accounts.recv.free(block);
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Sends of the handler: copies, one or a list, now or with the rest.
+
+use super::batch::message;
+use super::held::Held;
+use super::message::PeerId;
+use super::post::Admission;
+use super::send_error::{ListError, SendError};
+use super::sender::Sender;
+use crate::provider::{Doorbell, Provider, Qp};
+use crate::wc::Status;
+use crate::wr::{SendFlags, Sge};
+
+impl<P: Provider> Sender<P> {
+    /// Sends a copy: inline if the device takes it now, else staged in a batch if it goes inline,
+    /// else in a block of the worker.
+    #[inline(always)]
+    pub(super) fn send_copy(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if P::Qp::POSTS_INLINE && imm.is_none() && self.post_reserved_copy(id, bytes) {
+            return Ok(());
+        }
+        self.send_unreserved(id, imm, bytes)
+    }
+
+    /// Sends copies of a list of messages: inline, as many at a time as can be reserved, the others
+    /// one by one.
+    #[inline(always)]
+    pub(super) fn send_list(&mut self, id: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
+        let mut accepted = 0;
+        while let Some((first, _)) = list.get(accepted..).and_then(<[_]>::split_first) {
+            let run = match P::Qp::POSTS_INLINE && !self.doorbells.is_first() {
+                true => self.post_inline_list(id, list.get(accepted..).unwrap_or_default()),
+                false => 0,
+            };
+            accepted += run;
+            if run == 0 {
+                let one = self.send_unreserved(id, None, first);
+                one.map_err(|cause| ListError { accepted, cause })?;
+                accepted += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a copy for which nothing is reserved.
+    #[inline(never)]
+    fn send_unreserved(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        if P::Qp::POSTS_INLINE {
+            if self.accounts.in_flight.is_at_watermark() && !self.pending.is_empty() {
+                // Reservations may be what is in the way.
+                self.ring_pending();
+            }
+            self.end_reservation(id.slot);
+            if self.doorbells.next_send() == Doorbell::Now
+                && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
+            {
+                return Ok(());
+            }
+            if self.post_inline_copy(id, imm, bytes, Doorbell::Later) {
+                return Ok(());
+            }
+        }
+        self.send_staged(id, imm, bytes)
+    }
+
+    #[inline(never)]
+    fn send_staged(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
+        if P::Qp::POSTS_INLINE
+            && self.open_budget(id.slot)
+            && self.post_inline_copy(id, imm, bytes, Doorbell::Later)
+        {
+            return Ok(());
+        }
+        match self.peers.get(id) {
+            None => return Err(SendError::NotConnected),
+            // Replies wait for room: this would overtake them.
+            Some(peer) if peer.deferred > 0 => {
+                let up = peer.is_up();
+                return Err(if up { SendError::Full } else { SendError::NotConnected });
+            }
+            Some(_) => {}
+        }
+        let inline = bytes.len() <= self.inline_max as usize;
+        let (peer, batch) = match self.admission::<true>(id.slot) {
+            Admission::Open(peer, batch) => (peer, batch),
+            Admission::Full(why) => return Err(why),
+            Admission::Closed => return Err(SendError::NotConnected),
+        };
+        if !inline {
+            return self.send_block(id.slot, imm, bytes);
+        }
+        let sge = batch.stage(bytes).ok_or(SendError::TooLong)?;
+        if batch.add(peer, message(imm, SendFlags::INLINE, sge), Held::NOTHING) {
+            self.post_batch_of(id.slot);
+        }
+        Ok(())
+    }
+
+    /// Sends a copy in a block of the worker.
+    fn send_block(&mut self, slot: u32, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
+        if bytes.len() > self.block_bytes as usize {
+            return Err(SendError::TooLong);
+        }
+        let (held, sge) = self.accounts.send.copy(bytes)?;
+        let Admission::Open(peer, batch) = self.open_batch(slot) else {
+            self.accounts.release(held, Status::Flushed);
+            return Err(SendError::Full);
+        };
+        if batch.add(peer, message(imm, SendFlags::empty(), sge), held) {
+            self.post_batch_of(slot);
+        }
+        Ok(())
+    }
+
+    /// Sends at once, with a doorbell of its own, straight from `bytes` if they go inline.
+    /// [`Doorbell::Later`]: it was taken, and has to be flushed.
+    #[inline(always)]
+    pub(super) fn send_now(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> Result<Doorbell, SendError> {
+        if P::Qp::POSTS_INLINE && self.post_inline_copy(id, imm, bytes, Doorbell::Now) {
+            return Ok(Doorbell::Now);
+        }
+        self.send_now_checked(id, imm, bytes)
+    }
+
+    #[inline(never)]
+    fn send_now_checked(
+        &mut self,
+        id: PeerId,
+        imm: Option<u32>,
+        bytes: &[u8],
+    ) -> Result<Doorbell, SendError> {
+        if P::Qp::POSTS_INLINE
+            && self.open_budget(id.slot)
+            && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
+        {
+            return Ok(Doorbell::Now);
+        }
+        if bytes.len() <= self.inline_max as usize
+            && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
+        {
+            let wr = message(imm, SendFlags::INLINE, Sge::inline(bytes));
+            if self.post_message::<true>(id.slot, wr, Held::NOTHING) {
+                return Ok(Doorbell::Now);
+            }
+        }
+        self.send_copy(id, imm, bytes)?;
+        Ok(Doorbell::Later)
+    }
+}

@@ -1,0 +1,48 @@
+//! The worker's own memory: blocks for sends that are not inline, and behind them the receives of
+//! datagrams.
+#![expect(unsafe_code, reason = "writes blocks that no device reads")]
+
+use doorbell_alloc::BlockPool;
+
+use super::held::Held;
+use super::send_error::SendError;
+use crate::provider::{Provider, Region};
+use crate::wr::Sge;
+
+/// A registered region with a pool of blocks at its front.
+pub(super) struct SendBlocks<P: Provider> {
+    pub(super) region: P::Region,
+    pool: BlockPool,
+}
+
+impl<P: Provider> SendBlocks<P> {
+    /// The pool's blocks lie in the region.
+    pub(super) fn new(region: P::Region, pool: BlockPool) -> SendBlocks<P> {
+        SendBlocks { region, pool }
+    }
+
+    /// Copies `bytes`, at most a block of them, into a free block, which is the caller's from then
+    /// on.
+    pub(super) fn copy(&mut self, bytes: &[u8]) -> Result<(Held, Sge), SendError> {
+        let block = self.pool.take().ok_or(SendError::NoBlock)?;
+        let offset = self.pool.offset(block).ok_or(SendError::NoBlock)?;
+        // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
+        let to = unsafe {
+            let to = self.region.as_ptr().add(offset);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            to
+        };
+        let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
+        Ok((Held::send_block(block), sge))
+    }
+
+    /// Takes a block home.
+    pub(super) fn put(&mut self, block: u32) {
+        self.pool.put(block);
+    }
+
+    /// Free blocks.
+    pub(super) fn available(&self) -> usize {
+        self.pool.available() as usize
+    }
+}

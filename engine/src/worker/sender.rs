@@ -1,0 +1,142 @@
+//! The way out of a worker: its peers, their batches, and what they share. A message leaves inline
+//! ([`super::inline`]), or as one of a list of requests ([`super::post`]).
+
+use std_alloc::vec::Vec;
+
+use super::accounts::{Accounts, SendStatus};
+use super::batch::Batches;
+use super::config::Config;
+use super::doorbell_policy::DoorbellPolicy;
+use super::message::PeerId;
+use super::peers::Peers;
+use super::send_error::SendError;
+use crate::provider::Provider;
+
+/// See above.
+pub(super) struct Sender<P: Provider> {
+    // Peers first: queue pairs are gone before the memory they read.
+    pub(super) peers: Peers<P>,
+    pub(super) batches: Batches,
+    /// Peers with messages that wait for a doorbell, or that have reserved some.
+    pub(super) pending: Vec<u32>,
+    /// Peers whose queue pair has refused a post, and not because it was full: what was refused is
+    /// still in their batches. They are closed with the next flush.
+    pub(super) broken: Vec<u32>,
+    pub(super) accounts: Accounts<P>,
+    pub(super) doorbells: DoorbellPolicy,
+    /// Messages that went with a doorbell each, and are not in the counters yet.
+    pub(super) uncounted_singles: u32,
+    pub(super) inline_max: u32,
+    pub(super) block_bytes: u32,
+}
+
+impl<P: Provider> Sender<P> {
+    pub(super) fn new(accounts: Accounts<P>, config: &Config) -> Sender<P> {
+        Sender {
+            peers: Peers::new(config),
+            batches: Batches::new(config),
+            pending: Vec::with_capacity(config.peers as usize),
+            broken: Vec::with_capacity(config.peers as usize),
+            accounts,
+            doorbells: DoorbellPolicy::new(config),
+            uncounted_singles: 0,
+            inline_max: config.inline_bytes,
+            block_bytes: config.block_bytes,
+        }
+    }
+
+    /// True if something waits for a doorbell.
+    #[inline(always)]
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.pending.is_empty() || !self.batches.are_idle()
+    }
+
+    /// Brings the counters up to date with the messages that had a doorbell each.
+    #[inline(always)]
+    pub(super) fn count_singles(&mut self) {
+        if self.uncounted_singles > 0 {
+            self.accounts.stats.count_singles(core::mem::take(&mut self.uncounted_singles));
+        }
+    }
+
+    /// A completion for a send of the peer in a slot: that one and all before it are over. False:
+    /// there is no such slot.
+    #[inline(always)]
+    pub(super) fn retire(
+        &mut self,
+        slot: u32,
+        generation: u16,
+        low: u32,
+        status: SendStatus,
+    ) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        if peer.generation == generation
+            && let Some(index) = peer.sq.in_flight(low)
+        {
+            self.accounts.retire(slot, peer, index, status);
+        }
+        true
+    }
+
+    /// Everything of a peer is over: its queue pair is gone, or never worked. What was not
+    /// completed was done or not.
+    pub(super) fn retire_all(&mut self, slot: u32) {
+        let Some(peer) = self.peers.at(slot) else { return };
+        if peer.sq.posted() != peer.sq.retired {
+            let last = peer.sq.posted().wrapping_sub(1);
+            self.accounts.retire(slot, peer, last, SendStatus::UNKNOWN);
+        }
+    }
+
+    /// The handler is done with a message of that peer.
+    #[inline(always)]
+    pub(super) fn done_with(&mut self, slot: u32, block: u32) {
+        self.accounts.recv.free(block);
+        self.count_done(slot, 1);
+    }
+
+    /// That many messages of a peer have left their blocks.
+    #[inline(always)]
+    pub(super) fn count_done(&mut self, slot: u32, count: u32) {
+        if let Some(peer) = self.peers.at(slot) {
+            self.accounts.count_done(slot, peer, count);
+        }
+    }
+
+    /// Messages that a peer has a slot and credit for.
+    pub(super) fn room(&mut self, id: PeerId) -> u32 {
+        match self.peers.get(id) {
+            Some(peer) if peer.is_up() && peer.deferred == 0 && !peer.finishing => {
+                let (slots, credits) = peer.measure();
+                let credits = credits.saturating_sub(peer.credit.spare());
+                // A caller that is told 0 waits for credit.
+                self.accounts.stats.credit_stalls += u64::from(credits == 0);
+                slots.min(credits)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Measures room and credit again, when what was known is used up.
+    ///
+    /// # Errors
+    /// Why nothing more may be sent now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn measure_again<const FRESH: bool>(&mut self, slot: u32) -> Result<(), SendError> {
+        let peer = self.peers.at(slot).ok_or(SendError::NotConnected)?;
+        if FRESH && peer.finishing {
+            return Err(SendError::NotConnected);
+        }
+        let (slots, credits) = peer.measure();
+        let spare = if FRESH { peer.credit.spare() } else { 0 };
+        if slots == 0 {
+            return Err(SendError::Full);
+        }
+        if credits <= spare {
+            self.accounts.stats.credit_stalls += 1;
+            return Err(SendError::NoCredit);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! How a worker is made, and what its owner sees of it between turns.
+
+use std_alloc::format;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use doorbell_alloc::{BlockPool, Mapping};
+
+use super::accounts::Accounts;
+use super::config::{Config, POLL_BATCH};
+use super::core::Core;
+use super::credit_grant::CreditWords;
+use super::datagrams::Datagrams;
+use super::handler::Handler;
+use super::in_flight::InFlight;
+use super::mailbox::{Intake, Mailbox};
+use super::outbox::Outbox;
+use super::qp_domain::QpDomain;
+use super::recv_blocks::RecvBlocks;
+use super::regions::RegionId;
+use super::requests::Requests;
+use super::send_blocks::SendBlocks;
+use super::shared_recv::{self, SharedRecv};
+use super::shared_state::{Handle, Waker};
+use super::stats::Stats;
+use super::turn::{PUBLISH_TURNS, Worker};
+use crate::error::{Code, SetupError};
+use crate::provider::wake::Bell;
+use crate::provider::{Access, Caps, Poller, Provider, Sharing};
+use crate::wc::Wc;
+
+/// Checks that the device can make this worker's queue pairs, so that it is said here and not
+/// connection by connection.
+fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
+    let want = config.qp_caps();
+    let over = if want.inline > caps.inline_max {
+        ("inline_bytes", config.inline_bytes, caps.inline_max)
+    } else if want.send_wr > caps.qp_wr_max {
+        ("send_queue", config.send_queue, caps.qp_wr_max - 1)
+    } else {
+        return Ok(());
+    };
+    let (name, value, max) = over;
+    let asked = format!("a worker with {name} = {value} on {}", caps.device);
+    Err(SetupError::new(Code::Invalid, asked, format!("the device allows {max}")))
+}
+
+impl<P: Provider, H: Handler<P>> Worker<P, H> {
+    /// Makes a worker on a shared receive queue, with `memory` of at least
+    /// [`Config::send_bytes`] for sends that are not inline, and the intake by which the control
+    /// plane gives it peers. Everything it will ever need is allocated here.
+    ///
+    /// # Errors
+    /// A configuration that does not hold, memory that is too short, or the device's refusal.
+    pub fn new(
+        nic: &P,
+        shared: &SharedRecv<P>,
+        memory: Mapping,
+        handler: H,
+        config: &Config,
+    ) -> Result<(Self, Intake<P>), SetupError> {
+        config.check()?;
+        if shared.block_bytes() != config.block_bytes {
+            return Err(SetupError::new(
+                Code::Invalid,
+                format!("a worker with blocks of {} bytes", config.block_bytes),
+                format!("the shared receive queue has blocks of {} bytes", shared.block_bytes()),
+            ));
+        }
+        shared_recv::check_length("send", memory.len(), config.send_bytes())?;
+        check_caps(nic.caps(), config)?;
+        let pool = BlockPool::new(config.send_blocks, config.stride())
+            .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
+        let region = nic.register(memory, Access::LOCAL_WRITE)?;
+        let words = Arc::new(CreditWords::new(nic, config.peers)?);
+        shared.set_aside(config.refill)?;
+        let (cq, poller) =
+            nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
+        let domain = QpDomain::new(nic, config)?;
+        let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
+        let datagrams = Datagrams::new(nic, config);
+        let accounts = Accounts {
+            in_flight: InFlight::new(config),
+            recv: RecvBlocks::new(shared.clone(), config),
+            send: SendBlocks::new(region, pool),
+            requests: Requests::new(config.requests),
+            credit_due: Vec::with_capacity(config.peers as usize),
+            stats: Stats::default(),
+        };
+        let message_max = nic.caps().message_max;
+        let core = Core::new(mailbox.clone(), accounts, datagrams, message_max, config);
+        let caps = [config.qp_caps(), config.datagram_caps()];
+        let intake = Intake {
+            mailbox,
+            cq,
+            shared: shared.clone(),
+            words,
+            caps,
+            retry: config.retry,
+            domain,
+        };
+        let wcs = vec![Wc::default(); POLL_BATCH];
+        let (idle, uncounted, alone, settled, publish_at) = (0, 0, 0, false, PUBLISH_TURNS);
+        let worker = Worker {
+            core,
+            poller,
+            wcs,
+            left: 0,
+            idle,
+            uncounted,
+            alone,
+            settled,
+            publish_at,
+            handler,
+        };
+        Ok((worker, intake))
+    }
+
+    /// Sets how other threads wake the thread that this worker rests on. Only the first call
+    /// counts.
+    pub fn set_waker(&self, waker: Waker) {
+        self.core.mailbox.state.set_waker(waker);
+    }
+
+    /// Makes the descriptors readable that this worker rests on: for its waker. `None`: the device
+    /// cannot wake anybody.
+    pub fn bell(&self) -> Option<Bell> {
+        self.poller.bell()
+    }
+
+    /// A handle for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle(self.core.mailbox.state.clone())
+    }
+
+    /// When the next timer is due, if one is set: so long the caller may sleep.
+    pub fn next_timer(&self) -> Option<u64> {
+        self.core.timers.next_at()
+    }
+
+    /// The outbox, between turns: sends go out with the next turn, or with [`Outbox::flush`].
+    pub fn outbox(&mut self) -> Outbox<'_, P> {
+        self.settled = false;
+        Outbox { core: &mut self.core }
+    }
+
+    /// Takes registered memory in, for requests of this worker, and of its peers as far as it is
+    /// registered for them. It stays until the worker is gone: no device reads or writes memory
+    /// that is not there.
+    pub fn adopt(&mut self, region: P::Region) -> RegionId {
+        self.core.regions.adopt(region)
+    }
+
+    /// The handler.
+    pub fn handler(&mut self) -> &mut H {
+        &mut self.handler
+    }
+
+    /// What the worker has done, up to its last turn; of turns in a row that found nothing, or took
+    /// one completion each, the last few may be missing.
+    pub fn stats(&self) -> &Stats {
+        &self.core.sender.accounts.stats
+    }
+
+    /// Peers it has now, up or not.
+    pub fn peers(&self) -> usize {
+        self.core.sender.peers.len()
+    }
+
+    /// Blocks in this worker's own hands: (of the shared receive memory, of its send memory).
+    /// With no peer left, and after the shared queue was drained, all are accounted for.
+    pub fn blocks_home(&self) -> (usize, usize) {
+        (self.core.sender.accounts.recv.home(), self.core.sender.accounts.send.available())
+    }
+
+    /// Receives of datagrams that are not with the device: a quarter of them at most.
+    pub fn datagrams_home(&self) -> usize {
+        self.core.datagrams.home()
+    }
+
+    /// Requests that have not ended.
+    pub fn pending(&self) -> usize {
+        self.core.sender.accounts.requests.pending()
+    }
+
+    /// Requests that are posted and not over.
+    pub fn in_flight(&self) -> usize {
+        self.core.sender.in_flight() as usize
+    }
+
+    /// Messages the handler keeps now.
+    pub fn kept(&self) -> usize {
+        self.core.kept.len()
+    }
+}

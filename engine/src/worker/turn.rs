@@ -1,0 +1,306 @@
+//! The turn: poll, admit, dispatch, flush, refill.
+
+use core::mem;
+
+use std_alloc::vec::Vec;
+
+use super::admit;
+use super::core::Core;
+use super::dispatch;
+use super::doorbell_policy::Cost;
+use super::drain;
+use super::handler::Handler;
+use super::message::DownReason;
+use super::outbox::Outbox;
+use super::recv_blocks::Refill;
+use crate::provider::{Polled, Poller, Provider, Qp};
+use crate::wc::{Status, Wc};
+
+/// While idle, give free blocks back to the shared queue, however few, at this period in turns.
+const REFILL_IDLE_TURNS: u64 = 64;
+
+/// Publish the counters to other threads at this period in turns.
+pub(super) const PUBLISH_TURNS: u64 = 1 << 12;
+
+/// While idle, every 16th turn is a full one; the others only look for messages. All other periods
+/// of idle turns are multiples of it.
+const FULL_IDLE_TURNS: u64 = 16;
+
+/// Of turns that take one completion and leave nothing to do, every 16th is a full one.
+const FULL_BUSY_TURNS: u64 = 16;
+
+/// Publish the counters after this many idle turns in a row, too: more than pass between the
+/// messages of a lively ping-pong.
+const PUBLISH_IDLE_TURNS: u64 = 64;
+
+/// Tell every peer of all its credit after this many idle turns in a row. Large, because it visits
+/// each peer.
+const SETTLE_IDLE_TURNS: u64 = 16384;
+
+/// While idle, check at this period in turns that the completion queue still works.
+const HEALTH_IDLE_TURNS: u64 = 1 << 16;
+
+/// One core's datapath. One thread owns it; it may move to that thread, and is not shared.
+pub struct Worker<P: Provider, H: Handler<P>> {
+    // The core first: its queue pairs are gone before the completion queue they report to.
+    pub(super) core: Core<P>,
+    pub(super) poller: P::Poller,
+    /// Places for the completions of one poll, `POLL_BATCH` of them.
+    pub(super) wcs: Vec<Wc>,
+    /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
+    pub(super) left: usize,
+    /// Turns in a row that found nothing, and those of them that are not in the counters yet.
+    pub(super) idle: u64,
+    pub(super) uncounted: u64,
+    /// Turns with one completion that are not in the counters yet.
+    pub(super) alone: u64,
+    /// Nothing is left to do: a turn that finds nothing may be a short one.
+    pub(super) settled: bool,
+    /// The turn in which the counters are published next.
+    pub(super) publish_at: u64,
+    pub(super) handler: H,
+}
+
+/// Completions that are being dispatched.
+struct Round<'a, P: Provider, H: Handler<P>> {
+    worker: &'a mut Worker<P, H>,
+    wcs: Vec<Wc>,
+    /// The next of them, and the one behind the last.
+    next: usize,
+    end: usize,
+}
+
+impl<P: Provider, H: Handler<P>> Drop for Round<'_, P, H> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.worker.wcs = mem::take(&mut self.wcs);
+        if self.next < self.end {
+            self.worker.leave(self.next, self.end);
+        }
+    }
+}
+
+impl<P: Provider, H: Handler<P>> Worker<P, H> {
+    /// Does one bounded step, and returns the number of completions it handled; 1 if a handler's
+    /// panic in the turn before had left some.
+    ///
+    /// Poll comes before admit: a peer is put in the mailbox before it may send, so every queue
+    /// pair that a poll names is known after it. Flush comes before refill: no reply waits for
+    /// housekeeping.
+    ///
+    /// After a full poll, doorbells may wait for [`Config::hold_turns`](super::Config::hold_turns)
+    /// turns. Before you stop calling `turn`, call [`Outbox::flush`], or turn until a turn returns
+    /// 0.
+    #[inline(always)]
+    pub fn turn(&mut self) -> usize {
+        match self.poller.poll_one() {
+            Polled::Nothing if self.is_short_idle_turn() => 0,
+            Polled::Nothing => self.work(0),
+            Polled::One(wc) => self.turn_one(&wc),
+            Polled::More => self.turn_full(),
+        }
+    }
+
+    /// A turn with a poll for a list.
+    #[inline(never)]
+    pub(super) fn turn_full(&mut self) -> usize {
+        if self.left > 0 {
+            return self.work(0);
+        }
+        let taken = self.poller.poll_more(&mut self.wcs);
+        if taken == 0 && self.is_short_idle_turn() {
+            return 0;
+        }
+        self.work(taken)
+    }
+
+    /// A turn that has nothing to do but wait: the shorter it is, the sooner the next message is
+    /// seen. False: this turn has to be a full one.
+    #[inline(always)]
+    fn is_short_idle_turn(&mut self) -> bool {
+        let called = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
+        if !(self.settled || self.settles())
+            || called
+            || (self.idle + 1).is_multiple_of(FULL_IDLE_TURNS)
+        {
+            return false;
+        }
+        self.idle += 1;
+        self.uncounted += 1;
+        self.handler.on_idle(&mut Outbox { core: &mut self.core });
+        if self.core.sender.has_unsent() {
+            self.core.flush();
+            self.settled = false;
+        }
+        true
+    }
+
+    /// True if nothing is left to do after all: sends between turns have had their doorbells.
+    #[inline(never)]
+    fn settles(&mut self) -> bool {
+        self.core.sender.count_singles();
+        self.settled = self.core.is_settled() && !self.core.sender.accounts.recv.is_refill_due();
+        self.settled
+    }
+
+    /// A turn with one completion. If that leaves nothing to do, the turn ends there.
+    #[inline(always)]
+    fn turn_one(&mut self, wc: &Wc) -> usize {
+        if self.core.mailbox.has_mail() {
+            if self.left > 0 {
+                // It goes behind those left from the turn before. Inlined: a function of its own
+                // would want the completion in memory, in every turn.
+                if let Some(place) = self.wcs.get_mut(self.left) {
+                    *place = *wc;
+                    self.left += 1;
+                    self.work(0);
+                    return 1;
+                }
+                self.work(0);
+            }
+            admit::admit(&mut self.core, &mut self.handler);
+        }
+        self.core.sender.doorbells.polled_one();
+        dispatch::dispatch(&mut self.core, &mut self.handler, wc);
+        self.alone += 1;
+        if self.alone == FULL_BUSY_TURNS
+            || self.core.sender.accounts.recv.is_refill_due()
+            || !self.core.is_settled()
+        {
+            self.alone -= 1;
+            self.finish(1);
+            return 1;
+        }
+        (self.idle, self.settled) = (0, true);
+        1
+    }
+
+    /// The turn after a poll for a list.
+    #[inline(never)]
+    fn work(&mut self, taken: usize) -> usize {
+        let wcs = mem::take(&mut self.wcs);
+        let mut round = Round { worker: self, wcs, next: 0, end: taken };
+        if round.worker.core.mailbox.has_mail() {
+            round.end += mem::take(&mut round.worker.left);
+            admit::admit(&mut round.worker.core, &mut round.worker.handler);
+        }
+        let taken = round.end;
+        let cost = if P::Qp::POSTS_INLINE { Cost::Store } else { Cost::Dear };
+        round.worker.core.sender.doorbells.polled(taken, cost);
+        // Read in place: a copy by wider loads would wait for the stores that just wrote it.
+        while round.next < round.end {
+            let Round { worker, wcs, next, end } = &mut round;
+            let (core, handler) = (&mut worker.core, &mut worker.handler);
+            let (before, rest) = (*next, wcs.get(*next..*end).unwrap_or_default());
+            if rest.len() > 1 {
+                dispatch::run(core, handler, rest, next);
+            }
+            if *next == before {
+                *next += 1;
+                if let Some(wc) = rest.first() {
+                    dispatch::dispatch(core, handler, wc);
+                }
+            }
+        }
+        drop(round);
+        self.finish(taken);
+        taken
+    }
+
+    /// A handler has panicked, and its caller may catch that: the completions from `next` on are
+    /// for the next turn, which looks after mail first.
+    #[cold]
+    #[inline(never)]
+    fn leave(&mut self, next: usize, end: usize) {
+        self.core.sender.accounts.stats.completions += next as u64;
+        for at in next..end {
+            let wc = self.wcs.get(at).copied();
+            if let (Some(place), Some(wc)) = (self.wcs.get_mut(at - next), wc) {
+                *place = wc;
+            }
+        }
+        self.left = end - next;
+        self.settled = false;
+        self.core.mailbox.call();
+    }
+
+    /// What a turn does after its completions.
+    #[inline(never)]
+    fn finish(&mut self, taken: usize) {
+        self.count(taken);
+        let (core, handler) = (&mut self.core, &mut self.handler);
+        if core.mailbox.state.has_work() {
+            admit::do_work(core, handler);
+        }
+        if core.sender.accounts.requests.has_ended() {
+            drain::report_requests(core, handler);
+        }
+        if !core.finishing.is_empty() {
+            core.progress_finishing();
+        }
+        if !core.closing.is_empty() {
+            drain::report_drained(core, handler);
+        }
+        if !core.sender.accounts.credit_due.is_empty() {
+            core.sender.return_credits();
+        }
+        if core.sender.doorbells.turn_ends(taken) {
+            core.flush();
+        }
+        let rarely = self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS);
+        core.refill(if rarely { Refill::All } else { Refill::Batch });
+        self.settled = core.is_settled();
+    }
+
+    /// Counts this turn, and the short ones before it.
+    #[inline(always)]
+    fn count(&mut self, taken: usize) {
+        let idle = ::core::mem::take(&mut self.uncounted);
+        let alone = ::core::mem::take(&mut self.alone);
+        let turns = 1 + idle + alone;
+        self.core.turn += turns;
+        self.core.sender.accounts.stats.turns += turns;
+        self.core.sender.accounts.stats.idle_turns += idle;
+        self.core.sender.accounts.stats.count_polls(1, alone);
+        self.core.sender.count_singles();
+        if self.core.turn >= self.publish_at {
+            self.publish_stats();
+        }
+        if taken == 0 {
+            self.rest();
+        } else {
+            self.idle = 0;
+            self.core.sender.accounts.stats.count_polls(taken, 1);
+        }
+    }
+
+    /// A completion queue that has failed ends all peers.
+    pub(super) fn check_health(&mut self) {
+        if self.poller.is_broken() {
+            self.core.fail_all(DownReason::Failed(Status::Fatal));
+        }
+    }
+
+    #[inline(always)]
+    fn rest(&mut self) {
+        self.idle += 1;
+        self.core.sender.accounts.stats.idle_turns += 1;
+        if self.idle == PUBLISH_IDLE_TURNS {
+            self.publish_stats();
+        }
+        if self.idle == SETTLE_IDLE_TURNS {
+            self.core.sender.settle_credits();
+        }
+        if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
+            self.check_health();
+        }
+        self.handler.on_idle(&mut Outbox { core: &mut self.core });
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn publish_stats(&mut self) {
+        self.publish_at = self.core.turn + PUBLISH_TURNS;
+        self.core.mailbox.state.published.publish(&self.core.sender.accounts.stats);
+    }
+}

@@ -1,0 +1,208 @@
+//! A device of one's own: the whole of what the seam asks for a worker, over two queues in memory.
+//! It is also the shortest answer to how much there is to write.
+#![expect(unsafe_code, reason = "a device copies between registered memory")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use doorbell_alloc::Mapping;
+use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
+use doorbell_engine::worker::{Verdict, Worker};
+use doorbell_seam::error::SetupError;
+use doorbell_seam::provider::{
+    Access, Caps, Datagrams, NoAddress, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq,
+};
+use doorbell_seam::wc::{Wc, WcOpcode};
+use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
+
+type Shared<T> = Arc<Mutex<VecDeque<T>>>;
+
+#[derive(Clone)]
+struct Wire(Arc<Caps>);
+
+impl Datagrams for Wire {
+    type Ah = NoAddress;
+}
+
+impl Provider for Wire {
+    type Region = Memory;
+    type Cq = Shared<Wc>;
+    type Poller = Reader;
+    type Srq = Receives;
+    type Qp = End;
+
+    fn caps(&self) -> &Caps {
+        &self.0
+    }
+
+    fn register(&self, memory: Mapping, _: Access) -> Result<Memory, SetupError> {
+        Ok(Memory(memory))
+    }
+
+    fn create_cq(&self, _: u32, _: Sharing) -> Result<(Shared<Wc>, Reader), SetupError> {
+        let cq = Shared::default();
+        Ok((cq.clone(), Reader(cq)))
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<Receives, SetupError> {
+        Ok(Receives(depth, Shared::default()))
+    }
+}
+
+struct Memory(Mapping);
+
+// SAFETY: a mapping stays at its address, readable and writable, as long as it lives.
+unsafe impl Region for Memory {
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn lkey(&self) -> u32 {
+        1
+    }
+    fn rkey(&self) -> u32 {
+        1
+    }
+    fn handle(&self) -> u64 {
+        1
+    }
+}
+
+struct Reader(Shared<Wc>);
+
+impl Poller for Reader {
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let mut queue = self.0.lock().unwrap();
+        let count = queue.len().min(out.len());
+        out.iter_mut().zip(queue.drain(..count)).for_each(|(place, wc)| *place = wc);
+        count
+    }
+}
+
+#[derive(Clone)]
+struct Receives(u32, Shared<RecvWr>);
+
+impl Srq for Receives {
+    fn depth(&self) -> u32 {
+        self.0
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.1.lock().unwrap().extend(list);
+        Ok(())
+    }
+}
+
+/// One end of a connection: where its completions go, and the other's receives and completions.
+struct End {
+    num: u32,
+    caps: QpCaps,
+    own: Shared<Wc>,
+    receives: Shared<RecvWr>,
+    peer: Shared<Wc>,
+}
+
+impl Qp for End {
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        for (accepted, wr) in list.iter().enumerate() {
+            let full = PostError { accepted, cause: PostCause::Full };
+            let receive = self.receives.lock().unwrap().pop_front().ok_or(full)?;
+            let length = wr.sge.length.min(receive.sge.length);
+            let (from, to) = (wr.sge.addr as *const u8, receive.sge.addr as *mut u8);
+            // SAFETY: both pieces are registered, by the contracts of the two posts.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, length as usize) };
+            let (wr_id, qp_num) = (receive.wr_id, 3 - self.num);
+            let opcode = WcOpcode::Recv;
+            let wc = Wc { wr_id, qp_num, byte_len: length, opcode, ..Wc::default() };
+            self.peer.lock().unwrap().push_back(wc);
+            if wr.flags.contains(SendFlags::SIGNALED) {
+                let (wr_id, qp_num) = (wr.wr_id, self.num);
+                let wc = Wc { wr_id, qp_num, opcode: WcOpcode::Send, ..Wc::default() };
+                self.own.lock().unwrap().push_back(wc);
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn post_recv(&mut self, _: &[RecvWr]) -> Result<(), PostError> {
+        Err(PostError { accepted: 0, cause: PostCause::State })
+    }
+
+    fn fail(&mut self) {}
+}
+
+#[derive(Default)]
+struct Log {
+    echo: bool,
+    up: Option<PeerId>,
+    got: Vec<Vec<u8>>,
+}
+
+impl<P: Provider> Handler<P> for Log {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        self.got.push(message.bytes().to_vec());
+        if self.echo { Verdict::Reply { len: message.len() } } else { Verdict::Done }
+    }
+
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.up = Some(peer);
+    }
+}
+
+const CONFIG: Config = Config { peers: 1, window: 0, ..Config::DEFAULT };
+
+fn side(nic: &Wire, echo: bool) -> (Worker<Wire, Log>, Intake<Wire>) {
+    let shared = SharedRecv::new(nic, Mapping::plain(CONFIG.recv_bytes()).unwrap(), &CONFIG);
+    let memory = Mapping::plain(CONFIG.send_bytes()).unwrap();
+    let log = Log { echo, ..Log::default() };
+    Worker::new(nic, &shared.unwrap(), memory, log, &CONFIG).unwrap()
+}
+
+fn turn(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) {
+    for side in sides {
+        side.0.turn();
+    }
+}
+
+#[test]
+fn workers_talk_over_a_device_of_ones_own() {
+    let mut caps = Caps::named("wire0");
+    (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
+    (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
+    let nic = Wire(Arc::new(caps));
+    let mut sides = [side(&nic, false), side(&nic, true)];
+    let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
+    let handshakes = grants.each_ref().map(|grant| grant.handshake());
+    for (n, grant) in grants.into_iter().enumerate() {
+        let (own, peer) = (&sides[n].1, &sides[1 - n].1);
+        let end = End {
+            num: n as u32 + 1,
+            caps: own.qp_caps(),
+            own: own.cq().clone(),
+            receives: peer.srq().1.clone(),
+            peer: peer.cq().clone(),
+        };
+        assert!(own.admit(end, grant, Some(&handshakes[1 - n])).is_ok());
+        assert!(own.up(n as u32 + 1, &[]));
+    }
+    turn(&mut sides);
+    let peer = sides[0].0.handler().up.unwrap();
+    for n in 0..100_u8 {
+        sides[0].0.outbox().send(peer, &[n; 40]).unwrap();
+        (0..4).for_each(|_| turn(&mut sides));
+    }
+    let sent: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 40]).collect();
+    assert_eq!(sides[1].0.handler().got, sent);
+    assert_eq!(sides[0].0.handler().got, sent, "the echoes");
+}
