@@ -24,8 +24,7 @@ const _: () = assert!(size_of::<ibv_ah_attr>() == 32 && offset_of!(ibv_ah_attr, 
 const _: () = assert!(offset_of!(ibv_global_route, flow_label) == 16);
 const _: () = assert!(size_of::<ibv_grh>() == GRH_BYTES);
 
-/// The port that datagrams come in by: completions do not say which, and one is all that most
-/// devices have.
+/// The port by which datagrams arrive. Completions do not name it; most devices have only one.
 const PORT: u8 = 1;
 
 /// An address handle of an RDMA device.
@@ -88,7 +87,7 @@ pub fn raw_address(to: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-/// What librdmacm or libibverbs says of an address.
+/// An address vector as librdmacm or libibverbs gives it.
 pub fn address_of(raw: &ibv_ah_attr) -> AddressVector {
     let route = GlobalRoute {
         // SAFETY: every member of the union is the same sixteen bytes, which any value may have.
@@ -108,9 +107,9 @@ pub fn address_of(raw: &ibv_ah_attr) -> AddressVector {
     }
 }
 
-/// `ibv_init_ah_from_wc`, which knows no way back of what was sent to a group; this does. Without
-/// the header, as InfiniBand within a subnet has it, the sender's local identifier would be needed,
-/// which completions here do not carry.
+/// `ibv_init_ah_from_wc`, which finds no sender of a datagram to a group; this does. A datagram
+/// without the header, as within an InfiniBand subnet, needs the sender's local identifier, which
+/// completions here do not carry.
 pub(super) fn sender_of(
     device: &Verbs,
     wc: &Wc,
@@ -128,7 +127,7 @@ pub(super) fn sender_of(
     })
 }
 
-/// The call; its errno.
+/// Makes the call; the errno if it fails.
 fn way_back(device: &Verbs, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, i32> {
     // SAFETY: zero is a valid value of each field of all three, and any bytes are a header.
     let (mut raw_wc, mut grh, mut attr): (ibv_wc, ibv_grh, ibv_ah_attr) =
@@ -143,8 +142,8 @@ fn way_back(device: &Verbs, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<Address
     }
 }
 
-/// The header of a datagram to a group as if it had been sent to that address; `None` if it was
-/// sent to no group, or the address is of the other kind.
+/// The header of a datagram to a group, changed as if its destination were that address. `None` if
+/// the datagram went to no group, or the address is of the other kind.
 fn sent_to(header: &[u8; GRH_BYTES], ip: IpAddr) -> Option<[u8; GRH_BYTES]> {
     let mut header = *header;
     // IPv4 lies in the last twenty bytes; IPv6 has the same form as the header of InfiniBand.

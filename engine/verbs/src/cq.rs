@@ -3,22 +3,22 @@
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
-use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
+use rdma_sys::{ibv_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::cq_ex;
+use super::create_cq::{self, CqHome};
 use super::device::Device;
-use super::shim::{errno, from_c, refused, to_c};
+use super::shim::{from_c, refused, to_c};
 use super::wake::{self, Channel};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{CqInit, Polled, Poller};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
-/// Completions taken from the driver in one call.
+/// The most completions taken from the driver in one call.
 const CHUNK: usize = 16;
 
 /// A completion queue of an RDMA device.
@@ -27,7 +27,7 @@ pub struct VerbsCq(Arc<Queue>);
 
 struct Queue {
     cq: NonNull<ibv_cq>,
-    // Gone after the queue that is on it.
+    // Dropped after the queue that is on it.
     channel: Channel,
     /// Rung by whoever wants the poller awake.
     bell: Option<Bell>,
@@ -54,17 +54,18 @@ impl VerbsCq {
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         }
         let channel = Channel::new(device.context())?;
-        let cq = if extended {
-            // SAFETY: the channel outlives the queue.
-            unsafe { cq_ex::create(device, init, &channel) }?
-        } else {
-            let (to, vector) = (channel.as_ptr(), to_c(vector));
-            // SAFETY: the context is open for the life of the process, the channel outlives the
-            // queue.
-            let cq = unsafe {
-                ibv_create_cq(device.context(), to_c(depth), ptr::null_mut(), to, vector)
-            };
-            NonNull::new(cq).ok_or_else(|| refused(asked(), errno()))?
+        let at = CqHome {
+            context: device.context_ref(),
+            parent: device.parent_domain(),
+            channel: channel.as_ptr(),
+        };
+        // SAFETY: the context is never closed; the queue keeps the device, which keeps its parent
+        // domain, and the channel.
+        let cq = unsafe {
+            match extended {
+                true => create_cq::extended(at, init, device.caps())?,
+                false => create_cq::plain(at, init).map_err(|errno| refused(asked(), errno))?,
+            }
         };
         Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
     }
@@ -117,10 +118,10 @@ pub struct VerbsPoller {
 
 type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
-/// What a poll for one completion brought when there were more: the next polls give these first.
+/// The completions of a poll for one that found several: the next polls return them first.
 struct Ahead {
     raw: [MaybeUninit<ibv_wc>; CHUNK],
-    /// The first `got` are filled, `given` of those have been given.
+    /// The first `got` are filled; `given` of those have been returned.
     given: usize,
     got: usize,
 }
@@ -140,8 +141,8 @@ impl VerbsPoller {
     }
 }
 
-/// Asks the driver for as many completions as there is room for; how many came, or nothing if the
-/// queue is broken.
+/// Asks the driver for as many completions as there is room for. Returns how many came, or `None`
+/// if the queue is broken.
 ///
 /// # Safety
 /// The queue is alive, and of the driver whose function that is.
@@ -158,7 +159,7 @@ impl Ahead {
         Ahead { raw: [const { MaybeUninit::uninit() }; CHUNK], given: 0, got: 0 }
     }
 
-    /// What a poll for one completion says, after `got` were taken into `raw`.
+    /// The result of a poll for one completion, after `got` were taken into `raw`.
     #[inline]
     fn one_of(&mut self, got: usize) -> Polled {
         match got {
@@ -177,7 +178,7 @@ impl Ahead {
         self.got == 0
     }
 
-    /// Gives what there is; how many, and whether the queue may have more now.
+    /// Returns those that are left: how many, and whether the queue may have more now.
     #[cold]
     fn give(&mut self, out: &mut [Wc]) -> (usize, bool) {
         let count = out.len().min(self.got - self.given);
@@ -219,8 +220,8 @@ impl Poller for VerbsPoller {
         filled
     }
 
-    /// Asks for as many as a list does: the driver is called as often either way, and a completion
-    /// that is alone is known to be.
+    /// Asks for as many as a poll of a list does: it is one call of the driver either way, and
+    /// tells whether a completion is the only one.
     #[inline]
     fn poll_one(&mut self) -> Polled {
         if self.broken || !self.ahead.is_empty() {
@@ -266,7 +267,7 @@ impl Poller for VerbsPoller {
     }
 }
 
-/// A completion as the seam wants it; what the driver leaves undefined (CP-1) stays zero.
+/// A completion as the seam has it; fields that the driver leaves undefined (CP-1) stay zero.
 #[inline]
 fn convert(raw: &ibv_wc) -> Wc {
     let mut wc = Wc {

@@ -1,41 +1,35 @@
-//! [`Verbs`]: a device of rdma-core, open, with a protection domain of its own.
+//! [`Verbs`]: an open device of rdma-core, with a protection domain.
 #![expect(unsafe_code, reason = "the device is opened and asked through libibverbs and librdmacm")]
 
 use core::ffi::{CStr, c_int};
-use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv6Addr};
 use core::ptr::NonNull;
 use core::slice;
 
 use rdma_sys::*;
-use spin::Mutex;
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::cq_ex;
-use super::front::XrcCalls;
-use super::parent::{self, VerbsTd};
-use super::port;
-use super::region;
+use super::caps;
+use super::parent::{self, Base, VerbsTd};
 use super::shim::{errno, errno_text, from_c, refused};
-use super::trial::Trial;
 use super::wake::never_block;
-use super::xrc::DefaultXrcd;
+use super::xrc::{DefaultXrcd, VerbsXrcd};
 use crate::error::{Code, SetupError};
-use crate::provider::{Atomics, Caps};
+use crate::provider::Caps;
 
-/// Entries of a port's GID table that are read: addresses of an interface come first.
+/// The entries of a port's GID table that are read. Addresses of an interface come first.
 const GIDS_READ: c_int = 16;
 
-/// An RDMA device through rdma-core, open. Cloning gives another handle on the same.
+/// An open RDMA device of rdma-core. A clone is another handle on it.
 ///
-/// Memory registered and queues made through one handle, or a clone of it, belong together.
+/// Regions and queues made through a handle or its clones can be used together.
 #[derive(Clone)]
 pub struct Verbs(Arc<Device>);
 
-/// What a device does on the hot path, looked up once.
+/// The driver's functions for the hot path, looked up once.
 #[derive(Clone, Copy)]
 pub(super) struct Ops {
     pub(super) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
@@ -55,13 +49,12 @@ pub(super) struct Device {
     pd: NonNull<ibv_pd>,
     ops: Ops,
     caps: Caps,
-    ports: u8,
-    /// Asking for an event does not block.
+    /// The descriptor of events does not block.
     events_ready: bool,
-    common_xrcd: Mutex<DefaultXrcd>,
-    /// The device as it was opened, of one with a further domain.
+    default_xrcd: DefaultXrcd,
+    /// The device as it was opened, if this is one of its further domains.
     root: Option<Arc<Device>>,
-    /// Of a parent domain: what goes after it.
+    /// For a parent domain: the objects that must be dropped after it.
     parent: Option<(Arc<Device>, Option<VerbsTd>)>,
 }
 
@@ -80,7 +73,7 @@ impl Verbs {
     /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
     ///
     /// # Errors
-    /// `NoDevice` for an unknown name, with those there are; what the driver answers otherwise.
+    /// `NoDevice` for an unknown name, with the known ones; otherwise the driver's error.
     pub fn open(name: &str) -> Result<Verbs, SetupError> {
         let asked = format!("open the RDMA device {name}");
         let contexts = Contexts::get().map_err(|errno| no_devices(&asked, errno))?;
@@ -111,11 +104,11 @@ impl Verbs {
         &self.0.caps.device
     }
 
-    /// The IP addresses under which the device can be reached, as its first GIDs tell. Empty on
-    /// devices whose GIDs are no addresses (InfiniBand, iWARP).
+    /// The IP addresses of the device, read from its first GIDs. Empty on devices whose GIDs are no
+    /// addresses (InfiniBand, iWARP).
     pub fn addresses(&self) -> Vec<IpAddr> {
         let mut found = Vec::new();
-        for port in 1..=self.0.ports {
+        for port in 1..=self.0.caps.ports {
             for index in 0..GIDS_READ {
                 let mut gid = ibv_gid { raw: [0; 16] };
                 // SAFETY: the context is open; the call fills the GID, whose bytes are valid
@@ -161,19 +154,20 @@ impl Verbs {
 
     /// The same protection domain within a parent domain.
     pub(super) fn new_parent(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
-        let base = self.0.parent.as_ref().map_or(&self.0, |(base, _)| base);
-        let parent = Some((base.clone(), td.cloned()));
-        Ok(Verbs(Arc::new(self.0.root().with_pd(parent::alloc(base, td)?, parent))))
+        let under = self.0.parent.as_ref().map_or(&self.0, |(under, _)| under);
+        let base = Base { context: under.context, pd: under.pd, name: self.name() };
+        let pd = parent::alloc(base, td)?;
+        Ok(Verbs(Arc::new(self.0.root().with_pd(pd, Some((under.clone(), td.cloned()))))))
     }
 
-    /// Handles on its protection domain, and what belongs to that; for the first domain, also the
-    /// completion queues and further domains of the device.
+    /// Handles on this protection domain and objects that belong to it. The completion queues and
+    /// the other protection domains of a device belong to its first domain.
     pub(super) fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 }
 
-/// Why there is not one device, and what to do.
+/// The error of a machine without devices, with what to do.
 fn no_devices(asked: &str, errno: i32) -> SetupError {
     let (answer, cure) = match errno {
         libc::ENODEV | libc::ENOSYS => (
@@ -240,42 +234,41 @@ impl Device {
     fn open(context: NonNull<ibv_context>, name: &str, asked: &str) -> Result<Device, SetupError> {
         let ops = Ops::of(context)
             .ok_or_else(|| refused(asked, libc::EOPNOTSUPP).cure("update rdma-core"))?;
-        let (mut caps, ports) = query(context, name).map_err(|errno| refused(asked, errno))?;
         // SAFETY: the context is open.
         let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
-        if let Some(trial) = Trial::new(context, pd) {
-            (caps.inline_max, caps.send_ops) = (trial.inline_max(), trial.send_ops());
-        }
-        caps.rereg = region::rereg_offered(pd);
         // SAFETY: the context is open; the descriptor never changes.
         let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
-        let common_xrcd = Mutex::default();
-        let root = None;
-        let parent = None;
-        let mut device =
-            Device { context, pd, ops, caps, ports, events_ready, common_xrcd, root, parent };
-        (device.caps.wc_fields, device.caps.cq_flags) = cq_ex::offered(&device);
-        (device.caps.parent_domains, device.caps.thread_domains) = parent::offered(&device);
+        let mut device = Device {
+            context,
+            pd,
+            ops,
+            caps: Caps::named(name),
+            events_ready,
+            default_xrcd: DefaultXrcd::default(),
+            root: None,
+            parent: None,
+        };
+        device.caps = caps::find(context, pd, name).map_err(|errno| refused(asked, errno))?;
         Ok(device)
     }
 
-    /// The device as it was opened: what belongs to no domain is its.
+    /// The device as it was opened. Objects that belong to no domain belong to it.
     pub(super) fn root(self: &Arc<Device>) -> &Arc<Device> {
         self.root.as_ref().unwrap_or(self)
     }
 
-    /// What extended completion queues are made on: a parent domain, or else the device.
+    /// The parent domain on which extended completion queues are made, or else the device.
     pub(super) fn cq_home(self: &Arc<Device>) -> &Arc<Device> {
-        if self.is_parent() { self } else { self.root() }
+        if self.parent.is_some() { self } else { self.root() }
     }
 
-    /// True of a parent domain.
-    pub(super) fn is_parent(&self) -> bool {
-        self.parent.is_some()
+    /// The domain, if it is a parent domain.
+    pub(super) fn parent_domain(&self) -> Option<NonNull<ibv_pd>> {
+        self.parent.is_some().then_some(self.pd)
     }
 
-    /// Another of this device, with that domain.
+    /// This device with another domain.
     fn with_pd(
         self: &Arc<Device>,
         pd: NonNull<ibv_pd>,
@@ -286,9 +279,8 @@ impl Device {
             context: self.context,
             ops: self.ops,
             caps: self.caps.clone(),
-            ports: self.ports,
             events_ready: self.events_ready,
-            common_xrcd: Mutex::default(),
+            default_xrcd: DefaultXrcd::default(),
             root: Some(self.clone()),
             parent,
         }
@@ -312,15 +304,18 @@ impl Device {
         self.context
     }
 
-    /// What extended reliable connections take, if library and driver have it.
-    pub(super) fn xrc_calls(&self) -> Option<XrcCalls> {
-        // SAFETY: librdmacm keeps the context open while the process lives.
-        unsafe { XrcCalls::of(self.context) }
+    pub(super) fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
+        VerbsXrcd::open(self.context, &self.caps)
     }
 
-    /// The XRC domain that serves who names none.
-    pub(super) fn common_xrcd(&self) -> &Mutex<DefaultXrcd> {
-        &self.common_xrcd
+    /// The default XRC domain.
+    pub(super) fn default_xrcd(self: &Arc<Device>) -> Result<VerbsXrcd, SetupError> {
+        let root = self.root();
+        root.default_xrcd.get(|| root.open_xrcd())
+    }
+
+    pub(super) fn new_td(&self) -> Result<VerbsTd, SetupError> {
+        VerbsTd::new(self.context, &self.caps.device)
     }
 
     pub(super) fn pd(&self) -> *mut ibv_pd {
@@ -350,8 +345,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything made on the domain held this device and is gone. If one of those
-        // could not be destroyed the call answers EBUSY and the domain stays: nothing dangles.
+        // SAFETY: every object made on the domain held this device and is dropped. If the driver
+        // could not destroy one of them, the call fails with EBUSY and the domain stays.
         unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
     }
 }
@@ -368,50 +363,6 @@ impl Ops {
             post_srq_recv: ops.post_srq_recv?,
         })
     }
-}
-
-/// The limits the device states, and how many ports it has.
-fn query(context: NonNull<ibv_context>, name: &str) -> Result<(Caps, u8), i32> {
-    let context = context.as_ptr();
-    let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-    // SAFETY: the call fills the structure it is given; one of zeros is valid.
-    let (answer, attr) =
-        unsafe { (ibv_query_device(context, attr.as_mut_ptr()), attr.assume_init()) };
-    if answer != 0 {
-        return Err(answer);
-    }
-    let mut message_max = u32::MAX;
-    for port in 1..=attr.phys_port_cnt {
-        let Some(context) = NonNull::new(context) else { continue };
-        message_max = message_max.min(port::attr(context, port)?.max_msg_sz);
-    }
-    let mut caps = Caps::named(name);
-    caps.ports = attr.phys_port_cnt;
-    caps.qp_max = from_c(attr.max_qp);
-    caps.cq_max = from_c(attr.max_cq);
-    caps.srq_max = from_c(attr.max_srq);
-    caps.mr_max = from_c(attr.max_mr);
-    caps.mw_max = from_c(attr.max_mw);
-    caps.pd_max = from_c(attr.max_pd);
-    caps.mcast_groups_max = from_c(attr.max_mcast_grp);
-    caps.atomics = match attr.atomic_cap {
-        ibv_atomic_cap::IBV_ATOMIC_HCA => Atomics::Hca,
-        ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Global,
-        _ => Atomics::None,
-    };
-    caps.qp_wr_max = from_c(attr.max_qp_wr);
-    caps.send_sge_max = from_c(attr.max_sge);
-    caps.cqe_max = from_c(attr.max_cqe);
-    caps.srq_wr_max = from_c(attr.max_srq_wr);
-    caps.message_max = message_max;
-    caps.xrc = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_XRC.0 != 0;
-    caps.srq_resize = attr.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0 != 0;
-    // SAFETY: the context is open; the number never changes.
-    caps.comp_vectors = from_c(unsafe { (*context).num_comp_vectors });
-    let rd_atomic_max = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom);
-    // 255 means "the maximum" where the figure is used.
-    caps.rd_atomic_max = u8::try_from(from_c(rd_atomic_max).min(254)).unwrap_or_default();
-    Ok((caps, attr.phys_port_cnt))
 }
 
 impl core::fmt::Debug for Verbs {

@@ -1,5 +1,5 @@
-//! Calls of a driver for what queue pairs are made with by the extended call, each alone: a driver
-//! may have some of them.
+//! The driver's calls for objects that only extended queue pairs use. A driver may have some of
+//! these calls and lack others.
 #![expect(unsafe_code, reason = "the functions lie in front of a raw pointer")]
 
 use core::ffi::c_int;
@@ -13,7 +13,7 @@ use rdma_sys::{
 
 use super::Verbs;
 pub use super::front::CreateQpEx;
-use super::front::whole;
+use super::front::{self, call_of};
 
 /// `ibv_create_flow` of a driver.
 pub type CreateFlow = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow;
@@ -42,7 +42,7 @@ impl Verbs {
     /// The driver's own call for extended queue pairs, if it has one.
     pub fn create_qp_ex(&self) -> Option<CreateQpEx> {
         // SAFETY: the context is never closed.
-        unsafe { create_qp_ex(NonNull::new(self.context())?) }
+        unsafe { front::create_qp_ex(NonNull::new(self.context())?) }
     }
 
     /// The driver's own calls for rules of steering, if it has any.
@@ -75,7 +75,7 @@ impl Verbs {
         }
     }
 
-    /// The call that stands there.
+    /// The call at that offset.
     ///
     /// # Safety
     /// As for [`call_of`].
@@ -83,25 +83,4 @@ impl Verbs {
         // SAFETY: the context is never closed; the caller vouches for the type.
         unsafe { call_of(NonNull::new(self.context())?, field) }
     }
-}
-
-/// A driver's own call for extended queue pairs, if it has one.
-///
-/// # Safety
-/// The context is open.
-pub(super) unsafe fn create_qp_ex(context: NonNull<ibv_context>) -> Option<CreateQpEx> {
-    // SAFETY: the caller vouches for the context, and that is the type of the field.
-    unsafe { call_of(context, offset_of!(verbs_context, create_qp_ex)) }
-}
-
-/// The call that stands at an offset of the part in front of a context, if the driver's reaches so
-/// far, and has it.
-///
-/// # Safety
-/// The context is open, and the field there is an `Option<C>`.
-unsafe fn call_of<C>(context: NonNull<ibv_context>, field: usize) -> Option<C> {
-    // SAFETY: the caller vouches for the context.
-    let whole = unsafe { whole(context, field) }?;
-    // SAFETY: the part from this field on is there; the caller vouches for its type.
-    unsafe { whole.byte_add(field).cast::<Option<C>>().read() }
 }

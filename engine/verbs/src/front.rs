@@ -1,8 +1,8 @@
 //! The extended calls of a device: functions that lie in front of its context.
 //!
-//! libibverbs lets a context grow at its front, and says so by a mark in the old part; its header
-//! finds the functions by inline code, which this is in Rust. rdma-sys has that code too and
-//! compares the mark with 32 bits of it, so that on 64 bit no device has any.
+//! libibverbs lets a context grow at its front, and sets a mark in the old part. Inline code of its
+//! header finds the functions; this is that code in Rust. rdma-sys has it too, but compares only 32
+//! bits of the mark, and so finds no functions on 64 bit.
 #![expect(unsafe_code, reason = "the functions lie in front of a raw pointer")]
 
 use core::ffi::c_int;
@@ -15,7 +15,7 @@ use rdma_sys::{
     ibv_xrcd_init_attr, verbs_context,
 };
 
-/// What `abi_compat` is where there is a front part (`__VERBS_ABI_IS_EXTENDED`).
+/// The value of `abi_compat` if there is a front part (`__VERBS_ABI_IS_EXTENDED`).
 const MARK: usize = usize::MAX;
 
 type OpenXrcd = unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
@@ -29,16 +29,37 @@ pub type CreateQpEx =
 pub(super) type CreateCqEx =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
 
-/// That of a context; `None` if its library or its driver lacks it.
+/// The driver's call for extended completion queues; `None` if its library or the driver lacks it.
 ///
 /// # Safety
 /// The context is open.
 pub(super) unsafe fn create_cq_ex(context: NonNull<ibv_context>) -> Option<CreateCqEx> {
-    // SAFETY: the caller vouches for the context; the part from the field on is there.
-    unsafe { (*whole(context, offset_of!(verbs_context, create_cq_ex))?.as_ptr()).create_cq_ex }
+    // SAFETY: the caller vouches for the context, and that is the type of the field.
+    unsafe { call_of(context, offset_of!(verbs_context, create_cq_ex)) }
 }
 
-/// What thread domains and parent domains take.
+/// A driver's own call for extended queue pairs, if it has one.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn create_qp_ex(context: NonNull<ibv_context>) -> Option<CreateQpEx> {
+    // SAFETY: the caller vouches for the context, and that is the type of the field.
+    unsafe { call_of(context, offset_of!(verbs_context, create_qp_ex)) }
+}
+
+/// The call at an offset of the part in front of a context; `None` if that part does not reach so
+/// far, or the driver lacks the call.
+///
+/// # Safety
+/// The context is open, and the field there is an `Option<C>`.
+pub(super) unsafe fn call_of<C>(context: NonNull<ibv_context>, field: usize) -> Option<C> {
+    // SAFETY: the caller vouches for the context.
+    let whole = unsafe { whole(context, field) }?;
+    // SAFETY: the part from this field on is there; the caller vouches for its type.
+    unsafe { whole.byte_add(field).cast::<Option<C>>().read() }
+}
+
+/// The driver's calls for thread domains and parent domains.
 #[derive(Clone, Copy)]
 pub(super) struct TdCalls {
     pub(super) alloc_td:
@@ -69,7 +90,7 @@ impl TdCalls {
     }
 }
 
-/// What extended reliable connections take.
+/// The driver's calls for extended reliable connections.
 #[derive(Clone, Copy)]
 pub(super) struct XrcCalls {
     pub(super) open_xrcd: OpenXrcd,
@@ -103,14 +124,11 @@ impl XrcCalls {
     }
 }
 
-/// The context with its front part, if that reaches as far as the field at `offset`.
+/// The context with its front part, if that contains the field at `offset`.
 ///
 /// # Safety
-/// The context is open. Of the result nothing before `offset` may be looked at.
-pub(super) unsafe fn whole(
-    context: NonNull<ibv_context>,
-    offset: usize,
-) -> Option<NonNull<verbs_context>> {
+/// The context is open. The caller reads nothing of the result before `offset`.
+unsafe fn whole(context: NonNull<ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
     // SAFETY: the caller vouches for the context.
     if unsafe { (*context.as_ptr()).abi_compat }.addr() != MARK {
         return None;
@@ -120,7 +138,7 @@ pub(super) unsafe fn whole(
     let whole = whole.cast::<verbs_context>();
     // SAFETY: the size is in all of them, right before the context.
     let filled = unsafe { (*whole.as_ptr()).sz };
-    // It grows at the front: what it has are the last `filled` bytes.
+    // It grows at the front, so it has the last `filled` bytes.
     (filled >= size_of::<verbs_context>() - offset).then_some(whole)
 }
 

@@ -4,22 +4,26 @@
 //! the connection manager (`doorbell-cm`) makes each `VerbsQp`; requests are posted there and
 //! come back through a `VerbsPoller`. One slice is one call of the driver: one doorbell.
 //!
-//! The device's context is the one the RDMA connection manager holds, because objects of any
-//! other context are those of another device to it.
+//! The device uses the context of librdmacm, which treats objects of any other context as those of
+//! another device.
 
 #![cfg(feature = "verbs")]
 
 extern crate alloc as std_alloc;
 
+mod access;
 mod ah;
+mod caps;
 mod control;
 mod cq;
 mod cq_ex;
+mod create_cq;
 mod device;
 mod extended;
 mod front;
 mod parent;
 mod port;
+mod posted;
 mod qp;
 mod region;
 mod send;
@@ -142,7 +146,7 @@ impl ThreadDomains for Verbs {
 
     #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
     unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
-        VerbsTd::new(self.device().root())
+        self.device().new_td()
     }
 
     fn td_users(td: &VerbsTd) -> usize {
@@ -213,11 +217,11 @@ impl Xrc for Verbs {
     type Xrcd = VerbsXrcd;
 
     fn open_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::open(self.device().root())
+        self.device().open_xrcd()
     }
 
     fn default_xrcd(&self) -> Result<VerbsXrcd, SetupError> {
-        VerbsXrcd::common(self.device().root())
+        self.device().default_xrcd()
     }
 
     fn create_xrc_srq(

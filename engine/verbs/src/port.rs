@@ -1,36 +1,19 @@
-//! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and what a fork does.
+//! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and forks.
 #![expect(unsafe_code, reason = "ports are asked through libibverbs")]
 
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
-
-use rdma_sys::{
-    ibv_context, ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_port_attr, ibv_query_gid,
-    ibv_query_pkey, ibv_query_port,
-};
+use rdma_sys::{ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_query_gid, ibv_query_pkey};
 use std_alloc::format;
 
+use super::caps::port_attr;
 use super::device::{Device, Verbs};
-use super::shim::{from_c, refused, to_c};
+use super::shim::{errno, from_c, refused, to_c};
 use crate::error::{Code, SetupError};
 use crate::provider::{Gid, LinkLayer, PortAttr, PortState};
-
-/// What a port says, or an errno.
-pub(super) fn attr(context: NonNull<ibv_context>, port: u8) -> Result<ibv_port_attr, i32> {
-    let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
-    // SAFETY: the context is open. The exported call fills the older front part of the structure;
-    // the rest stays zero, which is valid.
-    let (answer, attr) = unsafe {
-        let filled = ibv_query_port(context.as_ptr(), port, attr.as_mut_ptr().cast());
-        (filled, attr.assume_init())
-    };
-    if answer == 0 { Ok(attr) } else { Err(answer) }
-}
 
 pub(super) fn query(device: &Device, port: u8) -> Result<PortAttr, SetupError> {
     let asked = format!("port {port} of {}", device.caps().device);
     check_port(device, port)?;
-    let raw = attr(device.context_ref(), port).map_err(|errno| refused(asked, errno))?;
+    let raw = port_attr(device.context_ref(), port).map_err(|errno| refused(asked, errno))?;
     // Codes 1 to 5 are 256 to 4096 bytes.
     let bytes = |code: u32| if (1..=5).contains(&code) { 128 << code } else { 0 };
     let mut found = PortAttr::active(LinkLayer::from_raw(raw.link_layer), bytes(raw.max_mtu));
@@ -50,7 +33,7 @@ pub(super) fn gid(device: &Device, port: u8, index: u32) -> Result<Gid, SetupErr
     // SAFETY: the context is open; the call fills the GID, whose bytes are valid either way.
     let (answer, gid) =
         unsafe { (ibv_query_gid(device.context(), port, to_c(index), &raw mut gid), gid.raw) };
-    if answer == 0 { Ok(Gid(gid)) } else { Err(refused(asked(), super::shim::errno())) }
+    if answer == 0 { Ok(Gid(gid)) } else { Err(refused(asked(), errno())) }
 }
 
 pub(super) fn pkey(device: &Device, port: u8, index: u32) -> Result<u16, SetupError> {
@@ -61,7 +44,7 @@ pub(super) fn pkey(device: &Device, port: u8, index: u32) -> Result<u16, SetupEr
     let answer = unsafe { ibv_query_pkey(device.context(), port, to_c(index), &raw mut key) };
     match answer {
         0 => Ok(u16::from_be(key)),
-        _ => Err(refused(asked(), super::shim::errno())),
+        _ => Err(refused(asked(), errno())),
     }
 }
 
@@ -85,15 +68,15 @@ fn check_index(
     Err(SetupError::new(Code::Invalid, asked(), format!("the table has {count} entries")))
 }
 
-/// What the library makes of forks (`enum ibv_fork_status`, numbers as there).
+/// Whether the library's memory is safe from forks (`enum ibv_fork_status`, same numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForkState {
-    /// Its own memory is not safe from them.
+    /// It is not.
     Disabled = 0,
     /// It is, since [`Verbs::fork_init`].
     Enabled = 1,
-    /// The kernel sees to it.
+    /// The kernel makes it safe.
     Unneeded = 2,
 }
 
@@ -108,12 +91,12 @@ impl Verbs {
         }
     }
 
-    /// Makes the library's own memory safe from forks (`ibv_fork_init`), before any device is
-    /// opened. Regions are safe without it: no child gets their memory, or it is shared and stays
-    /// where it is. Kernels from 5.12 on do not need it at all.
+    /// Makes the library's own memory safe from forks (`ibv_fork_init`). Call it before any device
+    /// is opened. Regions are safe without it: a child does not get their memory, or shares it.
+    /// Kernels from 5.12 on do not need this call.
     ///
     /// # Errors
-    /// `Invalid`: too late, something has been registered; what the system answers.
+    /// `Invalid` if memory has been registered already; otherwise the system's error.
     pub fn fork_init() -> Result<(), SetupError> {
         // SAFETY: takes nothing; the library refuses it when it is too late.
         match unsafe { ibv_fork_init() } {

@@ -1,4 +1,4 @@
-//! Queue pairs. The connection manager makes and connects them; here they are posted to.
+//! Queue pairs. The connection manager makes and connects them; this file posts to them.
 #![expect(unsafe_code, reason = "queue pairs are raw pointers of the driver")]
 
 use core::mem::zeroed;
@@ -16,7 +16,8 @@ use std_alloc::vec::Vec;
 use super::Verbs;
 use super::cq::VerbsCq;
 use super::device::Ops;
-use super::send::{Sender, bind_info, cause_of};
+use super::posted::cause_of;
+use super::send::{Sender, bind_info};
 use super::shim::refused;
 use super::srq::{VerbsSrq, post_chunks};
 use super::window::VerbsWindow;
@@ -25,7 +26,7 @@ use crate::error::SetupError;
 use crate::provider::{Gid, Multicast, Qp, QpCaps, QpType, Window, WindowKind};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendWr};
 
-/// Where a queue pair came from: the identifier of its connection, which outlives it.
+/// The owner of a queue pair: the identifier of its connection, which outlives it.
 pub trait QpHome: Send + Sync + 'static {
     /// Destroys the queue pair. Called once, when its [`VerbsQp`] is dropped.
     fn destroy_qp(&self);
@@ -41,7 +42,7 @@ pub struct QpParts<'a> {
     pub caps: QpCaps,
     /// The device it is on.
     pub device: &'a Verbs,
-    /// Where its sends and its receives complete; XRC_RECV has none.
+    /// The completion queues of its sends and receives; XRC_RECV has none.
     pub cqs: Option<(&'a VerbsCq, &'a VerbsCq)>,
     /// Its shared receive queue, if it has none of its own.
     pub srq: Option<&'a VerbsSrq>,
@@ -60,7 +61,7 @@ pub struct VerbsQp {
     takes_sends: bool,
     ops: Ops,
     shared_queue: bool,
-    /// Those it was attached to here: it cannot be destroyed in one (QX-14).
+    /// The groups it is attached to: it cannot be destroyed in one (QX-14).
     groups: Vec<Gid>,
     // Dropped after the queue pair was destroyed, in this order: the id, then what it used.
     home: Arc<dyn QpHome>,
@@ -105,16 +106,16 @@ impl VerbsQp {
         self.qp.as_ptr()
     }
 
-    /// True once sends are taken: from RTS on, and for ever, for in ERR they are flushed. Said
-    /// here because soft-RoCE refuses a send below RTS and carries it out later all the same.
+    /// True from RTS on, also in ERR, where sends are flushed. The check is here because soft-RoCE
+    /// refuses a send below RTS, and carries it out later all the same.
     #[inline]
     fn takes_sends(&mut self) -> bool {
         self.takes_sends || self.learn()
     }
 
-    /// Reads the state that libibverbs notes at each `ibv_modify_qp`. The connection manager
-    /// makes those calls, perhaps on another thread, and an accepting side is in RTS before its
-    /// answer leaves: so whoever replies to a message finds it there, however early that came.
+    /// Reads the state that libibverbs notes at each `ibv_modify_qp`. The connection manager makes
+    /// those calls, perhaps on another thread. An accepting side is in RTS before its answer
+    /// leaves, so it is in RTS when the first message comes.
     #[cold]
     fn learn(&mut self) -> bool {
         // SAFETY: the queue pair lives until this value is dropped, the field is aligned, and
@@ -203,7 +204,7 @@ impl Qp for VerbsQp {
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
         attr.cur_qp_state = ibv_qp_state::IBV_QPS_SQE;
         let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_CUR_STATE;
-        // SAFETY: as in `fail`. One that is not in SQE refuses, and stays where it is.
+        // SAFETY: as in `fail`. A queue pair that is not in SQE refuses, and keeps its state.
         unsafe { ibv_modify_qp(self.as_ptr(), &raw mut attr, mask.0.cast_signed()) };
     }
 }
@@ -239,7 +240,7 @@ impl Multicast for VerbsQp {
 impl Drop for VerbsQp {
     fn drop(&mut self) {
         for group in core::mem::take(&mut self.groups) {
-            // One that the device has forgotten by itself is no loss.
+            // If the device has detached it already, nothing is lost.
             let _ = self.detach_mcast(group);
         }
         self.home.destroy_qp();

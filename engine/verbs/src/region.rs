@@ -5,19 +5,16 @@ use core::mem::{self, ManuallyDrop, MaybeUninit};
 use core::ptr::{self, NonNull};
 
 use doorbell_alloc::Mapping;
-use rdma_sys::{
-    ibv_access_flags as Flags, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr, ibv_rereg_mr,
-    ibv_rereg_mr_err_code as Answer,
-};
+use rdma_sys::{ibv_dereg_mr, ibv_mr, ibv_reg_mr, ibv_rereg_mr, ibv_rereg_mr_err_code as Answer};
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
-use std_alloc::vec;
 
+use super::access::access_flags;
 use super::device::Device;
 use super::shim::{errno, refused};
 use crate::error::{Code, SetupError};
-use crate::provider::{Access, Left, Region, Rereg, ReregFailed, ReregFlags, Reregistered};
+use crate::provider::{Access, Left, Region, Rereg, ReregFailed, Reregistered};
 
 /// Memory registered with an RDMA device.
 pub struct VerbsRegion {
@@ -49,8 +46,9 @@ impl VerbsRegion {
         }
         // SAFETY: the mapping is valid for its length; it is owned here and outlives the
         // registration. The domain lives as long as the device.
-        let mr =
-            unsafe { ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), flags(access)) };
+        let mr = unsafe {
+            ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), access_flags(access))
+        };
         let Some(mr) = NonNull::new(mr) else {
             let errno = errno();
             let error = refused(asked(), errno);
@@ -62,7 +60,7 @@ impl VerbsRegion {
         Ok(VerbsRegion { mr, memory, lkey, rkey, device: device.clone() })
     }
 
-    /// Changes it (`ibv_rereg_mr`). What the call answers says what the region is then.
+    /// Changes it (`ibv_rereg_mr`). The answer of that call tells what has become of the region.
     pub(super) fn change(
         mut self,
         device: &Arc<Device>,
@@ -83,7 +81,7 @@ impl VerbsRegion {
             Some(memory) => (memory.as_ptr().cast(), memory.len()),
             None => (ptr::null_mut(), 0),
         };
-        let access = change.access.map_or(0, self::flags);
+        let access = change.access.map_or(0, access_flags);
         // SAFETY: the region and the domain are alive; the memory is valid for its length, owned
         // here, and outlives the registration.
         let answer = unsafe {
@@ -91,7 +89,7 @@ impl VerbsRegion {
         };
         let errno = errno();
         match answer {
-            // The latter: the new region is valid, and a child gets the old memory no more.
+            // DO_FORK_OLD: the new region is valid, and children do not get the old memory.
             0 | Answer::IBV_REREG_MR_ERR_DO_FORK_OLD => {
                 // SAFETY: the call has filled both keys.
                 (self.lkey, self.rkey) =
@@ -115,7 +113,7 @@ impl VerbsRegion {
         }
     }
 
-    /// Gives up the registration: its memory, and what else the device may know, if it let go.
+    /// Ends the registration. Returns both memories if the device has let go of them.
     fn end(self, other: Option<Mapping>) -> (Option<Mapping>, Option<Mapping>) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the registration was made by `new` and ends once: `drop` does not come.
@@ -133,50 +131,7 @@ impl VerbsRegion {
     }
 }
 
-/// What of a region the device can change. No call tells, so it is tried, each on a small region
-/// of its own: the man page gives up a region with which that has failed.
-pub(super) fn rereg_offered(pd: NonNull<ibv_pd>) -> ReregFlags {
-    const PIECE: usize = 64;
-    let mut bytes = vec![0_u8; 2 * PIECE];
-    let (first, second) = (bytes.as_mut_ptr(), bytes[PIECE..].as_mut_ptr());
-    let (few, more) = (Access::LOCAL_WRITE, Access::LOCAL_WRITE | Access::REMOTE_READ);
-    let works = |change: &ReregFlags| {
-        let moves = *change == ReregFlags::CHANGE_TRANSLATION;
-        let (start, length) = if moves { (second, PIECE) } else { (ptr::null_mut(), 0) };
-        let access = if *change == ReregFlags::CHANGE_ACCESS { flags(more) } else { 0 };
-        let what = change.bits().into();
-        // SAFETY: the domain is alive, and so are the bytes until the region is gone, below; nobody
-        // has its keys.
-        unsafe {
-            let mr = ibv_reg_mr(pd.as_ptr(), first.cast(), PIECE, flags(few));
-            if mr.is_null() {
-                return false;
-            }
-            let answer = ibv_rereg_mr(mr, what, pd.as_ptr(), start.cast(), length, access);
-            ibv_dereg_mr(mr) == 0 && answer == 0
-        }
-    };
-    ReregFlags::all().iter().filter(works).collect()
-}
-
-/// The access as `ibv_reg_mr` takes it.
-pub(super) fn flags(access: Access) -> i32 {
-    let mut flags = 0;
-    for (ours, theirs) in [
-        (Access::LOCAL_WRITE, Flags::IBV_ACCESS_LOCAL_WRITE),
-        (Access::REMOTE_WRITE, Flags::IBV_ACCESS_REMOTE_WRITE),
-        (Access::REMOTE_READ, Flags::IBV_ACCESS_REMOTE_READ),
-        (Access::REMOTE_ATOMIC, Flags::IBV_ACCESS_REMOTE_ATOMIC),
-        (Access::MW_BIND, Flags::IBV_ACCESS_MW_BIND),
-    ] {
-        if access.contains(ours) {
-            flags |= theirs.0.cast_signed();
-        }
-    }
-    flags
-}
-
-/// What to do when memory could not be locked.
+/// How to lock more memory.
 fn lock_cure() -> String {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: the call writes one rlimit into room for one; one of zeros is valid too.
@@ -227,13 +182,6 @@ impl Drop for VerbsRegion {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn access_bits_are_those_of_the_headers() {
-        assert_eq!(flags(Access::empty()), 0);
-        assert_eq!(flags(Access::all()), 31);
-        assert_eq!(flags(Access::REMOTE_READ), 4);
-    }
 
     #[test]
     fn the_cure_for_a_lock_limit_names_it() {

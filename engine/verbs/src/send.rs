@@ -10,21 +10,21 @@ use rdma_sys::{
 };
 use std_alloc::boxed::Box;
 
+use super::access::access_flags;
 use super::device::PostSend;
-use super::region::flags;
-use super::srq::accepted_of;
+use super::posted::posted;
 use crate::provider::{QpCaps, QpType};
 use crate::wr::{Binding, Destination, PostCause, PostError, Remote, SendFlags, SendOp, SendWr};
 
-/// Builds lists of requests in memory of its own and posts them.
+/// Builds lists of requests in its own memory, and posts them.
 pub(super) struct Sender {
     qp: NonNull<ibv_qp>,
     post_send: PostSend,
     caps: QpCaps,
-    /// What its requests must fit.
+    /// The type of the queue pair, which requests must fit.
     kind: QpType,
-    /// The requests of one post, linked; as many as the send queue has slots. What a request does
-    /// not use is left of one before it.
+    /// The requests of one post, linked; as many as the send queue has slots. Fields that a request
+    /// does not use keep old values.
     scratch: Box<[ibv_send_wr]>,
     /// Pieces of requests that have several, side by side.
     pieces: Box<[MaybeUninit<ibv_sge>]>,
@@ -68,7 +68,8 @@ impl Sender {
         }
     }
 
-    /// Why a request can not be posted, before the driver is asked (its answers differ, SQ-4).
+    /// Why a request cannot be posted. It is checked here because drivers answer differently
+    /// (SQ-4).
     #[inline]
     fn check(&self, wr: &SendWr<'_>) -> Option<PostCause> {
         let inline = wr.flags.contains(SendFlags::INLINE);
@@ -81,7 +82,7 @@ impl Sender {
         if wr.op.fits(self.kind) && wr.is_well_formed() { None } else { Some(PostCause::Malformed) }
     }
 
-    /// Links requests from the front of the list: how many, and why not the next, if so.
+    /// Links requests from the front of the list. Returns how many, and why the next is refused.
     #[inline]
     fn link(&mut self, list: &[SendWr<'_>]) -> (usize, Option<PostCause>) {
         let first = self.scratch.as_mut_ptr();
@@ -101,7 +102,7 @@ impl Sender {
             raw.sg_list = sg_list;
             raw.num_sge = num_sge;
             raw.send_flags = wr.flags.bits().into();
-            name(wr.op, raw);
+            fill_in(wr.op, raw);
             count += 1;
         }
         (count, None)
@@ -122,11 +123,7 @@ impl Sender {
             (*first.add(count - 1)).next = ptr::null_mut();
             (self.post_send)(self.qp.as_ptr(), first, &raw mut bad)
         };
-        if answer != 0 || !bad.is_null() {
-            let accepted = accepted_of(first, bad, count);
-            return Err(PostError { accepted, cause: cause_of(answer) });
-        }
-        Ok(())
+        posted(answer, first, bad, count)
     }
 }
 
@@ -138,17 +135,25 @@ const EMPTY: ibv_send_wr = {
     empty
 };
 
-/// Fills in the operation and its operands; what the operation does not use stays as it was.
 #[inline]
-fn name(op: SendOp, raw: &mut ibv_send_wr) {
-    let rdma = |at: Remote| wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } };
-    let atomic = |at: Remote, compare_add, swap| wr_t {
-        atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey },
-    };
-    let datagram = |to: Destination| {
-        let ah = ptr::with_exposed_provenance_mut(to.ah.0);
-        wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
-    };
+fn rdma(at: Remote) -> wr_t {
+    wr_t { rdma: rdma_t { remote_addr: at.addr, rkey: at.rkey } }
+}
+
+#[inline]
+fn atomic(at: Remote, compare_add: u64, swap: u64) -> wr_t {
+    wr_t { atomic: atomic_t { remote_addr: at.addr, compare_add, swap, rkey: at.rkey } }
+}
+
+#[inline]
+fn datagram(to: Destination) -> wr_t {
+    let ah = ptr::with_exposed_provenance_mut(to.ah.0);
+    wr_t { ud: ud_t { ah, remote_qpn: to.qpn, remote_qkey: to.qkey } }
+}
+
+/// Fills in the operation and its operands. Fields that it does not use keep their values.
+#[inline]
+fn fill_in(op: SendOp, raw: &mut ibv_send_wr) {
     match op {
         SendOp::Send => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
         SendOp::SendTo(to) => {
@@ -186,7 +191,7 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
             raw.wr = atomic(at, add, 0);
         }
         SendOp::Xrc { srq, op } => {
-            name(op.plain(), raw);
+            fill_in(op.plain(), raw);
             raw.qp_type = qp_type_t { xrc: xrc_t { remote_srqn: srq } };
         }
         SendOp::SendWithInv(key) => {
@@ -214,13 +219,13 @@ fn name(op: SendOp, raw: &mut ibv_send_wr) {
     }
 }
 
-/// What a window is bound to, as the driver takes it.
+/// The memory that a window is bound to, in C's form.
 pub(super) fn bind_info(binding: &Binding) -> ibv_mw_bind_info {
     ibv_mw_bind_info {
         mr: binding.region as *mut ibv_mr,
         addr: binding.addr,
         length: binding.length,
-        mw_access_flags: flags(binding.access).cast_unsigned(),
+        mw_access_flags: access_flags(binding.access).cast_unsigned(),
     }
 }
 
@@ -245,15 +250,6 @@ fn gather(
     }
     *used += filled;
     (room.as_mut_ptr().cast(), filled as i32)
-}
-
-/// The cause behind a driver's answer, of either sign (G-2); 0 with a refused request is S1's.
-pub(super) fn cause_of(answer: i32) -> PostCause {
-    match answer.saturating_abs() {
-        libc::ENOMEM | libc::ENOSPC => PostCause::Full,
-        0 => PostCause::Device(libc::EIO),
-        errno => PostCause::Device(errno),
-    }
 }
 
 #[cfg(test)]
@@ -375,7 +371,7 @@ mod tests {
             (SendOp::FetchAdd { at, add: 9 }, (6, [at.addr, 9, 0, 77])),
         ] {
             let mut raw = EMPTY;
-            name(op, &mut raw);
+            fill_in(op, &mut raw);
             // SAFETY: the field goes with the operation, and both are plain numbers.
             let operands = unsafe {
                 let (rdma, atomic) = (raw.wr.rdma, raw.wr.atomic);
@@ -394,7 +390,7 @@ mod tests {
     fn datagrams_carry_their_destination_and_go_nowhere_else() {
         let to = Destination { ah: AhName(0x7f00), qpn: 0x12_3456, qkey: 0x0123_4567 };
         let mut raw = EMPTY;
-        name(SendOp::SendToWithImm(to, 5), &mut raw);
+        fill_in(SendOp::SendToWithImm(to, 5), &mut raw);
         // SAFETY: the field goes with the operation.
         let ud = unsafe { raw.wr.ud };
         assert_eq!((ud.ah.addr(), ud.remote_qpn, ud.remote_qkey), (0x7f00, 0x12_3456, 0x0123_4567));
@@ -420,7 +416,7 @@ mod tests {
             (XrcOp::FetchAdd { at, add: 1 }, 6),
         ] {
             let mut raw = EMPTY;
-            name(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);
+            fill_in(SendOp::Xrc { srq: 0x12_3456, op }, &mut raw);
             // SAFETY: the field goes with queue pairs of XRC.
             let srqn = unsafe { raw.qp_type.xrc.remote_srqn };
             assert_eq!((raw.opcode, srqn), (opcode, 0x12_3456), "{op:?}");

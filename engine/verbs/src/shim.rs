@@ -1,5 +1,5 @@
-//! What stands between us and rdma-core: errno, and proof that types written by hand in Rust
-//! have the layout of their C originals.
+//! Errno, numbers of C, and proof that types written by hand in Rust have the layout of their C
+//! originals.
 #![expect(unsafe_code, reason = "errno and its text come from the C library")]
 
 use core::ffi::{CStr, c_int};
@@ -19,7 +19,7 @@ pub(super) fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// What the system calls an errno value, of either sign.
+/// The system's text for an errno of either sign.
 pub(super) fn errno_text(errno: i32) -> String {
     let errno = errno.saturating_abs();
     let mut text = [0; 128];
@@ -38,12 +38,12 @@ pub(super) fn refused(asked: impl Into<String>, errno: i32) -> SetupError {
     SetupError::new(Code::from_errno(errno), asked, errno_text(errno))
 }
 
-/// A figure of 32 bits without sign as the C calls take it.
+/// An unsigned number as the C calls take it.
 pub(super) fn to_c(figure: u32) -> c_int {
     c_int::try_from(figure).unwrap_or(c_int::MAX)
 }
 
-/// A figure that a C call gave; a negative one would make no sense and counts as 0.
+/// A number from a C call. A negative one makes no sense and counts as 0.
 pub(super) fn from_c(figure: c_int) -> u32 {
     u32::try_from(figure).unwrap_or(0)
 }

@@ -8,16 +8,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{
     ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq, ibv_recv_wr, ibv_srq,
-    ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+    ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    ibv_srq_init_attr_mask, ibv_srq_type,
 };
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::cq::VerbsCq;
 use super::device::Device;
-use super::send::cause_of;
+use super::posted::posted;
 use super::shim::{errno, refused};
-use super::xrc::VerbsXrcd;
+use super::xrc::{self, VerbsXrcd};
 use crate::error::{Code, SetupError};
 use crate::provider::{Srq, SrqLimits, XrcSrq};
 use crate::wr::{PostError, RecvWr};
@@ -32,7 +33,7 @@ pub struct VerbsSrq(Arc<Queue>);
 struct Queue {
     srq: NonNull<ibv_srq>,
     depth: AtomicU32,
-    /// Of an XRC domain: its number.
+    /// Its number, if it is of an XRC domain.
     number: Option<u32>,
     device: Arc<Device>,
     // Dropped after the queue was destroyed.
@@ -68,16 +69,48 @@ impl VerbsSrq {
         depth: u32,
     ) -> Result<VerbsSrq, SetupError> {
         device.check_depth("shared receive queue", depth, device.caps().srq_wr_max)?;
-        let (srq, depth, number) = xrcd.create_srq(device, cq, depth)?;
-        let (device, used) = (device.clone(), Some((cq.clone(), xrcd.clone())));
-        let depth = AtomicU32::new(depth);
-        Ok(VerbsSrq(Arc::new(Queue { srq, depth, number: Some(number), device, _used: used })))
+        let name = &device.caps().device;
+        let asked = format!("an XRC shared receive queue of {depth} on {name}");
+        let calls = xrc::calls_of(device.context_ref(), device.caps(), &asked)?;
+        let mut init = xrc_attr(device, xrcd, cq, depth);
+        // SAFETY: protection domain, XRC domain and completion queue are alive and of one device;
+        // the call fills in real figures.
+        let srq = unsafe { (calls.create_srq_ex)(device.context(), &raw mut init) };
+        let srq = NonNull::new(srq).ok_or_else(|| refused(asked.as_str(), errno()))?;
+        let mut queue = Queue {
+            srq,
+            depth: AtomicU32::new(init.attr.max_wr.max(depth)),
+            number: None,
+            device: device.clone(),
+            _used: Some((cq.clone(), xrcd.clone())),
+        };
+        let mut number = 0;
+        // SAFETY: the queue was just made; the call writes its number.
+        match unsafe { (calls.get_srq_num)(srq.as_ptr(), &raw mut number) } {
+            0 => queue.number = Some(number),
+            answer => return Err(refused(asked, answer)),
+        }
+        Ok(VerbsSrq(Arc::new(queue)))
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.
     pub fn as_ptr(&self) -> *mut ibv_srq {
         self.0.srq.as_ptr()
     }
+}
+
+fn xrc_attr(device: &Device, xrcd: &VerbsXrcd, cq: &VerbsCq, depth: u32) -> ibv_srq_init_attr_ex {
+    use ibv_srq_init_attr_mask as Has;
+    // SAFETY: zero is a valid value of each field.
+    let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
+    init.comp_mask = Has::IBV_SRQ_INIT_ATTR_TYPE.0
+        | Has::IBV_SRQ_INIT_ATTR_PD.0
+        | Has::IBV_SRQ_INIT_ATTR_XRCD.0
+        | Has::IBV_SRQ_INIT_ATTR_CQ.0;
+    init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
+    (init.pd, init.xrcd, init.cq) = (device.pd(), xrcd.as_ptr(), cq.as_ptr());
+    (init.attr.max_wr, init.attr.max_sge) = (depth, 1);
+    init
 }
 
 impl Drop for Queue {
@@ -103,7 +136,7 @@ impl Srq for VerbsSrq {
 }
 
 impl SrqLimits for VerbsSrq {
-    /// Only ever larger: a kernel's own device may lose the queue when it refuses a smaller one.
+    /// Never makes it smaller: soft-RoCE may lose a queue when it refuses that.
     fn resize(&self, depth: u32) -> Result<(), SetupError> {
         let (caps, what) = (self.0.device.caps(), "shared receive queue");
         let asked = || format!("a {what} of {depth} on {}", caps.device);
@@ -187,23 +220,12 @@ pub(super) fn post_chunks(
         }
         let mut bad = ptr::null_mut();
         let answer = post(first, &raw mut bad);
-        if answer != 0 || !bad.is_null() {
-            accepted += accepted_of(first, bad, chunk.len());
-            return Err(PostError { accepted, cause: cause_of(answer) });
+        if let Err(refused) = posted(answer, first, bad, chunk.len()) {
+            return Err(PostError { accepted: accepted + refused.accepted, ..refused });
         }
         accepted += chunk.len();
     }
     Ok(())
-}
-
-/// How many of `count` requests from `first` on lie before the refused one. A driver that names
-/// none has taken all: their buffers are its own.
-#[inline]
-pub(super) fn accepted_of<T>(first: *const T, bad: *const T, count: usize) -> usize {
-    if bad.is_null() {
-        return count;
-    }
-    (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ impl Channel {
         unsafe { (*self.as_ptr()).fd }
     }
 
-    /// Takes and acknowledges all events of the one queue; how many.
+    /// Takes and acknowledges all events of the one queue. Returns how many.
     pub(super) fn drain(&self, cq: *mut ibv_cq) -> u32 {
         let mut count = 0;
         let (mut which, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -63,7 +63,7 @@ impl Drop for Channel {
     }
 }
 
-/// Makes reads of a descriptor answer at once. False: errno says why not.
+/// Makes reads of a descriptor return at once. If false, errno says why.
 pub(super) fn never_block(fd: i32) -> bool {
     // SAFETY: takes numbers only.
     unsafe {
@@ -72,7 +72,7 @@ pub(super) fn never_block(fd: i32) -> bool {
     }
 }
 
-/// Closes a descriptor when the last bell over it goes.
+/// Closes a descriptor when its last bell is dropped.
 struct Closer(i32);
 
 impl Drop for Closer {
@@ -102,8 +102,8 @@ pub(super) fn bell() -> Option<Bell> {
     Some(Bell::new(fd, Arc::new(Closer(fd)), ring, clear))
 }
 
-/// The next event of a device whose descriptor does not block, acknowledged. Kinds newer than ours
-/// are passed over.
+/// The next event of a device whose descriptor does not block. It is acknowledged. Events of kinds
+/// that this crate does not know are skipped.
 pub(super) fn next_event(context: *mut ibv_context) -> Option<AsyncEvent> {
     loop {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();

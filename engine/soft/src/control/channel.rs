@@ -1,7 +1,7 @@
-//! Event channels: epoll over the sockets of their ids, and a queue of what happened. There is
-//! no thread behind a channel: whoever asks for the next event does the work.
+//! Event channels: epoll over the sockets of their ids, and a queue of events. A channel has no
+//! thread: the caller that asks for the next event does the work.
 //!
-//! A synchronous id has a channel of its own that nobody else sees, as librdmacm does it (ID-4).
+//! A synchronous id has a private channel, as in librdmacm (ID-4).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -10,11 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
-use doorbell_fabric::{Channel, Event, EventKind, IdKey};
+use doorbell_fabric::EventKind;
 
-use super::SoftDevice;
-use super::conn::{End, Raised, State};
-use super::id::SoftId;
+use super::end::{End, Raised, State};
 use super::sys::{Epoll, Timer, Waker};
 
 /// The key of the waker; ids count from 1.
@@ -25,28 +23,6 @@ const TIME: u64 = u64::MAX;
 /// An event channel of the soft device.
 pub struct SoftChannel(pub(super) Arc<Inner>);
 
-impl Channel<SoftDevice> for SoftChannel {
-    fn next(&self, limit: Duration) -> Result<Option<Event<SoftDevice>>, CmError> {
-        let Some((key, raised)) = self.0.next(Some(limit))? else { return Ok(None) };
-        // An id that is gone has no events, unless it goes at this very moment.
-        let context = self.0.find(key).map_or(0, |(end, _)| end.context());
-        let request = raised.request.map(|end| {
-            end.set_context(context);
-            SoftId::over(end, self.0.clone(), false)
-        });
-        Ok(Some(Event {
-            kind: raised.kind,
-            key: IdKey(key),
-            context,
-            status: raised.status,
-            private_data: raised.data,
-            depths: raised.depths,
-            ud: raised.ud,
-            request,
-        }))
-    }
-}
-
 impl AsFd for SoftChannel {
     /// Readable while there is something to be done, also what is due because time has passed.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -54,12 +30,12 @@ impl AsFd for SoftChannel {
     }
 }
 
-/// The inside of a channel. The queue holds ends, never ids, so that nothing in it keeps the
-/// channel itself alive.
+/// A channel, shared by its handle and its ids. The queue holds ends and no ids, because an id
+/// would keep the channel alive.
 pub(super) struct Inner {
     epoll: Epoll,
-    /// Only where others may add to a channel that is being waited on, or wait on its descriptor
-    /// alone: what makes that readable when something was queued, or is due.
+    /// They make the descriptor readable when an event was queued or is due. A channel of one
+    /// synchronous id has none: only its own caller queues events and waits.
     bells: Option<(Waker, Timer)>,
     lists: Mutex<Lists>,
 }
@@ -68,17 +44,17 @@ pub(super) struct Inner {
 struct Lists {
     queue: VecDeque<(u64, Raised)>,
     members: HashMap<u64, Weak<End>>,
-    /// Ends of peers that have not said what they want, with the key of their listener.
-    unborn: HashMap<u64, (Arc<End>, u64)>,
+    /// Ends of peers that have not sent their request, with the key of their listener.
+    incoming: HashMap<u64, (Arc<End>, u64)>,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     timer_at: Option<Instant>,
 }
 
-/// What an id takes along.
-struct Baggage {
+/// What an id takes along to another channel.
+struct TakenOut {
     events: Vec<Raised>,
-    unborn: Vec<Arc<End>>,
+    incoming: Vec<Arc<End>>,
 }
 
 impl Inner {
@@ -105,30 +81,30 @@ impl Inner {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an id in.
+    /// Adds an id.
     pub(super) fn join(&self, end: &Arc<End>) -> Result<(), CmError> {
         self.lists().members.insert(end.key, Arc::downgrade(end));
         self.watch(end)
     }
 
-    /// Lets an id go, and with it every event that nobody has taken (ID-8, ID-9).
+    /// Removes an id, and its events that nobody has taken (ID-8, ID-9).
     pub(super) fn leave(&self, end: &End) {
         // Dropped outside the lock: an end says goodbye to its peer.
         drop(self.take_out(end));
     }
 
-    /// Moves an id to another channel, with all that nobody has taken (MG-3).
+    /// Moves an id to another channel, with its events that nobody has taken (MG-3).
     pub(super) fn hand_over(&self, end: &Arc<End>, to: &Inner) -> Result<(), CmError> {
-        let Baggage { events, unborn } = self.take_out(end);
+        let TakenOut { events, incoming } = self.take_out(end);
         to.join(end)?;
-        for unborn in unborn {
-            self.unwatch(&unborn);
-            to.lists().unborn.insert(unborn.key, (unborn.clone(), end.key));
-            to.watch(&unborn)?;
+        for incoming in incoming {
+            self.unwatch(&incoming);
+            to.lists().incoming.insert(incoming.key, (incoming.clone(), end.key));
+            to.watch(&incoming)?;
         }
         for raised in events {
             if let Some(request) = &raised.request {
-                // What happened to it since is later than the request itself.
+                // Its own events come after the request.
                 let since = self.take_out(request);
                 to.join(request)?;
                 to.raise(end.key, raised.clone());
@@ -142,36 +118,36 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes an id out, with what nobody has taken of it.
-    fn take_out(&self, end: &End) -> Baggage {
-        let mut baggage = Baggage { events: Vec::new(), unborn: Vec::new() };
+    /// Removes an id, and returns its events that nobody has taken.
+    fn take_out(&self, end: &End) -> TakenOut {
+        let mut taken = TakenOut { events: Vec::new(), incoming: Vec::new() };
         {
             let mut lists = self.lists();
             lists.members.remove(&end.key);
-            let unborn = std::mem::take(&mut lists.unborn);
-            for (key, (unborn, of)) in unborn {
+            let incoming = std::mem::take(&mut lists.incoming);
+            for (key, (incoming, of)) in incoming {
                 if of == end.key {
-                    baggage.unborn.push(unborn);
+                    taken.incoming.push(incoming);
                 } else {
-                    lists.unborn.insert(key, (unborn, of));
+                    lists.incoming.insert(key, (incoming, of));
                 }
             }
             let queue = std::mem::take(&mut lists.queue);
             for (key, raised) in queue {
                 if key == end.key {
-                    baggage.events.push(raised);
+                    taken.events.push(raised);
                 } else {
                     lists.queue.push_back((key, raised));
                 }
             }
         }
         self.unwatch(end);
-        baggage
+        taken
     }
 
     fn unwatch(&self, end: &End) {
         let mut core = end.lock();
-        if let Some(fd) = core.audible()
+        if let Some(fd) = core.watchable()
             && core.watched
         {
             self.epoll.remove(fd);
@@ -179,10 +155,10 @@ impl Inner {
         core.watched = false;
     }
 
-    /// Looks at what an end waits for now: its socket, its deadline.
+    /// Watches what an end waits for now: its socket, its deadline.
     pub(super) fn watch(&self, end: &End) -> Result<(), CmError> {
         let mut core = end.lock();
-        if let Some(fd) = core.audible()
+        if let Some(fd) = core.watchable()
             && !core.watched
         {
             self.epoll
@@ -198,8 +174,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Queues an event. While others are queued, the waker says so already: it is cleared only when
-    /// there are none.
+    /// Queues an event. If others are queued, the waker is set already: it is cleared only when the
+    /// queue is empty.
     pub(super) fn raise(&self, key: u64, raised: Raised) {
         let first = {
             let mut lists = self.lists();
@@ -217,7 +193,7 @@ impl Inner {
         }
     }
 
-    /// Sets the timer to what is due next.
+    /// Sets the timer to the next deadline.
     fn set_timer(&self) {
         if let Some((_, timer)) = &self.bells {
             let mut lists = self.lists();
@@ -229,7 +205,7 @@ impl Inner {
         }
     }
 
-    /// The next event within `limit` (none: for ever), doing what there is to do until it comes.
+    /// Waits for the next event, at most `limit` (`None`: for ever), and does all work meanwhile.
     pub(super) fn next(&self, limit: Option<Duration>) -> Result<Option<(u64, Raised)>, CmError> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
@@ -258,19 +234,19 @@ impl Inner {
         }
     }
 
-    /// The end with that key, and its listener if it is not born yet.
-    fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
+    /// The end with that key; for one that has sent no request yet, also its listener.
+    pub(super) fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
         let lists = self.lists();
-        if let Some((end, listener)) = lists.unborn.get(&key) {
+        if let Some((end, listener)) = lists.incoming.get(&key) {
             return Some((end.clone(), Some(*listener)));
         }
         Some((lists.members.get(&key)?.upgrade()?, None))
     }
 
-    /// Something is to be read on a socket.
+    /// A descriptor can be read.
     fn handle(&self, key: u64) -> Result<(), CmError> {
         if let (WAKE, Some((waker, _))) = (key, &self.bells) {
-            // Only while nothing is queued: who waits on the descriptor alone would miss the rest.
+            // Only if the queue is empty: a caller that polls the descriptor would miss the rest.
             let lists = self.lists();
             if lists.queue.is_empty() {
                 waker.clear();
@@ -278,7 +254,7 @@ impl Inner {
             return Ok(());
         }
         if key == TIME {
-            // What is due is done before the next event is looked for; that sets the timer anew.
+            // `next` calls `expire` before it takes an event, and that sets the timer anew.
             return Ok(());
         }
         let Some((end, listener)) = self.find(key) else { return Ok(()) };
@@ -297,19 +273,19 @@ impl Inner {
             CmError::from_io("take a connection request", &error)
                 .cure("close files, or raise ulimit -n")
         })?;
-        let Some(end) = accepted.and_then(|socket| End::unborn(&core, socket)) else {
+        let Some(end) = accepted.and_then(|socket| End::incoming(&core, socket)) else {
             return Ok(());
         };
         drop(core);
         let end = Arc::new(end);
-        self.lists().unborn.insert(end.key, (end.clone(), listener.key));
+        self.lists().incoming.insert(end.key, (end.clone(), listener.key));
         self.watch(&end)?;
-        // It most often has spoken already.
+        // Most often it has sent its request already.
         let raised = end.read();
         self.arrived(&end, Some(listener.key), raised)
     }
 
-    /// Passes on what an end has heard; one that was born becomes a request of its listener.
+    /// Passes on the event of an end. An end that has sent its request becomes one of its listener.
     fn arrived(
         &self,
         end: &Arc<End>,
@@ -326,21 +302,21 @@ impl Inner {
             Some(raised) if raised.kind == EventKind::ConnectRequest => {
                 {
                     let mut lists = self.lists();
-                    lists.unborn.remove(&end.key);
+                    lists.incoming.remove(&end.key);
                     lists.members.insert(end.key, Arc::downgrade(end));
                 }
                 self.raise(listener, Raised { request: Some(end.clone()), ..raised });
             }
             _ => {
-                if end.lock().state != State::Unborn {
-                    self.lists().unborn.remove(&end.key);
+                if end.lock().state != State::Incoming {
+                    self.lists().incoming.remove(&end.key);
                 }
             }
         }
         Ok(())
     }
 
-    /// Does what was put off until now.
+    /// Expires the ends whose deadline has passed.
     fn expire(&self) -> Result<(), CmError> {
         let now = Instant::now();
         let mut any = false;

@@ -1,11 +1,10 @@
 //! Queue pairs that belong to no id, and connections on their behalf (CM-12).
 //!
-//! Before such a queue pair goes to RTR nobody knows which connection it is for; what says so then
-//! are the fields that the connection manager gave out for it: peer, number, first packet. Under
-//! these the end waits to be wired.
+//! Nobody knows the connection of such a queue pair before it goes to RTR. It then names the fields
+//! that the connection manager gave out: peer, number, first packet. The end waits under these
+//! ([`super::waiting`]).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use doorbell_fabric::CmError;
 use doorbell_fabric::extended;
@@ -14,51 +13,17 @@ use doorbell_fabric::{Mtu, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Access, AddressVector, Gid, GlobalRoute, Qp, QpType};
 
-use super::conn::{Core, End, State};
-use super::links::{Ends, Offer};
+use super::clock::{RNR_TIMER_DEFAULT, rnr_timer_ns};
+use super::device::SoftDevice;
+use super::end::{Core, End, State};
+use super::links::Ends;
+use super::sys;
+use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
-use super::{RNR_TIMER_DEFAULT, SoftDevice, rnr_timer_ns, sys};
 use crate::{Breaker, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
-/// What names a connection to who takes a queue pair to RTR: the peer's device, its queue pair,
-/// the number of its first packet.
-type Token = (Instance, u32, u32);
-
-/// Ends that wait for a queue pair.
-#[derive(Default)]
-pub(super) struct Waiting(Mutex<HashMap<Token, Weak<End>>>);
-
-impl Waiting {
-    fn add(&self, token: Token, end: &Arc<End>) {
-        // Poisoning says that another thread panicked between two whole steps: still in order.
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.retain(|_, end| end.strong_count() > 0);
-        table.insert(token, Arc::downgrade(end));
-    }
-
-    fn take(&self, token: &Token) -> Option<Arc<End>> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.remove(token)?.upgrade()
-    }
-}
-
-/// The part of an end that is about a queue pair of somebody else.
-#[derive(Default)]
-pub(super) struct External {
-    /// On whose behalf this end asks.
-    pub(super) asks_for: Option<Breaker>,
-    /// The peer's queue pair, once it has answered.
-    pub(super) answer: Option<u32>,
-    /// The link of the answer is not joined to the queue pair yet.
-    pub(super) unwired: bool,
-    /// The link made for the queue pair of that number, before the request is accepted.
-    pub(super) offered: Option<(Offer, u32)>,
-    /// The number of the first packet, given out with the fields.
-    psn: Option<u32>,
-}
-
-/// `ibv_create_qp_ex`, of an id or of none. The device's own queue pair begins in INIT; what RESET
-/// refuses is refused by who keeps the state ([`crate::ExternalQp`]).
+/// `ibv_create_qp_ex`, of an id or of none. The device's queue pair begins in INIT;
+/// [`crate::ExternalQp`] keeps the state RESET, and refuses what that does not allow.
 pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,
@@ -121,8 +86,8 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it takes what comes; sends before
-/// RTS are refused by who keeps the state.
+/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it receives. The owner of its state
+/// refuses sends before RTS.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
         qp.breaker().set_qkey(qkey);
@@ -139,18 +104,23 @@ fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
 fn wire(device: &SoftDevice, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
-    let token = token.map(|((route, qp), psn)| (route.gid.0, qp, psn));
+    let token = token.map(|((route, qp), psn)| Token { instance: route.gid.0, qp, psn });
     let Some(end) = token.and_then(|token| device.0.waiting.take(&token)) else {
         let asked = "take a queue pair to RTR";
         let answer = "the connection manager has not given out these fields, or for one only once";
         return Err(CmError::new(Code::NotSupported, asked, answer)
             .cure("on this device use what init_qp_attr says; it has no other way to a peer"));
     };
-    let mut core = end.lock();
-    core.wire(qp, fields)
+    end.join_qp(qp, fields)
 }
 
-/// What init_qp_attr says (`rdma_init_qp_attr`).
+impl JoinQp for End {
+    fn join_qp(&self, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+        self.lock().wire(qp, fields)
+    }
+}
+
+/// The fields for a step (`rdma_init_qp_attr`).
 pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmError> {
     let asked = || format!("what a queue pair needs for {state:?}");
     let mut core = end.lock();
@@ -174,8 +144,9 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
     match state {
         QpState::Rtr => {
             let psn = core.psn()?;
-            let token = (instance, peer, psn);
-            core.device.waiting.add(token, end);
+            let token = Token { instance, qp: peer, psn };
+            let waiting: Weak<End> = Arc::downgrade(end);
+            core.device.waiting.add(token, waiting);
             let route = GlobalRoute { gid: Gid(instance), hop_limit: 1, ..GlobalRoute::default() };
             Ok(QpFields {
                 av: Some(AddressVector { route: Some(route), port: 1, ..AddressVector::default() }),
@@ -202,12 +173,12 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
     }
 }
 
-/// True if queue pairs of that type are asked for something.
+/// True if queue pairs of that type serve requests.
 fn takes(kind: QpType) -> bool {
     kind != QpType::XrcSend
 }
 
-/// True if they ask for something.
+/// True if queue pairs of that type make requests.
 fn asks(kind: QpType) -> bool {
     kind != QpType::XrcRecv
 }
@@ -257,7 +228,7 @@ impl Core {
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
                 let (links, bell) = (&self.device.links, self.peer_bell.take());
                 let offer = links.offer(ends, request.directory, bell, qp)?;
-                // The retries that this side allows are said when it accepts; too late for this.
+                // This side states its retries only when it accepts: too late for this.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));
                 self.external.offered = Some((offer, qp.num()));

@@ -20,7 +20,7 @@ use super::sys::Socket;
 use super::tests::{Liar, SOON, connect, listener, loopback, with_qp};
 use super::wire::{Found, Lookup, Message, Place, Reply, Request};
 use super::*;
-use crate::{DIRECTORY_BYTES, LINK_BYTES};
+use crate::{DIRECTORY_BYTES, FileName, LINK_BYTES};
 
 /// A number for each call, the same ones for each seed.
 struct Dice(u64);
@@ -228,7 +228,7 @@ fn lies_to_a_listener(dice: &mut Dice, device: &SoftDevice, files: &Files) -> us
     let channel = device.open_channel().unwrap();
     let (_listener, name) = listener(device, &channel);
     let (mut kept, mut goodbyes) = (Vec::new(), 0);
-    let liars: Vec<_> = (0..4).map(|_| Liar::knock(&name)).collect();
+    let liars: Vec<_> = (0..4).map(|_| Liar::connect(&name)).collect();
     for expected in [0, 2, 4] {
         for liar in &liars {
             if !dice.one_in(4) {
@@ -275,7 +275,7 @@ fn lies_about_datagrams(dice: &mut Dice, device: &SoftDevice, files: &Files) -> 
     listener.bind(loopback(0)).unwrap();
     listener.listen(0).unwrap();
     let space = format!("{}.udp", device.name());
-    let liar = Liar::knock(&place::name(&space, listener.local_addr().unwrap()));
+    let liar = Liar::connect(&place::name(&space, listener.local_addr().unwrap()));
     say(dice, files, &liar.0, 5);
     while let Some(event) = channel.next(Duration::from_millis(1)).unwrap() {
         if let Some(mut id) = event.request {

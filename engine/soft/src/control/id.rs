@@ -14,12 +14,14 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{ProtectionDomains, QpType};
 
 use super::channel::{Inner, SoftChannel};
-use super::conn::{Core, End, Raised, State};
+use super::clock::rnr_timer_ns;
+use super::device::{DeviceInner, SoftDevice};
+use super::end::{Core, End, Raised, State};
 use super::sys::Socket;
-use super::{DeviceInner, SoftDevice, external, place, rnr_timer_ns, sidr};
+use super::{external, place, sidr};
 use crate::{Breaker, SoftQp, SoftXrcd};
 
-/// Requests a listener keeps waiting at most (CM-4).
+/// The most requests that wait at a listener (CM-4).
 const BACKLOG_MAX: u32 = 1024;
 
 /// A communication identifier of the soft device. Dropping it ends its connection.
@@ -57,7 +59,7 @@ impl SoftId {
         }
     }
 
-    /// There is but one way, which needs no finding.
+    /// There is only one route.
     fn take_route(&self, asked: &str) -> Result<(), CmError> {
         let mut core = self.end.lock();
         if core.state != State::AddrResolved {
@@ -91,7 +93,7 @@ impl SoftId {
         self.finish_request(core, raised, &asked, wanted)
     }
 
-    /// The request is on its way, or came to nothing at once.
+    /// The request is sent, or has failed at once.
     fn finish_request(
         &self,
         core: MutexGuard<'_, Core>,
@@ -118,7 +120,7 @@ impl SoftId {
         if core.space.is_datagram() {
             // No event follows (CM-14).
             let qp_num = qp.map_or(param.qp_num, |qp| qp.num());
-            return core.be_found(&ConnParam { qp_num, ..*param });
+            return core.answer_lookup(&ConnParam { qp_num, ..*param });
         }
         let joined = core.external.offered.as_ref().map(|(_, num)| *num);
         if joined != qp.as_ref().map(Breaker::num) {
@@ -132,7 +134,7 @@ impl SoftId {
         if self.synchronous { self.wait(asked, EventKind::Established) } else { Ok(()) }
     }
 
-    /// Waits until what is wanted has happened, or is known not to.
+    /// Waits for that event, or for one that excludes it.
     fn wait(&self, asked: &str, wanted: EventKind) -> Result<(), CmError> {
         loop {
             let Some((_, raised)) = self.channel.next(None)? else { continue };
@@ -196,7 +198,7 @@ fn wrong_state(asked: &str, state: State, want: &str) -> CmError {
     CmError::new(Code::Invalid, asked, format!("the id is {state:?}, not {want}"))
 }
 
-/// Checks what connect and accept are given (CM-5, CM-8).
+/// Checks the parameters of connect and accept (CM-5, CM-8).
 fn check(asked: &str, param: &ConnParam<'_>, data_max: usize, core: &Core) -> Result<(), CmError> {
     let depth = core.device.rd_atomic_max();
     let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
@@ -259,7 +261,7 @@ fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> 
     place::check_local(asked, &core.device.name, addr.ip())?;
     let options = core.options;
     let addr = if options.reuse_addr && addr.port() != 0 {
-        // Others may have it too; only who listens takes it for itself.
+        // Others may have it too; only a listener claims it alone.
         place::claim(&new_socket(asked)?, &name, addr, options.af_only)?
     } else {
         let socket = core.make_socket(asked)?;
@@ -312,7 +314,7 @@ impl CmId<SoftDevice> for SoftId {
         let mut core = self.end.lock();
         let state = core.state;
         match option {
-            // There are no packets here whose service could be of a type.
+            // There are no packets, so the type of service has no effect.
             IdOption::Tos(_) => {}
             IdOption::ReuseAddr(on) if state == State::Idle => core.options.reuse_addr = on,
             IdOption::AfOnly(on) if state == State::Idle => core.options.af_only = on,

@@ -1,9 +1,8 @@
-//! The links of this device instance to others: made once per pair of places, then shared by all
-//! connections between them.
+//! The links of this device instance to others. Each is made once per pair of places, and shared by
+//! all connections between them.
 //!
-//! The memory goes along with every answer, also when the peer should have it already: answers
-//! travel on sockets of their own, so one that names a link may be read before the one that
-//! brought it.
+//! Every answer brings the memory of its link, even if the peer should have it already: each answer
+//! has its own socket, so one that names a link may be read before the one that brought it first.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,14 +13,14 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
-use super::host;
+use super::files;
 use super::neighbours::reach;
 use super::sys;
 use super::wire::{Place, Reply};
 use crate::{Breaker, FileName, LINK_BYTES, LinkShared, Side};
 
-/// Two places that a link may join; the peer's process is named by the kernel, so that no process
-/// can pass for another.
+/// Two places that a link may join. The kernel names the peer's process, so no process can pretend
+/// to be another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     pub(super) peer_pid: i32,
@@ -77,7 +76,7 @@ impl Links {
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
         let reach = reach(ends.peer_pid, directory);
-        let bell = bell.and_then(host::bell_from_peer);
+        let bell = bell.and_then(files::bell_from_peer);
         let link =
             Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
         qp.attach(&link);
@@ -116,7 +115,7 @@ impl Links {
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
         let reach = reach(ends.peer_pid, reply.directory);
-        let bell = files.next().and_then(host::bell_from_peer);
+        let bell = files.next().and_then(files::bell_from_peer);
         let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
         let link = Arc::new(link);
         qp.attach(&link);
@@ -132,7 +131,7 @@ impl Links {
     }
 }
 
-/// Enters a link and forgets those that are gone, once there are as many as are alive.
+/// Adds a link. When the table is full, removes the links that are gone.
 fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
     if table.len() == table.capacity() {
         give_up_dead(table);
@@ -146,8 +145,8 @@ fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
     entries.push(entry);
 }
 
-/// A process that has said goodbye on all its connections may end before it gives back its ends of
-/// a link, and nothing is heard of it any more: nobody else will.
+/// Gives back the ends of processes that have ended. A process may close its connections and end
+/// before it gives back its ends of a link; then nothing else does.
 fn give_up_dead(table: &HashMap<Ends, Vec<Entry>>) {
     for (ends, entries) in table {
         if sys::is_gone(ends.peer_pid) {

@@ -1,20 +1,25 @@
 //! The soft device with its connection manager: threads and processes of one machine, no NIC, no
 //! kernel module, no root.
 //!
-//! Two sides meet over a Unix socket in the abstract name space, so nothing stays behind however
-//! a process ends; each is a process of the same user, by the kernel's word. They agree on a
-//! link, a piece of shared memory, and the messages go through that. The socket stays open as
-//! long as the connection: its end is the end of the peer's process.
+//! Two sides meet over a Unix socket in the abstract name space, so nothing is left behind when a
+//! process ends. The kernel confirms that both are processes of the same user. They agree on a
+//! link, a piece of shared memory that carries the messages. The socket stays open as long as the
+//! connection: when it closes, the peer's process has ended.
 //!
-//! What a peer writes is untrusted: `wire` takes whole messages only, and a peer that talks
-//! nonsense loses its own connection.
+//! Messages of a peer are not trusted: `wire` accepts only whole ones, and a peer that sends
+//! anything else loses its own connection.
 //!
-//! No thread works behind anybody's back. The connection manager works when it is called: in a
+//! There is no thread in the background. The connection manager works when it is called: in a
 //! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
 
 mod channel;
+mod clock;
 mod conn;
+mod device;
+mod end;
+mod events;
 mod external;
+mod files;
 mod host;
 #[cfg(test)]
 mod hostile;
@@ -26,12 +31,12 @@ mod sidr;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod wire;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use doorbell_alloc::Mapping;
 use doorbell_seam::error::{Code, SetupError};
@@ -44,115 +49,20 @@ use doorbell_seam::provider::{
 use doorbell_seam::wc::Wc;
 
 use crate::{
-    FileName, Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftPollerEx, SoftQp,
-    SoftRegion, SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
+    Soft, SoftAh, SoftCq, SoftFlow, SoftIndTable, SoftPoller, SoftPollerEx, SoftQp, SoftRegion,
+    SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
 };
 
 pub use self::channel::SoftChannel;
+pub use self::device::{SOFT_DEVICE, SoftDevice};
 pub use self::id::SoftId;
 
 use self::channel::Inner;
-use self::external::Waiting;
-use self::host::Directory;
-use self::links::Links;
-use self::wire::Instance;
 use doorbell_fabric::AddrInfo;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{CmId, Fabric};
 use doorbell_fabric::{PortSpace, QpAttr, Source};
 use doorbell_fabric::{QpFields, QpState};
-
-/// The name of the device that is always there.
-pub const SOFT_DEVICE: &str = "soft0";
-
-/// `min_rnr_timer` code of new connections: 0.64 ms. (A kernel leaves 655 ms there: QP-21.)
-const RNR_TIMER_DEFAULT: u8 = 12;
-
-/// The soft device, open. Two that are opened are two devices of one name: their queue pairs can
-/// connect to each other, their regions and queues do not mix.
-#[derive(Clone)]
-pub struct SoftDevice(Arc<DeviceInner>, Soft);
-
-/// What all handles on a device share; the rest of a handle is its protection domain.
-struct DeviceInner {
-    name: String,
-    instance: Instance,
-    soft: Soft,
-    /// Where peers find its table of regions.
-    directory: FileName,
-    links: Links,
-    waiting: Waiting,
-    keys: AtomicU64,
-}
-
-impl DeviceInner {
-    fn next_key(&self) -> u64 {
-        self.keys.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn rd_atomic_max(&self) -> u8 {
-        self.soft.caps().rd_atomic_max
-    }
-}
-
-impl SoftDevice {
-    /// Opens [`SOFT_DEVICE`].
-    ///
-    /// # Errors
-    /// Only if the system has no random bytes, no memory or no file descriptors left.
-    pub fn open() -> Result<SoftDevice, CmError> {
-        SoftDevice::named(SOFT_DEVICE)
-    }
-
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Opens a soft device of another name. Devices of different names do not see each other.
-    ///
-    /// # Errors
-    /// `Invalid`: the name is not 1 to 16 letters and digits.
-    pub fn named(name: &str) -> Result<SoftDevice, CmError> {
-        let asked = || format!("open soft device '{name}'");
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if name.is_empty() || name.len() > 16 || !plain {
-            let answer = "a name is 1 to 16 letters and digits";
-            return Err(CmError::new(Code::Invalid, asked(), answer));
-        }
-        let mut instance = Instance::default();
-        sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
-        let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
-        let directory = Directory::new()?;
-        let soft = Soft::new(name, host, Some(directory.mapping));
-        let inner = DeviceInner {
-            name: name.to_owned(),
-            instance,
-            soft: soft.clone(),
-            directory: directory.name,
-            links: Links::default(),
-            waiting: Waiting::default(),
-            keys: AtomicU64::new(1),
-        };
-        Ok(SoftDevice(Arc::new(inner), soft))
-    }
-}
-
-/// Nanoseconds since some moment before the first call; never goes back.
-fn monotonic_ns() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let passed = START.get_or_init(Instant::now).elapsed().as_nanos();
-    u64::try_from(passed).unwrap_or(u64::MAX)
-}
-
-/// The time of a `min_rnr_timer` code (RC-1), in nanoseconds.
-fn rnr_timer_ns(code: u8) -> Option<u64> {
-    const HUNDREDTHS_OF_MS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    HUNDREDTHS_OF_MS.get(usize::from(code)).map(|hundredths| hundredths * 10_000)
-}
 
 impl Datagrams for SoftDevice {
     type Ah = SoftAh;
@@ -339,7 +249,7 @@ impl Fabric for SoftDevice {
     }
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
-        /// As librdmacm allows for each of the two (EP-2); nothing here takes time.
+        /// The limit of librdmacm for each of the two (EP-2); here neither takes time.
         const LIMIT: Duration = Duration::from_secs(2);
         info.check_type()?;
         let mut id = SoftId::new(&self.0, None, info.space(), info.qp_type())?;
@@ -391,7 +301,7 @@ impl Fabric for SoftDevice {
         external::modify(self, qp, from, fields)
     }
 
-    /// It keeps none: what it is told it either does or refuses.
+    /// The device keeps no fields: it applies them at once, or refuses them.
     fn query_qp(&self, _qp: &SoftQp) -> Result<QpFields, CmError> {
         Ok(QpFields::default())
     }

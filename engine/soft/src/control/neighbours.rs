@@ -1,8 +1,8 @@
-//! Other soft devices of this machine, for datagrams: their memory, and who is in which group.
+//! Other soft devices of this machine, for datagrams: their memory, and the members of groups.
 //!
 //! A member of a multicast group binds a socket in the abstract name space whose name says so:
 //! group, process, inbox, number. Nobody connects to it. The kernel lists such names in
-//! `/proc/net/unix`, and takes them away with the process, however that ends.
+//! `/proc/net/unix`, and removes them when the process ends.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,20 +13,20 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_seam::error::{Code, SetupError};
 use doorbell_seam::provider::Gid;
 
-use super::host;
+use super::files;
 use super::sys::{self, Socket};
 use crate::{FileName, Member, Membership, Neighbours, Reach};
 
-/// What soft devices of this process are told of others.
+/// The calls by which soft devices of this process reach others.
 pub(super) fn neighbours() -> Neighbours {
     Neighbours {
         // Linux has no numbers beyond 2^22.
         process: i32::try_from(std::process::id()).unwrap_or(0),
         memory,
         reach,
-        attach: host::attach,
-        name_bell: host::name_bell,
-        bell: host::open_bell,
+        attach: files::attach,
+        name_bell: files::name_of,
+        bell: files::open_bell,
         join,
         members,
     }
@@ -42,7 +42,7 @@ fn memory(len: usize) -> Result<Mapping, SetupError> {
 /// Devices by process and name of their table.
 type Reaches = HashMap<(i32, FileName), Weak<Reach>>;
 
-/// The memory of a peer's device, if it is within reach; shared by all that ask.
+/// The memory of a peer's device, if it can be mapped; shared by all callers.
 pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     static ALL: Mutex<Option<Reaches>> = Mutex::new(None);
     // Poisoning says that another thread panicked between two whole steps: still in order.
@@ -52,12 +52,12 @@ pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     if let Some(reach) = all.get(&(process, directory)).and_then(Weak::upgrade) {
         return Some(reach);
     }
-    let reach = Arc::new(host::reach(process, directory)?);
+    let reach = Arc::new(files::reach(process, directory)?);
     all.insert((process, directory), Arc::downgrade(&reach));
     Some(reach)
 }
 
-/// What the names of a group's members begin with.
+/// The prefix of the names of a group's members.
 fn prefix(device: &str, group: Gid) -> String {
     let mut name = format!("doorbell/{:x}/{device}/", sys::user());
     for byte in group.0 {
@@ -83,7 +83,7 @@ fn join(device: &str, group: Gid, member: Member) -> Result<Membership, SetupErr
 }
 
 fn members(device: &str, group: Gid) -> Vec<Member> {
-    // Without it nobody is found, as on a machine without /proc.
+    // Without the list, as on a machine without /proc, nobody is found.
     let list = fs::read(LIST).unwrap_or_default();
     let list = String::from_utf8_lossy(&list);
     let prefix = format!("@{}", prefix(device, group));
@@ -94,7 +94,7 @@ fn members(device: &str, group: Gid) -> Vec<Member> {
 /// Where the kernel lists the sockets of this network name space.
 const LIST: &str = "/proc/net/unix";
 
-/// The member that the end of a name stands for.
+/// The member that the rest of a name describes.
 fn member(text: &str) -> Option<Member> {
     let part = |from: usize, to: usize| u64::from_str_radix(text.get(from..to)?, 16).ok();
     if text.len() != 38 {

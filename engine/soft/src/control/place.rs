@@ -22,8 +22,8 @@ fn name_only(device: &str, port: u16) -> String {
     name(device, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) + "/only"
 }
 
-/// Where a connection to `to` may be answered, best first: the very address, then the wildcards
-/// that stand for it.
+/// The names of sockets that may answer a connection to `to`, best first: the address itself, then
+/// the wildcards that include it.
 pub(super) fn names_for(device: &str, to: SocketAddr) -> Vec<String> {
     let mut ips = vec![to.ip()];
     if to.is_ipv4() {
@@ -44,8 +44,8 @@ pub(super) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The address an active side talks from when it says nothing: the one it talks to, or loopback if
-/// that is a group.
+/// The local address of an active side that names none: the one it connects to, or loopback if that
+/// is a group.
 pub(super) fn source_for(to: SocketAddr) -> SocketAddr {
     let ip = match to.ip() {
         IpAddr::V4(ip) if ip.is_multicast() => Ipv4Addr::LOCALHOST.into(),
@@ -67,8 +67,8 @@ pub(super) fn check_local(asked: &str, device: &str, ip: IpAddr) -> Result<(), C
     ))
 }
 
-/// Gives the socket the name of `addr`, taking a free port for port 0; the address it has then.
-/// With `only`, all IPv6 addresses do not stand for IPv4 ones.
+/// Gives the socket the name of `addr`, with a free port for port 0. Returns its address. With
+/// `only`, the IPv6 wildcard does not include IPv4 addresses.
 pub(super) fn claim(
     socket: &Socket,
     device: &str,

@@ -1,7 +1,7 @@
-//! Datagrams: looking a listener up (what InfiniBand calls SIDR), and multicast groups.
+//! Datagrams: looking up a listener (InfiniBand's SIDR), and multicast groups.
 //!
-//! Nothing is connected. A side sends a look-up over the listener's socket, and the answer says
-//! where to send; then the socket has served its purpose.
+//! Nothing is connected. A side sends a look-up over the listener's socket, the answer says where
+//! to send, and the socket is closed.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
@@ -13,12 +13,12 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{AddressVector, Gid};
 use doorbell_seam::wr::MULTICAST_QPN;
 
-use super::conn::{ANSWER_LIMIT, Core, Raised, State};
+use super::end::{ANSWER_LIMIT, Core, Raised, State};
 use super::wire::{Found, Lookup, Message, padded};
 
-/// Status of UNREACHABLE: nobody listens there (section 2.11).
+/// Status of UNREACHABLE: nobody listens there.
 pub(super) const UNSUPPORTED: i32 = 1;
-/// The listener rejected.
+/// Status of UNREACHABLE: the listener rejected.
 pub(super) const REJECTED: i32 = 2;
 
 /// The GID of a multicast group: IPv6 groups are one, IPv4 ones lie in a prefix of global scope.
@@ -36,7 +36,7 @@ fn gid_of(group: IpAddr) -> Gid {
 impl Core {
     /// The name space of this end's addresses: each has its own ports.
     pub(super) fn place_name(&self) -> String {
-        // No device has a name with such a sign.
+        // No device name contains a dot.
         let sign = match self.space {
             PortSpace::Tcp => "",
             PortSpace::Udp => ".udp",
@@ -51,13 +51,13 @@ impl Core {
     pub(super) fn look_up(&mut self, param: &ConnParam<'_>) -> Option<Raised> {
         let (Some(from), Some(_)) = (self.local, self.remote) else { return None };
         let data = padded(param.private_data);
-        self.knock = Some(Message::Lookup(Box::new(Lookup { from, data })));
-        self.state = State::Knocking { until: Instant::now() + ANSWER_LIMIT };
-        self.knock()
+        self.pending_request = Some(Message::Lookup(Box::new(Lookup { from, data })));
+        self.state = State::Connecting { until: Instant::now() + ANSWER_LIMIT };
+        self.try_connect()
     }
 
     /// Answers a look-up (`rdma_accept`): with the id's queue pair, or the one named.
-    pub(super) fn be_found(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
+    pub(super) fn answer_lookup(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let qp = self.qp.as_ref().map_or(param.qp_num, |qp| qp.num());
         if qp == 0 {
             let asked = "accept a look-up";
@@ -75,16 +75,16 @@ impl Core {
         Ok(())
     }
 
-    /// It came to nothing. The queue pair is as it was: it never was part of this.
+    /// The look-up has failed. The queue pair keeps its state, because it is no part of this.
     pub(super) fn unreachable(&mut self, status: i32) -> Raised {
         self.close(State::Closed);
         Raised::failed(EventKind::Unreachable, status)
     }
 
     /// A message has come to an end of datagrams.
-    pub(super) fn hear_of_datagrams(&mut self, message: Message) -> Option<Raised> {
+    pub(super) fn receive_lookup(&mut self, message: Message) -> Option<Raised> {
         match (self.state, message) {
-            (State::Unborn, Message::Lookup(lookup)) => {
+            (State::Incoming, Message::Lookup(lookup)) => {
                 self.state = State::Asked;
                 self.deadline = None;
                 self.remote = Some(lookup.from);
@@ -103,7 +103,7 @@ impl Core {
         }
     }
 
-    /// The other side's process is gone, or broke the rules.
+    /// The other side's process has ended, or broke the protocol.
     pub(super) fn lose_lookup(&mut self) -> Option<Raised> {
         let asking = self.state == State::Requested;
         self.close(State::Closed);
@@ -111,7 +111,7 @@ impl Core {
         asking.then(|| Raised::failed(EventKind::Unreachable, REJECTED))
     }
 
-    /// Joins a group (`rdma_join_multicast`); what to send to it.
+    /// Joins a group (`rdma_join_multicast`). Returns where to send to it.
     pub(super) fn join(&mut self, group: IpAddr, how: Join) -> Result<UdParam, CmError> {
         let asked = || format!("join the multicast group {group}");
         let invalid = |answer: &str| Err(CmError::new(Code::Invalid, asked(), answer));

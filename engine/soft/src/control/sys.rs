@@ -7,14 +7,14 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Bytes of an abstract name at most: `sun_path` without its leading zero.
+/// The most bytes of an abstract name: `sun_path` without its leading zero.
 const NAME_MAX: usize = 107;
 
 fn answer(value: libc::c_int) -> io::Result<libc::c_int> {
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Owns a descriptor that a system call just answered.
+/// Takes ownership of a descriptor that a system call just returned.
 pub(super) fn own(value: libc::c_int) -> io::Result<OwnedFd> {
     let fd = answer(value)?;
     // SAFETY: the call answered a new descriptor that nothing else owns.
@@ -34,8 +34,8 @@ pub(super) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// True if there is no such process. A number that says nothing, as that of one which this process
-/// cannot see, is never gone.
+/// True if there is no such process. A process that this one cannot see has the number 0, and never
+/// counts as gone.
 pub(super) fn is_gone(process: i32) -> bool {
     // SAFETY: signal 0 is none; it takes numbers and touches no memory.
     let answer = unsafe { libc::kill(process.max(0), 0) };
@@ -200,7 +200,7 @@ impl Socket {
     }
 }
 
-/// Files in one message at most.
+/// The most files in one message.
 const FILES_MAX: usize = 2;
 
 /// Room for control data that carries [`FILES_MAX`] files, aligned as its header wants.
@@ -261,7 +261,7 @@ impl Control {
     }
 }
 
-/// Errors of accept that say something about one peer, not about the listener.
+/// Errors of accept that concern one peer, not the listener.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
@@ -391,6 +391,12 @@ impl Waker {
         // SAFETY: writes eight bytes to `count`. It can fail only when there is nothing to clear.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
     }
+}
+
+/// A command of `membarrier`. Kernels that lack it do nothing.
+pub(super) fn membarrier(command: libc::c_int) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
 }
 
 #[cfg(test)]

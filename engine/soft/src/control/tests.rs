@@ -10,10 +10,11 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Poller, Provider, QpCaps, QpType, Sharing};
 use doorbell_seam::wc::{Status, Wc};
 
+use super::clock::rnr_timer_ns;
 use super::sys::{Received, Socket};
 use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
-use crate::SoftQp;
+use crate::{FileName, SoftQp};
 
 /// No directory.
 const NOWHERE: FileName = FileName { fd: 0, inode: 0 };
@@ -56,7 +57,7 @@ pub(super) fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, S
 pub(super) struct Liar(pub(super) Socket);
 
 impl Liar {
-    pub(super) fn knock(name: &str) -> Liar {
+    pub(super) fn connect(name: &str) -> Liar {
         let socket = Socket::new().unwrap();
         socket.connect(name).unwrap();
         Liar(socket)
@@ -66,7 +67,7 @@ impl Liar {
         self.0.send(&message.encode(), &[]).unwrap();
     }
 
-    fn hear(&self) -> Option<Message> {
+    fn receive(&self) -> Option<Message> {
         let end = Instant::now() + SOON;
         let mut bytes = [0; MESSAGE_MAX];
         while Instant::now() < end {
@@ -131,22 +132,22 @@ fn a_listener_survives_peers_that_lie() {
     let device = SoftDevice::open().unwrap();
     let channel = device.open_channel().unwrap();
     let (_listener, name) = listener(&device, &channel);
-    let _silent = Liar::knock(&name);
-    drop(Liar::knock(&name));
-    let nonsense = Liar::knock(&name);
+    let _silent = Liar::connect(&name);
+    drop(Liar::connect(&name));
+    let nonsense = Liar::connect(&name);
     nonsense.0.send(&[0xff; MESSAGE_MAX], &[]).unwrap();
-    let long = Liar::knock(&name);
+    let long = Liar::connect(&name);
     long.0.send(&[0; MESSAGE_MAX + 1], &[]).unwrap();
-    let wrong = Liar::knock(&name);
+    let wrong = Liar::connect(&name);
     wrong.say(&Message::Ready);
-    let honest = Liar::knock(&name);
+    let honest = Liar::connect(&name);
     honest.say(&request());
     let event = next(&channel);
     assert_eq!(event.kind, EventKind::ConnectRequest);
     assert_eq!(event.private_data[..3], *b"hi\0");
     assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "the only request");
     for liar in [nonsense, long, wrong] {
-        assert!(liar.hear().is_none(), "it was hung up on");
+        assert!(liar.receive().is_none(), "it was hung up on");
     }
 }
 
@@ -158,18 +159,18 @@ fn an_accepted_peer_that_lies_is_cut_off() {
     for nonsense in [Message::Ready.encode(), request().encode(), vec![7; 40]] {
         let channel = device.open_channel().unwrap();
         let (_listener, name) = listener(&device, &channel);
-        let liar = Liar::knock(&name);
+        let liar = Liar::connect(&name);
         liar.say(&request());
         let mut id = next(&channel).request.unwrap();
         let (_qp, _poller) = with_qp(&device, &mut id);
         id.accept(&ConnParam::default()).unwrap();
-        assert!(matches!(liar.hear(), Some(Message::Reply(_))));
+        assert!(matches!(liar.receive(), Some(Message::Reply(_))));
         liar.say(&Message::Ready);
         assert_eq!(next(&channel).kind, EventKind::Established);
         liar.0.send(&nonsense, &[]).unwrap();
         let event = next(&channel);
         assert_eq!((event.kind, event.status), (EventKind::Disconnected, -104));
-        assert!(liar.hear().is_none(), "it was hung up on");
+        assert!(liar.receive().is_none(), "it was hung up on");
     }
 }
 
@@ -203,7 +204,7 @@ fn a_reply_with_a_false_link_is_refused() {
         let kinds = [next(&channel).kind, next(&channel).kind];
         assert_eq!(kinds, [EventKind::AddrResolved, EventKind::RouteResolved]);
         let liar = Liar(socket.accept().unwrap().expect("it has connected"));
-        assert!(matches!(liar.hear(), Some(Message::Request(_))));
+        assert!(matches!(liar.receive(), Some(Message::Request(_))));
         let place = Place { instance: [3; 16], domain: 1, queue: 2 };
         let depths = Depths::default();
         let reply =
@@ -212,7 +213,7 @@ fn a_reply_with_a_false_link_is_refused() {
         liar.0.send(&reply, file.as_slice()).unwrap();
         let event = next(&channel);
         assert_eq!((event.kind, event.status), (EventKind::ConnectError, -22));
-        assert!(matches!(liar.hear(), Some(Message::Reject { status: 28, .. })));
+        assert!(matches!(liar.receive(), Some(Message::Reject { status: 28, .. })));
         assert_eq!(device.0.links.alive(), 0);
     }
 }
@@ -246,14 +247,14 @@ fn another_users_process_is_not_let_in() {
     let channel = device.open_channel().unwrap();
     let (_listener, name) = listener(&device, &channel);
     let (tell, told) = std::sync::mpsc::channel();
-    let knocked = as_stranger(move || {
-        let liar = Liar::knock(&name);
+    let connected = as_stranger(move || {
+        let liar = Liar::connect(&name);
         liar.say(&request());
         tell.send(liar).unwrap();
     });
-    if knocked {
+    if connected {
         assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "no request");
-        assert!(told.recv().unwrap().hear().is_none(), "it was hung up on");
+        assert!(told.recv().unwrap().receive().is_none(), "it was hung up on");
     }
 }
 
@@ -280,7 +281,7 @@ fn another_users_listener_is_not_talked_to() {
         let _qp = with_qp(&device, &mut id);
         let error = id.connect(&ConnParam::default()).unwrap_err();
         assert_eq!(error.code(), Code::Denied, "{error}");
-        assert!(Liar(socket.accept().unwrap().unwrap()).hear().is_none(), "not a word to it");
+        assert!(Liar(socket.accept().unwrap().unwrap()).receive().is_none(), "not a word to it");
     }
 }
 
@@ -359,13 +360,13 @@ fn an_accepted_peer_that_never_took_its_end_gives_it_back() {
     let device = SoftDevice::open().unwrap();
     let channel = device.open_channel().unwrap();
     let (_listener, name) = listener(&device, &channel);
-    let liar = Liar::knock(&name);
+    let liar = Liar::connect(&name);
     liar.say(&request());
     let mut id = next(&channel).request.unwrap();
     let (qp, mut poller) = with_qp(&device, &mut id);
     id.accept(&ConnParam::default()).unwrap();
     assert_eq!(device.0.links.alive(), 1);
-    assert!(matches!(liar.hear(), Some(Message::Reply(_))));
+    assert!(matches!(liar.receive(), Some(Message::Reply(_))));
     let data = Box::new(padded(b"no, thank you"));
     liar.say(&Message::Reject { status: 28, data });
     let event = next(&channel);

@@ -1,4 +1,4 @@
-//! What two ends say to each other: messages of fixed size.
+//! The messages of two ends, which have fixed sizes.
 //!
 //! ```text
 //! active                         passive
@@ -7,13 +7,13 @@
 //!   RTU  connected               →          ESTABLISHED
 //!   BYE  or the end of the socket, either way: DISCONNECTED
 //! ```
-//! Datagrams are not connected, their listener is only looked up: LOOKUP, then FOUND with where to
-//! send. REJ stands in for any answer. A message of another length, kind or version is refused
-//! whole; nothing in it is an address or a length that anybody relies on.
+//! Datagrams are not connected; their listener is looked up: LOOKUP, then FOUND with the place to
+//! send to. REJ may replace any answer. A message of another length, kind or version is refused. No
+//! message carries an address or a length that the receiver relies on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX};
+use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, Depths, REJECT_DATA_MAX, Rejection};
 
 use crate::FileName;
 
@@ -25,7 +25,7 @@ const VERSION: u16 = 6;
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
 
-/// A device instance: random, so that no two are ever taken for one.
+/// A device instance: a random number, so that no two are the same.
 pub(super) type Instance = [u8; 16];
 
 /// Where a queue pair lives: device, domain, receive queue.
@@ -104,6 +104,11 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 }
 
 impl Message {
+    /// A rejection by the program, with its private data.
+    pub(super) fn reject(data: &[u8]) -> Message {
+        Message::Reject { status: Rejection::Consumer as i32, data: Box::new(padded(data)) }
+    }
+
     fn kind(&self) -> u16 {
         match self {
             Message::Request(_) => 1,

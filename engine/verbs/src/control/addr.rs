@@ -1,6 +1,7 @@
 //! Socket addresses as C has them, and what to say when one does not belong to the device.
 #![expect(unsafe_code, reason = "socket addresses are read and written by address family")]
 
+use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -101,6 +102,35 @@ pub(super) fn check(device: &Verbs, asked: &str, addr: SocketAddr) -> Result<(),
     }
     let answer = format!("RDMA devices have no loopback address, {} is one", addr.ip());
     Err(CmError::new(Code::AddrNotAvailable, asked, answer).cure(cure(device)))
+}
+
+/// The error of a call about addresses, with what to do where that is known.
+pub(super) fn address_error(
+    device: &Verbs,
+    asked: impl Into<String>,
+    error: &io::Error,
+) -> CmError {
+    let code = error.raw_os_error().map_or(Code::Errno(libc::EIO), address_code);
+    let answer = match code {
+        Code::NoDevice => String::from("no RDMA device has that address, or a route to it"),
+        _ => error.to_string(),
+    };
+    let error = CmError::new(code, asked, answer);
+    match code {
+        Code::NoDevice | Code::AddrNotAvailable => error.cure(cure(device)),
+        Code::AddrInUse => error.cure("take another port, or 0 for a free one"),
+        Code::TimedOut => error.cure("is the peer's interface up and in this network?"),
+        _ => error,
+    }
+}
+
+/// The code of an errno about an address. One that cannot be reached counts as one that the device
+/// does not have.
+pub(super) fn address_code(errno: i32) -> Code {
+    match errno {
+        libc::ENETUNREACH | libc::EHOSTUNREACH => Code::AddrNotAvailable,
+        errno => Code::from_errno(errno),
+    }
 }
 
 #[cfg(test)]

@@ -1,32 +1,32 @@
-//! An id of librdmacm and who shares it.
+//! An id of librdmacm, shared by its handle and its queue pair.
 #![expect(unsafe_code, reason = "librdmacm's ids are raw pointers")]
 
 use std::ffi::c_int;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use doorbell_fabric::{Depths, PortSpace, UdParam};
+use doorbell_fabric::{Depths, Join, PortSpace, UdParam};
 use doorbell_fabric::{EventKind, IdKey};
 use doorbell_seam::provider::QpType;
 use rdma_sys::*;
 
-use super::groups;
+use super::addr::{self, Raw};
 use super::line::{Deadline, Line, RawEvent};
 use crate::QpHome;
 
-/// A lock over state that is whole whenever it is free, also after a panic elsewhere.
+/// Locks a state that is consistent between calls, also after a panic elsewhere.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What events find out about an id and tell it, wherever they are taken: the id's context
-/// points here.
+/// What events have told about an id, on whatever thread they are taken. The id's context points
+/// here.
 pub(super) struct Record {
     key: IdKey,
-    /// The handle is gone: what still happens to the id interests nobody.
+    /// The handle is dropped: events of the id are not handed out any more.
     closed: AtomicBool,
     /// The peer has ended the connection.
     left: AtomicBool,
@@ -70,11 +70,11 @@ impl Record {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // Relaxed, here and below: flags that say nothing about other memory.
+        // Relaxed, here and below: the flags order no other memory.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// True once the peer's goodbye was taken.
+    /// True once DISCONNECTED was taken.
     pub(super) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
@@ -114,13 +114,13 @@ impl Record {
         self.depths.get().copied()
     }
 
-    /// Takes depths that came with an event; they are given back if they are the first. A side
-    /// that was asked has had those of the request: its ESTABLISHED says nothing new.
+    /// Notes depths that came with an event, and returns them if they are the first. The accepting
+    /// side has those of the request already when ESTABLISHED comes.
     pub(super) fn set_depths(&self, depths: Depths) -> Option<Depths> {
         self.depths.set(depths).ok().map(|()| depths)
     }
 
-    /// What an event of this id means to it, and to who waits.
+    /// Notes an event of this id. Returns what a waiting call needs to know of it.
     pub(super) fn note(&self, event: &RawEvent) -> Told {
         let kind = event.kind();
         match kind {
@@ -207,12 +207,12 @@ impl Core {
         lock(&self.line).clone()
     }
 
-    /// Looks at the id under its channel's lock.
+    /// Calls `look` with the id, under its channel's lock.
     pub(super) fn with<T>(&self, look: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
         loop {
             let line = self.line();
             let _entered = line.enter();
-            // Else it has migrated while the lock was waited for.
+            // Otherwise the id migrated while this thread waited for the lock.
             if Arc::ptr_eq(&line, &self.line()) {
                 return look(self.id.as_ptr());
             }
@@ -251,6 +251,66 @@ impl Core {
     /// The multicast groups it has joined.
     pub(super) fn groups(&self) -> MutexGuard<'_, Vec<IpAddr>> {
         lock(&self.groups)
+    }
+
+    /// The context of its device; null before it is bound.
+    pub(super) fn context(&self) -> *mut ibv_context {
+        // SAFETY: the id is alive.
+        self.with(|id| unsafe { (*id).verbs })
+    }
+
+    /// Its queue pair, if it has one. Only under the channel's lock is it sure to live.
+    pub(super) fn qp(&self) -> Option<NonNull<ibv_qp>> {
+        // SAFETY: the id is alive.
+        self.with(|id| unsafe { NonNull::new((*id).qp) })
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive, and its route holds room for an address of each kind.
+        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.src_addr_union).cast()) })
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive, and its route holds room for an address of each kind.
+        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.dst_addr_union).cast()) })
+    }
+
+    /// `rdma_join_multicast_ex`.
+    pub(super) fn join_group(&self, group: IpAddr, how: Join) -> io::Result<Option<Told>> {
+        let mut addr = Raw::new(SocketAddr::new(group, 0));
+        let mask = rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_ADDRESS
+            | rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        let mut attr = rdma_cm_join_mc_attr_ex {
+            comp_mask: mask.0,
+            join_flags: how as u32,
+            addr: addr.as_mut_ptr().cast(),
+        };
+        let none = ptr::null_mut();
+        // SAFETY: the id is alive, and so are attributes and address; no context.
+        self.call(|id| unsafe { rdma_join_multicast_ex(id, &raw mut attr, none) })
+    }
+
+    /// `rdma_leave_multicast`.
+    pub(super) fn leave_group(&self, group: IpAddr) -> io::Result<()> {
+        let mut addr = Raw::new(SocketAddr::new(group, 0));
+        self.with(|id| {
+            // SAFETY: id and address are alive. The call waits for events of the group that were
+            // handed out. There are none: each was acknowledged under the lock that is held here.
+            match unsafe { rdma_leave_multicast(id, addr.as_mut_ptr()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    }
+
+    /// Leaves all groups before the queue pair is destroyed: in a group it would never be freed
+    /// (QP-18).
+    fn leave_groups(&self) {
+        let groups = std::mem::take(&mut *self.groups());
+        for group in groups {
+            // This fails for a group that was never joined in the end; nothing is lost then.
+            let _ = self.leave_group(group);
+        }
     }
 
     /// The port space.
@@ -318,7 +378,7 @@ impl Core {
 
 impl QpHome for Core {
     fn destroy_qp(&self) {
-        groups::leave_all(self);
+        self.leave_groups();
         self.with(|id| {
             // SAFETY: the id is alive, and the queue pair is destroyed nowhere else.
             unsafe {

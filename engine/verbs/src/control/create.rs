@@ -1,4 +1,4 @@
-//! How ids come to be: bare, or as an endpoint that is ready to connect or to listen.
+//! Makes ids: plain ones, and endpoints that are ready to connect or to listen.
 #![expect(unsafe_code, reason = "ids are made by librdmacm")]
 
 use std::ffi::c_int;
@@ -12,11 +12,10 @@ use doorbell_fabric::PortSpace;
 use doorbell_seam::error::Code;
 use rdma_sys::*;
 
-use super::addr::{self, Raw};
+use super::addr::{self, Raw, address_error};
 use super::channel::VerbsChannel;
 use super::core::Core;
 use super::id::VerbsId;
-use super::param::address_code;
 use crate::Verbs;
 
 /// The address is to be listened on: rdma-sys lacks the constant of `<rdma/rdma_cma.h>`.
@@ -90,25 +89,5 @@ fn what(info: &AddrInfo) -> String {
         (false, local) => {
             format!("an endpoint to connect from {} to {}", name(local), name(info.remote()))
         }
-    }
-}
-
-/// The error of a call about addresses, with what to do where that is known.
-pub(super) fn address_error(
-    device: &Verbs,
-    asked: impl Into<String>,
-    error: &std::io::Error,
-) -> CmError {
-    let code = error.raw_os_error().map_or(Code::Errno(libc::EIO), address_code);
-    let answer = match code {
-        Code::NoDevice => String::from("no RDMA device has that address, or the way to it"),
-        _ => error.to_string(),
-    };
-    let error = CmError::new(code, asked, answer);
-    match code {
-        Code::NoDevice | Code::AddrNotAvailable => error.cure(addr::cure(device)),
-        Code::AddrInUse => error.cure("take another port, or 0 for a free one"),
-        Code::TimedOut => error.cure("is the peer's interface up and in this network?"),
-        _ => error,
     }
 }

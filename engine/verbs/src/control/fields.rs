@@ -86,7 +86,7 @@ pub(super) fn xrc_parts<'a>(
     QpParts { kind, qp, caps, device, cqs: None, srq: None, xrcd: Some(xrcd), home }
 }
 
-/// True if the plain call does as well (QX-3).
+/// True if the plain call can make it (QX-3).
 pub(super) fn is_plain(attr: &QpAttr<'_, Verbs>) -> bool {
     attr.ex.comp_mask() == AttrMask::PD
 }
@@ -107,12 +107,8 @@ fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
     error.cure(format!("{} cannot do {what}; use another device", device.name()))
 }
 
-/// The attributes in C's form, after the checks that librdmacm leaves to chance.
-pub(super) fn init_attr(
-    device: &Verbs,
-    asked: &str,
-    attr: &QpAttr<'_, Verbs>,
-) -> Result<ibv_qp_init_attr_ex, CmError> {
+/// Refuses capacities and queues that the device does not have; librdmacm may not.
+fn check_attr(device: &Verbs, asked: &str, attr: &QpAttr<'_, Verbs>) -> Result<(), CmError> {
     extended::check(asked, attr)?;
     let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
     let (want, limit) = (attr.caps, device.caps());
@@ -136,6 +132,21 @@ pub(super) fn init_attr(
             return invalid(format!("a completion queue is not of {}", limit.device));
         }
     }
+    // SAFETY: the queue lives while its handle does.
+    if attr.srq.is_some_and(|srq| unsafe { (*srq.as_ptr()).context } != device.context()) {
+        return invalid(format!("the shared queue is not of {}", limit.device));
+    }
+    Ok(())
+}
+
+/// The attributes in C's form, after checks that librdmacm does not make.
+pub(super) fn init_attr(
+    device: &Verbs,
+    asked: &str,
+    attr: &QpAttr<'_, Verbs>,
+) -> Result<ibv_qp_init_attr_ex, CmError> {
+    check_attr(device, asked, attr)?;
+    let want = attr.caps;
     // SAFETY: zero is a valid value of each field.
     let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
     init.send_cq = attr.send_cq.as_ptr();
@@ -144,13 +155,7 @@ pub(super) fn init_attr(
     init.cap.max_send_sge = want.send_sge.max(1);
     init.cap.max_inline_data = want.inline;
     match attr.srq {
-        Some(srq) => {
-            // SAFETY: the queue lives while its handle does.
-            if unsafe { (*srq.as_ptr()).context } != device.context() {
-                return invalid(format!("the shared queue is not of {}", limit.device));
-            }
-            init.srq = srq.as_ptr();
-        }
+        Some(srq) => init.srq = srq.as_ptr(),
         // It receives nothing (QX-5).
         None if attr.kind == QpType::XrcSend => init.recv_cq = std::ptr::null_mut(),
         None => {

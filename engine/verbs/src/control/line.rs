@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +16,9 @@ use rdma_sys::*;
 
 use crate::address_of;
 
-/// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when
-/// it hands out that id's events, and before, nobody knows whose event comes next: so the lock
-/// is one per channel.
+/// An event channel and the lock of the calls on it. librdmacm looks at an id's queue pair when it
+/// hands out an event of that id, and nobody knows beforehand which id that is. So there is one
+/// lock per channel.
 pub(super) struct Line {
     lock: Mutex<()>,
     channel: NonNull<rdma_event_channel>,
@@ -107,6 +108,13 @@ impl Line {
         }
         let error = io::Error::last_os_error();
         if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the channel, which is alive, as in `fd`.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }
     }
 }
 

@@ -2,21 +2,23 @@
 //!
 //! [`Verbs`] is a [`Fabric`] whose ids are [`VerbsId`] and whose channels are [`VerbsChannel`].
 //! Blocking ids are librdmacm's synchronous ids with their file descriptor set non-blocking:
-//! its calls then start the work and come back at once, and the waiting is done here, with a
-//! limit, holding nothing. Four things follow, and each was a hang or a crash otherwise:
+//! its calls then start the work and return at once. The waiting is done here, with a limit and
+//! without a lock. Four rules prevent hangs and crashes:
 //!
-//! - each event is copied and acknowledged as it is taken, so that destroying an id never waits;
-//! - a call that looks at an id's queue pair holds the lock of the id's channel, and so does who
-//!   destroys the queue pair, on whatever thread;
-//! - an id is destroyed when it *and* its queue pair are gone; dropped before its queue pair, it
-//!   disconnects, and raises no more events;
-//! - a request for another device, which a listener on all addresses may get, is rejected and
-//!   destroyed: its queue pair could not use this device's memory.
+//! - each event is copied and acknowledged as it is taken, so destroying an id never waits;
+//! - a call that looks at an id's queue pair holds the lock of the id's channel, and so does the
+//!   call that destroys the queue pair, on any thread;
+//! - an id is destroyed when both its handle and its queue pair are dropped. If the handle is
+//!   dropped first, the id disconnects and raises no more events;
+//! - a listener on all addresses may get a request for another device. It is rejected and
+//!   destroyed, because its queue pair could not use this device's memory.
 
 mod addr;
+mod calls;
 mod channel;
 mod core;
 mod create;
+mod events;
 mod fields;
 mod flow;
 mod groups;

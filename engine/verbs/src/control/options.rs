@@ -24,9 +24,9 @@ type PathData = [u8; 8 + 64];
 /// The path of what the connection sends and of its management, there and back
 /// (`IBV_PATH_FLAG_GMP`, `_PRIMARY`, `_BIDIRECTIONAL`).
 const PATH_FLAGS: u32 = 1 | 2 | 8 | 32;
-/// In front of a figure of a path record: exactly that one.
+/// The selector before a number in a path record: exactly that number.
 const EXACTLY: u8 = 2 << 6;
-/// The path may be used both ways; it is one.
+/// The path is reversible, and the number of paths is one.
 const REVERSIBLE_ONE: u8 = 0x81;
 
 /// `rdma_set_option` (CM-16).

@@ -1,4 +1,4 @@
-//! What connections are made with, checked before librdmacm sees it, and what its answers mean.
+//! Checks the parameters of connections before librdmacm sees them, and explains its answers.
 
 use std::io;
 use std::ptr;
@@ -10,6 +10,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Caps;
 use rdma_sys::rdma_conn_param;
 
+use super::addr::address_code;
 use super::core::Told;
 
 /// Refuses private data over `max` bytes (CM-8).
@@ -60,7 +61,7 @@ pub(super) fn conn_param(
     })
 }
 
-/// The error of an event that is not the one waited for; `peer` names the other side.
+/// The error of an event that is not the expected one; `peer` names the other side.
 pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     let status = told.status;
     let from_status = || {
@@ -86,7 +87,7 @@ pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     CmError::new(code, asked, answer)
 }
 
-/// What the reject codes of section 2.11 mean; iWARP has an errno instead.
+/// The meaning of a reject code; iWARP has an errno instead.
 fn rejection(peer: &str, status: i32) -> String {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const CONSUMER: i32 = Rejection::Consumer as i32;
@@ -95,14 +96,6 @@ fn rejection(peer: &str, status: i32) -> String {
         CONSUMER => format!("the program at {peer} rejected it (reject code {status})"),
         _ if status < 0 => format!("nobody listens at {peer}, or it rejected (status {status})"),
         _ => format!("the connection manager of {peer} rejected it (reject code {status})"),
-    }
-}
-
-/// The code of an errno about an address: one without a way to it is one the device lacks.
-pub(super) fn address_code(errno: i32) -> Code {
-    match errno {
-        libc::ENETUNREACH | libc::EHOSTUNREACH => Code::AddrNotAvailable,
-        errno => Code::from_errno(errno),
     }
 }
 

@@ -8,10 +8,11 @@ use doorbell_seam::provider::Gid;
 
 use doorbell_fabric::Source;
 
-/// What the kernel calls the GIDs that packets by IP carry; a link has others of the same address.
+/// The kernel's name for the type of GIDs that packets over IP carry. A link has GIDs of other
+/// types with the same address.
 const BY_IP: &str = "RoCE v2";
 
-/// The GID of that address, by which the device is reached by IP.
+/// The GID of that address for packets over IP.
 pub(super) fn find(device: &str, addr: IpAddr) -> Option<Source> {
     find_in(&Path::new("/sys/class/infiniband").join(device).join("ports"), addr)
 }
@@ -31,7 +32,7 @@ fn find_in(ports: &Path, addr: IpAddr) -> Option<Source> {
     })
 }
 
-/// The GID of that index, if it is that of the address and for packets by IP.
+/// The GID of that index, if it is of that address and for packets over IP.
 fn gid(port: &Path, index: u8, addr: IpAddr) -> Option<Gid> {
     let read = |path: &str| fs::read_to_string(port.join(path).join(index.to_string())).ok();
     let gid: Ipv6Addr = read("gids")?.trim().parse().ok()?;

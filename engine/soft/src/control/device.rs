@@ -1,0 +1,89 @@
+//! [`SoftDevice`]: a soft device with its place among the processes of this machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+
+use super::files::Directory;
+use super::host;
+use super::links::Links;
+use super::sys;
+use super::waiting::Waiting;
+use super::wire::Instance;
+use crate::{FileName, Soft};
+
+/// The name of the device that is always there.
+pub const SOFT_DEVICE: &str = "soft0";
+
+/// The soft device, open. Opening it twice gives two devices of one name: their queue pairs can
+/// connect to each other, but a region or queue of one cannot be used with the other.
+#[derive(Clone)]
+pub struct SoftDevice(pub(super) Arc<DeviceInner>, pub(super) Soft);
+
+/// What all handles on a device share; the rest of a handle is its protection domain.
+pub(super) struct DeviceInner {
+    pub(super) name: String,
+    pub(super) instance: Instance,
+    pub(super) soft: Soft,
+    /// Where peers find its table of regions.
+    pub(super) directory: FileName,
+    pub(super) links: Links,
+    pub(super) waiting: Waiting,
+    keys: AtomicU64,
+}
+
+impl DeviceInner {
+    pub(super) fn next_key(&self) -> u64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn rd_atomic_max(&self) -> u8 {
+        self.soft.caps().rd_atomic_max
+    }
+}
+
+impl SoftDevice {
+    /// Opens [`SOFT_DEVICE`].
+    ///
+    /// # Errors
+    /// Only if the system has no random bytes, no memory or no file descriptors left.
+    pub fn open() -> Result<SoftDevice, CmError> {
+        SoftDevice::named(SOFT_DEVICE)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Opens a soft device of another name. Devices of different names do not see each other.
+    ///
+    /// # Errors
+    /// `Invalid`: the name is not 1 to 16 letters and digits.
+    pub fn named(name: &str) -> Result<SoftDevice, CmError> {
+        let asked = || format!("open soft device '{name}'");
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if name.is_empty() || name.len() > 16 || !plain {
+            let answer = "a name is 1 to 16 letters and digits";
+            return Err(CmError::new(Code::Invalid, asked(), answer));
+        }
+        let mut instance = Instance::default();
+        sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
+        let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
+        let directory = Directory::new()?;
+        let soft = Soft::new(name, host, Some(directory.mapping));
+        let inner = DeviceInner {
+            name: name.to_owned(),
+            instance,
+            soft: soft.clone(),
+            directory: directory.name,
+            links: Links::default(),
+            waiting: Waiting::default(),
+            keys: AtomicU64::new(1),
+        };
+        Ok(SoftDevice(Arc::new(inner), soft))
+    }
+}

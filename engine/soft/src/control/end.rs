@@ -1,0 +1,344 @@
+//! One end of a connection, or a listener: what it holds, and what it does when its socket can be
+//! read or its time is up.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use doorbell_fabric::{CmError, Depths, EventKind, Join, PortSpace, UdParam};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::QpType;
+
+use super::clock::RNR_TIMER_DEFAULT;
+use super::device::DeviceInner;
+use super::links::Offer;
+use super::sys::{self, Credentials, Received, Socket};
+use super::wire::{Instance, MESSAGE_MAX, Message, Request};
+use crate::{Breaker, LinkShared};
+
+/// How long a side waits for the other's answer: about as long as a kernel's connection manager
+/// takes for all its retries.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a peer that has connected may take to send its request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// The code of librdmacm on RoCE: 2.1 s (QP-20).
+const ACK_TIMEOUT_DEFAULT: u8 = 19;
+
+/// The state of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    /// The listener's backlog is full. Connecting is tried again until then.
+    Connecting {
+        until: Instant,
+    },
+    Requested,
+    /// The peer has accepted, and this side's queue pair, which belongs to no id, is not up yet.
+    Answered,
+    Listening,
+    /// A peer has connected, and has not sent its request.
+    Incoming,
+    Asked,
+    Replied,
+    Established,
+    /// The peer has ended the connection; this side may still call disconnect (CM-10).
+    HungUp,
+    Closed,
+}
+
+/// Values set by [`crate::IdOption`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    pub(super) reuse_addr: bool,
+    pub(super) af_only: bool,
+    /// The timeout that the id's queue pair states. It has no effect: no packet is ever lost here.
+    pub(super) ack_timeout: u8,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { reuse_addr: false, af_only: false, ack_timeout: ACK_TIMEOUT_DEFAULT }
+    }
+}
+
+/// An event on its way to the channel.
+#[derive(Clone)]
+pub(super) struct Raised {
+    pub(super) kind: EventKind,
+    pub(super) status: i32,
+    pub(super) data: Vec<u8>,
+    /// The depths that the peer asks for or grants, as this side sees them.
+    pub(super) depths: Option<Depths>,
+    /// Where to send datagrams.
+    pub(super) ud: Option<UdParam>,
+    pub(super) request: Option<Arc<End>>,
+}
+
+impl Raised {
+    pub(super) fn plain(kind: EventKind) -> Raised {
+        Raised { kind, status: 0, data: Vec::new(), depths: None, ud: None, request: None }
+    }
+
+    pub(super) fn failed(kind: EventKind, status: i32) -> Raised {
+        Raised { status, ..Raised::plain(kind) }
+    }
+}
+
+/// The part of an end that concerns a queue pair which belongs to no id.
+#[derive(Default)]
+pub(super) struct External {
+    /// The queue pair on whose behalf this end connects.
+    pub(super) asks_for: Option<Breaker>,
+    /// The peer's queue pair, once it has answered.
+    pub(super) answer: Option<u32>,
+    /// The link of the answer is not joined to the queue pair yet.
+    pub(super) unwired: bool,
+    /// The link made for the queue pair of that number, before the request is accepted.
+    pub(super) offered: Option<(Offer, u32)>,
+    /// The number of the first packet, given out with the fields.
+    pub(super) psn: Option<u32>,
+}
+
+/// One end, shared between its id and its channel.
+pub(super) struct End {
+    pub(super) key: u64,
+    core: Mutex<Core>,
+    /// The private data of the peer, which it sends at most once.
+    pub(super) data: OnceLock<Vec<u8>>,
+    /// The depths that came with the peer's request or answer.
+    pub(super) depths: OnceLock<Depths>,
+    /// User data.
+    context: AtomicU64,
+}
+
+/// The state of an end, under its lock.
+pub(super) struct Core {
+    pub(super) device: Arc<DeviceInner>,
+    pub(super) space: PortSpace,
+    /// The type of its queue pair.
+    pub(super) kind: QpType,
+    /// Where to send datagrams, by its last event.
+    pub(super) ud: Option<UdParam>,
+    /// The multicast groups it has joined.
+    pub(super) groups: Vec<(IpAddr, Join)>,
+    pub(super) state: State,
+    pub(super) socket: Option<Socket>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) remote: Option<SocketAddr>,
+    pub(super) qp: Option<Breaker>,
+    /// What concerns a queue pair that belongs to no id.
+    pub(super) external: External,
+    pub(super) options: Options,
+    /// Its channel watches the socket.
+    pub(super) watched: bool,
+    /// When this end stops waiting for the other, or tries again.
+    pub(super) deadline: Option<Instant>,
+    /// The peer's request, until it is accepted.
+    pub(super) request: Option<Box<Request>>,
+    /// This side's request, until the listener has room.
+    pub(super) pending_request: Option<Message>,
+    pub(super) rnr_retry: u8,
+    /// The code that the queue pair's timer was set to.
+    pub(super) rnr_timer: u8,
+    pub(super) depths: Depths,
+    /// The bell of the domain of the peer that connects.
+    pub(super) peer_bell: Option<OwnedFd>,
+    pub(super) peer: Option<Credentials>,
+    /// The peer's device, once it has answered.
+    pub(super) peer_instance: Option<Instance>,
+    pub(super) link: Option<Arc<LinkShared>>,
+}
+
+impl End {
+    pub(super) fn new(device: Arc<DeviceInner>, space: PortSpace, kind: QpType) -> End {
+        End::with(device, space, kind, State::Idle)
+    }
+
+    /// The end of a peer that has connected to a listener and is one of this user's processes.
+    pub(super) fn incoming(listener: &Core, socket: Socket) -> Option<End> {
+        let peer = socket.peer().ok()?;
+        if peer.uid != sys::user() {
+            return None;
+        }
+        let device = listener.device.clone();
+        let end = End::with(device, listener.space, listener.kind, State::Incoming);
+        {
+            let mut core = end.lock();
+            core.socket = Some(socket);
+            core.local = listener.local;
+            core.peer = Some(peer);
+            core.deadline = Some(Instant::now() + REQUEST_LIMIT);
+        }
+        Some(end)
+    }
+
+    fn with(device: Arc<DeviceInner>, space: PortSpace, kind: QpType, state: State) -> End {
+        let key = device.next_key();
+        let core = Core {
+            device,
+            space,
+            kind,
+            ud: None,
+            groups: Vec::new(),
+            state,
+            socket: None,
+            local: None,
+            remote: None,
+            qp: None,
+            external: External::default(),
+            options: Options::default(),
+            watched: false,
+            deadline: None,
+            request: None,
+            pending_request: None,
+            rnr_retry: 7,
+            rnr_timer: RNR_TIMER_DEFAULT,
+            depths: Depths::default(),
+            peer_bell: None,
+            peer: None,
+            peer_instance: None,
+            link: None,
+        };
+        End {
+            key,
+            core: Mutex::new(core),
+            data: OnceLock::new(),
+            depths: OnceLock::new(),
+            context: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn context(&self) -> u64 {
+        // Relaxed, here and below: it orders no other memory.
+        self.context.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_context(&self, context: u64) {
+        self.context.store(context, Ordering::Relaxed);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        // Poisoning says that another thread panicked between two whole steps: still in order.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads one message of the peer. Returns the event, if there is one.
+    pub(super) fn read(&self) -> Option<Raised> {
+        let mut core = self.lock();
+        let socket = core.socket.as_ref()?;
+        let mut bytes = [0; MESSAGE_MAX];
+        let (message, files) = match socket.receive(&mut bytes) {
+            Ok(Received::Nothing) => return None,
+            Ok(Received::Message(length, files)) => {
+                (bytes.get(..length).and_then(Message::decode), files)
+            }
+            Ok(Received::Closed) | Err(_) => (None, Vec::new()),
+        };
+        let raised = match message {
+            Some(message) => core.receive(message, files),
+            // Its process has ended, or it broke the protocol: there is nothing more to read.
+            None => core.lose(),
+        };
+        let raised = raised?;
+        if !raised.data.is_empty() {
+            // The first stays: a second set is refused.
+            let _ = self.data.set(raised.data.clone());
+        }
+        if let Some(depths) = raised.depths {
+            // As above.
+            let _ = self.depths.set(depths);
+        }
+        core.ud = raised.ud.or(core.ud);
+        Some(raised)
+    }
+
+    /// Acts on the deadline, if it has passed.
+    pub(super) fn expire(&self, now: Instant) -> Option<Raised> {
+        let mut core = self.lock();
+        if core.deadline.is_none_or(|deadline| deadline > now) {
+            return None;
+        }
+        core.deadline = None;
+        match core.state {
+            State::Connecting { until } if now < until => core.try_connect(),
+            State::Incoming => {
+                core.close(State::Closed);
+                None
+            }
+            _ if core.space.is_datagram() => Some(core.unreachable(-Code::TimedOut.errno())),
+            state => {
+                let goodbye =
+                    if state == State::Replied { Message::Bye } else { Message::reject(&[]) };
+                if let Some(socket) = &core.socket {
+                    // The peer may be gone already; then nobody needs to be told.
+                    let _ = socket.send(&goodbye.encode(), &[]);
+                }
+                core.fail_lost();
+                core.close(State::Closed);
+                let status = -Code::TimedOut.errno();
+                Some(Raised::failed(EventKind::Unreachable, status))
+            }
+        }
+    }
+}
+
+impl Drop for End {
+    /// Tells the peer that the id is destroyed (ID-9).
+    fn drop(&mut self) {
+        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        core.drop_external();
+        let goodbye = match core.state {
+            State::Asked | State::Requested => Some(Message::reject(&[])),
+            State::Replied | State::Answered | State::Established => Some(Message::Bye),
+            _ => None,
+        };
+        if let (Some(goodbye), Some(socket)) = (goodbye, &core.socket) {
+            if matches!(core.state, State::Replied | State::Established) {
+                // Its queue pair may still be in use: the device would tear it down (ID-9).
+                if let Some(qp) = &core.qp {
+                    qp.fail();
+                }
+            }
+            // The peer may be gone already; then nobody needs to be told.
+            let _ = socket.send(&goodbye.encode(), &[]);
+        }
+    }
+}
+
+impl Core {
+    /// The socket, made when first needed.
+    pub(super) fn make_socket(&mut self, asked: &str) -> Result<&Socket, CmError> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => Socket::new().map_err(|error| CmError::from_io(asked, &error))?,
+        };
+        Ok(self.socket.insert(socket))
+    }
+
+    /// The descriptor, if the peer may be heard on it. (A socket that is not connected reads as
+    /// closed.)
+    pub(super) fn watchable(&self) -> Option<RawFd> {
+        use State::{Answered, Asked, Established, Incoming, Listening, Replied, Requested};
+        let watchable = matches!(
+            self.state,
+            Requested | Answered | Listening | Incoming | Asked | Replied | Established
+        );
+        self.socket.as_ref().filter(|_| watchable).map(Socket::fd)
+    }
+
+    /// Leaves the connection behind.
+    pub(super) fn close(&mut self, state: State) {
+        self.drop_external();
+        self.state = state;
+        self.socket = None;
+        self.deadline = None;
+        self.request = None;
+        self.pending_request = None;
+        self.link = None;
+    }
+}

@@ -1,0 +1,289 @@
+//! Memory and bells of other processes, opened by the names of their files.
+//!
+//! A process of the same user can open `/proc/PID/fd/N`. So no file has to be handed over, and
+//! files that are newer than the connection are found as well. Nothing that is found is trusted: it
+//! must have the inode that was named, and be a memfd that is sealed against shrinking and has all
+//! its pages.
+#![expect(unsafe_code, reason = "fstat, seals and a read-only mapping have no safe form in std")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use doorbell_alloc::Mapping;
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::wake::Bell;
+
+use super::sys;
+use crate::{DIRECTORY_BYTES, FileName, Reach};
+
+/// The most bytes of a peer's region that are mapped: the page tables are paid for at once.
+const VIEW_MAX: u64 = 64 << 30;
+
+/// A new bell; `None` if there are no descriptors left. It is a pipe whose two ends are one
+/// descriptor: senders of datagrams open a bell by its name, and an eventfd cannot be opened so.
+pub(super) fn bell() -> Option<Bell> {
+    let (reader, _writer) = io::pipe().ok()?;
+    bell_from_peer(reader.into())
+}
+
+/// Opens the bell that another process of this user names.
+pub(super) fn open_bell(process: i32, name: FileName) -> Option<Bell> {
+    bell_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
+}
+
+/// The bell behind a descriptor that a peer handed over.
+pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
+    bell_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
+}
+
+/// Opens a bell anew: then no peer can make its reads and writes block. It is open for both ends,
+/// so a write never fails for lack of a reader.
+fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
+    let look = look_at(path)?;
+    let found = look.metadata().ok()?;
+    let named = inode.is_none_or(|inode| found.ino() == inode);
+    if !named || !found.file_type().is_fifo() || found.uid() != sys::user() {
+        return None;
+    }
+    let here = format!("/proc/self/fd/{}", look.as_raw_fd());
+    let mut both = OpenOptions::new();
+    let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here).ok()?;
+    let ring = |fd| {
+        // SAFETY: one byte of a constant. If it fails the pipe is full: the bell has rung already.
+        unsafe { libc::write(fd, [1_u8].as_ptr().cast(), 1) };
+    };
+    let clear = |fd| {
+        let mut rings = [0_u8; 256];
+        // A limit, because somebody may ring all the time.
+        for _ in 0..16 {
+            // SAFETY: the buffer is as long as said.
+            let got = unsafe { libc::read(fd, rings.as_mut_ptr().cast(), rings.len()) };
+            if got < rings.len() as isize {
+                return;
+            }
+        }
+    };
+    Some(Bell::new(file.as_raw_fd(), Arc::new(file), ring, clear))
+}
+
+/// Finds a file without opening it: a peer may name a device or a pipe.
+fn look_at(path: &str) -> Option<File> {
+    let mut look = OpenOptions::new();
+    look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()
+}
+
+/// The name of a file of this process.
+pub(super) fn name_of(fd: RawFd) -> Option<FileName> {
+    let number = u32::try_from(fd).ok()?;
+    let stat = stat(fd)?;
+    Some(FileName { fd: number, inode: stat.st_ino })
+}
+
+fn stat(fd: RawFd) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat writes one stat through the pointer, which points to room for one.
+    let answer = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
+    // SAFETY: it has, if it says so.
+    (answer == 0).then(|| unsafe { stat.assume_init() })
+}
+
+/// Opens the memfd that another process of this user names.
+fn open(process: i32, name: FileName, write: bool) -> Option<File> {
+    let path = format!("/proc/{process}/fd/{}", name.fd);
+    let look = look_at(&path)?;
+    let found = look.metadata().ok()?;
+    if found.ino() != name.inode || !found.is_file() || found.uid() != sys::user() {
+        return None;
+    }
+    let here = format!("/proc/self/fd/{}", look.as_raw_fd());
+    let file = OpenOptions::new().read(true).write(write).open(here).ok()?;
+    // SAFETY: reading the seals takes numbers and touches no memory of ours.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    (seals >= 0 && seals & libc::F_SEAL_SHRINK != 0).then_some(file)
+}
+
+/// True for memory of reserved huge pages. If a peer punches a hole there, and no huge page is left
+/// to fill it, the next access kills this process.
+fn may_lose_pages(file: &File) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs writes one statfs through the pointer, which points to room for one.
+    let answer = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: it has, if it says so.
+    answer != 0 || unsafe { found.assume_init() }.f_type == libc::HUGETLBFS_MAGIC
+}
+
+/// Maps a peer's region; `None` if it is of huge pages (see [`may_lose_pages`]), or lacks pages,
+/// which this process would have to provide.
+pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
+    let file = open(process, name, true)?;
+    let found = file.metadata().ok()?;
+    let whole = found.blocks() * 512 >= len;
+    if len == 0 || len > VIEW_MAX || !whole {
+        return None;
+    }
+    let len = usize::try_from(len).ok()?;
+    Mapping::from_memfd(file.into(), len).ok().filter(|mapping| !mapping.pages().is_reserved())
+}
+
+/// The table of regions of a device. Its peers read it, and only this device writes it.
+pub(super) struct Directory {
+    pub(super) mapping: Mapping,
+    pub(super) name: FileName,
+}
+
+impl Directory {
+    pub(super) fn new() -> Result<Directory, CmError> {
+        let failed = |error: &io::Error| CmError::from_io("a table of regions", error);
+        let file = create().map_err(|error| failed(&error))?;
+        let other = file.try_clone().map_err(|error| failed(&error))?;
+        let mapping =
+            Mapping::from_memfd(OwnedFd::from(file), DIRECTORY_BYTES).map_err(|error| {
+                CmError::new(Code::NoMemory, "a table of regions", error.to_string())
+            })?;
+        // The mapping just made stays writable; later ones are not.
+        seal(&other, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL).map_err(|e| failed(&e))?;
+        let name = mapping.fd().and_then(name_of);
+        let name = name.ok_or_else(|| failed(&io::Error::last_os_error()))?;
+        Ok(Directory { mapping, name })
+    }
+}
+
+/// A memfd of the directory's size, which cannot change.
+fn create() -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string with static lifetime.
+    let fd = unsafe { libc::memfd_create(c"doorbell-regions".as_ptr(), flags) };
+    let file = File::from(sys::own(fd)?);
+    file.set_len(DIRECTORY_BYTES as u64)?;
+    seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(file)
+}
+
+fn seal(file: &File, seals: i32) -> io::Result<()> {
+    // SAFETY: adding seals takes numbers and touches no memory of ours.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A peer's directory, mapped to be read.
+struct Window {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to no thread, and nobody writes through it.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `reach` with this length; every reader holds this value.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), DIRECTORY_BYTES) };
+    }
+}
+
+/// The memory of a peer's device, if its directory can be read here. If not, the peer's own polls
+/// carry out the requests.
+pub(super) fn reach(process: i32, directory: FileName) -> Option<Reach> {
+    let file = open(process, directory, false)?;
+    let size = stat(file.as_raw_fd())?.st_size;
+    if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 || may_lose_pages(&file) {
+        return None;
+    }
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
+    let fd = file.as_raw_fd();
+    // SAFETY: a new mapping at an address the kernel chooses touches no memory of ours.
+    let base = unsafe { libc::mmap(ptr::null_mut(), DIRECTORY_BYTES, protection, flags, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    let window = Window { base: NonNull::new(base.cast())? };
+    let table = window.base;
+    // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
+    // shrinking and has pages of the ordinary size, so reading it never fails.
+    Some(unsafe { Reach::new(table, Arc::new(window), process, attach, open_bell) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_alloc::{Ask, MapRequest};
+
+    fn me() -> i32 {
+        i32::try_from(std::process::id()).unwrap()
+    }
+
+    fn region(bytes: usize) -> (Mapping, FileName) {
+        let memory = MapRequest::new(bytes).pages(Ask::Plain).shared(true).map().unwrap();
+        let name = name_of(memory.fd().unwrap()).unwrap();
+        (memory, name)
+    }
+
+    #[test]
+    fn a_region_is_found_by_its_name_and_is_the_same_memory() {
+        let (memory, name) = region(8192);
+        let view = attach(me(), name, 8192).unwrap();
+        // SAFETY: both are mappings of at least one byte that only this test uses.
+        unsafe {
+            memory.as_ptr().write_volatile(77);
+            assert_eq!(view.as_ptr().read_volatile(), 77);
+        }
+        assert_ne!(memory.as_ptr(), view.as_ptr());
+    }
+
+    #[test]
+    fn what_is_not_what_was_named_is_not_mapped() {
+        let (_memory, name) = region(8192);
+        let other = FileName { inode: name.inode + 1, ..name };
+        assert!(attach(me(), other, 8192).is_none(), "another inode");
+        assert!(attach(me(), name, 1 << 20).is_none(), "longer than the file");
+        assert!(attach(me(), name, 0).is_none());
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let pipe = name_of(reader.as_raw_fd()).unwrap();
+        assert!(attach(me(), pipe, 8192).is_none(), "a pipe");
+        let file = File::open("/proc/self/exe").unwrap();
+        let plain = name_of(file.as_raw_fd()).unwrap();
+        assert!(attach(me(), plain, 4096).is_none(), "a file that may shrink");
+    }
+
+    /// A file with holes would be filled at our cost.
+    #[test]
+    fn a_sparse_file_is_not_mapped() {
+        let sparse = MapRequest::new(1 << 20).pages(Ask::Plain).shared(true);
+        let memory = sparse.lock(false).prefault(false).map().unwrap();
+        let name = name_of(memory.fd().unwrap()).unwrap();
+        assert!(attach(me(), name, 1 << 20).is_none());
+    }
+
+    /// A memfd of huge pages needs none before it is mapped.
+    #[test]
+    fn memory_that_may_lose_its_pages_is_known() {
+        let create = |flags| {
+            // SAFETY: the name is a C string with static lifetime.
+            let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC | flags) };
+            sys::own(fd).map(File::from)
+        };
+        assert!(!may_lose_pages(&create(0).unwrap()));
+        // Not every kernel has huge pages.
+        if let Ok(huge) = create(libc::MFD_HUGETLB) {
+            assert!(may_lose_pages(&huge));
+        }
+    }
+
+    #[test]
+    fn nobody_else_can_write_to_a_directory() {
+        let directory = Directory::new().unwrap();
+        let file = open(me(), directory.name, true).unwrap();
+        assert!(Mapping::from_memfd(file.into(), DIRECTORY_BYTES).is_err());
+        assert!(reach(me(), directory.name).is_some());
+        assert!(reach(me(), FileName { inode: 1, ..directory.name }).is_none());
+    }
+}
