@@ -101,16 +101,30 @@ fn all() -> Vec<Vec<u8>> {
     (0..200u8).map(|n| vec![n; usize::from(n) % 50]).collect()
 }
 
-/// What is legal does not show: what a post left over is sent later, unaltered.
+/// Legal faults do not show: what a post left over is sent later, unaltered.
 #[test]
-fn legal_faults_are_borne() {
+fn legal_faults_do_not_show() {
     assert_eq!(cross(Odds::default(), None), all());
-    let odds = Odds { partial_post: 600, empty_poll: 300, short_poll: 300, doze: 3 };
+    let odds = Odds {
+        partial_post: 600,
+        refuse: 600,
+        early_doorbell: 300,
+        more: 300,
+        empty_poll: 300,
+        short_poll: 300,
+        doze: 3,
+    };
     assert_eq!(cross(odds, None), all());
 }
 
+/// A mistake is made on its own path only. Messages go inline with a later doorbell; where the
+/// device refuses that, they go as a list of requests.
 #[test]
-fn a_lost_tail_is_lost() {
-    let got = cross(Odds::default(), Some(Plant::LostTail));
-    assert!(got.len() < 200 && got != all());
+fn a_mistake_shows_on_its_own_path() {
+    let lists = Odds { refuse: 1024, ..Odds::default() };
+    for (odds, plant) in [(Odds::default(), Plant::LostLater), (lists, Plant::LostTail)] {
+        let got = cross(odds, Some(plant));
+        assert!(got.len() < 200 && got != all(), "{plant:?}");
+    }
+    assert_eq!(cross(lists, Some(Plant::LostLater)), all());
 }

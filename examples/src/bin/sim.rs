@@ -6,20 +6,26 @@
 //! sim --seed 17                           one again, with every event and a hash of all of them
 //! sim --seeds 2000 --plant lost-tail      with a mistake in the device, which must be found
 //! sim --seeds 2000 --plant late-write     with one in the wire
+//! sim --plants                            the names of all mistakes
 //! ```
-//! Each seed is two simulations: workers, and queue pairs without them. Where a mistake is planted
-//! it is the one that can find it.
-//! Ends with 0 if every seed held, with 1 at the first that did not.
+//! Each seed is two simulations: workers, and queue pairs without them. Ends with 0 if every seed
+//! held, with 1 at the first that did not, and with 1 if many seeds never used a path of the seam.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use doorbell::error::SetupError;
-use doorbell::provider::fault::Plant;
-use doorbell::soft::sim::Mistake as Slip;
+use doorbell::provider::call::Lane;
 use doorbell_examples::sim::book::Counts;
-use doorbell_examples::sim::{Report, bare, run};
+use doorbell_examples::sim::{PLANTS, Planted, Report, bare, run};
+
+/// A run of that many seeds uses every path of the seam, in both worlds.
+const SEEDS_FOR_ALL: u64 = 100;
+
+/// What a worker never calls.
+const NOT_OF_WORKERS: &[Lane] = &[Lane::Poll];
 
 #[derive(Parser)]
 #[command(about = "Simulates the engine from seeds", version)]
@@ -34,79 +40,31 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// A mistake to plant in the device, or in the wire.
+    #[arg(long, value_parser = PossibleValuesParser::new(PLANTS.iter().map(|plant| plant.0)))]
+    plant: Option<String>,
+    /// Print the names of all mistakes, and end.
     #[arg(long)]
-    plant: Option<Mistake>,
+    plants: bool,
 }
 
-/// Names of [`Plant`], and of those of the wire.
-#[derive(Clone, Copy, ValueEnum)]
-enum Mistake {
-    /// A send's success is reported before the peer has taken it.
-    EarlySlot,
-    /// A post says that it took the whole list, and lost the end of it.
-    LostTail,
-    /// A receive is posted a second time.
-    DoubleRepost,
-    /// An atomic that arrives a second time is carried out a second time.
-    ReplayedAtomic,
-    /// A piece of a READ's answer that is sent again has the bytes of the piece before it.
-    StaleRead,
-    /// A message overtakes the WRITE before it.
-    LateWrite,
-    /// A datagram arrives without its end.
-    ShortDatagram,
-    /// A datagram says that it is from who sent the one before.
-    WrongSender,
-}
+/// Names of the two worlds of a seed.
+const WORLDS: [&str; 2] = ["workers", "queue pairs"];
 
-/// Where a mistake is.
-#[derive(Clone, Copy)]
-enum Planted {
-    Device(Plant),
-    Wire(Slip),
-}
-
-impl Mistake {
-    fn planted(self) -> Planted {
-        match self {
-            Mistake::EarlySlot => Planted::Device(Plant::EarlySlot),
-            Mistake::LostTail => Planted::Device(Plant::LostTail),
-            Mistake::DoubleRepost => Planted::Device(Plant::DoubleRepost),
-            Mistake::ReplayedAtomic => Planted::Wire(Slip::ReplayedAtomic),
-            Mistake::StaleRead => Planted::Wire(Slip::StaleRead),
-            Mistake::LateWrite => Planted::Wire(Slip::LateWrite),
-            Mistake::ShortDatagram => Planted::Wire(Slip::ShortDatagram),
-            Mistake::WrongSender => Planted::Wire(Slip::WrongSender),
-        }
-    }
-
-    fn option(self) -> &'static str {
-        match self {
-            Mistake::EarlySlot => " --plant early-slot",
-            Mistake::LostTail => " --plant lost-tail",
-            Mistake::DoubleRepost => " --plant double-repost",
-            Mistake::ReplayedAtomic => " --plant replayed-atomic",
-            Mistake::StaleRead => " --plant stale-read",
-            Mistake::LateWrite => " --plant late-write",
-            Mistake::ShortDatagram => " --plant short-datagram",
-            Mistake::WrongSender => " --plant wrong-sender",
-        }
-    }
-}
-
-/// Both simulations of a seed, or the one that can find what is planted.
+/// Both simulations of a seed; `None` for one that cannot find what is planted.
 fn simulate(
     seed: u64,
     planted: Option<Planted>,
     tell: bool,
-) -> Result<Vec<(&'static str, Report)>, SetupError> {
-    let workers = |plant| Ok(("workers", run(seed, plant, tell)?));
-    let bare = |slip| Ok(("queue pairs", bare::run(seed, slip, tell)?));
-    match planted {
-        None => Ok(vec![workers(None)?, bare(None)?]),
-        Some(Planted::Device(plant)) => Ok(vec![workers(Some(plant))?]),
-        Some(Planted::Wire(slip)) => Ok(vec![bare(Some(slip))?]),
+) -> Result<[Option<Report>; 2], SetupError> {
+    let workers = match planted {
+        None => Some(run(seed, None, tell)?),
+        Some(Planted::Device(plant)) => Some(run(seed, Some(plant), tell)?),
+        Some(Planted::Wire(_)) => None,
+    };
+    if workers.as_ref().is_some_and(|report| report.failure.is_some()) {
+        return Ok([workers, None]);
     }
+    Ok([workers, Some(bare::run(seed, planted, tell)?)])
 }
 
 /// The seed that runs, for a panic to name.
@@ -114,79 +72,89 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let planted = arguments.plant.map_or("", Mistake::option);
-    let usual = std::panic::take_hook();
+    if arguments.plants {
+        PLANTS.iter().for_each(|(name, _)| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    let plant = PLANTS.iter().find(|(name, _)| Some(*name) == arguments.plant.as_deref());
+    let option = plant.map_or(String::new(), |(name, _)| format!(" --plant {name}"));
+    let (usual, words) = (std::panic::take_hook(), option.clone());
     std::panic::set_hook(Box::new(move |info| {
         usual(info);
-        failed(SEED.load(Ordering::Relaxed), planted, "an assertion of the engine does not hold");
+        failed(SEED.load(Ordering::Relaxed), &words, "an assertion of the engine does not hold");
     }));
     let (first, count) = match arguments.seed {
         Some(seed) => (seed, 1),
         None => (arguments.first, arguments.seeds),
     };
-    let mut sum = Counts::default();
+    let mut sums = [Counts::default(); 2];
     let tell = arguments.seed.is_some();
     for seed in first..first.saturating_add(count) {
         SEED.store(seed, Ordering::Relaxed);
-        let reports = match simulate(seed, arguments.plant.map(Mistake::planted), tell) {
+        let reports = match simulate(seed, plant.map(|(_, planted)| *planted), tell) {
             Ok(reports) => reports,
             Err(error) => {
                 eprintln!("sim: seed {seed}: {error}");
                 return ExitCode::from(2);
             }
         };
-        for (what, report) in &reports {
-            if let Some(failure) = &report.failure {
-                failed(seed, planted, failure);
-            }
+        for ((world, report), sum) in WORLDS.iter().zip(&reports).zip(&mut sums) {
+            let Some(report) = report else { continue };
             if tell {
                 let (hash, events) = report.history;
-                println!("seed {seed}, {what}: {events} events, history {hash:016x}");
+                println!("seed {seed}, {world}: {events} events, history {hash:016x}");
             }
-            add(&mut sum, report);
-        }
-        if reports.iter().any(|(_, report)| report.failure.is_some()) {
-            return ExitCode::FAILURE;
+            if let Some(failure) = &report.failure {
+                failed(seed, &option, &format!("{world}: {failure}"));
+                return ExitCode::FAILURE;
+            }
+            sum.add(&report.counts);
         }
     }
     if tell {
         return ExitCode::SUCCESS;
     }
+    print(count, &sums);
+    if count >= SEEDS_FOR_ALL && plant.is_none() { covered(&sums) } else { ExitCode::SUCCESS }
+}
+
+/// Prints what all seeds had together.
+fn print(count: u64, sums: &[Counts; 2]) {
+    let [workers, bare] = sums;
     println!(
         "{count} seeds held: {} messages on {} connections; {} ends told of a failure, \
          {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
          {} replies waited, {} additions; without workers {} requests went well, and {} datagrams \
          arrived",
-        sum.messages,
-        sum.conns,
-        sum.downs,
-        sum.timeouts,
-        sum.exhausted,
-        sum.refused,
-        sum.partial,
-        sum.deferred,
-        sum.atomics,
-        sum.requests,
-        sum.datagrams
+        workers.messages + bare.messages,
+        workers.conns + bare.conns,
+        workers.downs + bare.downs,
+        workers.timeouts + bare.timeouts,
+        workers.exhausted + bare.exhausted,
+        workers.refused + bare.refused,
+        workers.partial,
+        workers.deferred,
+        workers.atomics + bare.atomics,
+        bare.requests,
+        bare.datagrams
     );
-    ExitCode::SUCCESS
+    for (world, sum) in WORLDS.iter().zip(sums) {
+        let lanes = Lane::ALL.map(|lane| format!("{lane:?} {}", sum.lanes[lane as usize]));
+        println!("{world} by path: {}", lanes.join(", "));
+    }
 }
 
-fn failed(seed: u64, planted: &str, what: &str) {
-    eprintln!("sim: seed {seed} fails: {what}; again with: cargo xtask sim --seed {seed}{planted}");
+/// An error if a path of the seam was never used.
+fn covered(sums: &[Counts; 2]) -> ExitCode {
+    let unused = [sums[0].unused(NOT_OF_WORKERS), sums[1].unused(&[])];
+    for (world, unused) in WORLDS.iter().zip(&unused) {
+        if !unused.is_empty() {
+            eprintln!("sim: {world}: no seed used {unused:?}");
+        }
+    }
+    if unused.concat().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn add(sum: &mut Counts, report: &Report) {
-    let counts = &report.counts;
-    sum.messages += counts.messages;
-    sum.conns += counts.conns;
-    sum.downs += counts.downs;
-    sum.timeouts += counts.timeouts;
-    sum.exhausted += counts.exhausted;
-    sum.refused += counts.refused;
-    sum.partial += counts.partial;
-    sum.deferred += counts.deferred;
-    sum.requests += counts.requests;
-    sum.atomics += counts.atomics;
-    sum.datagrams += counts.datagrams;
+fn failed(seed: u64, option: &str, what: &str) {
+    eprintln!("sim: seed {seed} fails: {what}; again with: cargo xtask sim --seed {seed}{option}");
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
+use doorbell::provider::call::Lane;
+use doorbell::provider::trace::Passed;
 use doorbell::soft::sim::{Prng, mix};
 use doorbell::wc::Status;
 use doorbell::worker::{DownReason, PeerId, RegionId};
@@ -35,6 +37,7 @@ pub enum Happening {
     Stall { desk: usize, until: u64 },
     Jump { to: u64 },
     Change { side: usize, times: u32 },
+    Passed { side: usize, passed: Passed },
     Phase(&'static str),
 }
 
@@ -100,6 +103,54 @@ pub struct Counts {
     pub atomics: u64,
     /// Datagrams that arrived.
     pub datagrams: u64,
+    /// Messages, completions and doorbells by the path of the seam they took.
+    pub lanes: Lanes,
+    /// Messages that a device may have been prepared for, see [`Passed::repeats`].
+    pub repeats: Lanes,
+}
+
+/// A count for each [`Lane`].
+pub type Lanes = [u64; Lane::ALL.len()];
+
+impl Counts {
+    /// Something has passed the device.
+    pub fn pass(&mut self, passed: Passed) {
+        self.lanes[passed.lane as usize] += passed.count.max(1) as u64;
+        self.repeats[passed.lane as usize] += u64::from(passed.repeats);
+    }
+
+    /// Adds up two runs.
+    pub fn add(&mut self, other: &Counts) {
+        self.messages += other.messages;
+        self.conns += other.conns;
+        self.downs += other.downs;
+        self.timeouts += other.timeouts;
+        self.exhausted += other.exhausted;
+        self.refused += other.refused;
+        self.partial += other.partial;
+        self.deferred += other.deferred;
+        self.requests += other.requests;
+        self.atomics += other.atomics;
+        self.datagrams += other.datagrams;
+        let sums = self.lanes.iter_mut().chain(&mut self.repeats);
+        for (sum, more) in sums.zip(other.lanes.into_iter().chain(other.repeats)) {
+            *sum += more;
+        }
+    }
+
+    /// True if on each inline path some messages repeat the one before, and some do not.
+    pub fn inline_both_ways(&self) -> bool {
+        [Lane::InlineNow, Lane::InlineLater].into_iter().all(|lane| {
+            let (all, repeats) = (self.lanes[lane as usize], self.repeats[lane as usize]);
+            repeats > 0 && repeats < all
+        })
+    }
+
+    /// The paths that no message took, but for those named.
+    pub fn unused(&self, but: &[Lane]) -> Vec<Lane> {
+        let unused = |lane: &Lane| self.lanes[*lane as usize] == 0 && !but.contains(lane);
+        Lane::ALL.into_iter().filter(unused).collect()
+    }
 }
 
 /// What a request with a token does.

@@ -49,20 +49,50 @@ pub fn send<P: Provider>(
             book.note(Happening::Send { conn, from: side, number, length: text.length });
             return Some(text.length);
         }
-        Err(
-            SendError::Full
-            | SendError::NoCredit
-            | SendError::NoBlock
-            | SendError::TooMany
-            | SendError::NotConnected,
-        ) => {
-            book.note(Happening::Back { conn, from: side });
-        }
-        Err(error) => {
-            book.fail(format!("connection {conn}: {} bytes: {error}", text.length));
-        }
+        Err(error) => refused(book, (conn, side), error),
     }
     None
+}
+
+/// A message was not taken: by back-pressure, or something is wrong.
+fn refused(book: &mut Book, (conn, side): (usize, usize), error: SendError) {
+    match error {
+        SendError::Full
+        | SendError::NoCredit
+        | SendError::NoBlock
+        | SendError::TooMany
+        | SendError::NotConnected => book.note(Happening::Back { conn, from: side }),
+        error => book.fail(format!("connection {conn}: side {side} cannot send: {error}")),
+    }
+}
+
+/// Sends the next few messages of a side as one list, up to the first with immediate data.
+pub fn send_list<P: Provider>(
+    book: &mut Book,
+    out: &mut Outbox<'_, P>,
+    (conn, side): (usize, usize),
+    most: u32,
+) {
+    let end = &book.conns[conn].ends[side];
+    let (Some(peer), State::Up) = (end.peer, end.state) else { return };
+    let first = end.sent[Stream::Send as usize];
+    let texts = (first..first + most).map(|number| book.text(conn, side, Stream::Send, number));
+    let messages = texts.take_while(|text| text.imm.is_none()).map(|text| {
+        let mut bytes = vec![0; text.length];
+        text.write(&mut bytes);
+        bytes
+    });
+    let messages: Vec<Vec<u8>> = messages.collect();
+    let list: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+    let result = out.send_list(peer, &list);
+    let taken = result.map_or_else(|error| error.accepted, |()| list.len());
+    book.conns[conn].ends[side].sent[Stream::Send as usize] += taken as u32;
+    for (number, bytes) in (first..).zip(list.iter().take(taken)) {
+        book.note(Happening::Send { conn, from: side, number, length: bytes.len() });
+    }
+    if let Err(error) = result {
+        refused(book, (conn, side), error.cause);
+    }
 }
 
 /// Sends a message from the desk's memory, in one piece or two, if a place there is free.
@@ -171,7 +201,11 @@ impl Clerk {
         while book.prng.chance(book.plan.habits.ask) {
             ask(book, out, (conn, self.side));
         }
-        for _ in 0..book.prng.range(1, book.plan.habits.burst) {
+        let most = book.prng.range(1, book.plan.habits.burst);
+        if book.prng.chance(300) {
+            send_list(book, out, (conn, self.side), most as u32);
+        }
+        for _ in 0..most {
             if send(book, out, (conn, self.side)).is_none() {
                 break;
             }

@@ -68,15 +68,26 @@ pub struct Plan {
 impl Plan {
     /// Draws everything.
     pub fn draw(prng: &mut Prng) -> Plan {
-        let block_bytes = prng.pick(&[64, 200, 1024, 2048, 4096, 6000]);
-        // Now and then more peers than a worker has batches.
+        // Now and then more peers than a worker has batches; and often just two who reply to each
+        // other.
         let crowd = prng.chance(24);
-        let conns = if crowd { prng.range(70, 100) } else { prng.range(1, 6) } as usize;
-        let sides = [side(prng, block_bytes, conns), side(prng, block_bytes, conns)];
+        let talk = !crowd && prng.chance(300);
+        let conns = match () {
+            () if crowd => prng.range(70, 100) as usize,
+            () if talk => 1,
+            () => prng.range(1, 6) as usize,
+        };
+        // What fits a block of those goes inline.
+        let sizes = if talk { &[64, 200][..] } else { &[64, 200, 1024, 2048, 4096, 6000] };
+        let block_bytes = prng.pick(sizes);
+        let mut sides = [side(prng, block_bytes, conns), side(prng, block_bytes, conns)];
         let (weather, patience) = (weather(prng), patience(prng));
         let steady = prng.chance(256);
         let odds = Odds {
             partial_post: if steady { 0 } else { prng.pick(&[0, 20, 200]) },
+            refuse: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
+            early_doorbell: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
+            more: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             empty_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             short_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             doze: if steady { 0 } else { prng.pick(&[0, 0, 2, 20]) },
@@ -88,7 +99,7 @@ impl Plan {
             () if prng.chance(700) => 7,
             () => prng.range(0, 6) as u8,
         };
-        let habits = Habits {
+        let mut habits = Habits {
             send: prng.pick(&[40, 200, 600]),
             burst: prng.pick(&[1, 4, 24]),
             ask: prng.pick(&[0, 200, 700]),
@@ -98,6 +109,10 @@ impl Plan {
             send_more: prng.pick(&[0, 50, 300]),
             trouble: prng.pick(&[0, 2, 10, 40]),
         };
+        if talk {
+            sides.iter_mut().for_each(alone);
+            habits = Habits { burst: 1, ask: 0, reply: 1000, reply_again: 1000, keep: 0, ..habits };
+        }
         Plan {
             sides,
             crowd,
@@ -155,6 +170,15 @@ impl Plan {
     pub fn counted(&self) -> bool {
         counted(&self.sides, self.plain)
     }
+}
+
+/// A worker alone, with few completions of its sends: what comes is one message at a time, which is
+/// the next reply.
+fn alone(side: &mut SidePlan) {
+    (side.workers, side.queues) = (1, 1);
+    let config = &mut side.config;
+    (config.send_queue, config.signal_every) = (64, 32);
+    config.inline_bytes = 220;
 }
 
 fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {

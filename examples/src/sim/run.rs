@@ -172,12 +172,7 @@ impl World {
     fn change(&mut self) {
         let (times, side) = (self.below(3) as u32, self.below(2));
         self.wire.weather().loss = self.plan.weather.loss * times;
-        let mut odds = self.plan.odds;
-        odds.partial_post *= times;
-        odds.empty_poll *= times;
-        odds.short_poll *= times;
-        odds.doze *= times;
-        self.devices[side].set_odds(odds);
+        self.devices[side].set_odds(self.plan.odds.times(times));
         self.note(Happening::Change { side, times });
     }
 
@@ -229,7 +224,7 @@ impl World {
     fn places(&self) -> String {
         let mut text = String::from("receives posted and at home, by worker:");
         for desk in &self.desks {
-            let posted = sim::posted(desk.intake.srq().inner());
+            let posted = sim::posted(desk.intake.srq().inner().inner());
             let (home, _) = desk.worker.blocks_home();
             text.push_str(&format!(" {posted}+{home}"));
         }
@@ -328,7 +323,7 @@ impl World {
                     self.desks.iter().filter(here)
                 };
                 let Some(first) = desks().next() else { continue };
-                let posted = sim::posted(first.intake.srq().inner()) as usize;
+                let posted = sim::posted(first.intake.srq().inner().inner()) as usize;
                 let held: usize = desks().map(|desk| desk.worker.blocks_home().0).sum();
                 if posted + held != config.recv_blocks as usize {
                     self.fail(format!(

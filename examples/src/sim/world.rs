@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use doorbell::error::SetupError;
-use doorbell::provider::fault::{Fault, FaultQp, Plant};
+use doorbell::provider::fault::{Fault, Plant};
+use doorbell::provider::trace::Trace as Recorded;
 use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
 use doorbell::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
@@ -14,12 +15,9 @@ use doorbell::worker::{CreditGrant, HANDSHAKE_BYTES, Intake, SharedRecv, Worker}
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
-use super::memory;
 use super::plan::Plan;
 use super::trace::{Trace, now, set_now};
-
-/// The device under the workers.
-type Device = Fault<Soft>;
+use super::{Device, DeviceQp, memory, wrapped};
 
 /// A worker with its place in the world.
 pub(super) struct Desk {
@@ -37,7 +35,7 @@ struct Call {
     desks: [usize; 2],
     breakers: [Breaker; 2],
     /// The active side's queue pair and grant, until the passive side is ready.
-    active: Option<(FaultQp<Soft>, CreditGrant<Device>)>,
+    active: Option<(DeviceQp, CreditGrant<Device>)>,
     /// The private data of each side.
     handshakes: [[u8; HANDSHAKE_BYTES]; 2],
     /// Each side was told, or will be, that it has ended.
@@ -85,7 +83,8 @@ impl World {
         let book = Book::new(seed, prng.fork(), plan, Trace::new(tell));
         let book = Rc::new(RefCell::new(book));
         let devices = [(); 2].map(|()| {
-            Fault::new(Soft::new("sim0", Host::alone(now), None), prng.fork(), plan.odds, plant)
+            let soft = Recorded::new(Soft::new("sim0", Host::alone(now), None));
+            Fault::new(soft, prng.fork(), plan.odds, plant)
         });
         let mut desks = Vec::new();
         for (side, nic) in devices.iter().enumerate() {
@@ -166,7 +165,7 @@ impl World {
             false => [mine.handshake(), theirs.handshake()],
         };
         let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
-        let breakers = [active.inner().breaker(), passive.inner().breaker()];
+        let breakers = [&active, &passive].map(|qp| qp.inner().inner().breaker());
         let wiring = self.wiring();
         let conn = self.wire.connect([&breakers[0], &breakers[1]], [wiring; 2])?;
         let end = |desk| End {
@@ -208,20 +207,20 @@ impl World {
         }
     }
 
-    fn queue_pair(&self, desk: usize) -> Result<FaultQp<Soft>, SetupError> {
+    fn queue_pair(&self, desk: usize) -> Result<DeviceQp, SetupError> {
         let Desk { intake, side, .. } = &self.desks[desk];
         let device = &self.devices[*side];
         let cq = intake.cq();
-        let qp = device.inner().create_qp(&SoftQpInit {
+        let qp = device.inner().inner().create_qp(&SoftQpInit {
             kind: QpType::Rc,
-            send_cq: cq.inner(),
-            recv_cq: cq.inner(),
-            srq: Some(intake.srq().inner()),
+            send_cq: cq.inner().inner(),
+            recv_cq: cq.inner().inner(),
+            srq: Some(intake.srq().inner().inner()),
             caps: intake.qp_caps(),
             signal_all: false,
             ex: SoftQpEx::default(),
         })?;
-        Ok(device.wrap(qp, cq))
+        Ok(wrapped(device, qp, cq))
     }
 
     /// Something is done to a connection that may end it.
@@ -341,6 +340,7 @@ impl World {
 
     /// Time goes on to `to`: the wire, the control plane.
     pub(super) fn advance(&mut self, to: u64) {
+        self.note_passed();
         set_now(to.max(now()));
         self.wire.advance(now());
         for (at, event) in self.wire.events() {
@@ -358,6 +358,17 @@ impl World {
         }
         if let Some(rule) = self.wire.broken() {
             self.book.borrow_mut().fail(format!("a device breaks its own rules: {rule}"));
+        }
+    }
+
+    /// Notes by what paths messages went.
+    fn note_passed(&mut self) {
+        let mut book = self.book.borrow_mut();
+        for (side, device) in self.devices.iter().enumerate() {
+            for passed in device.inner().take_passed() {
+                book.counts.pass(passed);
+                book.note(Happening::Passed { side, passed });
+            }
         }
     }
 

@@ -1,27 +1,24 @@
 //! Faults on purpose: a device around a device.
 //!
-//! [`Odds`] are faults that a device may show at any time: a post that takes only the first part
-//! of a list, a poll that finds nothing, completions that are seen late. [`Plant`] are mistakes
-//! that no device may make; a simulation that does not find each of them is no good.
+//! [`Odds`] are faults that a device may show at any time: a path that does not take what it could,
+//! a post that takes only the first part of a list, a doorbell that rings early, a poll that finds
+//! nothing, completions that are seen late. [`Plant`] are mistakes that no device may make; a
+//! simulation that does not find each of them is no good.
 #![expect(unsafe_code, reason = "passes posts on")]
 
-use core::slice;
+use core::{mem, slice};
 
-use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::wake::{Bell, WakeFds};
-use super::{
-    Access, AddressVector, Caps, Datagrams, GRH_BYTES, Polled, Poller, Provider, Qp, QpCaps,
-    Sharing, Srq,
-};
-use crate::error::SetupError;
+use super::call::{Call, Lane, Look};
+use super::wrap::{Hook, Posted, Wrapped, WrappedCq, WrappedQp};
+use super::{Doorbell, InlineSend, Poller, Provider, Qp};
 use crate::prng::Prng;
 use crate::wc::{Status, Wc, WcOpcode};
-use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
+use crate::wr::{PostCause, PostError, RecvWr, Sge};
 
 /// Polls that find nothing in a row at most, besides those that do by chance.
 pub const DOZE_MAX: u64 = 200;
@@ -34,6 +31,12 @@ const HELD_MAX: usize = 64;
 pub struct Odds {
     /// A post takes a part of its list, or none, and says that the queue is full.
     pub partial_post: u32,
+    /// A path that may refuse takes nothing, or a part of its list.
+    pub refuse: u32,
+    /// A message without a doorbell rings at once.
+    pub early_doorbell: u32,
+    /// A poll for one completion asks for a poll for a list.
+    pub more: u32,
     /// A poll finds nothing, whatever there is.
     pub empty_poll: u32,
     /// A poll hands out fewer completions than there are; the others are seen later.
@@ -42,15 +45,58 @@ pub struct Odds {
     pub doze: u32,
 }
 
+impl Odds {
+    /// All of them that many times as often.
+    #[must_use]
+    pub fn times(self, times: u32) -> Odds {
+        Odds {
+            partial_post: self.partial_post * times,
+            refuse: self.refuse * times,
+            early_doorbell: self.early_doorbell * times,
+            more: self.more * times,
+            empty_poll: self.empty_poll * times,
+            short_poll: self.short_poll * times,
+            doze: self.doze * times,
+        }
+    }
+}
+
 /// A mistake to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
     /// A send's success is reported before the peer has taken it.
     EarlySlot,
-    /// A post says that it took the whole list, and lost the end of it.
-    LostTail,
     /// A receive is posted a second time.
     DoubleRepost,
+    /// `post` says that it took the whole list, and lost the end of it.
+    LostTail,
+    /// `post_inline` with a doorbell at once changes a byte.
+    AlteredNow,
+    /// `post_inline` with a later doorbell says that it took a message, and lost it.
+    LostLater,
+    /// `post_inline_list` exchanges the first two messages.
+    SwappedList,
+    /// `ring_doorbell` does not ring.
+    LostDoorbell,
+    /// `poll_one` gives a completion that the next poll gives again.
+    DoubledOne,
+    /// `poll` or `poll_more` exchanges two messages of a queue pair.
+    SwappedPoll,
+}
+
+impl Plant {
+    /// The mistake that can be made in a call that sends.
+    fn of(call: Call<'_>) -> Option<Plant> {
+        match call.lane() {
+            Lane::PostList => Some(Plant::LostTail),
+            Lane::InlineNow => Some(Plant::AlteredNow),
+            // A lost completion would be noticed too easily.
+            Lane::InlineLater if call.signaled(1).count() == 0 => Some(Plant::LostLater),
+            Lane::InlineList if call.len() > 1 => Some(Plant::SwappedList),
+            Lane::Doorbell => Some(Plant::LostDoorbell),
+            _ => None,
+        }
+    }
 }
 
 /// How often a planted mistake is made where it can be, in 1024.
@@ -67,309 +113,256 @@ impl Dice {
     fn plants(&mut self, plant: Plant) -> bool {
         self.plant == Some(plant) && self.prng.chance(PLANT_ODDS)
     }
+
+    /// How many requests of a call the device may see.
+    fn part(&mut self, call: Call<'_>) -> usize {
+        let odds = match call.lane() {
+            Lane::Post | Lane::PostList => self.odds.partial_post,
+            _ => self.odds.refuse,
+        };
+        match self.prng.chance(odds) {
+            true => self.prng.below(call.len() as u64) as usize,
+            false => call.len(),
+        }
+    }
 }
 
-/// The device with faults. Clones share their dice.
+/// Makes the faults.
 #[derive(Clone)]
-pub struct Fault<P> {
-    inner: P,
-    dice: Arc<Mutex<Dice>>,
-}
+pub struct Faults(Arc<Mutex<Dice>>);
+
+/// The device with faults. Clones share their dice.
+pub type Fault<P> = Wrapped<P, Faults>;
+/// A completion queue of a device with faults.
+pub type FaultCq<P> = WrappedCq<P, Faults>;
+/// A queue pair of a device with faults.
+pub type FaultQp<P> = WrappedQp<P, Faults>;
 
 impl<P: Provider> Fault<P> {
     /// Wraps a device. What goes wrong, and when, comes from `prng` alone.
     pub fn new(inner: P, prng: Prng, odds: Odds, plant: Option<Plant>) -> Fault<P> {
-        Fault { inner, dice: Arc::new(Mutex::new(Dice { prng, odds, plant })) }
-    }
-
-    /// The device inside.
-    pub fn inner(&self) -> &P {
-        &self.inner
+        Wrapped::around(inner, Faults(Arc::new(Mutex::new(Dice { prng, odds, plant }))))
     }
 
     /// Changes the odds of what a device may do.
     pub fn set_odds(&self, odds: Odds) {
-        self.dice.lock().odds = odds;
-    }
-
-    /// Wraps a queue pair of the device inside, whose sends complete in `cq`.
-    pub fn wrap(&self, qp: P::Qp, cq: &FaultCq<P>) -> FaultQp<P> {
-        FaultQp { inner: qp, dice: self.dice.clone(), early: cq.early.clone() }
+        self.hook.0.lock().odds = odds;
     }
 }
 
-impl<P: Provider> Datagrams for Fault<P> {
-    type Ah = P::Ah;
-
-    fn create_ah(&self, to: &AddressVector) -> Result<P::Ah, SetupError> {
-        self.inner.create_ah(to)
-    }
-
-    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
-        self.inner.sender_of(wc, header)
-    }
-}
-
-impl<P: Provider> Provider for Fault<P> {
-    type Region = P::Region;
-    type Cq = FaultCq<P>;
-    type Poller = FaultPoller<P>;
-    type Srq = FaultSrq<P>;
-    type Qp = FaultQp<P>;
-
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
-
-    fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
-        self.inner.register(memory, access)
-    }
-
-    fn create_cq(
-        &self,
-        depth: u32,
-        sharing: Sharing,
-    ) -> Result<(Self::Cq, Self::Poller), SetupError> {
-        let (cq, poller) = self.inner.create_cq(depth, sharing)?;
-        let early = Arc::default();
-        let cq = FaultCq { inner: cq, early };
-        let (dice, early) = (self.dice.clone(), cq.early.clone());
-        Ok((cq, FaultPoller { inner: poller, held: VecDeque::new(), doze: 0, dice, early }))
-    }
-
-    fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
-        let inner = self.inner.create_srq(depth)?;
-        Ok(FaultSrq { inner, dice: self.dice.clone() })
-    }
-
-    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
-        self.inner.peer_memory(len)
-    }
-
-    unsafe fn for_one_thread(&self) -> Result<Option<Fault<P>>, SetupError> {
-        // SAFETY: the caller's promise, passed on.
-        let inner = unsafe { self.inner.for_one_thread() }?;
-        Ok(inner.map(|inner| Fault { inner, dice: self.dice.clone() }))
-    }
-}
-
-/// Completions of sends that were reported early.
+/// What is known of a completion queue.
 #[derive(Default)]
-struct Early {
-    /// Not yet polled.
-    due: VecDeque<Wc>,
-    /// Whose real completion must not be seen.
-    known: Vec<(u32, u64)>,
-}
-
-/// A completion queue of a device with faults.
-pub struct FaultCq<P: Provider> {
-    inner: P::Cq,
-    early: Arc<Mutex<Early>>,
-}
-
-impl<P: Provider> Clone for FaultCq<P> {
-    fn clone(&self) -> Self {
-        FaultCq { inner: self.inner.clone(), early: self.early.clone() }
-    }
-}
-
-impl<P: Provider> FaultCq<P> {
-    /// The queue inside.
-    pub fn inner(&self) -> &P::Cq {
-        &self.inner
-    }
-}
-
-/// The reader of a [`FaultCq`].
-pub struct FaultPoller<P: Provider> {
-    inner: P::Poller,
+pub struct Seen {
     /// Polled inside, not yet seen outside, in order.
     held: VecDeque<Wc>,
     /// Polls that will find nothing.
     doze: u64,
-    dice: Arc<Mutex<Dice>>,
-    early: Arc<Mutex<Early>>,
+    /// The last poll for one asked for a list, and the device inside does not know.
+    skipped: bool,
+    /// Sends that were reported early, whose real completion must not be seen.
+    known: Vec<(u32, u64)>,
 }
 
-impl<P: Provider> Poller for FaultPoller<P> {
-    /// A short poll may be one for a single completion, whichever it is.
-    fn poll_one(&mut self) -> Polled {
-        let single = {
-            let mut dice = self.dice.lock();
-            let odds = dice.odds.short_poll;
-            dice.prng.chance(odds)
-        };
-        let mut one = Wc::default();
-        match single {
-            false => Polled::More,
-            true if self.poll(slice::from_mut(&mut one)) == 0 => Polled::Nothing,
-            true => Polled::One(one),
+impl Seen {
+    /// Takes in what the device inside gave.
+    fn put(&mut self, fresh: &[Wc]) {
+        for wc in fresh {
+            let known = self.known.iter().position(|known| *known == (wc.qp_num, wc.wr_id));
+            if let Some(known) = known {
+                self.known.swap_remove(known);
+                if wc.status.is_ok() {
+                    continue;
+                }
+            }
+            self.held.push_back(*wc);
         }
     }
 
-    fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let (empty, short, part) = {
-            let mut dice = self.dice.lock();
-            let Odds { empty_poll, short_poll, doze, .. } = dice.odds;
-            if dice.prng.chance(doze) {
-                self.doze = dice.prng.range(1, DOZE_MAX);
-            }
-            (dice.prng.chance(empty_poll), dice.prng.chance(short_poll), dice.prng.word())
+    /// Polls the device inside, as far as there is room. `None`: a list has to be polled for.
+    fn look<Q: Poller>(&mut self, poller: &mut Q, look: Look, room: usize) -> Option<Fresh> {
+        let mut list = [Wc::default(); HELD_MAX];
+        let skipped = mem::take(&mut self.skipped);
+        let room = room.min(HELD_MAX - self.held.len().min(HELD_MAX));
+        let count = match look {
+            // What is held back comes first.
+            Look::One if !self.held.is_empty() => 0,
+            Look::More if skipped => Look::List.make(poller, &mut list[..room])?,
+            look => look.make(poller, &mut list[..room])?,
         };
-        if empty {
-            return 0;
-        }
-        // The device works on meanwhile; only what it has done is not seen.
-        let dozes = self.doze > 0;
-        self.doze = self.doze.saturating_sub(1);
-        let mut fresh = [Wc::default(); HELD_MAX];
-        let room = HELD_MAX - self.held.len().min(HELD_MAX);
-        let count = self.inner.poll(&mut fresh[..room.min(out.len())]);
-        {
-            let mut early = self.early.lock();
-            let sooner = early.due.drain(..).collect::<Vec<_>>();
-            self.held.extend(sooner);
-            for wc in &fresh[..count] {
-                let known = early.known.iter().position(|k| *k == (wc.qp_num, wc.wr_id));
-                if let Some(known) = known {
-                    early.known.swap_remove(known);
-                    if wc.status.is_ok() {
-                        continue;
-                    }
-                }
-                self.held.push_back(*wc);
-            }
-        }
-        let all = if dozes { 0 } else { self.held.len().min(out.len()) };
-        let seen = if short { part as usize % (all + 1) } else { all };
-        for (place, wc) in out.iter_mut().zip(self.held.drain(..seen)) {
+        Some(Fresh { list, count })
+    }
+
+    /// Gives the oldest completions, up to `most` of them.
+    fn give(&mut self, out: &mut [Wc], most: usize) -> usize {
+        let count = most.min(self.held.len()).min(out.len());
+        for (place, wc) in out.iter_mut().zip(self.held.drain(..count)) {
             *place = wc;
         }
-        seen
-    }
-
-    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
-        self.inner.arm(solicited)
-    }
-
-    fn wake_fds(&self) -> Option<WakeFds> {
-        self.inner.wake_fds()
-    }
-
-    fn woken(&mut self) -> bool {
-        self.inner.woken()
-    }
-
-    fn bell(&self) -> Option<Bell> {
-        self.inner.bell()
+        count
     }
 }
 
-/// A shared receive queue of a device with faults.
-pub struct FaultSrq<P: Provider> {
-    inner: P::Srq,
-    dice: Arc<Mutex<Dice>>,
+/// What one poll of the device inside gave.
+struct Fresh {
+    list: [Wc; HELD_MAX],
+    count: usize,
 }
 
-impl<P: Provider> Clone for FaultSrq<P> {
-    fn clone(&self) -> Self {
-        FaultSrq { inner: self.inner.clone(), dice: self.dice.clone() }
-    }
-}
-
-impl<P: Provider> FaultSrq<P> {
-    /// The queue inside.
-    pub fn inner(&self) -> &P::Srq {
-        &self.inner
-    }
-}
-
-impl<P: Provider> Srq for FaultSrq<P> {
-    fn depth(&self) -> u32 {
-        self.inner.depth()
+impl Fresh {
+    fn get(&mut self) -> &mut [Wc] {
+        &mut self.list[..self.count]
     }
 
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        let twice = self.dice.lock().plants(Plant::DoubleRepost);
-        // SAFETY: the caller's promise, passed on.
-        let result = unsafe { self.inner.post(list) };
-        if let (true, Some(first)) = (twice && result.is_ok(), list.first()) {
-            // SAFETY: none: this is the mistake. The memory is still the device's to write to.
-            let _ = unsafe { self.inner.post(core::slice::from_ref(first)) };
-        }
-        result
-    }
-}
-
-/// A queue pair of a device with faults.
-pub struct FaultQp<P: Provider> {
-    inner: P::Qp,
-    dice: Arc<Mutex<Dice>>,
-    early: Arc<Mutex<Early>>,
-}
-
-impl<P: Provider> FaultQp<P> {
-    /// The queue pair inside.
-    pub fn inner(&self) -> &P::Qp {
-        &self.inner
-    }
-
-    /// Reports some signalled requests of a list that was just posted as done.
-    fn report_early(&self, list: &[SendWr<'_>]) {
-        let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED));
-        for wr in signaled {
-            if self.dice.lock().plants(Plant::EarlySlot) {
-                let (wr_id, qp_num) = (wr.wr_id, self.inner.num());
-                let (status, opcode) = (Status::Success, WcOpcode::Send);
-                let mut early = self.early.lock();
-                early.due.push_back(Wc { wr_id, qp_num, status, opcode, ..Wc::default() });
-                early.known.push((qp_num, wr_id));
-            }
+    /// Exchanges the first two messages that follow each other on one queue pair.
+    fn swap(&mut self) {
+        let message = |wc: &Wc| wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
+        let pair = |two: &[Wc]| two.iter().all(message) && two[0].qp_num == two[1].qp_num;
+        if let Some(at) = self.get().windows(2).position(pair) {
+            self.list.swap(at, at + 1);
         }
     }
 }
 
-impl<P: Provider> Qp for FaultQp<P> {
-    fn num(&self) -> u32 {
-        self.inner.num()
-    }
+impl Hook for Faults {
+    type Queue = Arc<Mutex<Seen>>;
 
-    fn caps(&self) -> QpCaps {
-        self.inner.caps()
-    }
-
-    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        let (part, lost) = {
-            let mut dice = self.dice.lock();
-            let partial = dice.odds.partial_post;
-            let part = dice.prng.chance(partial).then(|| dice.prng.below(list.len() as u64));
-            let lost = list.len() > 1 && dice.plants(Plant::LostTail);
-            (part.unwrap_or(list.len() as u64) as usize, lost)
+    unsafe fn send<Q: Qp>(
+        &self,
+        queue: &Arc<Mutex<Seen>>,
+        qp: &mut Q,
+        call: Call<'_>,
+    ) -> Result<usize, PostError> {
+        let (part, plants) = {
+            let mut dice = self.0.lock();
+            (dice.part(call), Plant::of(call).is_some_and(|plant| dice.plants(plant)))
         };
-        let taken = list.get(..part).unwrap_or(list);
-        let sent = if lost { &taken[..taken.len() / 2] } else { taken };
-        if !sent.is_empty() {
+        let seen = call.first(part);
+        let taken = match plants {
+            _ if seen.is_empty() && call.lane() != Lane::Doorbell => 0,
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.inner.post(sent) }?;
-            self.report_early(sent);
+            true => unsafe { spoil(qp, seen) }?,
+            // SAFETY: as above.
+            false => unsafe { seen.make(qp) }?,
+        };
+        self.report_early(queue, qp.num(), seen.signaled(taken));
+        match call {
+            Call::Post(_) if taken < call.len() => {
+                return Err(PostError { accepted: taken, cause: PostCause::Full });
+            }
+            Call::Inline(_, Doorbell::Later) | Call::InlineList(..) if taken > 0 => {
+                let mut dice = self.0.lock();
+                let odds = dice.odds.early_doorbell;
+                if dice.prng.chance(odds) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { qp.ring_doorbell() };
+                }
+            }
+            _ => {}
         }
-        if part < list.len() {
-            return Err(PostError { accepted: part, cause: PostCause::Full });
+        Ok(taken)
+    }
+
+    fn poll<Q: Poller>(
+        &self,
+        queue: &Arc<Mutex<Seen>>,
+        poller: &mut Q,
+        look: Look,
+        out: &mut [Wc],
+    ) -> Option<usize> {
+        let mut seen = queue.lock();
+        let mut dice = self.0.lock();
+        let Odds { empty_poll, short_poll, doze, more, .. } = dice.odds;
+        if look == Look::One && dice.prng.chance(more) {
+            seen.skipped = true;
+            return None;
+        }
+        if dice.prng.chance(doze) {
+            seen.doze = dice.prng.range(1, DOZE_MAX);
+        }
+        if dice.prng.chance(empty_poll) {
+            return Some(0);
+        }
+        let mut fresh = seen.look(poller, look, out.len())?;
+        if look != Look::One && dice.plants(Plant::SwappedPoll) {
+            fresh.swap();
+        }
+        seen.put(fresh.get());
+        if look == Look::One && fresh.count > 0 && dice.plants(Plant::DoubledOne) {
+            seen.held.extend(fresh.get().iter());
+        }
+        // The device works on meanwhile; only what it has done is not seen.
+        let dozes = seen.doze > 0;
+        seen.doze = seen.doze.saturating_sub(1);
+        let all = if dozes { 0 } else { seen.held.len().min(out.len()) };
+        let most = match dice.prng.chance(short_poll) {
+            true => dice.prng.below(all as u64 + 1) as usize,
+            false => all,
+        };
+        Some(seen.give(out, most))
+    }
+
+    fn receive(&self, list: &[RecvWr], mut post: impl FnMut(&[RecvWr]) -> Posted) -> Posted {
+        let twice = self.0.lock().plants(Plant::DoubleRepost);
+        post(list)?;
+        if let (true, Some(first)) = (twice, list.first()) {
+            // This is the mistake: the memory is still the device's to write to.
+            let _ = post(slice::from_ref(first));
         }
         Ok(())
     }
+}
 
-    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.inner.post_recv(list) }
+impl Faults {
+    /// Reports some of the requests that were just posted as done.
+    fn report_early(&self, queue: &Mutex<Seen>, qp_num: u32, signaled: impl Iterator<Item = u64>) {
+        for wr_id in signaled {
+            if self.0.lock().plants(Plant::EarlySlot) {
+                let (status, opcode) = (Status::Success, WcOpcode::Send);
+                let mut seen = queue.lock();
+                seen.held.push_back(Wc { wr_id, qp_num, status, opcode, ..Wc::default() });
+                seen.known.push((qp_num, wr_id));
+            }
+        }
     }
+}
 
-    fn fail(&mut self) {
-        self.inner.fail();
+/// Makes a call with the mistake of its path: how many requests seem to be taken.
+///
+/// # Safety
+/// As for [`Call::make`].
+unsafe fn spoil<Q: Qp>(qp: &mut Q, call: Call<'_>) -> Result<usize, PostError> {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match call {
+            Call::Post(list) => {
+                Call::Post(&list[..list.len() / 2]).make(qp)?;
+                Ok(list.len())
+            }
+            Call::Inline(send, Doorbell::Now) => {
+                let bytes = altered(send.sge);
+                let send = InlineSend { sge: Sge::inline(&bytes), ..send };
+                Call::Inline(send, Doorbell::Now).make(qp)
+            }
+            Call::InlineList(first, list) => {
+                let mut list = list.to_vec();
+                list.swap(0, 1);
+                Call::InlineList(first, &list).make(qp)
+            }
+            Call::Inline(_, Doorbell::Later) | Call::Doorbell => Ok(call.len()),
+        }
     }
+}
 
-    fn recover(&mut self) {
-        self.inner.recover();
+/// The bytes of an inline piece, with another last one.
+///
+/// # Safety
+/// The piece can be read.
+unsafe fn altered(sge: Sge) -> Vec<u8> {
+    // SAFETY: as the caller vouches.
+    let bytes = unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
+    let mut bytes = bytes.to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 1;
     }
+    bytes
 }

@@ -5,6 +5,8 @@
 //! doorbell. An empty poll is 0, not an error.
 
 mod access;
+#[cfg(feature = "sim")]
+pub mod call;
 mod caps;
 mod cq_ex;
 mod extended;
@@ -14,8 +16,12 @@ pub mod fault;
 mod frames;
 pub mod heap;
 mod rereg;
+#[cfg(feature = "sim")]
+pub mod trace;
 mod transport;
 pub mod wake;
+#[cfg(feature = "sim")]
+pub mod wrap;
 
 use doorbell_alloc::Mapping;
 

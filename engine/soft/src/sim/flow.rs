@@ -8,8 +8,8 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use super::super::layout::{
-    Header, KIND_ADD, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP, RESPONSE_OPERANDS,
-    RecordFlags,
+    Header, KIND_ADD, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP, KIND_WRITE,
+    RESPONSE_OPERANDS, RecordFlags, WRITE_OPERANDS,
 };
 use crate::wc::Status;
 
@@ -67,9 +67,21 @@ impl Record {
         self.header.kind() == KIND_SEND
     }
 
+    /// True for a message of one piece.
+    pub(super) fn is_whole_message(&self) -> bool {
+        self.is_message() && self.is_last() && self.header.flags().contains(RecordFlags::FIRST)
+    }
+
     /// True if it is whole, or the last piece.
     pub(super) fn is_last(&self) -> bool {
         self.header.flags().contains(RecordFlags::LAST)
+    }
+
+    /// A WRITE of nothing, which asks the domain to say what it has taken.
+    pub(super) fn urge(qp: u32) -> Record {
+        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
+        let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp);
+        Record { header, imm: 0, payload: Arc::from([0; WRITE_OPERANDS as usize]) }
     }
 
     /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in

@@ -5,8 +5,9 @@
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
+use std_alloc::vec::Vec;
 
-use super::super::layout::{Header, RecordFlags, SLOT_FIRST_RECORD};
+use super::super::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
 use super::super::link::{Link, LinkShared};
 use super::super::ring::Refusal;
 use super::flow::{Psn, Record};
@@ -43,6 +44,17 @@ struct Written {
     asks: bool,
 }
 
+/// What becomes of the domain's acknowledgement of a record written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// More records follow at once.
+    Amid,
+    /// The domain acknowledges it with its next poll.
+    Now,
+    /// The domain acknowledges it when it likes, as it does with most messages of a peer.
+    Later,
+}
+
 /// What the domain did with a record written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
@@ -76,6 +88,12 @@ pub(super) struct Port {
     safe: u64,
     /// The connection whose message is written to the domain without its end.
     pub(super) amid: Option<usize>,
+    /// The last record written to the domain does not ask: since when the domain may be silent.
+    pub(super) silent_since: Option<u64>,
+    /// Queue pairs of such records.
+    silent: Vec<u32>,
+    /// Queue pairs of which a request or an answer is written without its end.
+    halves: Vec<u32>,
     /// The rule the domain broke, if it did.
     pub(super) broken: Option<&'static str>,
 }
@@ -94,6 +112,9 @@ impl Port {
             refusal_number: 0,
             safe: 0,
             amid: None,
+            silent_since: None,
+            silent: Vec::new(),
+            halves: Vec::new(),
             broken: None,
         }
     }
@@ -198,8 +219,8 @@ impl Port {
         }
     }
 
-    /// Tells the domain how far its records were read, and how far they were taken.
-    pub(super) fn tell(&mut self) {
+    /// Finds out how far the far domain has taken this domain's records.
+    pub(super) fn settle(&mut self) {
         if let Some(refusal) = self.refusals.front()
             && self.link.tx.settled_refusal() == self.refusal_number
         {
@@ -220,14 +241,24 @@ impl Port {
             // Behind the last there may be a jump.
             self.safe = self.link.rx.at;
         }
+    }
+
+    /// Tells the domain how far its records were read, and how far they were taken.
+    pub(super) fn tell(&mut self) {
+        self.settle();
         self.link.rx.write_ack(self.safe);
     }
 
-    /// Writes a record to the domain's ring, not yet visible. False: there is no space. Without a
-    /// way back nobody hears what the domain says of it.
-    pub(super) fn write(&mut self, record: &Record, way: Option<(usize, Psn)>, ask: bool) -> bool {
+    /// Writes a record to the domain's ring, not yet visible unless it goes by the slot. False:
+    /// there is no space. Without a way back nobody hears what the domain says of it.
+    pub(super) fn write(
+        &mut self,
+        record: &Record,
+        way: Option<(usize, Psn)>,
+        (asking, now): (Asking, u64),
+    ) -> bool {
         let Header(mut word) = record.header;
-        if ask {
+        if asking == Asking::Now {
             word |= u64::from(RecordFlags::ACK_REQ.bits()) << 24;
         }
         let header = Header(word);
@@ -236,8 +267,8 @@ impl Port {
         }
         let at = self.link.tx.at;
         let lone = self.link.tx.unpublished() == 0 && header.immediate_bytes() == 0;
-        if ask && lone && header.record() <= SLOT_FIRST_RECORD {
-            // SAFETY: the payload has the header's length, which fits the first line.
+        if asking != Asking::Amid && lone && header.record() <= SLOT_RECORD_MAX {
+            // SAFETY: the payload has the header's length, which fits the slot.
             unsafe {
                 self.link.tx.publish_in_slot(
                     header,
@@ -254,6 +285,18 @@ impl Port {
         }
         let (end, asks) = (self.link.tx.at, record.asks());
         self.written.push_back(Written { at, end, way, asks });
+        self.halves.retain(|qp| *qp != header.qp());
+        if !record.is_last() {
+            self.halves.push(header.qp());
+        }
+        match asking {
+            Asking::Amid => {}
+            Asking::Now => self.note_asked(),
+            Asking::Later => {
+                self.silent_since = Some(now);
+                self.silent.push(header.qp());
+            }
+        }
         true
     }
 
@@ -287,6 +330,22 @@ impl Port {
                 return Some(Taking::Taken { conn, psn, asks });
             }
         }
+        self.note_asked();
         None
+    }
+
+    fn note_asked(&mut self) {
+        self.silent_since = None;
+        self.silent.clear();
+    }
+
+    /// Asks the domain what it has taken, if it may be asked now. That goes to a queue pair of a
+    /// silent record, and between two requests.
+    pub(super) fn urge(&mut self, now: u64) {
+        let qp = self.silent.iter().copied().find(|qp| !self.halves.contains(qp));
+        let asked = qp.is_some_and(|qp| self.write(&Record::urge(qp), None, (Asking::Now, now)));
+        if !asked {
+            self.silent_since = Some(now);
+        }
     }
 }

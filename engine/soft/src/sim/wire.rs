@@ -10,7 +10,7 @@ use super::super::{Breaker, LinkShared, Wiring};
 use super::flow::{Ack, Got, Patience, Psn, Receiver, Record, Sender};
 use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
-use super::port::{Port, Taking};
+use super::port::{Asking, Port, Taking};
 use super::prng::Prng;
 use super::relay::{Datagram, Relay};
 use crate::error::SetupError;
@@ -142,6 +142,10 @@ pub struct Wire {
     last_sender: u32,
     events: Vec<(u64, Event)>,
     mistake: Option<Mistake>,
+    /// How often a message does not ask its domain to acknowledge it at once, in 1024.
+    silent: u32,
+    /// After that many nanoseconds such a domain is asked what it has taken.
+    urge_ns: u64,
     memory: Memory,
 }
 
@@ -152,6 +156,7 @@ impl Wire {
     /// A wire at time 0. All that is random comes from `prng`.
     pub fn new(mut prng: Prng, weather: Weather, patience: Patience, memory: Memory) -> Wire {
         let net = Net::new(weather, prng.fork());
+        let (silent, urge_ns) = (prng.pick(&[200, 900, 1024]), prng.range(1000, 20_000));
         Wire {
             now: 0,
             prng,
@@ -163,6 +168,8 @@ impl Wire {
             last_sender: 0,
             events: Vec::new(),
             mistake: None,
+            silent,
+            urge_ns,
             memory,
         }
     }
@@ -246,7 +253,8 @@ impl Wire {
     /// When something happens next by itself.
     pub fn next_at(&self) -> Option<u64> {
         let timers = self.timers().map(|(at, _, _)| at).min();
-        [timers, self.net.next_at()].into_iter().flatten().min()
+        let urge = self.silences().map(|(at, _, _)| at).min();
+        [timers, urge, self.net.next_at()].into_iter().flatten().min()
     }
 
     /// Goes on to that time: what the domains wrote is read, packets travel, timers run, and what
@@ -264,6 +272,11 @@ impl Wire {
             let due = self.timers().find(|timer| timer.0 == at);
             if let Some((_, conn, from)) = due {
                 self.time_out(conn, from);
+                continue;
+            }
+            let silence = self.silences().find(|silence| silence.0 == at);
+            if let Some((_, line, side)) = silence {
+                self.urge(line, side);
             }
         }
         self.now = now.max(self.now);
@@ -285,6 +298,25 @@ impl Wire {
             let at = |side: usize| Some((conn.senders[side].deadline()?, number, side));
             [at(0), at(1)].into_iter().flatten()
         })
+    }
+
+    /// When domains are asked what they have taken, by line and side.
+    fn silences(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+        self.lines.iter().enumerate().flat_map(|(number, line)| {
+            let at =
+                |side: usize| Some((line.ports[side].silent_since? + self.urge_ns, number, side));
+            [at(0), at(1)].into_iter().flatten()
+        })
+    }
+
+    /// Asks a domain what it has taken; later, if there is no space, or a message has begun there.
+    fn urge(&mut self, line: usize, side: usize) {
+        let free = self.is_free(line, 1 - side, None);
+        let (now, port) = (self.now, &mut self.lines[line].ports[side]);
+        match free {
+            true => port.urge(now),
+            false => port.silent_since = Some(now),
+        }
     }
 
     /// The line between two domains' receive queues: one in use, or a new one.
@@ -326,6 +358,9 @@ impl Wire {
         }
         for relay in 0..self.relays.len() {
             self.read_relay(relay);
+        }
+        for line in &mut self.lines {
+            line.ports.iter_mut().for_each(Port::settle);
         }
         for conn in 0..self.conns.len() {
             for from in 0..2 {
@@ -432,9 +467,14 @@ impl Wire {
         }
         let ready = &mut conn.receivers[from].ready;
         while let Some((psn, record)) = ready.front() {
-            // The last asks, so that the domain never keeps what it has taken to itself.
-            let ask = ready.len() == 1;
-            if !port.write(record, psn.map(|psn| (number, psn)), ask) {
+            // The last asks, or the domain is asked later: it never keeps what it has taken to
+            // itself for good.
+            let asking = match ready.len() {
+                1 if record.is_whole_message() && self.prng.chance(self.silent) => Asking::Later,
+                1 => Asking::Now,
+                _ => Asking::Amid,
+            };
+            if !port.write(record, psn.map(|psn| (number, psn)), (asking, self.now)) {
                 return;
             }
             if record.asks() {
@@ -454,12 +494,15 @@ impl Wire {
     /// other, so that no message that waits for a receive stands between one that has taken the
     /// last and its end.
     fn may_write(&self, number: usize, from: usize) -> bool {
-        let Some(amid) = self.lines[self.conns[number].line].ports[1 - from].amid else {
-            return true;
-        };
+        self.is_free(self.conns[number].line, from, Some(number))
+    }
+
+    /// The same on that line, for a record of that connection or of none.
+    fn is_free(&self, line: usize, from: usize, number: Option<usize>) -> bool {
+        let Some(amid) = self.lines[line].ports[1 - from].amid else { return true };
         let other = &self.conns[amid];
         let over = !other.open || other.senders[from].dead || other.receivers[from].has_refused();
-        amid == number || over
+        Some(amid) == number || over
     }
 
     /// Sends a word to a side, if the network lets it.

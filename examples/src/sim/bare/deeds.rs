@@ -1,14 +1,14 @@
 //! What is posted: any mix of requests, some of them wrong.
 
-use doorbell::provider::Access;
-use doorbell::provider::Window;
+use doorbell::provider::call::Call;
+use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window};
 use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::super::trace::now;
-use super::field::post;
+use super::field::send;
 use super::way::{What, Wrong};
-use super::world::{Pane, Step, World};
-use super::{FIRST_SLOT, PIECE, SHELF, SLOTS};
+use super::world::{Pane, Path, Step, World};
+use super::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
 
 /// A request that is about to be posted.
 struct Draft {
@@ -26,25 +26,126 @@ impl Draft {
     }
 }
 
+/// A request with all that a device wants to know.
+struct Ready {
+    number: u64,
+    op: SendOp,
+    flags: SendFlags,
+    sge: Sge,
+    more: Vec<Sge>,
+    /// The bytes of a message that may go by any path: inline, and with no flag that
+    /// [`InlineSend`] lacks.
+    plain: Option<Vec<u8>>,
+}
+
+impl Ready {
+    fn wr(&self) -> SendWr<'_> {
+        let Ready { number: wr_id, op, flags, sge, more, .. } = self;
+        SendWr { wr_id: *wr_id, op: *op, flags: *flags, sge: *sge, more }
+    }
+
+    /// The message, if it may be posted inline.
+    fn inline(&self) -> Option<InlineSend> {
+        let bytes = self.plain.as_deref()?;
+        let signaled = self.flags.contains(SendFlags::SIGNALED);
+        Some(InlineSend { wr_id: self.number, sge: Sge::inline(bytes), imm: None, signaled })
+    }
+
+    /// Its bytes, if it is an inline message that asks for nothing.
+    fn silent(&self) -> Option<&[u8]> {
+        self.plain.as_deref().filter(|_| !self.flags.contains(SendFlags::SIGNALED))
+    }
+}
+
+/// Posts the first of a list of requests inline, or more of them: how many were taken.
+fn post_inline<Q: Qp>(qp: &mut Q, path: Path, list: &[Ready]) -> usize {
+    let Some(first) = list.first() else { return 0 };
+    let silent: Vec<&[u8]> = list.iter().map_while(Ready::silent).collect();
+    let call = match path {
+        Path::Now => first.inline().map(|send| Call::Inline(send, Doorbell::Now)),
+        Path::Later => first.inline().map(|send| Call::Inline(send, Doorbell::Later)),
+        Path::InlineList => Some(Call::InlineList(first.number, &silent)),
+        Path::List => None,
+    };
+    call.map_or(0, |call| send(qp, call).unwrap_or(0))
+}
+
 impl World {
-    /// Posts a few requests at one end.
+    /// Posts a few requests at one end: one by one, or as a list; of any kind, or short messages.
     pub(super) fn burst(&mut self, conn: usize, side: usize) {
+        let (gather, short) = (self.prng.chance(300), self.prng.chance(self.plan.short));
+        let mut list = Vec::new();
         for _ in 0..self.prng.range(1, self.plan.burst) {
-            if !self.post_any(conn, side) {
+            let Some((draft, signaled)) = self.any(conn, side, short) else { break };
+            let ready = self.ready(conn, side, &draft, signaled);
+            list.push(ready);
+            if !gather && !self.hand(conn, side, &std::mem::take(&mut list)) {
                 return;
             }
         }
+        self.hand(conn, side, &list);
     }
 
-    /// Posts one request at one end, if it has room. False if not.
-    fn post_any(&mut self, conn: usize, side: usize) -> bool {
+    /// Any request for one end, if it has room, and whether it is to complete.
+    fn any(&mut self, conn: usize, side: usize, short: bool) -> Option<(Draft, bool)> {
         if !self.has_room(conn, side) {
-            return false;
+            return None;
         }
-        let wrong = self.prng.chance(self.plan.wrong);
-        let draft = if wrong { self.wrong(conn, side) } else { self.draw(conn, side) };
-        let signaled = self.prng.chance(self.plan.signal);
-        draft.is_some_and(|draft| self.post(conn, side, &draft, signaled))
+        let draft = match () {
+            () if self.prng.chance(self.plan.wrong) => self.wrong(conn, side),
+            () if short => {
+                // A device prepares for short ones, as far as its queue has room.
+                let most = self.prng.pick(&[8, INLINE as u64]);
+                let length = self.prng.below(most + 1) as usize;
+                Some(Draft::new(What::Send { key: None }, SendOp::Send, length))
+            }
+            () => self.draw(conn, side),
+        };
+        Some((draft?, self.prng.chance(self.plan.signal)))
+    }
+
+    /// Rings for what waits for a doorbell at one end.
+    pub(super) fn ring(&mut self, conn: usize, side: usize) {
+        let end = &mut self.conns[conn].ends[side];
+        if let (Some(qp), true) = (&mut end.qp, end.pending) {
+            end.pending = false;
+            let _ = send(qp, Call::Doorbell);
+        }
+    }
+
+    /// Hands requests to the device, by any path that is open to them. False if it refused one.
+    fn hand(&mut self, conn: usize, side: usize, list: &[Ready]) -> bool {
+        let mut rest = list;
+        while !rest.is_empty() {
+            let path = self.path(conn, side);
+            let end = &mut self.conns[conn].ends[side];
+            let Some(qp) = &mut end.qp else { return false };
+            let mut done = post_inline(qp, path, rest);
+            end.pending |= done > 0 && path != Path::Now;
+            end.path = path;
+            if done == 0 {
+                done = if path == Path::List { rest.len() } else { 1 };
+                let wrs: Vec<SendWr<'_>> = rest[..done].iter().map(Ready::wr).collect();
+                (end.path, end.pending) = (Path::List, false);
+                if let Err(error) = send(qp, Call::Post(&wrs)) {
+                    let number = rest[0].number;
+                    self.fail_at((conn, side), &format!("request {number} is refused: {error:?}"));
+                    return false;
+                }
+            }
+            rest = &rest[done..];
+        }
+        true
+    }
+
+    /// Chooses a path. One message after the other usually goes by the same, because a device
+    /// prepares for that.
+    fn path(&mut self, conn: usize, side: usize) -> Path {
+        let again = self.prng.chance(700);
+        match self.conns[conn].ends[side].path {
+            path @ (Path::Now | Path::Later) if again => path,
+            _ => self.prng.pick(&[Path::Now, Path::Later, Path::InlineList, Path::List]),
+        }
     }
 
     /// Posts one that completes, so that all before it are known to be over. False if there is no
@@ -213,22 +314,29 @@ impl World {
 
     /// Posts a request. False if the device refused it.
     fn post(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> bool {
+        let ready = self.ready(conn, side, draft, signaled);
+        self.hand(conn, side, &[ready])
+    }
+
+    /// Enters a request in the account of its end, and makes it ready to be posted.
+    fn ready(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> Ready {
         let Draft { what, op, length, lkey } = *draft;
         let cut = self.prng.below(length as u64 + 1) as usize;
-        let (split, inline) = (self.prng.chance(200), self.prng.chance(300));
+        let (split, inline) = (self.prng.chance(200), self.prng.chance(600));
         let (fence, solicited) = (self.prng.chance(60), self.prng.chance(60));
         let depth = self.plan.sides[side].depth;
         let known = &mut self.conns[conn];
         let (end, way) = (&mut known.ends[side], &mut known.ways[side]);
         let (number, local) = (way.next, &self.sides[side].local);
         let buffer = way.buffer(number);
-        match what {
-            What::Send { .. } => local.fill(buffer, &way.text(number, length)),
+        let bytes = match what {
+            What::Send { .. } => way.text(number, length),
             What::Write { slot } | What::WriteImm { slot } => {
-                local.fill(buffer, &way.written(way.slots[slot].version + 1, length));
+                way.written(way.slots[slot].version + 1, length)
             }
-            _ => {}
-        }
+            _ => Vec::new(),
+        };
+        local.fill(buffer, &bytes);
         // The last there is room for completes, so that there is room again.
         let signaled = signaled || end.signal_all || way.queue.len() + 1 >= depth;
         let mut flags = SendFlags::empty();
@@ -236,7 +344,7 @@ impl World {
         flags.set(SendFlags::FENCE, fence);
         flags.set(SendFlags::SOLICITED, solicited && op.is_send());
         let outward = op.is_outward() && length > 0 && lkey.is_none();
-        flags.set(SendFlags::INLINE, inline && outward && length <= 64);
+        flags.set(SendFlags::INLINE, inline && outward && length <= INLINE);
         let (mut sge, mut more) = (local.sge(buffer, length), Vec::new());
         sge.lkey = lkey.unwrap_or(sge.lkey);
         if matches!(op, SendOp::Bind(_)) {
@@ -245,15 +353,10 @@ impl World {
             more.push(local.sge(buffer + cut, length - cut));
             sge.length = cut as u32;
         }
-        let Some(qp) = &mut end.qp else { return false };
-        let wr = SendWr { wr_id: number, op, flags, sge, more: &more };
-        let posted = post(qp, &wr);
         way.push(what, length, signaled);
         self.trace.note(now(), &Step::Post { conn, side, number, what, length });
-        if let Err(error) = posted {
-            self.fail_at((conn, side), &format!("request {number} is refused: {error:?}"));
-            return false;
-        }
-        true
+        let bare = flags.difference(SendFlags::SIGNALED) == SendFlags::INLINE && more.is_empty();
+        let plain = (op == SendOp::Send && bare).then_some(bytes);
+        Ready { number, op, flags, sge, more, plain }
     }
 }

@@ -4,10 +4,11 @@
 
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::error::{Code, SetupError};
+use doorbell::provider::call::Call;
 use doorbell::provider::{Access, Provider, Qp, Region, Srq};
 use doorbell::soft::sim::mix;
-use doorbell::soft::{Soft, SoftQp, SoftRegion, SoftSrq};
-use doorbell::wr::{PostError, RecvWr, Remote, SendWr, Sge};
+use doorbell::soft::{Soft, SoftRegion};
+use doorbell::wr::{PostError, RecvWr, Remote, Sge};
 
 /// See the module. There is one thread, and a device writes only while it is polled or posted to,
 /// so nobody ever writes what is read here.
@@ -75,22 +76,24 @@ impl Field {
     }
 }
 
-/// Posts a request, whose memory is of a [`Field`] that lives as long as the world.
+/// Posts requests, whose memory is of a [`Field`] that lives as long as the world. How many the
+/// device took.
 ///
 /// # Errors
 /// The device's.
-pub fn post(qp: &mut SoftQp, wr: &SendWr<'_>) -> Result<(), PostError> {
+pub fn send<Q: Qp>(qp: &mut Q, call: Call<'_>) -> Result<usize, PostError> {
     // SAFETY: fields are dropped after queue pairs, and nobody touches a piece of one that is in
     // flight; one thread does everything. Handles of datagrams live as long as their queue pairs.
-    unsafe { qp.post(std::slice::from_ref(wr)) }
+    // What is posted one by one is inline, and no longer than a queue pair's limit.
+    unsafe { call.make(qp) }
 }
 
 /// Posts a receive to a queue pair, or to its shared queue.
 ///
 /// # Errors
 /// The device's.
-pub fn post_recv(qp: &mut SoftQp, srq: Option<&SoftSrq>, wr: RecvWr) -> Result<(), PostError> {
-    // SAFETY: as in `post`.
+pub fn post_recv<Q: Qp, S: Srq>(qp: &mut Q, srq: Option<&S>, wr: RecvWr) -> Result<(), PostError> {
+    // SAFETY: as in `send`.
     unsafe {
         match srq {
             Some(srq) => srq.post(&[wr]),

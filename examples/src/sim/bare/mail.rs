@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 
 use doorbell::error::SetupError;
+use doorbell::provider::call::Call;
 use doorbell::provider::{
     Access, AddressHandle, AddressVector, Datagrams, GRH_BYTES, Gid, Multicast, Qp, QpCaps, QpType,
 };
 use doorbell::soft::sim::{Prng, mix};
-use doorbell::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit};
+use doorbell::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit, SoftSrq};
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr};
 
-use super::field::{Field, pattern, post, post_recv};
+use super::field::{Field, pattern, post_recv, send};
 
 /// In the number of a request: it is of a queue pair of UD.
 pub const MAIL: u64 = 1 << 62;
@@ -138,7 +139,7 @@ impl Mail {
         while let Some(place) = mailer.free.pop() {
             let sge = mailer.field.sge((DEPTH + place) * PLACE, GRH_BYTES + LONGEST);
             let wr = RecvWr { wr_id: RECV | MAIL | place as u64, sge };
-            if let Err(error) = post_recv(&mut mailer.qp, None, wr) {
+            if let Err(error) = post_recv::<_, SoftSrq>(&mut mailer.qp, None, wr) {
                 return Err(format!("mailer {who}: a receive is refused: {error:?}"));
             }
         }
@@ -188,7 +189,7 @@ impl Mail {
             more: &[],
         };
         let mailer = &mut self.mailers[from];
-        if let Err(error) = post(&mut mailer.qp, &wr) {
+        if let Err(error) = send(&mut mailer.qp, Call::Post(&[wr])) {
             return Err(format!("mailer {from}: datagram {number} is refused: {error:?}"));
         }
         mailer.next += 1;

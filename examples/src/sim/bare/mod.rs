@@ -33,5 +33,7 @@ const RECEIVES: usize = 16;
 const SLOTS: usize = 4;
 /// Where the first of them is; before it are the words.
 const FIRST_SLOT: usize = 4096;
+/// Bytes that go inline at most.
+const INLINE: usize = 64;
 /// Bytes of what may only be read.
 const SHELF: usize = 16_384;

@@ -1,6 +1,7 @@
 //! What a seed decides about queue pairs without workers.
 
 use doorbell::provider::Sharing;
+use doorbell::provider::fault::Odds;
 use doorbell::soft::sim::{Patience, Prng, Weather};
 
 use super::super::plan;
@@ -43,8 +44,12 @@ pub struct Plan {
     pub rnr_retry: u8,
     /// Time between them, in nanoseconds.
     pub rnr_timer_ns: u64,
+    /// A step posts something, in 1024.
+    pub pace: u32,
     /// Requests in one go at most.
     pub burst: u64,
+    /// A burst is of short messages alone, in 1024.
+    pub short: u32,
     /// A request asks for a completion, in 1024.
     pub signal: u32,
     /// A request is one that must be refused, in 1024.
@@ -55,13 +60,16 @@ pub struct Plan {
     pub mail: u32,
     /// Bytes of a request at most.
     pub longest: usize,
+    /// What the devices do. They take every list, and hold no completion back: requests are counted
+    /// here so that there is room for each, and a poll that finds nothing is believed.
+    pub odds: Odds,
 }
 
 impl Plan {
     /// Draws everything.
     pub fn draw(prng: &mut Prng) -> Plan {
         let conns = prng.range(1, 4) as usize;
-        Plan {
+        let plan = Plan {
             sides: [side(prng), side(prng)],
             conns,
             conns_max: conns + prng.below(4) as usize,
@@ -71,12 +79,47 @@ impl Plan {
             asks: prng.range(1, 16) as u8,
             rnr_retry: if prng.chance(700) { 7 } else { prng.range(0, 6) as u8 },
             rnr_timer_ns: prng.range(1000, 30_000),
+            pace: 500,
             burst: prng.pick(&[1, 4, 12]),
-            signal: prng.pick(&[100, 512, 1024]),
+            short: prng.pick(&[0, 400, 1000]),
+            signal: prng.pick(&[20, 100, 512, 1024]),
             wrong: prng.pick(&[0, 0, 4, 30]),
             trouble: prng.pick(&[0, 0, 2, 10]),
             mail: prng.pick(&[0, 100, 600]),
             longest: prng.pick(&[64, 600, 3000, super::PIECE]),
+            odds: Odds {
+                refuse: prng.pick(&[0, 20, 300]),
+                early_doorbell: prng.pick(&[0, 20, 300]),
+                more: prng.pick(&[0, 20, 300]),
+                ..Odds::default()
+            },
+        };
+        if prng.chance(300) { plan.talk() } else { plan }
+    }
+
+    /// One connection of two threads, with few completions of sends: what comes is usually one
+    /// short message at a time, with nothing else to do.
+    fn talk(self) -> Plan {
+        let side = |side| SidePlan {
+            sharing: Sharing::Exclusive,
+            desks: 1,
+            depth: super::DEPTH,
+            receives: super::RECEIVES,
+            mailers: 0,
+            ..side
+        };
+        let (conns, steps, pace, burst) = (1, 1500, 100, 2);
+        Plan {
+            sides: self.sides.map(side),
+            conns,
+            steps,
+            pace,
+            burst,
+            short: 1024,
+            signal: 0,
+            wrong: 0,
+            mail: 0,
+            ..self
         }
     }
 }
@@ -88,6 +131,7 @@ fn side(prng: &mut Prng) -> SidePlan {
         srq: prng.chance(512),
         depth: prng.range(2, super::DEPTH as u64) as usize,
         receives: prng.range(1, super::RECEIVES as u64) as usize,
-        mailers: prng.range(1, 2) as usize,
+        // Where there are none a poll is short.
+        mailers: prng.pick(&[0, 0, 1, 2]),
     }
 }

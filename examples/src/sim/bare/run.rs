@@ -1,8 +1,8 @@
 //! One simulation of queue pairs from its first step to its last account.
 
 use doorbell::error::SetupError;
-use doorbell::soft::sim::Mistake;
 
+use super::super::Planted;
 use super::super::run::Report;
 use super::super::trace::now;
 use super::world::{Step, World};
@@ -14,8 +14,8 @@ const ROUNDS_MAX: u32 = 20_000;
 ///
 /// # Errors
 /// What the seed asks for could not be made.
-pub fn run(seed: u64, mistake: Option<Mistake>, tell: bool) -> Result<Report, SetupError> {
-    let mut world = World::new(seed, mistake, tell)?;
+pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, SetupError> {
+    let mut world = World::new(seed, planted, tell)?;
     if tell {
         println!("{:#?}", world.plan);
     }
@@ -55,8 +55,11 @@ impl World {
             if self.prng.chance(300) {
                 self.stock(conn, side);
             }
-            if self.prng.chance(500) {
+            if self.prng.chance(self.plan.pace) {
                 self.burst(conn, side);
+            }
+            if self.prng.chance(300) {
+                self.ring(conn, side);
             }
             if self.prng.chance(self.plan.mail) {
                 self.mail_any();
@@ -73,7 +76,11 @@ impl World {
     }
 
     fn mail_any(&mut self) {
-        let (from, many) = (self.below(self.mail.count_mailers()), self.mail.count_mailers());
+        let many = self.mail.count_mailers();
+        if many == 0 {
+            return;
+        }
+        let from = self.below(many);
         let to = self.below(many + 1);
         let receiver = self.below(many);
         if self.prng.chance(512)
@@ -117,6 +124,7 @@ impl World {
                 found += self.poll(side, desk);
             }
             for conn in 0..self.conns.len() {
+                self.ring(conn, side);
                 self.stock(conn, side);
             }
         }

@@ -1,23 +1,27 @@
 //! The world of one seed: two devices, their queue pairs, and the wire between them.
 
 use doorbell::error::{Code, SetupError};
-use doorbell::provider::{Access, Poller, Provider, QpCaps, QpType, Window, WindowKind, Windows};
-use doorbell::soft::sim::{self, Event, Mistake, Prng, Wire, mix};
+use doorbell::provider::fault::Fault;
+use doorbell::provider::trace::{Passed, Trace as Recorded};
+use doorbell::provider::{
+    Access, Polled, Poller, Provider, QpCaps, QpType, Window, WindowKind, Windows,
+};
+use doorbell::soft::sim::{self, Event, Prng, Wire, mix};
 use doorbell::soft::{
-    Breaker, DIRECTORY_BYTES, Host, Soft, SoftCq, SoftPoller, SoftQp, SoftQpEx, SoftQpInit,
-    SoftSrq, SoftWindow, Wiring,
+    Breaker, DIRECTORY_BYTES, Host, Soft, SoftQpEx, SoftQpInit, SoftWindow, Wiring,
 };
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::RecvWr;
 
 use super::super::book::Counts;
 use super::super::trace::{Trace, now, set_now};
+use super::super::{Device, DeviceCq, DevicePoller, DeviceQp, DeviceSrq, Planted, wrapped};
 use super::adds::Adds;
 use super::field::{Field, post_recv};
 use super::mail::{MAIL, Mail, RECV};
 use super::plan::{Plan, SidePlan};
 use super::way::{Way, What, shelf};
-use super::{DEPTH, FIRST_SLOT, PIECE, RECEIVES, SHELF, SLOTS, street};
+use super::{DEPTH, FIRST_SLOT, INLINE, PIECE, RECEIVES, SHELF, SLOTS, street};
 
 /// What happens, besides what happens on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,13 +38,14 @@ pub enum Step {
     Jump { to: u64 },
     End { conn: usize },
     Closed { conn: usize },
+    Passed { side: usize, passed: Passed },
     Phase(&'static str),
 }
 
 /// A completion queue and who reads it.
 pub(super) struct Desk {
-    pub(super) cq: SoftCq,
-    poller: SoftPoller,
+    pub(super) cq: DeviceCq,
+    poller: DevicePoller,
     /// Polls that found nothing.
     empty: u64,
 }
@@ -48,7 +53,7 @@ pub(super) struct Desk {
 /// A device and its memory.
 pub(super) struct Side {
     pub(super) desks: Vec<Desk>,
-    srq: Option<SoftSrq>,
+    srq: Option<DeviceSrq>,
     /// What peers write to, count in, and read from.
     pub(super) field: Field,
     /// What they may read only.
@@ -58,7 +63,21 @@ pub(super) struct Side {
     /// By place of a receive: whose it is, if it is posted.
     places: Vec<Option<usize>>,
     pub(super) adds: Adds,
-    pub(super) nic: Soft,
+    device: Device,
+}
+
+/// How requests are posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Path {
+    /// [`Qp::post`](doorbell::provider::Qp::post).
+    #[default]
+    List,
+    /// One by one, each with a doorbell of its own.
+    Now,
+    /// One by one; a doorbell follows later.
+    Later,
+    /// As a list without a doorbell.
+    InlineList,
 }
 
 /// A window through which the peer may write.
@@ -74,7 +93,11 @@ pub(super) enum Pane {
 /// One end of a connection.
 pub(super) struct End {
     pub(super) desk: usize,
-    pub(super) qp: Option<SoftQp>,
+    pub(super) qp: Option<DeviceQp>,
+    /// How it last posted.
+    pub(super) path: Path,
+    /// A message waits for a doorbell.
+    pub(super) pending: bool,
     breaker: Breaker,
     /// Every request completes.
     pub(super) signal_all: bool,
@@ -131,7 +154,12 @@ pub struct World {
 }
 
 impl Side {
-    fn new(plan: &Plan, side: usize) -> Result<Side, SetupError> {
+    fn new(
+        plan: &Plan,
+        side: usize,
+        prng: Prng,
+        planted: Option<Planted>,
+    ) -> Result<Side, SetupError> {
         let SidePlan { sharing, desks, srq, .. } = plan.sides[side];
         let host = Host {
             name_file: street::name_file,
@@ -139,8 +167,13 @@ impl Side {
             ..Host::alone(now)
         };
         let nic = Soft::new("sim0", host, Some(street::shared(DIRECTORY_BYTES)?));
+        let plant = match planted {
+            Some(Planted::Device(plant)) => Some(plant),
+            _ => None,
+        };
+        let device = Fault::new(Recorded::new(nic.clone()), prng, plan.odds, plant);
         let desk = || {
-            let (cq, poller) = nic.create_cq(4096, sharing)?;
+            let (cq, poller) = device.create_cq(4096, sharing)?;
             Ok(Desk { cq, poller, empty: 0 })
         };
         let places = RECEIVES * plan.conns_max;
@@ -149,16 +182,21 @@ impl Side {
         let all = Access::all();
         let made = Side {
             desks: (0..desks).map(|_| desk()).collect::<Result<_, SetupError>>()?,
-            srq: srq.then(|| nic.create_srq(RECEIVES as u32)).transpose()?,
+            srq: srq.then(|| device.create_srq(RECEIVES as u32)).transpose()?,
             field: Field::new(&nic, field, all)?,
             shelf: Field::new(&nic, SHELF, Access::REMOTE_READ)?,
             local: Field::new(&nic, local, Access::LOCAL_WRITE)?,
             places: vec![None; places],
             adds: Adds::default(),
-            nic,
+            device,
         };
         made.shelf.fill(0, &shelf(side, SHELF));
         Ok(made)
+    }
+
+    /// The soft device inside.
+    pub(super) fn nic(&self) -> &Soft {
+        self.device.inner().inner()
     }
 
     /// Where a receive has its bytes.
@@ -172,25 +210,27 @@ impl World {
     ///
     /// # Errors
     /// No memory.
-    pub fn new(seed: u64, mistake: Option<Mistake>, tell: bool) -> Result<World, SetupError> {
+    pub fn new(seed: u64, planted: Option<Planted>, tell: bool) -> Result<World, SetupError> {
         set_now(0);
         street::clear();
         let mut prng = Prng::new(mix(seed ^ 0x6261_7265));
         let plan = Plan::draw(&mut prng);
         let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, super::super::memory);
-        if let Some(mistake) = mistake {
+        if let Some(Planted::Wire(mistake)) = planted {
             wire.plant(mistake);
         }
-        let sides = [Side::new(&plan, 0)?, Side::new(&plan, 1)?];
+        let dice = [prng.fork(), prng.fork()];
+        let [one, two] = dice;
+        let sides = [Side::new(&plan, 0, one, planted)?, Side::new(&plan, 1, two, planted)?];
         let mut at = Vec::new();
         for (number, side) in sides.iter().enumerate() {
             for mailer in 0..plan.sides[number].mailers {
                 let desk = mailer % side.desks.len();
-                at.push((number, desk, &side.nic, &side.desks[desk].cq));
+                at.push((number, desk, side.nic(), side.desks[desk].cq.inner().inner()));
             }
         }
         let most = if plan.weather.double > 0 { 2 } else { 1 };
-        let nics = [&sides[0].nic, &sides[1].nic];
+        let nics = [sides[0].nic(), sides[1].nic()];
         let mail = Mail::new(seed, most, &mut prng, &at, nics)?;
         Ok(World {
             conns: Vec::new(),
@@ -264,22 +304,22 @@ impl World {
     }
 
     fn end(&mut self, side: usize) -> Result<End, SetupError> {
-        let Side { nic, desks, srq, .. } = &self.sides[side];
+        let (nic, Side { desks, srq, device, .. }) = (self.sides[side].nic(), &self.sides[side]);
         let plan = &self.plan.sides[side];
         let desk = self.prng.below(desks.len() as u64) as usize;
         let signal_all = self.prng.chance(128);
         let cq = &desks[desk].cq;
         let qp = nic.create_qp(&SoftQpInit {
             kind: QpType::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: srq.as_ref(),
+            send_cq: cq.inner().inner(),
+            recv_cq: cq.inner().inner(),
+            srq: srq.as_ref().map(|srq| srq.inner().inner()),
             caps: QpCaps {
                 send_wr: plan.depth as u32,
                 recv_wr: plan.receives as u32,
                 send_sge: 2,
                 recv_sge: 1,
-                inline: 64,
+                inline: INLINE as u32,
             },
             signal_all,
             ex: SoftQpEx::default(),
@@ -288,7 +328,9 @@ impl World {
         Ok(End {
             desk,
             breaker: qp.breaker(),
-            qp: Some(qp),
+            qp: Some(wrapped(device, qp, cq)),
+            path: Path::List,
+            pending: false,
             signal_all,
             pane: Pane::Shut,
             rkey: window.rkey(),
@@ -329,8 +371,17 @@ impl World {
     pub(super) fn poll(&mut self, side: usize, desk: usize) -> usize {
         let mut out = [Wc::default(); 8];
         let most = self.prng.range(1, 8) as usize;
+        let one = self.prng.chance(700);
         let desk = &mut self.sides[side].desks[desk];
-        let count = desk.poller.poll(&mut out[..most]);
+        let count = match one.then(|| desk.poller.poll_one()) {
+            None => desk.poller.poll(&mut out[..most]),
+            Some(Polled::More) => desk.poller.poll_more(&mut out[..most]),
+            Some(Polled::Nothing) => 0,
+            Some(Polled::One(wc)) => {
+                out[0] = wc;
+                1
+            }
+        };
         desk.empty += u64::from(count == 0);
         for wc in &out[..count] {
             self.completed(side, wc);
@@ -341,7 +392,7 @@ impl World {
     fn completed(&mut self, side: usize, wc: &Wc) {
         if wc.wr_id & MAIL != 0 {
             self.note(Step::Mailed { side, number: wc.wr_id });
-            let nics = [&self.sides[0].nic, &self.sides[1].nic];
+            let nics = [self.sides[0].nic(), self.sides[1].nic()];
             if let Err(what) = self.mail.completed(side, nics, wc) {
                 self.fail(what);
             }
@@ -409,6 +460,12 @@ impl World {
 
     /// Time goes on to `to`.
     pub(super) fn advance(&mut self, to: u64) {
+        for side in 0..2 {
+            for passed in self.sides[side].device.inner().take_passed() {
+                self.counts.pass(passed);
+                self.note(Step::Passed { side, passed });
+            }
+        }
         set_now(to.max(now()));
         for relay in street::relays() {
             self.wire.relay(relay);
@@ -515,7 +572,7 @@ impl World {
     /// Receives that a shared queue has, besides those that the world knows to be posted.
     pub(super) fn strays(&self, side: usize) -> Option<(usize, usize)> {
         let Side { srq, places, .. } = &self.sides[side];
-        let posted = sim::posted(srq.as_ref()?) as usize;
+        let posted = sim::posted(srq.as_ref()?.inner().inner()) as usize;
         let known = places.iter().flatten().count();
         (posted != known).then_some((posted, known))
     }

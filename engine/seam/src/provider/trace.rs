@@ -1,0 +1,88 @@
+//! A device that records what passes: which path of the seam took how many messages.
+#![expect(unsafe_code, reason = "passes posts on")]
+
+use core::mem;
+
+use spin::Mutex;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::call::{Call, Lane, Look};
+use super::wrap::{Hook, Wrapped};
+use super::{InlineSend, Poller, Provider, Qp};
+use crate::wc::Wc;
+use crate::wr::PostError;
+
+/// What one call moved: messages, completions, or for a doorbell nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Passed {
+    /// By what path.
+    pub lane: Lane,
+    /// How many.
+    pub count: usize,
+    /// An inline message without immediate data or a completion, behind another of the same queue
+    /// pair. A device may be prepared for such a message.
+    pub repeats: bool,
+}
+
+/// Records what passes.
+#[derive(Clone, Default)]
+pub struct Recorder(Arc<Mutex<Record>>);
+
+#[derive(Default)]
+struct Record {
+    passed: Vec<Passed>,
+    /// The queue pair of the last message, if that was inline.
+    inline: Option<u32>,
+}
+
+/// The device with a recorder.
+pub type Trace<P> = Wrapped<P, Recorder>;
+
+impl<P: Provider> Trace<P> {
+    /// Wraps a device.
+    pub fn new(inner: P) -> Trace<P> {
+        Wrapped::around(inner, Recorder::default())
+    }
+
+    /// What has passed since the last call of this.
+    pub fn take_passed(&self) -> Vec<Passed> {
+        mem::take(&mut self.hook.0.lock().passed)
+    }
+}
+
+impl Hook for Recorder {
+    type Queue = ();
+
+    unsafe fn send<Q: Qp>(&self, (): &(), qp: &mut Q, call: Call<'_>) -> Result<usize, PostError> {
+        let num = qp.num();
+        // SAFETY: the caller's promise, passed on.
+        let taken = unsafe { call.make(qp) };
+        let (lane, count) = (call.lane(), taken.unwrap_or_else(|error| error.accepted));
+        let mut record = self.0.lock();
+        let plain = matches!(call, Call::Inline(InlineSend { imm: None, signaled: false, .. }, _));
+        let repeats = plain && record.inline == Some(num);
+        if count > 0 {
+            record.inline = matches!(call, Call::Inline(..)).then_some(num);
+        }
+        if count > 0 || lane == Lane::Doorbell {
+            record.passed.push(Passed { lane, count, repeats });
+        }
+        taken
+    }
+
+    fn poll<Q: Poller>(
+        &self,
+        (): &(),
+        poller: &mut Q,
+        look: Look,
+        out: &mut [Wc],
+    ) -> Option<usize> {
+        let count = look.make(poller, out)?;
+        if count > 0 {
+            let lane = look.lane();
+            self.0.lock().passed.push(Passed { lane, count, repeats: false });
+        }
+        Some(count)
+    }
+}

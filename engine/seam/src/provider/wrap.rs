@@ -1,0 +1,312 @@
+//! A device around a device, written once: every call of the seam passes here.
+//!
+//! Calls of the data path go to a [`Hook`], which may look at them, change them or leave them out;
+//! all others go straight to the device inside. [`super::fault`] and [`super::trace`] are hooks.
+//!
+//! The wrapper must not inherit a method: a default body would hide a path of the device inside.
+//! The lint `missing_trait_methods` refuses an `impl` here that leaves one out.
+#![expect(unsafe_code, reason = "passes posts on")]
+#![deny(clippy::missing_trait_methods)]
+
+use doorbell_alloc::Mapping;
+
+use super::call::{Call, Look};
+use super::wake::{Bell, WakeFds};
+use super::{
+    Access, AddressVector, Caps, Datagrams, Doorbell, GRH_BYTES, InlineSend, Polled, Poller,
+    Provider, Qp, QpCaps, Sharing, Srq,
+};
+use crate::error::SetupError;
+use crate::wc::Wc;
+use crate::wr::{PostError, RecvWr, SendWr};
+
+/// What stands between the caller and the device inside.
+pub trait Hook: Clone + Send + Sync + 'static {
+    /// What it knows of a completion queue, and of the queue pairs whose sends complete there.
+    type Queue: Clone + Default + Send + Sync + 'static;
+
+    /// A call that sends. How many requests were taken.
+    ///
+    /// # Errors
+    /// Those of [`Qp::post`].
+    ///
+    /// # Safety
+    /// As for [`Call::make`].
+    unsafe fn send<Q: Qp>(
+        &self,
+        queue: &Self::Queue,
+        qp: &mut Q,
+        call: Call<'_>,
+    ) -> Result<usize, PostError>;
+
+    /// A call that polls. As [`Look::make`].
+    fn poll<Q: Poller>(
+        &self,
+        queue: &Self::Queue,
+        poller: &mut Q,
+        look: Look,
+        out: &mut [Wc],
+    ) -> Option<usize>;
+
+    /// Receives that `post` posts, to a shared queue or to a queue pair. Passes them on.
+    ///
+    /// # Errors
+    /// Those of `post`.
+    fn receive(&self, list: &[RecvWr], mut post: impl FnMut(&[RecvWr]) -> Posted) -> Posted {
+        post(list)
+    }
+}
+
+/// How a post ended.
+pub type Posted = Result<(), PostError>;
+
+/// The device with a hook. Clones share it.
+#[derive(Clone)]
+pub struct Wrapped<P, H> {
+    inner: P,
+    pub(super) hook: H,
+}
+
+impl<P: Provider, H: Hook> Wrapped<P, H> {
+    /// Puts a hook before a device.
+    pub fn around(inner: P, hook: H) -> Wrapped<P, H> {
+        Wrapped { inner, hook }
+    }
+
+    /// The device inside.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Wraps a queue pair of the device inside, whose sends complete in `cq`.
+    pub fn wrap(&self, qp: P::Qp, cq: &WrappedCq<P, H>) -> WrappedQp<P, H> {
+        WrappedQp { inner: qp, hook: self.hook.clone(), queue: cq.queue.clone() }
+    }
+
+    fn srq(&self, inner: P::Srq) -> WrappedSrq<P, H> {
+        WrappedSrq { inner, hook: self.hook.clone() }
+    }
+}
+
+impl<P: Provider, H: Hook> Datagrams for Wrapped<P, H> {
+    type Ah = P::Ah;
+
+    fn create_ah(&self, to: &AddressVector) -> Result<P::Ah, SetupError> {
+        self.inner.create_ah(to)
+    }
+
+    fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
+        self.inner.sender_of(wc, header)
+    }
+}
+
+impl<P: Provider, H: Hook> Provider for Wrapped<P, H> {
+    type Region = P::Region;
+    type Cq = WrappedCq<P, H>;
+    type Poller = WrappedPoller<P, H>;
+    type Srq = WrappedSrq<P, H>;
+    type Qp = WrappedQp<P, H>;
+
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn register(&self, memory: Mapping, access: Access) -> Result<P::Region, SetupError> {
+        self.inner.register(memory, access)
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        sharing: Sharing,
+    ) -> Result<(Self::Cq, Self::Poller), SetupError> {
+        let (inner, poller) = self.inner.create_cq(depth, sharing)?;
+        Ok(self.reader(inner, poller))
+    }
+
+    fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
+        Ok(self.srq(self.inner.create_srq(depth)?))
+    }
+
+    fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
+        self.inner.peer_memory(len)
+    }
+
+    unsafe fn for_one_thread(&self) -> Result<Option<Self>, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        let inner = unsafe { self.inner.for_one_thread() }?;
+        Ok(inner.map(|inner| Wrapped::around(inner, self.hook.clone())))
+    }
+}
+
+impl<P: Provider, H: Hook> Wrapped<P, H> {
+    fn reader(&self, inner: P::Cq, poller: P::Poller) -> (WrappedCq<P, H>, WrappedPoller<P, H>) {
+        let (hook, queue) = (self.hook.clone(), H::Queue::default());
+        let reader = WrappedPoller { inner: poller, hook, queue: queue.clone() };
+        (WrappedCq { inner, queue }, reader)
+    }
+}
+
+/// A completion queue of a wrapped device.
+pub struct WrappedCq<P: Provider, H: Hook> {
+    inner: P::Cq,
+    queue: H::Queue,
+}
+
+#[expect(clippy::missing_trait_methods, reason = "a trait of the language, not of the seam")]
+impl<P: Provider, H: Hook> Clone for WrappedCq<P, H> {
+    fn clone(&self) -> Self {
+        WrappedCq { inner: self.inner.clone(), queue: self.queue.clone() }
+    }
+}
+
+impl<P: Provider, H: Hook> WrappedCq<P, H> {
+    /// The queue inside.
+    pub fn inner(&self) -> &P::Cq {
+        &self.inner
+    }
+}
+
+/// The reader of a [`WrappedCq`].
+pub struct WrappedPoller<P: Provider, H: Hook> {
+    inner: P::Poller,
+    hook: H,
+    queue: H::Queue,
+}
+
+impl<P: Provider, H: Hook> Poller for WrappedPoller<P, H> {
+    fn poll_one(&mut self) -> Polled {
+        let mut one = [Wc::default()];
+        match self.hook.poll(&self.queue, &mut self.inner, Look::One, &mut one) {
+            None => Polled::More,
+            Some(0) => Polled::Nothing,
+            Some(_) => Polled::One(one[0]),
+        }
+    }
+
+    fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        self.hook.poll(&self.queue, &mut self.inner, Look::More, out).unwrap_or(0)
+    }
+
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        self.hook.poll(&self.queue, &mut self.inner, Look::List, out).unwrap_or(0)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.inner.is_broken()
+    }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        self.inner.arm(solicited)
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        self.inner.wake_fds()
+    }
+
+    fn woken(&mut self) -> bool {
+        self.inner.woken()
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.inner.bell()
+    }
+}
+
+/// A shared receive queue of a wrapped device.
+pub struct WrappedSrq<P: Provider, H: Hook> {
+    inner: P::Srq,
+    hook: H,
+}
+
+#[expect(clippy::missing_trait_methods, reason = "a trait of the language, not of the seam")]
+impl<P: Provider, H: Hook> Clone for WrappedSrq<P, H> {
+    fn clone(&self) -> Self {
+        WrappedSrq { inner: self.inner.clone(), hook: self.hook.clone() }
+    }
+}
+
+impl<P: Provider, H: Hook> WrappedSrq<P, H> {
+    /// The queue inside.
+    pub fn inner(&self) -> &P::Srq {
+        &self.inner
+    }
+}
+
+impl<P: Provider, H: Hook> Srq for WrappedSrq<P, H> {
+    fn depth(&self) -> u32 {
+        self.inner.depth()
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Posted {
+        // SAFETY: the caller's promise, passed on.
+        self.hook.receive(list, |list| unsafe { self.inner.post(list) })
+    }
+}
+
+/// A queue pair of a wrapped device.
+pub struct WrappedQp<P: Provider, H: Hook> {
+    inner: P::Qp,
+    hook: H,
+    queue: H::Queue,
+}
+
+impl<P: Provider, H: Hook> WrappedQp<P, H> {
+    /// The queue pair inside.
+    pub fn inner(&self) -> &P::Qp {
+        &self.inner
+    }
+
+    /// # Safety
+    /// As for [`Call::make`].
+    unsafe fn send(&mut self, call: Call<'_>) -> Result<usize, PostError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.hook.send(&self.queue, &mut self.inner, call) }
+    }
+}
+
+impl<P: Provider, H: Hook> Qp for WrappedQp<P, H> {
+    const POSTS_INLINE: bool = P::Qp::POSTS_INLINE;
+
+    fn num(&self) -> u32 {
+        self.inner.num()
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.inner.caps()
+    }
+
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Posted {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.send(Call::Post(list)) }.map(|_| ())
+    }
+
+    unsafe fn post_inline(&mut self, send: InlineSend, doorbell: Doorbell) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.send(Call::Inline(send, doorbell)) == Ok(1) }
+    }
+
+    unsafe fn post_inline_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.send(Call::InlineList(first, list)) }.unwrap_or(0)
+    }
+
+    unsafe fn ring_doorbell(&mut self) {
+        // SAFETY: the caller's promise, passed on. Nothing is refused.
+        let _ = unsafe { self.send(Call::Doorbell) };
+    }
+
+    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Posted {
+        let Self { inner, hook, .. } = self;
+        // SAFETY: the caller's promise, passed on.
+        hook.receive(list, |list| unsafe { inner.post_recv(list) })
+    }
+
+    fn fail(&mut self) {
+        self.inner.fail();
+    }
+
+    fn recover(&mut self) {
+        self.inner.recover();
+    }
+}
