@@ -46,10 +46,6 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// How many files of a package lie in circles: each knows itself again by way of others. A package
-/// that is not here has none. The numbers may only fall; at 0 take the package off.
-const CIRCLES: &[(&str, usize)] = &[("doorbell-examples", 8)];
-
 /// What breaks the rules, one line each.
 pub(crate) fn broken() -> Outcome<Vec<String>> {
     let mut found = Vec::new();
@@ -76,24 +72,11 @@ fn package(name: &str, manifest: &str) -> Vec<String> {
         .collect()
 }
 
-/// Says so if another number of files is in circles than the list has.
+/// Names the files of a package that reach themselves again through others. None may.
 fn circle(name: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
-    let listed = CIRCLES.iter().find(|(known, _)| *known == name).map_or(0, |(_, most)| *most);
-    compared(name, &in_circles(known), listed)
-}
-
-fn compared(name: &str, found: &BTreeSet<String>, listed: usize) -> Option<String> {
-    let files = || found.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-    match found.len() {
-        count if count > listed => Some(format!(
-            "{name}: {count} files know themselves by way of others, {listed} did: {}",
-            files()
-        )),
-        count if count < listed => Some(format!(
-            "{name}: {count} files are in circles, write that for {listed} in xtask/src/arrows.rs"
-        )),
-        _ => None,
-    }
+    let found = in_circles(known);
+    let files = found.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    (!found.is_empty()).then(|| format!("{name}: these files form a circle: {files}"))
 }
 
 /// The files of a package, and those of them that each names. Tests and models do not count.
@@ -199,7 +182,7 @@ mod tests {
             ("b.rs", "use super::c;\npub struct B(c::C);\n"),
             ("c.rs", "pub struct C;\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
         ]);
-        assert!(in_circles(&line).is_empty(), "{line:?}");
+        assert!(circle("p", &line).is_none(), "{line:?}");
         let round = tree(&[
             ("lib.rs", lib),
             ("a.rs", "use crate::b::B;\npub struct A(B);\n"),
@@ -221,14 +204,7 @@ mod tests {
         ]);
         let names: Vec<_> = in_circles(&round).into_iter().collect();
         assert_eq!(names, ["a/inner.rs", "z.rs"]);
-    }
-
-    #[test]
-    fn a_number_that_grows_or_is_too_high_is_found() {
-        let two = BTreeSet::from(["a.rs".to_owned(), "b.rs".to_owned()]);
-        assert!(compared("p", &two, 1).is_some_and(|text| text.contains("a.rs b.rs")));
-        assert!(compared("p", &two, 2).is_none());
-        assert!(compared("p", &two, 3).is_some());
+        assert!(circle("p", &round).is_some_and(|text| text.contains("a/inner.rs z.rs")));
     }
 
     #[test]

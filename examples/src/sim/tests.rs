@@ -1,5 +1,6 @@
 //! The simulation finds what is planted, and comes again.
 
+use doorbell::error::SetupError;
 use doorbell::provider::call::Lane;
 use doorbell::provider::fault::Plant;
 use doorbell::soft::sim::Mistake;

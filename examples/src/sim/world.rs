@@ -15,9 +15,9 @@ use doorbell::worker::{CreditGrant, HANDSHAKE_BYTES, Intake, SharedRecv, Worker}
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
+use super::device::{Device, DeviceQp, memory, wrapped};
 use super::plan::Plan;
 use super::trace::{Trace, now, set_now};
-use super::{Device, DeviceQp, memory, wrapped};
 
 /// A worker with its place in the world.
 pub(super) struct Desk {

@@ -5,6 +5,7 @@ use doorbell::provider::fault::Odds;
 use doorbell::soft::sim::{Patience, Prng, Weather};
 
 use super::super::plan;
+use super::sizes::{DEPTH, PIECE, RECEIVES};
 
 /// One side of the wire.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,7 @@ impl Plan {
             wrong: prng.pick(&[0, 0, 4, 30]),
             trouble: prng.pick(&[0, 0, 2, 10]),
             mail: prng.pick(&[0, 100, 600]),
-            longest: prng.pick(&[64, 600, 3000, super::PIECE]),
+            longest: prng.pick(&[64, 600, 3000, PIECE]),
             odds: Odds {
                 refuse: prng.pick(&[0, 20, 300]),
                 early_doorbell: prng.pick(&[0, 20, 300]),
@@ -103,8 +104,8 @@ impl Plan {
         let side = |side| SidePlan {
             sharing: Sharing::Exclusive,
             desks: 1,
-            depth: super::DEPTH,
-            receives: super::RECEIVES,
+            depth: DEPTH,
+            receives: RECEIVES,
             mailers: 0,
             ..side
         };
@@ -129,8 +130,8 @@ fn side(prng: &mut Prng) -> SidePlan {
         sharing: if prng.chance(256) { Sharing::Shared } else { Sharing::Exclusive },
         desks: prng.range(1, 2) as usize,
         srq: prng.chance(512),
-        depth: prng.range(2, super::DEPTH as u64) as usize,
-        receives: prng.range(1, super::RECEIVES as u64) as usize,
+        depth: prng.range(2, DEPTH as u64) as usize,
+        receives: prng.range(1, RECEIVES as u64) as usize,
         // Where there are none a poll is short.
         mailers: prng.pick(&[0, 0, 1, 2]),
     }

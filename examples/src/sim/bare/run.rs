@@ -2,7 +2,7 @@
 
 use doorbell::error::SetupError;
 
-use super::super::Planted;
+use super::super::device::Planted;
 use super::super::run::Report;
 use super::super::trace::now;
 use super::world::{Step, World};
@@ -141,7 +141,7 @@ impl World {
             }
             self.round();
         }
-        let rest: Vec<_> = self.conns.iter().map(|conn| (conn.closed, &conn.ways)).collect();
+        let rest: Vec<_> = self.conns.iter().map(|conn| (conn.closed, &conn.directions)).collect();
         let rest = format!("no progress: {what}: {rest:?}");
         self.fail(rest);
     }
@@ -155,7 +155,9 @@ impl World {
         }
         self.rounds_until("connections do not come to rest", |world| {
             let rests = |conn: &super::world::Conn| {
-                conn.closed || !conn.ending && conn.ways.iter().all(super::way::Way::rests)
+                conn.closed
+                    || !conn.ending
+                        && conn.directions.iter().all(super::direction::Direction::rests)
             };
             world.conns.iter().all(rests)
         });
@@ -165,10 +167,10 @@ impl World {
     fn settle_end(&mut self, conn: usize, side: usize) {
         self.rounds_until("a connection does not begin, or has no room", |world| {
             let known = &world.conns[conn];
-            let room = known.ways[side].queue.len() < world.plan.sides[side].depth;
+            let room = known.directions[side].queue.len() < world.plan.sides[side].depth;
             known.ending || known.closed || known.may_post(side) && room
         });
-        let last = self.conns[conn].ways[side].queue.back();
+        let last = self.conns[conn].directions[side].queue.back();
         if last.is_some_and(|last| !last.signaled) {
             self.post_last(conn, side);
         }
@@ -255,9 +257,9 @@ impl World {
         }
         for conn in 0..self.conns.len() {
             for side in 0..2 {
-                let way = &self.conns[conn].ways[side];
-                let word = self.sides[1 - side].field.word(way.word_place());
-                let (least, most) = (way.word_done, way.word);
+                let direction = &self.conns[conn].directions[side];
+                let word = self.sides[1 - side].field.word(direction.word_place());
+                let (least, most) = (direction.word_done, direction.word);
                 if !(least..=most).contains(&word) {
                     let what = format!("its word is {word}, and not {least} to {most}");
                     self.fail_at((conn, side), &what);

@@ -14,14 +14,17 @@ use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::RecvWr;
 
 use super::super::book::Counts;
+use super::super::device::{
+    Device, DeviceCq, DevicePoller, DeviceQp, DeviceSrq, Planted, memory, wrapped,
+};
 use super::super::trace::{Trace, now, set_now};
-use super::super::{Device, DeviceCq, DevicePoller, DeviceQp, DeviceSrq, Planted, wrapped};
 use super::adds::Adds;
+use super::direction::{Direction, What, shelf};
 use super::field::{Field, post_recv};
 use super::mail::{MAIL, Mail, RECV};
+use super::neighbours;
 use super::plan::{Plan, SidePlan};
-use super::way::{Way, What, shelf};
-use super::{DEPTH, FIRST_SLOT, INLINE, PIECE, RECEIVES, SHELF, SLOTS, street};
+use super::sizes::{DEPTH, FIRST_SLOT, INLINE, PIECE, RECEIVES, SHELF, SLOTS};
 
 /// What happens, besides what happens on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +85,7 @@ pub(super) enum Path {
 
 /// A window through which the peer may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pane {
+pub(super) enum WindowState {
     Shut,
     Opening,
     Open(u32),
@@ -102,7 +105,7 @@ pub(super) struct End {
     /// Every request completes.
     pub(super) signal_all: bool,
     pub(super) window: SoftWindow,
-    pub(super) pane: Pane,
+    pub(super) window_state: WindowState,
     /// The key it was last given.
     pub(super) rkey: u32,
     /// A key that was good before.
@@ -115,7 +118,7 @@ pub(super) struct End {
 pub(super) struct Conn {
     pub(super) ends: [End; 2],
     /// By sending side.
-    pub(super) ways: [Way; 2],
+    pub(super) directions: [Direction; 2],
     /// Side 0 begins then.
     begins: Option<u64>,
     /// Something has happened that may end it, besides wrong requests.
@@ -129,7 +132,7 @@ pub(super) struct Conn {
 impl Conn {
     /// True if something else than its own wrong request may end that side's sends.
     pub(super) fn excuses(&self, side: usize) -> bool {
-        self.excused || self.ways[1 - side].wrong.is_some()
+        self.excused || self.directions[1 - side].wrong.is_some()
     }
 
     /// True if that side may post.
@@ -162,11 +165,11 @@ impl Side {
     ) -> Result<Side, SetupError> {
         let SidePlan { sharing, desks, srq, .. } = plan.sides[side];
         let host = Host {
-            name_file: street::name_file,
-            neighbours: Some(street::neighbours()),
+            name_file: neighbours::name_file,
+            neighbours: Some(neighbours::all()),
             ..Host::alone(now)
         };
-        let nic = Soft::new("sim0", host, Some(street::shared(DIRECTORY_BYTES)?));
+        let nic = Soft::new("sim0", host, Some(neighbours::shared(DIRECTORY_BYTES)?));
         let plant = match planted {
             Some(Planted::Device(plant)) => Some(plant),
             _ => None,
@@ -212,10 +215,10 @@ impl World {
     /// No memory.
     pub fn new(seed: u64, planted: Option<Planted>, tell: bool) -> Result<World, SetupError> {
         set_now(0);
-        street::clear();
+        neighbours::clear();
         let mut prng = Prng::new(mix(seed ^ 0x6261_7265));
         let plan = Plan::draw(&mut prng);
-        let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, super::super::memory);
+        let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
         if let Some(Planted::Wire(mistake)) = planted {
             wire.plant(mistake);
         }
@@ -291,7 +294,7 @@ impl World {
         let delay = self.prng.pick(&[0, 1000, 20_000]);
         self.conns.push(Conn {
             ends: [one, two],
-            ways: [0, 1].map(|side| Way::new(self.seed, (conn, side))),
+            directions: [0, 1].map(|side| Direction::new(self.seed, (conn, side))),
             begins: Some(now() + delay),
             excused: false,
             ending: false,
@@ -332,7 +335,7 @@ impl World {
             path: Path::List,
             pending: false,
             signal_all,
-            pane: Pane::Shut,
+            window_state: WindowState::Shut,
             rkey: window.rkey(),
             old_key: None,
             window,
@@ -427,12 +430,12 @@ impl World {
         let [one, two] = &mut self.sides;
         let (here, there) = if side == 0 { (one, two) } else { (two, one) };
         let at = [&here.local, &there.field];
-        let done = conn.ways[side].completed(wc, excused, at, &mut there.adds)?;
+        let done = conn.directions[side].completed(wc, excused, at, &mut there.adds)?;
         if let Some(What::Bind { key }) = done {
-            conn.ends[side].pane = Pane::Open(key);
+            conn.ends[side].window_state = WindowState::Open(key);
         }
         self.counts.requests += u64::from(done.is_some());
-        self.counts.downs += u64::from(conn.ways[side].over.is_some() && !conn.ending);
+        self.counts.downs += u64::from(conn.directions[side].over.is_some() && !conn.ending);
         Ok(())
     }
 
@@ -449,10 +452,10 @@ impl World {
         let conn = &mut self.conns[number];
         conn.ends[side].receives -= usize::from(owner == number);
         let excused = conn.excuses(1 - side);
-        conn.ways[1 - side].came(wc, at, excused, [&here.local, &here.field])?;
+        conn.directions[1 - side].came(wc, at, excused, [&here.local, &here.field])?;
         if wc.flags.contains(WcFlags::WITH_INV) {
             let end = &mut conn.ends[side];
-            (end.pane, end.old_key) = (Pane::Shut, Some(wc.imm));
+            (end.window_state, end.old_key) = (WindowState::Shut, Some(wc.imm));
         }
         self.counts.messages += u64::from(wc.status.is_ok());
         Ok(())
@@ -467,7 +470,7 @@ impl World {
             }
         }
         set_now(to.max(now()));
-        for relay in street::relays() {
+        for relay in neighbours::relays() {
             self.wire.relay(relay);
         }
         self.wire.advance(now());
@@ -496,8 +499,10 @@ impl World {
                 let known = &mut self.conns[conn];
                 let patience_over = status == Status::RnrRetryExceeded && self.plan.rnr_retry < 7;
                 known.excused |= patience_over;
-                let wrong = known.ways[from].wrong.is_some_and(|(_, how)| how.status() == status);
-                let doomed = known.excused || known.ways.iter().any(|way| way.wrong.is_some());
+                let wrong =
+                    known.directions[from].wrong.is_some_and(|(_, how)| how.status() == status);
+                let doomed = known.excused
+                    || known.directions.iter().any(|direction| direction.wrong.is_some());
                 let gone = status == Status::RetryExceeded && doomed;
                 if !patience_over && !wrong && !gone {
                     self.fail_at((conn, from), &format!("is refused with {status:?}"));
@@ -530,12 +535,12 @@ impl World {
             self.wire.start(number, &conn.ends[0].breaker, wiring);
             return self.note(Step::Begin { conn: number });
         }
-        if !conn.ending && conn.ways.iter().any(|way| way.over.is_some()) {
+        if !conn.ending && conn.directions.iter().any(|direction| direction.over.is_some()) {
             return self.end_conn(number, false);
         }
         let quiet = |side: usize| {
-            let way = &conn.ways[side];
-            way.is_over() && way.has_come() && conn.ends[side].receives == 0
+            let direction = &conn.directions[side];
+            direction.is_over() && direction.has_come() && conn.ends[side].receives == 0
         };
         if !conn.ending || conn.begins.is_some() || !quiet(0) || !quiet(1) {
             return;
@@ -549,8 +554,8 @@ impl World {
         if empty[0] > over[0] && empty[1] > over[1] {
             conn.closed = true;
             conn.ends.iter_mut().for_each(|end| drop(end.qp.take()));
-            for (way, there) in conn.ways.iter_mut().zip([1, 0]) {
-                way.forget(&mut self.sides[there].adds);
+            for (direction, there) in conn.directions.iter_mut().zip([1, 0]) {
+                direction.forget(&mut self.sides[there].adds);
             }
             self.wire.close(number);
             self.note(Step::Closed { conn: number });

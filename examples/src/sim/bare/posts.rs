@@ -5,10 +5,10 @@ use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window};
 use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::super::trace::now;
+use super::direction::{What, Wrong};
 use super::field::send;
-use super::way::{What, Wrong};
-use super::world::{Pane, Path, Step, World};
-use super::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
+use super::sizes::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
+use super::world::{Path, Step, WindowState, World};
 
 /// A request that is about to be posted.
 struct Draft {
@@ -163,7 +163,7 @@ impl World {
 
     fn has_room(&self, conn: usize, side: usize) -> bool {
         let known = &self.conns[conn];
-        known.may_post(side) && known.ways[side].queue.len() < self.plan.sides[side].depth
+        known.may_post(side) && known.directions[side].queue.len() < self.plan.sides[side].depth
     }
 
     fn length(&mut self) -> usize {
@@ -196,9 +196,9 @@ impl World {
             }
             11..14 => self.add(conn, side),
             14 => {
-                let way = &self.conns[conn].ways[side];
-                let (before, takes) = (way.word, self.prng.chance(700));
-                let at = self.sides[1 - side].field.remote(way.word_place());
+                let direction = &self.conns[conn].directions[side];
+                let (before, takes) = (direction.word, self.prng.chance(700));
+                let at = self.sides[1 - side].field.remote(direction.word_place());
                 let compare = if takes { before } else { before + 1000 };
                 let op = SendOp::CompareSwap { at, compare, swap: before + 1 };
                 Draft::new(What::Swap { before, takes }, op, 8)
@@ -211,9 +211,9 @@ impl World {
     fn message(&mut self, conn: usize, side: usize, length: usize) -> Draft {
         let shuts = self.prng.chance(300);
         let end = &mut self.conns[conn].ends[1 - side];
-        match end.pane {
-            Pane::Open(key) if shuts => {
-                end.pane = Pane::Shutting;
+        match end.window_state {
+            WindowState::Open(key) if shuts => {
+                end.window_state = WindowState::Shutting;
                 Draft::new(What::Send { key: Some(key) }, SendOp::SendWithInv(key), length)
             }
             _ => Draft::new(What::Send { key: None }, SendOp::Send, length),
@@ -223,13 +223,13 @@ impl World {
     fn write(&mut self, conn: usize, side: usize, length: usize) -> Option<Draft> {
         let (tells, through) = (self.prng.chance(300), self.prng.chance(512));
         let known = &self.conns[conn];
-        let way = &known.ways[side];
-        let slot = way.slots.iter().position(|slot| !slot.written)?;
-        let mut at = self.sides[1 - side].field.remote(way.place(slot));
-        if let (true, Pane::Open(key)) = (through, known.ends[1 - side].pane) {
+        let direction = &known.directions[side];
+        let slot = direction.slots.iter().position(|slot| !slot.written)?;
+        let mut at = self.sides[1 - side].field.remote(direction.place(slot));
+        if let (true, WindowState::Open(key)) = (through, known.ends[1 - side].window_state) {
             at.rkey = key;
         }
-        let number = way.next as u32;
+        let number = direction.next as u32;
         Some(match tells {
             true => Draft::new(What::WriteImm { slot }, SendOp::WriteWithImm(at, number), length),
             false => Draft::new(What::Write { slot }, SendOp::Write(at), length),
@@ -238,26 +238,26 @@ impl World {
 
     fn read(&mut self, conn: usize, side: usize) -> Option<Draft> {
         let first = self.prng.below(SLOTS as u64) as usize;
-        let way = &self.conns[conn].ways[side];
+        let direction = &self.conns[conn].directions[side];
         let mut slots = (0..SLOTS).map(|n| (first + n) % SLOTS);
-        let slot = slots.find(|slot| way.slots[*slot].written)?;
-        let (version, whole) = (way.slots[slot].version, way.slots[slot].length);
+        let slot = slots.find(|slot| direction.slots[*slot].written)?;
+        let (version, whole) = (direction.slots[slot].version, direction.slots[slot].length);
         let skip = self.prng.below(whole as u64 + 1) as usize;
         let length = self.prng.below((whole - skip) as u64 + 1) as usize;
-        let place = self.conns[conn].ways[side].place(slot);
+        let place = self.conns[conn].directions[side].place(slot);
         let at = self.sides[1 - side].field.remote(place + skip);
         Some(Draft::new(What::Read { slot, version, skip, length }, SendOp::Read(at), length))
     }
 
     /// Opens this end's window on what the peer writes to.
     fn bind(&mut self, conn: usize, side: usize) -> Option<Draft> {
-        let place = self.conns[conn].ways[1 - side].place(0);
+        let place = self.conns[conn].directions[1 - side].place(0);
         let field = &self.sides[side].field;
         let end = &mut self.conns[conn].ends[side];
-        if end.pane != Pane::Shut {
+        if end.window_state != WindowState::Shut {
             return None;
         }
-        end.pane = Pane::Opening;
+        end.window_state = WindowState::Opening;
         end.rkey = end.rkey & !0xff | end.rkey.wrapping_add(1) & 0xff;
         let binding = Binding {
             window: end.window.handle(),
@@ -286,7 +286,7 @@ impl World {
         let wrong = if old { Wrong::Closed } else { any };
         let kind = self.prng.below(3);
         let known = &self.conns[conn];
-        if known.ways[side].wrong.is_some() {
+        if known.directions[side].wrong.is_some() {
             return None;
         }
         let peer = &self.sides[1 - side];
@@ -326,19 +326,19 @@ impl World {
         let (fence, solicited) = (self.prng.chance(60), self.prng.chance(60));
         let depth = self.plan.sides[side].depth;
         let known = &mut self.conns[conn];
-        let (end, way) = (&mut known.ends[side], &mut known.ways[side]);
-        let (number, local) = (way.next, &self.sides[side].local);
-        let buffer = way.buffer(number);
+        let (end, direction) = (&mut known.ends[side], &mut known.directions[side]);
+        let (number, local) = (direction.next, &self.sides[side].local);
+        let buffer = direction.buffer(number);
         let bytes = match what {
-            What::Send { .. } => way.text(number, length),
+            What::Send { .. } => direction.text(number, length),
             What::Write { slot } | What::WriteImm { slot } => {
-                way.written(way.slots[slot].version + 1, length)
+                direction.written(direction.slots[slot].version + 1, length)
             }
             _ => Vec::new(),
         };
         local.fill(buffer, &bytes);
         // The last there is room for completes, so that there is room again.
-        let signaled = signaled || end.signal_all || way.queue.len() + 1 >= depth;
+        let signaled = signaled || end.signal_all || direction.queue.len() + 1 >= depth;
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, signaled);
         flags.set(SendFlags::FENCE, fence);
@@ -353,7 +353,7 @@ impl World {
             more.push(local.sge(buffer + cut, length - cut));
             sge.length = cut as u32;
         }
-        way.push(what, length, signaled);
+        direction.push(what, length, signaled);
         self.trace.note(now(), &Step::Post { conn, side, number, what, length });
         let bare = flags.difference(SendFlags::SIGNALED) == SendFlags::INLINE && more.is_empty();
         let plain = (op == SendOp::Send && bare).then_some(bytes);

@@ -8,7 +8,7 @@ use doorbell::wc::{Status, Wc, WcFlags, WcOpcode};
 
 use super::adds::Adds;
 use super::field::{Field, pattern};
-use super::{DEPTH, PIECE, SLOTS};
+use super::sizes::{DEPTH, FIRST_SLOT, PIECE, SLOTS};
 
 /// A request that must be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl Slot {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct Direction {
     /// Connection and sending side.
     pub who: (usize, usize),
     /// What makes its bytes its own.
@@ -134,10 +134,10 @@ pub struct Way {
     confirmed: u64,
 }
 
-impl Way {
+impl Direction {
     /// Nothing was posted.
-    pub fn new(seed: u64, who: (usize, usize)) -> Way {
-        Way {
+    pub fn new(seed: u64, who: (usize, usize)) -> Direction {
+        Direction {
             who,
             key: mix(seed ^ mix((who.0 as u64) << 1 | who.1 as u64)),
             queue: VecDeque::new(),
@@ -170,7 +170,7 @@ impl Way {
 
     /// Where a slot is in the far side's memory.
     pub fn place(&self, slot: usize) -> usize {
-        super::FIRST_SLOT + (self.who.0 * SLOTS + slot) * PIECE
+        FIRST_SLOT + (self.who.0 * SLOTS + slot) * PIECE
     }
 
     /// Where the word of its own is there.
@@ -353,7 +353,7 @@ impl Way {
     }
 
     /// A receive of the far side has completed. `at` is that side's memory with the buffers and
-    /// that which peers write to; `excused` as in [`Way::completed`].
+    /// that which peers write to; `excused` as in [`Direction::completed`].
     pub fn came(
         &mut self,
         wc: &Wc,

@@ -1,6 +1,6 @@
-//! What the devices of one thread's simulation know of each other, so that datagrams find their
-//! way: inboxes by the names of their files, and who is in which group. Nobody is ever given the
-//! inbox of a queue pair, but that of a relay to it.
+//! What the devices of a simulation know of each other, so that datagrams find their way: inboxes
+//! by the names of their files, and the members of each group. A device is never given the inbox of
+//! a queue pair, but the inbox of a relay to it.
 #![expect(unsafe_code, reason = "a table that another device writes is read")]
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use doorbell::soft::{
 };
 
 #[derive(Default)]
-struct Street {
+struct Known {
     /// Relays that the wire has not been given.
     relays: Vec<Relay>,
     /// By descriptor of an inbox: that of its relay's.
@@ -30,21 +30,21 @@ struct Street {
 }
 
 thread_local! {
-    static STREET: RefCell<Street> = RefCell::default();
+    static KNOWN: RefCell<Known> = RefCell::default();
 }
 
 /// Forgets everything: a new simulation begins.
 pub fn clear() {
-    STREET.take();
+    KNOWN.take();
 }
 
 /// Relays that were made since the last call.
 pub fn relays() -> Vec<Relay> {
-    STREET.with_borrow_mut(|street| std::mem::take(&mut street.relays))
+    KNOWN.with_borrow_mut(|known| std::mem::take(&mut known.relays))
 }
 
 /// What a device is told of the others.
-pub fn neighbours() -> Neighbours {
+pub fn all() -> Neighbours {
     Neighbours {
         process: 1,
         memory: shared,
@@ -81,7 +81,7 @@ fn again(fd: u32, len: usize) -> Option<Mapping> {
 }
 
 fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
-    let known = STREET.with_borrow(|street| street.devices.get(&directory.fd).cloned());
+    let known = KNOWN.with_borrow(|known| known.devices.get(&directory.fd).cloned());
     if known.is_some() {
         return known;
     }
@@ -90,21 +90,21 @@ fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     // SAFETY: the view is kept, and nobody writes through it.
     let reach = unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) };
     let reach = Arc::new(reach);
-    STREET.with_borrow_mut(|street| street.devices.insert(directory.fd, reach.clone()));
+    KNOWN.with_borrow_mut(|known| known.devices.insert(directory.fd, reach.clone()));
     Some(reach)
 }
 
 /// Maps the inbox of the relay to the queue pair whose own inbox has that name.
 fn attach(_: i32, inbox: FileName, _: u64) -> Option<Mapping> {
-    STREET.with_borrow_mut(|street| {
-        if let Some(bag) = street.bags.get(&inbox.fd) {
+    KNOWN.with_borrow_mut(|known| {
+        if let Some(bag) = known.bags.get(&inbox.fd) {
             return again(*bag, INBOX_BYTES);
         }
         let bag = shared(INBOX_BYTES).ok()?;
         let name = name_file(&bag)?;
         let senders = again(name.fd, INBOX_BYTES)?;
-        street.relays.push(Relay::new(bag, again(inbox.fd, INBOX_BYTES)?)?);
-        street.bags.insert(inbox.fd, name.fd);
+        known.relays.push(Relay::new(bag, again(inbox.fd, INBOX_BYTES)?)?);
+        known.bags.insert(inbox.fd, name.fd);
         Some(senders)
     })
 }
@@ -115,20 +115,20 @@ struct Stays(Gid, Member);
 impl Drop for Stays {
     fn drop(&mut self) {
         let (gone, member) = (self.0, self.1);
-        STREET.with_borrow_mut(|street| {
-            street.members.retain(|known| *known != (gone, member));
+        KNOWN.with_borrow_mut(|known| {
+            known.members.retain(|known| *known != (gone, member));
         });
     }
 }
 
 fn join(_: &str, group: Gid, member: Member) -> Result<Membership, SetupError> {
-    STREET.with_borrow_mut(|street| street.members.push((group, member)));
+    KNOWN.with_borrow_mut(|known| known.members.push((group, member)));
     Ok(Box::new(Stays(group, member)))
 }
 
 fn members(_: &str, group: Gid) -> Vec<Member> {
-    STREET.with_borrow(|street| {
-        let of = street.members.iter().filter(|(gid, _)| *gid == group);
+    KNOWN.with_borrow(|known| {
+        let of = known.members.iter().filter(|(gid, _)| *gid == group);
         of.map(|(_, member)| *member).collect()
     })
 }

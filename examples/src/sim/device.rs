@@ -1,0 +1,59 @@
+//! The device under both worlds, and the mistakes that can be planted in it and in the wire.
+
+use doorbell::alloc::Mapping;
+use doorbell::error::{Code, SetupError};
+use doorbell::provider::Provider;
+use doorbell::provider::fault::{Fault, FaultCq, FaultQp, Plant};
+use doorbell::provider::trace::Trace;
+use doorbell::soft::sim::Mistake;
+use doorbell::soft::{Soft, SoftQp};
+
+/// The device under both worlds.
+pub type Device = Fault<Trace<Soft>>;
+/// Its queue pair.
+pub type DeviceQp = FaultQp<Trace<Soft>>;
+/// Its completion queue.
+pub type DeviceCq = FaultCq<Trace<Soft>>;
+/// The reader of that.
+pub type DevicePoller = <Device as Provider>::Poller;
+/// Its shared receive queue.
+pub type DeviceSrq = <Device as Provider>::Srq;
+
+/// Wraps a queue pair of the soft device inside, whose sends complete in `cq`.
+pub(super) fn wrapped(device: &Device, qp: SoftQp, cq: &DeviceCq) -> DeviceQp {
+    device.wrap(device.inner().wrap(qp, cq.inner()), cq)
+}
+
+/// Where a mistake is planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// In the device, below both worlds.
+    Device(Plant),
+    /// In the wire, below the world without workers.
+    Wire(Mistake),
+}
+
+/// All mistakes, by the names that the command line has for them.
+pub const PLANTS: &[(&str, Planted)] = &[
+    ("early-slot", Planted::Device(Plant::EarlySlot)),
+    ("double-repost", Planted::Device(Plant::DoubleRepost)),
+    ("lost-tail", Planted::Device(Plant::LostTail)),
+    ("altered-now", Planted::Device(Plant::AlteredNow)),
+    ("lost-later", Planted::Device(Plant::LostLater)),
+    ("swapped-list", Planted::Device(Plant::SwappedList)),
+    ("lost-doorbell", Planted::Device(Plant::LostDoorbell)),
+    ("doubled-one", Planted::Device(Plant::DoubledOne)),
+    ("swapped-poll", Planted::Device(Plant::SwappedPoll)),
+    ("replayed-atomic", Planted::Wire(Mistake::ReplayedAtomic)),
+    ("stale-read", Planted::Wire(Mistake::StaleRead)),
+    ("late-write", Planted::Wire(Mistake::LateWrite)),
+    ("short-datagram", Planted::Wire(Mistake::ShortDatagram)),
+    ("wrong-sender", Planted::Wire(Mistake::WrongSender)),
+];
+
+/// Memory for a wire, and for what is on it.
+pub(super) fn memory(bytes: usize) -> Result<Mapping, SetupError> {
+    Mapping::plain(bytes).map_err(|error| {
+        SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))
+    })
+}
