@@ -107,3 +107,7 @@ pub use doorbell_soft as soft;
 pub use doorbell_tune as tune;
 #[cfg(feature = "verbs")]
 pub use doorbell_verbs as verbs;
+
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../../README.md")]
+struct RepositoryReadme;
