@@ -3,7 +3,7 @@
 //!
 //! In data order: what is asked ([`ask`]), the machine ([`machine`]), how two sides meet
 //! ([`meet`]), what one side does, with the device alone ([`bare`]) or with a worker ([`side`]),
-//! what is measured ([`measure`]) and counted ([`overhead`]), and what comes out ([`tell`]).
+//! what is measured ([`measure`]) and counted ([`mod@overhead`]), and what comes out ([`tell`]).
 
 mod ask;
 mod bare;

@@ -86,6 +86,24 @@ pub(crate) const STEPS: &[Step] = &[
         &[Need::Numa],
         Work::Cargo(&["clippy", "@numa", "--all-targets", "--", "-D", "warnings"]),
     ),
+    step(
+        "doc",
+        "the documentation has no warning",
+        &[],
+        Work::Cargo(&[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--config",
+            "build.rustdocflags=[\"-D\", \"warnings\"]",
+        ]),
+    ),
+    step(
+        "package",
+        "every crate can be packaged",
+        &[],
+        Work::Cargo(&["package", "--workspace", "--no-verify", "--allow-dirty"]),
+    ),
     step("build", "everything builds", &[], Work::Build(&["test", "--workspace", "--no-run"])),
     step(
         "tests",

@@ -49,7 +49,7 @@ impl Soft {
     /// Makes a queue pair in INIT (`ibv_create_qp`).
     ///
     /// # Errors
-    /// Capacities of 0 or beyond [`Caps`], queues of another device (QP-2), or completion queues of
+    /// Capacities of 0 or beyond [`crate::provider::Caps`], queues of another device (QP-2), or completion queues of
     /// two different threads.
     pub fn create_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
         let asked = || format!("a queue pair with {:?}", init.caps);
