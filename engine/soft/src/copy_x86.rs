@@ -16,12 +16,41 @@ use core::arch::x86_64::__m128i;
 /// As for [`copy_recent`].
 #[inline(always)]
 pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !pull_short(to, from, length) {
+            pull_lines(to, from, length);
+        }
+    }
+}
+
+/// The same of any number. Only a copy of more than 64 bytes compares its length with 256.
+///
+/// # Safety
+/// As for [`copy_recent`].
+#[inline(always)]
+pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !pull_short(to, from, length) {
+            match length {
+                ..=256 => pull_lines(to, from, length),
+                _ => pull_long(to, from, length),
+            }
+        }
+    }
+}
+
+/// The same of at most 64 bytes. False: there are more, and nothing was copied.
+///
+/// # Safety
+/// As for [`copy_recent`].
+#[inline(always)]
+unsafe fn pull_short(to: *mut u8, from: *const u8, length: usize) -> bool {
     // SAFETY: all words and pieces lie below `length`.
     unsafe {
         if length <= 16 {
-            let (first, last) = (load_word(from, 0), load_word(from, length - 8));
-            to.cast::<u64>().write_unaligned(first);
-            to.add(length - 8).cast::<u64>().write_unaligned(last);
+            pull_words(to, from, length);
         } else if length <= 32 {
             pull_piece::<0>(to, from);
             pull_last::<16>(to, from, length);
@@ -31,33 +60,31 @@ pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
             pull_last::<32>(to, from, length);
             pull_last::<16>(to, from, length);
         } else {
-            pull_line::<0>(to, from);
-            if length > 128 {
-                pull_line::<64>(to, from);
-            }
-            if length > 192 {
-                pull_line::<128>(to, from);
-            }
-            pull_last::<64>(to, from, length);
-            pull_last::<48>(to, from, length);
-            pull_last::<32>(to, from, length);
-            pull_last::<16>(to, from, length);
+            return false;
         }
     }
+    true
 }
 
-/// The same of any number.
+/// The same of 65 to 256 bytes.
 ///
 /// # Safety
 /// As for [`copy_recent`].
 #[inline(always)]
-pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller vouches.
+unsafe fn pull_lines(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: all pieces lie below `length`.
     unsafe {
-        match length {
-            ..=256 => pull(to, from, length),
-            _ => pull_long(to, from, length),
+        pull_line::<0>(to, from);
+        if length > 128 {
+            pull_line::<64>(to, from);
         }
+        if length > 192 {
+            pull_line::<128>(to, from);
+        }
+        pull_last::<64>(to, from, length);
+        pull_last::<48>(to, from, length);
+        pull_last::<32>(to, from, length);
+        pull_last::<16>(to, from, length);
     }
 }
 
@@ -76,6 +103,29 @@ unsafe fn pull_long(to: *mut u8, from: *const u8, length: usize) {
             at += 64;
         }
         pull_line::<0>(to.add(length - 64), from.add(length - 64));
+    }
+}
+
+/// Copies 8 to 16 bytes: the first 8 and the last 8.
+///
+/// # Safety
+/// They are readable and writable.
+#[inline(always)]
+unsafe fn pull_words(to: *mut u8, from: *const u8, length: usize) {
+    let (first, last): (u64, u64);
+    // SAFETY: as the caller vouches.
+    unsafe {
+        asm!(
+            "mov {first}, [{from}]",
+            "mov {last}, [{from} + {length} - 8]",
+            from = in(reg) from,
+            length = in(reg) length,
+            first = out(reg) first,
+            last = lateout(reg) last,
+            options(nostack, preserves_flags, readonly),
+        );
+        to.cast::<u64>().write_unaligned(first);
+        to.add(length - 8).cast::<u64>().write_unaligned(last);
     }
 }
 

@@ -481,21 +481,22 @@ fn receive_run(
     let Some(starts) = mr_cache.starts(first) else { return 0 };
     let mut plain = burst.plain(Header::plain_for(qp), first.length);
     let blank = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
-    let mut count = 0;
-    for (wr, place) in wrs.iter().zip(places) {
+    let room = places.len();
+    let mut places = places.iter_mut();
+    for wr in wrs {
         if !wr.sge.is_like(first) || !starts.allow(wr.sge.addr) {
             break;
         }
         let Some((length, record)) = plain.next() else { break };
+        let Some(place) = places.next() else { break };
         *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
         // SAFETY: as in `receive_from_slot`: the length is at most the first receive's; this
         // receive is as long, and `starts` allows it, so it lies in the region.
         unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
         plain.consume(record);
-        count += 1;
     }
     burst.end_plain(&plain);
-    count
+    room - places.len()
 }
 
 /// True if a request of this queue pair that is not yet done begins at that position.
