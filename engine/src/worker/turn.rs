@@ -247,8 +247,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
         }
-        let rarely = self.idle != 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS);
-        core.refill(if rarely { Refill::All } else { Refill::Batch });
+        if taken == 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS) {
+            core.refill(Refill::All);
+        } else {
+            core.refill(Refill::Batch);
+        }
         self.settled = core.is_settled();
     }
 
