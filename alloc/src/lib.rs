@@ -81,7 +81,3 @@ pub use place::Place;
 pub use pool::{BlockPool, LeakedBlocks, SharedPool};
 pub use reason::{Limit, NodeFault, Reason};
 pub use report::{MapReport, Shortfall};
-
-#[cfg(all(doctest, feature = "std"))]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -66,8 +66,8 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
     let handshakes = grants.each_ref().map(|grant| grant.as_ref().unwrap().handshake());
     let (one, two) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
     for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
-        let breaker = qp.inner().breaker();
-        breaker.attach(&link);
+        let control = qp.inner().control();
+        control.attach(&link);
         let wiring = Wiring {
             peer: nums[1 - n],
             peer_rnr_retry: 7,
@@ -75,7 +75,7 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
             initiator_depth: 4,
             responder_depth: 4,
         };
-        breaker.connect(&link, wiring);
+        control.connect(&link, wiring);
         let Some(grant) = grants[n].take() else { continue };
         assert!(sides[n].intake.admit(qp, grant, Some(&handshakes[1 - n])).is_ok());
         assert!(sides[n].intake.up(nums[n], &[]));

@@ -1,4 +1,4 @@
-//! Copies to and from the bell, 16 bytes at a time where there are so many: what is published
+//! Copies to and from the slot, 16 bytes at a time where there are so many: what is published
 //! leaves the store buffer behind all that was stored before it, so there must be few stores. In
 //! assembler, since the memory is another process' as well: what a copy holds while the other side
 //! writes may be of two messages, byte by byte, and the seals say whether it is.

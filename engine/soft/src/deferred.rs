@@ -1,4 +1,4 @@
-//! Requests without a doorbell of their own: written one by one, published together later.
+//! Deferred posts: requests are written one by one, and published together by a later doorbell.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::copy;
@@ -14,16 +14,16 @@ use crate::wr::{SendWr, Sge};
 
 impl DomainState {
     /// Writes one request to the ring, unpublished, if nothing is in its way. At most half a
-    /// segment stays unpublished. The next messages may go by [`hold_more`].
+    /// segment stays unpublished. The next messages may go by [`post_deferred_next`].
     #[inline(never)]
-    pub(super) fn hold(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    pub(super) fn post_deferred(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         self.links.activate(qp.link);
         let Some(Some(link)) = self.links.table.get_mut(qp.link) else { return false };
         if qp.state != State::Rts || !fast_path_ok(link, qp) {
             return false;
         }
         let Some(plain) = plain(&self.transport.res.nic.memory, qp, wr) else { return false };
-        if !link.tx.may_hold(plain.record) && !make_room(link, plain.record) {
+        if !link.tx.may_defer(plain.record) && !make_room(link, plain.record) {
             return false;
         }
         let goes = has_slot(link, qp, &plain);
@@ -34,10 +34,15 @@ impl DomainState {
         goes
     }
 
-    /// The same with a list of unsignalled messages, whose `wr_id`s count up from the first: how
-    /// many were written.
+    /// Writes a list of unsignalled messages in the same way; their `wr_id`s count up from `first`.
+    /// Returns how many were written.
     #[inline(never)]
-    pub(super) fn hold_list(&mut self, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
+    pub(super) fn post_deferred_list(
+        &mut self,
+        qp: &mut QpContext,
+        first: u64,
+        list: &[&[u8]],
+    ) -> usize {
         self.links.activate(qp.link);
         let Some(Some(link)) = self.links.table.get_mut(qp.link) else { return 0 };
         if qp.state != State::Rts || qp.signal_all || !fast_path_ok(link, qp) {
@@ -46,7 +51,7 @@ impl DomainState {
         let mut done = 0;
         loop {
             done += put_list(link, qp, first + done as u64, list.get(done..).unwrap_or_default());
-            // Something else than the end of the list stopped it: perhaps space can be made.
+            // It stopped before the end of the list: perhaps space can be made.
             let Some(next) = list.get(done) else { break };
             let fits = next.len() <= qp.sq.inline_max() as usize && qp.sq.room() > 0;
             if !fits || !make_room(link, record_bytes(next.len() as u64) as u32) {
@@ -56,12 +61,12 @@ impl DomainState {
         done
     }
 
-    /// Posts and publishes one request alone. The next may go by [`post_next`].
+    /// Posts and publishes one request alone. The next may go by [`post_at_once_next`].
     #[inline(never)]
-    pub(super) fn post_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
-        let goes = self.post_lone(qp, wr);
+    pub(super) fn post_at_once_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        let goes = self.post_at_once(qp, wr);
         if goes && let Some(Some(link)) = self.links.table.get_mut(qp.link) {
-            link.tx.begin_hold();
+            link.tx.renew_defer_limit();
             reserve(link, qp);
         }
         goes
@@ -69,11 +74,11 @@ impl DomainState {
 
     /// Publishes everything unpublished on its link.
     #[inline(always)]
-    pub(super) fn ring(&mut self, qp: &mut QpContext) {
+    pub(super) fn ring_doorbell(&mut self, qp: &mut QpContext) {
         if let Some(Some(link)) = self.links.table.get_mut(qp.link)
             && link.tx.unpublished() > 0
         {
-            publish_held(link);
+            publish_deferred(link);
         }
     }
 }
@@ -85,19 +90,19 @@ fn reserve(link: &LinkPlace, qp: &mut QpContext) {
     if !qp.signal_all {
         let slots = link.tx.at + u64::from(qp.sq.room()) * record_bytes(0);
         qp.reserved =
-            Reserved { link: Some(link.pointer()), until: slots.min(link.tx.hold_until()) };
+            Reserved { link: Some(link.pointer()), until: slots.min(link.tx.defer_limit()) };
     }
 }
 
-/// Writes one more message, unpublished, behind one that [`DomainState::hold`] has written. False:
-/// nothing was done; the message needs the general function.
+/// Writes one more message, unpublished, behind one that [`DomainState::post_deferred`] has
+/// written. False: nothing was done; the message needs the general function.
 ///
 /// # Safety
 /// The caller is inside the queue pair's domain, the only one there, and vouches for the piece.
 #[inline(always)]
-pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
+pub(super) unsafe fn post_deferred_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
     let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
-    // SAFETY: while the lane is open the queue pair uses the link, which stays so long. By this
+    // SAFETY: a queue pair with a reservation is a user of the link, and keeps it alive. By this
     // function's contract nobody else refers to it.
     let link = unsafe { link.as_mut() };
     let end = link.tx.at + record_bytes(sge.length.into());
@@ -110,15 +115,15 @@ pub(super) unsafe fn hold_more(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     true
 }
 
-/// Posts and publishes one more message behind one that [`DomainState::post_first`] has posted.
-/// False: nothing was done; the message needs the general function.
+/// Posts and publishes one more message behind one that [`DomainState::post_at_once_first`] has
+/// posted. False: nothing was done; the message needs the general function.
 ///
 /// # Safety
-/// As for [`hold_more`].
+/// As for [`post_deferred_next`].
 #[inline(always)]
-pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
+pub(super) unsafe fn post_at_once_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
     let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
-    // SAFETY: as in `hold_more`.
+    // SAFETY: as in `post_deferred_next`.
     let link = unsafe { link.as_mut() };
     let record = record_bytes(sge.length.into());
     if link.tx.at + record > until || link.tx.unpublished() > 0 {
@@ -126,10 +131,10 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     }
     if !link.uses_slot(record as u32) {
         // SAFETY: there is space up to `until`; the caller vouches for the piece.
-        return unsafe { next_silent(qp, wr_id, sge.addr as *const u8, sge.length) };
+        return unsafe { post_in_ring_next(qp, wr_id, sge.addr as *const u8, sge.length) };
     }
     let (header, ack) = (Header(qp.common | u64::from(sge.length)), link.ack());
-    // SAFETY: as above, and the record fits the bell.
+    // SAFETY: as above, and the record fits the slot.
     unsafe { link.tx.publish_in_slot(header, record as u32, sge.addr as *const u8, ack) };
     let end = link.tx.at;
     qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
@@ -137,15 +142,15 @@ pub(super) unsafe fn post_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool
     true
 }
 
-/// The same by the ring alone. A function of its own, so that it costs a reply nothing.
+/// The same in the ring alone. It is a function of its own so that it costs a reply nothing.
 ///
 /// # Safety
 /// As for [`put`]; nothing is unpublished.
 #[cold]
 #[inline(never)]
-unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u32) -> bool {
+unsafe fn post_in_ring_next(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u32) -> bool {
     let Some(mut link) = qp.reserved.link else { return false };
-    // SAFETY: as in `hold_more`.
+    // SAFETY: as in `post_deferred_next`.
     let link = unsafe { link.as_mut() };
     let end = link.tx.at + record_bytes(length.into());
     // SAFETY: as the caller vouches.
@@ -156,12 +161,12 @@ unsafe fn next_silent(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u
     true
 }
 
-/// Writes plain messages from the front of a list, unpublished, as long as there are slots and
-/// space and none is longer than the inline limit: how many. A function of its own, so that
-/// everything it uses stays in registers.
+/// Writes plain messages from the front of a list, unpublished, until a slot or space is missing
+/// or a message is longer than the inline limit; returns how many. It is a function of its own so
+/// that everything it uses stays in registers.
 #[inline(never)]
 fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> usize {
-    let (until, longest) = (link.tx.hold_until(), qp.sq.inline_max() as usize);
+    let (until, longest) = (link.tx.defer_limit(), qp.sq.inline_max() as usize);
     let mut wr_id = first;
     for bytes in list.iter().take(qp.sq.room() as usize) {
         let end = link.tx.at + record_bytes(bytes.len() as u64);
@@ -206,31 +211,31 @@ unsafe fn put(
 #[inline(never)]
 fn make_room(link: &mut Link, record: u32) -> bool {
     let mut space = link.makes_space(record);
-    link.tx.begin_hold();
-    if !link.tx.may_hold(record) && link.tx.unpublished() > 0 {
-        publish_held(link);
+    link.tx.renew_defer_limit();
+    if !link.tx.may_defer(record) && link.tx.unpublished() > 0 {
+        publish_deferred(link);
         space = link.makes_space(record);
-        link.tx.begin_hold();
+        link.tx.renew_defer_limit();
     }
-    space && link.tx.may_hold(record)
+    space && link.tx.may_defer(record)
 }
 
-/// Publishes what was written: in the slot, if it is one message and that helps.
+/// Publishes all deferred records: in the slot, if it is one message and that helps.
 #[inline(never)]
-fn publish_held(link: &mut Link) {
-    let held = link.tx.unpublished();
-    if !(link.uses_slot(held) && publish_deferred_in_slot(link)) {
+fn publish_deferred(link: &mut Link) {
+    let pending = link.tx.unpublished();
+    if !(link.uses_slot(pending) && publish_deferred_in_slot(link)) {
         let ack = link.ack();
         link.tx.publish(ack);
-        if held >= CLAIM_MIN {
-            // The next are likely to be as many.
-            link.tx.claim(held);
+        if pending >= CLAIM_MIN {
+            // The next doorbell is likely to publish as much.
+            link.tx.claim(pending);
         }
     }
-    link.tx.begin_hold();
+    link.tx.renew_defer_limit();
 }
 
-/// Publishes what was written in the slot, if it is one message.
+/// Publishes the deferred records in the slot, if they are one message.
 #[inline(never)]
 fn publish_deferred_in_slot(link: &mut Link) -> bool {
     let Some((header, payload)) = link.tx.first_unpublished() else { return false };

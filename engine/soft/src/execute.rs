@@ -54,7 +54,7 @@ impl DomainState {
                 }
             }
             Command::Reset(new) => {
-                self.begin_again(*new);
+                self.reset(*new);
                 self.links.ack_all();
             }
             Command::Recover { num } => {

@@ -175,11 +175,11 @@ impl Xrc for Soft {
 
 impl Multicast for SoftQp {
     fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.breaker().attach_mcast(group)
+        self.control().attach_mcast(group)
     }
 
     fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
-        self.breaker().detach_mcast(group)
+        self.control().detach_mcast(group)
     }
 }
 

@@ -9,7 +9,7 @@ use std_alloc::vec::Vec;
 
 use super::inbox::OpenBell;
 use super::memory::FileName;
-use super::remote_map::{Attach, Reach};
+use super::remote_map::{Attach, RemoteMap};
 use crate::error::SetupError;
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
@@ -59,7 +59,7 @@ pub struct Neighbours {
     /// Memory of that many bytes, zeroed, that other processes can find by the name of its file.
     pub memory: fn(usize) -> Result<Mapping, SetupError>,
     /// The device of a process whose table has that name.
-    pub reach: fn(process: i32, directory: FileName) -> Option<Arc<Reach>>,
+    pub remote_map: fn(process: i32, directory: FileName) -> Option<Arc<RemoteMap>>,
     /// Maps an inbox.
     pub attach: Attach,
     /// The name of a bell of this process, by its descriptor, if others can open it.

@@ -40,18 +40,18 @@ pub(super) const SEGMENT: u32 = 256 * LINE as u32;
 pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 /// Payload of one record at most; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
-/// Lines of the bell.
+/// Lines of the slot.
 pub(super) const SLOT_LINES: usize = 4;
-/// Words before the payload in the first line of the bell, and in the second; behind that it runs
-/// on to the bell's end.
+/// Words before the payload in the first line of the slot, and in the second; behind that it runs
+/// on to the slot's end.
 const SLOT_HEAD: usize = 4;
 const SLOT_REST_HEAD: usize = 2;
-/// Bytes of payload in the first line of the bell, and in those behind it.
+/// Bytes of payload in the first line of the slot, and in those behind it.
 pub(super) const SLOT_FIRST_BYTES: usize = LINE - 8 * SLOT_HEAD;
 const SLOT_REST_BYTES: usize = (SLOT_LINES - 1) * LINE - 8 * SLOT_REST_HEAD;
-/// Bytes of payload in the whole bell.
+/// Bytes of payload in the whole slot.
 pub(super) const SLOT_PAYLOAD_MAX: u32 = (SLOT_FIRST_BYTES + SLOT_REST_BYTES) as u32;
-/// Bytes a lone record may have in the first line of the bell, and in the whole.
+/// Bytes a lone record may have in the first line of the slot, and in the whole.
 pub(super) const SLOT_FIRST_RECORD: u32 = 8 + SLOT_FIRST_BYTES as u32;
 pub(super) const SLOT_RECORD_MAX: u32 = 8 + SLOT_PAYLOAD_MAX;
 
@@ -69,7 +69,7 @@ const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
-/// Lines of the bell behind the first that a payload fills which does not fit there.
+/// Lines of the slot behind the first that a payload fills which does not fit there.
 #[inline(always)]
 pub(super) fn slot_rest_lines(length: usize) -> usize {
     debug_assert!(length > SLOT_FIRST_BYTES);
@@ -247,9 +247,9 @@ impl Header {
 pub(super) struct Direction {
     base: NonNull<u8>,
     slot: NonNull<u8>,
-    /// The word of the bell that is this direction's sender's.
+    /// The word of the slot that is this direction's sender's.
     slot_tail: NonNull<u8>,
-    /// Marks its positions in the bell, where the other sender's stand too: multiples of 8.
+    /// Marks its positions in the slot, where the other sender's stand too: multiples of 8.
     mark: u64,
 }
 
@@ -308,14 +308,14 @@ impl Direction {
         unsafe { word(self.base.add(TAIL)) }
     }
 
-    /// The same of what is in the bell as well.
+    /// The same of what is in the slot as well.
     #[inline(always)]
     pub(super) fn slot_tail(&self) -> &AtomicU64 {
-        // SAFETY: as above; it is in the bell.
+        // SAFETY: as above; it is in the slot.
         unsafe { word(self.slot_tail) }
     }
 
-    /// The seal of the lone record in the bell, which both directions share: see
+    /// The seal of the lone record in the slot, which both directions share: see
     /// [`super::ring::Tx::begin_slot`].
     #[inline(always)]
     pub(super) fn seal(&self) -> &AtomicU64 {
@@ -334,32 +334,32 @@ impl Direction {
         self.slot_word(3)
     }
 
-    /// Its payload in the first line: words that are only ever used as atomics, as all of the bell.
+    /// Its payload in the first line: words that are only ever used as atomics, as all of the slot.
     #[inline(always)]
     pub(super) fn slot_payload(&self) -> NonNull<u8> {
-        // SAFETY: as in `tail`; it is in the bell.
+        // SAFETY: as in `tail`; it is in the slot.
         unsafe { self.slot.add(8 * SLOT_HEAD) }
     }
 
     /// Its payload behind that line.
     #[inline(always)]
     pub(super) fn slot_rest(&self) -> NonNull<u8> {
-        // SAFETY: as in `tail`; it is in the bell.
+        // SAFETY: as in `tail`; it is in the slot.
         unsafe { self.slot.add(LINE + 8 * SLOT_REST_HEAD) }
     }
 
-    /// Line `n` of the bell.
+    /// Line `n` of the slot.
     #[inline(always)]
     pub(super) fn slot_line(&self, n: usize) -> NonNull<u8> {
         debug_assert!(n < SLOT_LINES);
-        // SAFETY: as in `tail`; it is in the bell.
+        // SAFETY: as in `tail`; it is in the slot.
         unsafe { self.slot.add(n * LINE) }
     }
 
-    /// Word `n` of the bell.
+    /// Word `n` of the slot.
     #[inline(always)]
     pub(super) fn slot_word(&self, n: usize) -> &AtomicU64 {
-        // SAFETY: as in `tail`; the word is in the bell.
+        // SAFETY: as in `tail`; the word is in the slot.
         unsafe { word(self.slot.add(n * 8)) }
     }
 

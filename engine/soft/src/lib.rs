@@ -140,11 +140,11 @@ pub use self::memory::{DIRECTORY_BYTES, FileName};
 pub use self::path::SoftAh;
 pub use self::pd::SoftTd;
 pub use self::poller::{SoftCq, SoftPoller};
-pub use self::qp_control::{QpControl as Breaker, Wiring};
+pub use self::qp_control::{QpControl, Wiring};
 pub use self::queue_pair::SoftQp;
 pub use self::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
 pub use self::region::{SoftRegion, SoftWindow};
-pub use self::remote_map::{Attach, Reach};
+pub use self::remote_map::{Attach, RemoteMap};
 pub use self::srq::SoftSrq;
 pub use self::xrc::SoftXrcd;
 

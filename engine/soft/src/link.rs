@@ -20,7 +20,7 @@ use super::peer_waker::PeerWaker;
 use super::policy::contention::Contention;
 use super::policy::spin::SpinPolicy;
 use super::reader::Rx;
-use super::remote_map::Reach;
+use super::remote_map::RemoteMap;
 use super::responses::Response;
 use super::ring::{Refusal, Tx};
 use crate::error::{Code, SetupError};
@@ -40,7 +40,7 @@ pub struct LinkShared {
     header: LinkHeader,
     side: Side,
     peer_gone: AtomicBool,
-    reach: Option<Arc<Reach>>,
+    remote_map: Option<Arc<RemoteMap>>,
     bell: Option<Bell>,
 }
 
@@ -84,17 +84,17 @@ impl LinkShared {
             header.users().store(2, Ordering::Relaxed);
         }
         let peer_gone = AtomicBool::new(false);
-        Ok(LinkShared { memory, header, side, peer_gone, reach: None, bell: None })
+        Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, bell: None })
     }
 
     /// With the peer's memory within reach of one-sided requests. What the peer may be waiting for
     /// is mapped now.
     #[must_use]
-    pub fn with_reach(mut self, reach: Option<Arc<Reach>>) -> LinkShared {
-        if let Some(reach) = &reach {
-            reach.map_ahead();
+    pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
+        if let Some(map) = &map {
+            map.map_ahead();
         }
-        self.reach = reach;
+        self.remote_map = map;
         self
     }
 
@@ -305,7 +305,7 @@ pub(super) struct Link {
     /// The queue pairs refused lately.
     refused: ArrayVec<u32, REFUSALS_MAX>,
     /// The peer's memory, if any of it can be mapped here.
-    pub(super) reach: Option<Arc<Reach>>,
+    pub(super) remote_map: Option<Arc<RemoteMap>>,
     /// The peer broke the rules: nothing more is read or written.
     broken: bool,
     pub(super) users: u32,
@@ -349,7 +349,7 @@ impl Link {
             refused: ArrayVec::new(),
             broken: false,
             users: 0,
-            reach: shared.reach.clone(),
+            remote_map: shared.remote_map.clone(),
             shared,
         }
     }

@@ -118,7 +118,7 @@ fn place_of(
     length: u32,
     right: Access,
 ) -> Option<*mut u8> {
-    link.reach.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
+    link.remote_map.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
 }
 
 fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> bool {

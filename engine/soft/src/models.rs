@@ -24,19 +24,19 @@ use crate::wc::Status;
 
 /// Those that are run with each order weakened.
 pub(crate) const SMALL_MODELS: &[Model] = &[
-    ("a sleeper", || sleep(Place::Bell)),
+    ("a sleeper", || sleep(Place::Slot)),
     ("the next lap, the line says so", || reuse(Answer::Line)),
-    ("the next lap, the bell says so", || reuse(Answer::In(Place::Bell))),
+    ("the next lap, the slot says so", || reuse(Answer::In(Place::Slot))),
     ("the next lap, the ring says so", || reuse(Answer::In(Place::Ring))),
     ("refusals", refusals),
     ("two in the ring", || exchange([Place::Ring; 2], false)),
-    ("two in the bell", || exchange([Place::Bell; 2], false)),
-    ("two in all lines of the bell", || exchange([Place::LongBell; 2], false)),
+    ("two in the slot", || exchange([Place::Slot; 2], false)),
+    ("two in all lines of the slot", || exchange([Place::LongSlot; 2], false)),
     ("a question and an answer", || converse(&[SPEAK, None], &[None, SPEAK])),
     ("two questions", || converse(&[SPEAK, None], &[SPEAK, None])),
 ];
 
-const SPEAK: Option<Place> = Some(Place::Bell);
+const SPEAK: Option<Place> = Some(Place::Slot);
 
 std::thread_local! {
     /// Of a link: a run leaves nothing in it but what was written to the ring.
@@ -93,7 +93,7 @@ fn header(length: u32) -> Header {
     Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
 }
 
-/// Words of a payload: as many as one line of the bell has, and one that is behind it.
+/// Words of a payload: as many as one line of the slot has, and one that is behind it.
 const SHORT: usize = 2;
 const LONG: usize = 5;
 
@@ -103,24 +103,24 @@ fn payload(side: Side, n: u64) -> [u64; LONG] {
     core::array::from_fn(|word| (n * 2 + side + 1) << 8 | word as u64)
 }
 
-/// Where a record is published: in the ring alone, or in the bell as well.
+/// Where a record is published: in the ring alone, or in the slot as well.
 #[derive(Clone, Copy)]
 enum Place {
     Ring,
-    Bell,
-    LongBell,
+    Slot,
+    LongSlot,
 }
 
 impl End {
     /// Publishes the next record.
     fn say(&mut self, place: Place) {
-        let words = if matches!(place, Place::LongBell) { LONG } else { SHORT };
+        let words = if matches!(place, Place::LongSlot) { LONG } else { SHORT };
         let (header, payload) = (header(words as u32 * 8), payload(self.side, self.said));
         let (from, ack) = (payload.as_ptr().cast::<u8>(), self.rx.at);
         self.said += 1;
         let record = header.record();
         match place {
-            Place::Bell | Place::LongBell => unsafe {
+            Place::Slot | Place::LongSlot => unsafe {
                 self.tx.publish_in_slot(header, record, from, ack);
             },
             Place::Ring => {
@@ -142,7 +142,7 @@ impl End {
             && lone.header.length() as usize <= LONG * 8
             && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
         {
-            return self.check(to, lone.header, "the bell, as expected,");
+            return self.check(to, lone.header, "the slot, as expected,");
         }
         if !self.rx.look() {
             return;
@@ -150,7 +150,7 @@ impl End {
         if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot())
             && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
         {
-            return self.check(to, lone.header, "the bell");
+            return self.check(to, lone.header, "the slot");
         }
         assert!(self.rx.advance(), "a tail that no sender writes");
         while !self.rx.caught_up() {
@@ -227,34 +227,34 @@ fn exchange(places: [Place; 2], jumps: bool) {
 
 /// Two records alone, one after the other: a reader in the middle never mixes them.
 #[test]
-fn models_two_records_in_the_bell() {
-    exchange([Place::Bell; 2], false);
+fn models_two_records_in_the_slot() {
+    exchange([Place::Slot; 2], false);
 }
 
 /// The same with records of more than one line, and of one line and more in turn.
 #[test]
-fn models_two_long_records_in_the_bell() {
-    exchange([Place::LongBell; 2], false);
-    exchange([Place::LongBell, Place::Bell], false);
-    exchange([Place::Bell, Place::LongBell], false);
+fn models_two_long_records_in_the_slot() {
+    exchange([Place::LongSlot; 2], false);
+    exchange([Place::LongSlot, Place::Slot], false);
+    exchange([Place::Slot, Place::LongSlot], false);
 }
 
 /// The same where the second begins the ring's next lap.
 #[test]
 fn models_a_jump_before_the_second() {
-    exchange([Place::Bell; 2], true);
-    exchange([Place::Ring, Place::Bell], true);
-    exchange([Place::Bell, Place::Ring], true);
+    exchange([Place::Slot; 2], true);
+    exchange([Place::Ring, Place::Slot], true);
+    exchange([Place::Slot, Place::Ring], true);
 }
 
-/// One in the bell, then one in the ring alone, and the other way round.
+/// One in the slot, then one in the ring alone, and the other way round.
 #[test]
-fn models_bell_and_ring_in_turn() {
-    exchange([Place::Bell, Place::Ring], false);
-    exchange([Place::Ring, Place::Bell], false);
+fn models_slot_and_ring_in_turn() {
+    exchange([Place::Slot, Place::Ring], false);
+    exchange([Place::Ring, Place::Slot], false);
 }
 
-/// Both sides write to the bell when they like. What each does, in order: `None` hears.
+/// Both sides write to the slot when they like. What each does, in order: `None` hears.
 fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
     fn run(end: &mut End, steps: &[Option<Place>]) {
         for step in steps {
@@ -280,24 +280,24 @@ fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
     });
 }
 
-/// Both write to the same line of the bell, at once or one behind the other: neither takes what it
+/// Both write to the same line of the slot, at once or one behind the other: neither takes what it
 /// wrote itself for the peer's.
 #[test]
-fn models_two_writers_of_the_bell() {
-    converse(&[Some(Place::Bell), None], &[Some(Place::Bell), None]);
-    converse(&[Some(Place::Bell), None], &[None, Some(Place::Bell)]);
-    converse(&[Some(Place::Bell), Some(Place::Bell)], &[None, Some(Place::Bell)]);
-    converse(&[Some(Place::Bell), None], &[Some(Place::Ring), None, Some(Place::Bell)]);
-    // An answer that is in the ring alone, and ends where what is in the bell does.
-    converse(&[Some(Place::Bell), None], &[None, Some(Place::Ring)]);
+fn models_two_writers_of_the_slot() {
+    converse(&[Some(Place::Slot), None], &[Some(Place::Slot), None]);
+    converse(&[Some(Place::Slot), None], &[None, Some(Place::Slot)]);
+    converse(&[Some(Place::Slot), Some(Place::Slot)], &[None, Some(Place::Slot)]);
+    converse(&[Some(Place::Slot), None], &[Some(Place::Ring), None, Some(Place::Slot)]);
+    // An answer that is in the ring alone, and ends where what is in the slot does.
+    converse(&[Some(Place::Slot), None], &[None, Some(Place::Ring)]);
 }
 
 /// The same with records of more than one line.
 #[test]
 fn models_two_writers_of_all_lines() {
-    converse(&[Some(Place::LongBell), None], &[Some(Place::LongBell), None]);
-    converse(&[Some(Place::LongBell), None], &[None, Some(Place::LongBell)]);
-    converse(&[Some(Place::Bell), None], &[None, Some(Place::LongBell)]);
+    converse(&[Some(Place::LongSlot), None], &[Some(Place::LongSlot), None]);
+    converse(&[Some(Place::LongSlot), None], &[None, Some(Place::LongSlot)]);
+    converse(&[Some(Place::Slot), None], &[None, Some(Place::LongSlot)]);
 }
 
 /// What says that space is given back.
@@ -351,8 +351,8 @@ fn reuse(answer: Answer) {
 #[test]
 fn models_space_is_used_again() {
     reuse(Answer::Line);
-    reuse(Answer::In(Place::Bell));
-    reuse(Answer::In(Place::LongBell));
+    reuse(Answer::In(Place::Slot));
+    reuse(Answer::In(Place::LongSlot));
     reuse(Answer::In(Place::Ring));
 }
 
@@ -416,5 +416,5 @@ fn sleep(place: Place) {
 /// See [`sleep`].
 #[test]
 fn models_no_wake_up_is_lost() {
-    [Place::Bell, Place::LongBell, Place::Ring].into_iter().for_each(sleep);
+    [Place::Slot, Place::LongSlot, Place::Ring].into_iter().for_each(sleep);
 }

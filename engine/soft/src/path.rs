@@ -22,7 +22,7 @@ use super::host::{Host, Member, Membership, Neighbours, device_of};
 use super::inbox::{Door, INBOX_BYTES, Outlet, Stamp};
 use super::pd::Pd;
 use super::pieces::Pieces;
-use super::remote_map::Reach;
+use super::remote_map::RemoteMap;
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};
@@ -54,7 +54,7 @@ impl SoftAh {
             Path::Group(group)
         } else {
             let (process, directory) = device_of(to);
-            Path::Device((neighbours.reach)(process, directory)?)
+            Path::Device((neighbours.remote_map)(process, directory)?)
         };
         Some(SoftAh(Arc::new(path), pd.clone()))
     }
@@ -62,7 +62,7 @@ impl SoftAh {
 
 /// What a handle stands for.
 pub(super) enum Path {
-    Device(Arc<Reach>),
+    Device(Arc<RemoteMap>),
     Group(Group),
 }
 
@@ -89,9 +89,9 @@ impl Path {
         host: &Host,
     ) {
         match self {
-            Path::Device(reach) => {
+            Path::Device(map) => {
                 // SAFETY: as the caller vouches.
-                unsafe { reach.put(qp, stamp, pieces) };
+                unsafe { map.put(qp, stamp, pieces) };
             }
             Path::Group(group) if qp == MULTICAST_QPN => {
                 // SAFETY: as the caller vouches.

@@ -24,7 +24,7 @@ pub(super) struct PredictedReceive {
     like: Header,
     /// Where its bytes go.
     pub(super) to: u64,
-    /// How many fit there, and in the bell.
+    /// How many fit there, and in the slot.
     room: u32,
     wr_id: u64,
     /// Where that receive is the first.

@@ -147,9 +147,9 @@ pub(super) struct QpContext {
 }
 
 /// Ring space and send slots that the next plain messages may use without further checks, whether
-/// they are deferred or published one by one. The general functions reserve
-/// ([`super::domain::DomainState::hold`], [`super::domain::DomainState::post_first`]). The
-/// reservation holds until something else happens to the queue pair. It is dropped by
+/// they are deferred or published one by one. `DomainState::post_deferred` and
+/// `DomainState::post_at_once_first` reserve. The reservation holds until something else happens to
+/// the queue pair. It is dropped by
 ///
 /// - every other post: a one-sided or long request, or one that finds no space, takes a send slot
 ///   without the bytes in the ring, or leaves a request that no other may overtake;
@@ -243,7 +243,7 @@ impl QpContext {
     }
 
     /// A new life in the memory of the one before: everything else is as if it had just been made.
-    pub(super) fn begin_again(&mut self, parts: &QpParts) {
+    pub(super) fn reset(&mut self, parts: &QpParts) {
         let sq = self.sq.take();
         *self = QpContext {
             datagrams: self.datagrams.take(),

@@ -11,7 +11,7 @@ use super::path::Groups;
 use crate::provider::QpType;
 use crate::provider::wake::Bell;
 
-/// The figures of a connection, for [`crate::SoftQp::connect`].
+/// The figures of a connection, for [`QpControl::connect`].
 #[derive(Clone, Copy, Debug)]
 pub struct Wiring {
     /// The peer's queue pair number.

@@ -98,23 +98,23 @@ impl SoftQp {
 
     /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
     pub fn attach(&self, link: &Arc<LinkShared>) {
-        self.breaker().attach(link);
+        self.control().attach(link);
     }
 
     /// See [`QpControl::connect`].
     pub fn connect(&mut self, link: &Arc<LinkShared>, wiring: Wiring) {
-        self.breaker().connect(link, wiring);
+        self.control().connect(link, wiring);
     }
 
     /// The peer is gone for good: the oldest outstanding send ends with
     /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
     pub fn fail_lost(&mut self) {
-        self.breaker().fail_lost();
+        self.control().fail_lost();
     }
 
     /// A handle by which the control plane can connect and fail the queue pair that a worker
     /// owns.
-    pub fn breaker(&self) -> QpControl {
+    pub fn control(&self) -> QpControl {
         QpControl {
             domain: self.domain.clone(),
             num: self.num,
@@ -127,8 +127,9 @@ impl SoftQp {
 }
 
 impl SoftQp {
-    /// The rest of `Qp::post_inline`, when the prediction does not hold. By itself, and given
-    /// numbers: a request in memory would cost the callers that do not come here.
+    /// The rest of `Qp::post_inline`, for a message that has no reservation. It is a function of
+    /// its own and takes numbers, because a request in memory would cost every caller, also one
+    /// that never gets here.
     ///
     /// # Safety
     /// As there.
@@ -148,30 +149,30 @@ impl SoftQp {
         let sge = Sge { addr, length, lkey: 0 };
         let wr = SendWr { wr_id, op, flags, sge, more: &[] };
         // SAFETY: as the caller vouches.
-        unsafe { if NOW { self.post_lone(&wr) } else { self.hold(&wr) } }
+        unsafe { if NOW { self.post_at_once(&wr) } else { self.post_deferred(&wr) } }
     }
 
-    /// Posts one inline SEND with a doorbell of its own. False: nothing was done.
+    /// Posts one inline SEND and rings its doorbell. False: nothing was done.
     ///
     /// # Safety
     /// As for `Qp::post`.
     #[inline(always)]
-    pub(super) unsafe fn post_lone(&mut self, wr: &SendWr<'_>) -> bool {
+    pub(super) unsafe fn post_at_once(&mut self, wr: &SendWr<'_>) -> bool {
         if self.domain.sharing() == Sharing::Shared {
             return false;
         }
         // SAFETY: as in `post`.
-        unsafe { self.domain.alone().post_first(&mut *self.context.as_ptr(), wr) }
+        unsafe { self.domain.alone().post_at_once_first(&mut *self.context.as_ptr(), wr) }
     }
 
-    /// Posts one more, behind one that `post_lone` or `hold` has taken.
+    /// Posts and rings for one more, after `post_at_once` or `post_deferred` took one.
     ///
     /// # Safety
     /// As for `Qp::post_inline`.
     #[inline(always)]
-    pub(super) unsafe fn post_next(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `hold_more`.
-        unsafe { deferred::post_next(&mut *self.context.as_ptr(), wr_id, sge) }
+    pub(super) unsafe fn post_at_once_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post_deferred_next`.
+        unsafe { deferred::post_at_once_next(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 
     /// Posts one inline SEND without a doorbell. False: nothing was done.
@@ -179,24 +180,24 @@ impl SoftQp {
     /// # Safety
     /// As for `Qp::post`.
     #[inline(always)]
-    pub(super) unsafe fn hold(&mut self, wr: &SendWr<'_>) -> bool {
-        // A domain that threads share is not held up by a doorbell that one of them owes.
+    pub(super) unsafe fn post_deferred(&mut self, wr: &SendWr<'_>) -> bool {
+        // On a shared domain, one thread's missing doorbell would hold up the others.
         if self.domain.sharing() == Sharing::Shared {
             return false;
         }
         // SAFETY: as in `post`.
-        unsafe { self.domain.alone().hold(&mut *self.context.as_ptr(), wr) }
+        unsafe { self.domain.alone().post_deferred(&mut *self.context.as_ptr(), wr) }
     }
 
-    /// Posts one more, behind one that `hold` has taken.
+    /// Posts one more without a doorbell, after `post_deferred` took one.
     ///
     /// # Safety
     /// As for `Qp::post_inline`.
     #[inline(always)]
-    pub(super) unsafe fn hold_more(&mut self, wr_id: u64, sge: Sge) -> bool {
-        // SAFETY: as in `post`: `hold` takes nothing on a shared domain. What the control plane has
-        // left meanwhile waits for the next poll or bell.
-        unsafe { deferred::hold_more(&mut *self.context.as_ptr(), wr_id, sge) }
+    pub(super) unsafe fn post_deferred_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post`: `post_deferred` takes nothing on a shared domain. Commands that the
+        // control plane has left meanwhile wait for the next poll or doorbell.
+        unsafe { deferred::post_deferred_next(&mut *self.context.as_ptr(), wr_id, sge) }
     }
 }
 
@@ -250,7 +251,13 @@ impl Qp for SoftQp {
         let (plain, now) = (imm.is_none() && !signaled, doorbell == Doorbell::Now);
         // SAFETY: as the caller vouches.
         unsafe {
-            if plain && if now { self.post_next(wr_id, sge) } else { self.hold_more(wr_id, sge) } {
+            let posted = plain
+                && if now {
+                    self.post_at_once_next(wr_id, sge)
+                } else {
+                    self.post_deferred_next(wr_id, sge)
+                };
+            if posted {
                 return true;
             }
             if now {
@@ -267,13 +274,13 @@ impl Qp for SoftQp {
             return 0;
         }
         // SAFETY: as in `post`.
-        unsafe { self.domain.alone().hold_list(&mut *self.context.as_ptr(), first, list) }
+        unsafe { self.domain.alone().post_deferred_list(&mut *self.context.as_ptr(), first, list) }
     }
 
     #[inline(always)]
     unsafe fn ring_doorbell(&mut self) {
         // SAFETY: as in `post`.
-        unsafe { self.domain.enter(|state| state.ring(&mut *self.context.as_ptr())) }
+        unsafe { self.domain.enter(|state| state.ring_doorbell(&mut *self.context.as_ptr())) }
     }
 
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {

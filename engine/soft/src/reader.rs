@@ -1,4 +1,4 @@
-//! The receiving end of a direction: reads the bell, and the records in the ring. What the sender
+//! The receiving end of a direction: reads the slot, and the records in the ring. What the sender
 //! wrote is compared with what is possible before anything is done with it; see [`super::ring`].
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
@@ -15,13 +15,13 @@ use super::sync::{Ordering, fence, reads};
 /// Bytes read after which the sender is told at the latest.
 const ACK_EVERY: u64 = SEGMENT as u64 / 4;
 
-/// A record read from the bell.
+/// A record read from the slot.
 #[derive(Clone, Copy)]
 pub(super) struct SlotRecord {
     pub(super) header: Header,
     /// Ring position behind it.
     end: u64,
-    /// The sender's word in the bell.
+    /// The sender's word in the slot.
     word: u64,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct Rx {
     pub(super) end: u64,
     /// The sender's last word, tail and acknowledgement.
     pub(super) word: u64,
-    /// Its word in the bell, and the one for what is in the ring alone, as last read.
+    /// Its word in the slot, and the one for what is in the ring alone, as last read.
     seen: [u64; 2],
     /// From this position on the sender is to be told how far this side has read.
     pub(super) due: u64,
-    /// Lines behind the first of the bell that the last record there had, if it had any.
+    /// Lines behind the first of the slot that the last record there had, if it had any.
     pub(super) slot_lines: usize,
     /// The sender is close by.
     pub(super) is_near: bool,
@@ -120,7 +120,7 @@ impl Rx {
         newest
     }
 
-    /// The sender's word in the bell, now. What may have come with it is asked for along with it,
+    /// The sender's word in the slot, now. What may have come with it is asked for along with it,
     /// unless that takes long: then too much of it is taken away from a sender that is about to
     /// write it.
     #[inline(always)]
@@ -137,7 +137,7 @@ impl Rx {
         self.dir.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
-    /// True if that word in the bell was seen.
+    /// True if that word in the slot was seen.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
         word == self.seen[0]
@@ -151,7 +151,7 @@ impl Rx {
         self.words() != self.seen
     }
 
-    /// If the last record in the bell filled lines behind the first, the next may too: where they
+    /// If the last record in the slot filled lines behind the first, the next may too: where they
     /// are asked for along with the first the misses overlap.
     #[inline(always)]
     fn prefetch_slot(&self) {
@@ -160,20 +160,20 @@ impl Rx {
         }
     }
 
-    /// The bytes between what was read and the tail in the bell.
+    /// The bytes between what was read and the tail in the slot.
     #[inline(always)]
     fn news(&self) -> u32 {
         (self.word as u32).wrapping_sub(self.at as u32)
     }
 
-    /// The record in the bell, if all that is new is this one, and it is a plain message; the ring
+    /// The record in the slot, if all that is new is this one, and it is a plain message; the ring
     /// holds it as well. Its header is loaded once: what is checked is what is used. `spoken` is
-    /// the [`Tx::spoken`](super::ring::Tx::spoken) of this side.
+    /// the [`Tx::last_in_slot`](super::ring::Tx::last_in_slot) of this side.
     #[inline(always)]
     pub(super) fn slot_record(&self, spoken: u32) -> Option<SlotRecord> {
         let (word, news) = (self.word, self.news());
         let end = self.at + u64::from(news);
-        // See `Tx::begin_slot`. 2 GiB after it was last written to from here the bell looks as
+        // See `Tx::begin_slot`. 2 GiB after it was last written to from here the slot looks as
         // if it was just now: then the ring is read.
         let peer_ack = self.peer_ack().wrapping_sub(spoken) as i32 >= 0;
         if !peer_ack || self.dir.seal().load(Ordering::Relaxed) != self.dir.seal_of(end) {
@@ -185,9 +185,9 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// The record in the bell, whose first word that is, if it is such a message, all that is new,
+    /// The record in the slot, whose first word that is, if it is such a message, all that is new,
     /// and of a sender that has heard all up to `said`, where this side's last record ends. Whether
-    /// the rest of the bell is of the same record [`Rx::take_from_slot`] finds out.
+    /// the rest of the slot is of the same record [`Rx::take_from_slot`] finds out.
     #[inline(always)]
     pub(super) fn predicted_in_slot(
         &self,
@@ -201,7 +201,7 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// Copies the payload of the record in the bell to `to`, and moves past it. False: the bell
+    /// Copies the payload of the record in the slot to `to`, and moves past it. False: the slot
     /// changed meanwhile, and nothing was consumed; the record is in the ring.
     ///
     /// # Safety
@@ -226,7 +226,7 @@ impl Rx {
         whole
     }
 
-    /// The same with a payload of more than one line of the bell. By itself and to its end, so that
+    /// The same with a payload of more than one line of the slot. By itself and to its end, so that
     /// nothing of a short one has to be kept over a call.
     ///
     /// # Safety
@@ -257,14 +257,14 @@ impl Rx {
         whole
     }
 
-    /// Takes over that everything up to there was read, and the sender's word in the bell.
+    /// Takes over that everything up to there was read, and the sender's word in the slot.
     #[inline(always)]
     fn move_to(&mut self, end: u64, word: u64) {
         (self.at, self.tail, self.word) = (end, end, word);
         self.seen[0] = word;
     }
 
-    /// Takes over the tail in the bell, for reading from the ring. False: no honest sender writes
+    /// Takes over the tail in the slot, for reading from the ring. False: no honest sender writes
     /// it.
     #[inline(always)]
     pub(super) fn advance(&mut self) -> bool {

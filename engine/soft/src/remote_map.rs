@@ -40,7 +40,7 @@ const AHEAD_MAX: usize = 16;
 pub type Attach = fn(process: i32, file: FileName, len: u64) -> Option<Mapping>;
 
 /// One peer device.
-pub struct Reach {
+pub struct RemoteMap {
     table: NonNull<Table>,
     process: i32,
     attach: Attach,
@@ -68,11 +68,11 @@ struct View {
 }
 
 // SAFETY: the table is atomics in memory that `_keep` holds; the views are atomics.
-unsafe impl Send for Reach {}
+unsafe impl Send for RemoteMap {}
 // SAFETY: as above.
-unsafe impl Sync for Reach {}
+unsafe impl Sync for RemoteMap {}
 
-impl Reach {
+impl RemoteMap {
     /// The device of `process` whose table, [`super::DIRECTORY_BYTES`] long and aligned to a
     /// page, begins at `table`.
     ///
@@ -84,13 +84,13 @@ impl Reach {
         process: i32,
         attach: Attach,
         bell: OpenBell,
-    ) -> Reach {
+    ) -> RemoteMap {
         let view = || View {
             key: AtomicU32::new(0),
             base: AtomicPtr::new(ptr::null_mut()),
             len: AtomicU64::new(0),
         };
-        Reach {
+        RemoteMap {
             table: table.cast(),
             process,
             attach,

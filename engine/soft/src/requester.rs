@@ -27,7 +27,7 @@ impl DomainState {
         list: &[SendWr<'_>],
     ) -> Result<(), PostError> {
         if let [wr] = list
-            && self.post_lone(qp, wr)
+            && self.post_at_once(qp, wr)
         {
             return Ok(());
         }
@@ -36,10 +36,10 @@ impl DomainState {
 
     /// Posts one request alone, in the slot where that helps. False: nothing was done.
     #[inline(always)]
-    pub(super) fn post_lone(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    pub(super) fn post_at_once(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
         qp.state == State::Rts
             && match self.links.get_mut(qp.link) {
-                Some(link) => post_lone(link, &self.transport.res.nic.memory, qp, wr),
+                Some(link) => post_at_once(link, &self.transport.res.nic.memory, qp, wr),
                 None => false,
             }
     }
@@ -54,7 +54,7 @@ impl DomainState {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
         let done = match list {
-            // `post_lone` has tried it.
+            // `post_at_once` has tried it.
             [_] => 0,
             _ => post_batch(link, &self.transport.res.nic.memory, qp, list),
         };
@@ -181,9 +181,9 @@ impl Resources {
     }
 }
 
-/// See [`DomainState::post_lone`].
+/// See [`DomainState::post_at_once`].
 #[inline(always)]
-fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
     if !fast_path_ok(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
         return false;
     }
@@ -194,7 +194,7 @@ fn post_lone(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'
     let (header, payload) = (plain.header, wr.sge.addr as *const u8);
     let ack = link.ack();
     // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
-    // space, and what goes by the bell fits there.
+    // space, and what goes by the slot fits there.
     unsafe {
         match link.uses_slot(plain.record) {
             true => link.tx.publish_in_slot(header, plain.record, payload, ack),

@@ -32,7 +32,7 @@ impl SoftQp {
 
     /// Any state to RESET and INIT: all requests, their completions and the connection are
     /// forgotten (SM-1). The next connection is over a link of its own.
-    pub fn begin_again(&mut self) {
+    pub fn reset(&mut self) {
         let own = !self.shared_queue || self.kind.is_xrc();
         if own {
             let pd = self.queue.pd();
@@ -129,7 +129,7 @@ impl Resources {
 impl DomainState {
     /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its
     /// peer still sends is for nobody. Then it is in INIT.
-    pub(super) fn begin_again(&mut self, new: Reset) {
+    pub(super) fn reset(&mut self, new: Reset) {
         let Some(mut owned) = self.take_out(new.num) else { return };
         let context = owned.get_mut();
         let xrc = context.kind == QpType::XrcRecv;
@@ -151,7 +151,7 @@ impl DomainState {
             pd: context.pd,
             key: new.key,
         };
-        context.begin_again(&parts);
+        context.reset(&parts);
         self.transport.add(owned, new.queue, new.used);
         self.links.drop_unused();
     }

@@ -1,4 +1,4 @@
-//! The sending end of a direction: `Tx` writes records and rings the bell. The other end is
+//! The sending end of a direction: `Tx` writes records and publishes them. The other end is
 //! [`super::reader`]'s `Rx`.
 //!
 //! Positions are byte counts of 64 bits, which never wrap; their low halves travel, and are widened
@@ -21,38 +21,39 @@ use crate::wc::Status;
 /// The sending end.
 pub(super) struct Tx {
     dir: Direction,
-    /// The lap's.
+    /// The data of the current lap.
     data: Data,
     /// Where the next record goes.
     pub(super) at: u64,
-    /// Up to where there is space, as last looked.
+    /// The position up to which there is space, as last read.
     limit: u64,
-    /// What the receiver can see.
+    /// The position up to which the receiver can see records.
     published: u64,
     /// Ring space the receiver has given back, as last seen.
     freed: u64,
     /// The receiver's own line, as last read.
     taken: u64,
-    /// Up to where records may be held back: there is space, and it is not too much.
-    hold_until: u64,
+    /// The position up to which records may stay unpublished: there is space, and the receiver
+    /// still has enough to read.
+    defer_limit: u64,
     wrap: WrapPolicy,
-    /// There was no space when it was last looked for.
+    /// The last search for space found none.
     waited: bool,
-    /// Behind the last record that was copied into the bell; its low half.
+    /// The low half of the position behind the last record that was copied into the slot.
     last_in_slot: u32,
     /// Number of the last refusal read.
     refusal_seen: u32,
     peer_waker: PeerWaker,
 }
 
-/// A record that was refused: the sender's queue pair fails there.
+/// A record that the receiver refused: the sender's queue pair fails at this record.
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
     /// Ring position of the record.
     pub(super) at: u64,
-    /// The number of the queue pair it was for.
+    /// The number of the queue pair that it was sent to.
     pub(super) qp: u32,
-    /// What the sender's completion says.
+    /// The status of the sender's completion.
     pub(super) status: Status,
 }
 
@@ -67,7 +68,7 @@ impl Tx {
             published: 0,
             freed: 0,
             taken: 0,
-            hold_until: 0,
+            defer_limit: 0,
             wrap,
             waited: false,
             last_in_slot: 0,
@@ -76,23 +77,23 @@ impl Tx {
         }
     }
 
-    /// True if `bytes` more fit without another look.
+    /// True if `bytes` more fit, by the limit as last read.
     #[inline(always)]
     pub(super) fn fits(&self, bytes: u32) -> bool {
         self.writer().fits(bytes)
     }
 
-    /// True if `bytes` more fit by what is known to be given back.
+    /// Renews the limit from the space known to be given back. True if `bytes` more fit.
     pub(super) fn widen(&mut self, bytes: u32) -> bool {
         self.limit = self.wrap.limit(self.freed);
         self.fits(bytes)
     }
 
-    /// Finds a place for `bytes` that do not fit, when all that is given back is known: in the next
-    /// lap, or if it may `grow` in the next segment.
+    /// Finds a place for `bytes` that do not fit, once all space given back is known: in the next
+    /// lap, or in the next segment if the ring may `grow`.
     pub(super) fn find(&mut self, bytes: u32, grow: bool) -> bool {
         if self.wrap.is_over(self.at + u64::from(bytes)) {
-            // What waited for space is no conversation.
+            // A sender that waited for space is not in a ping-pong.
             let ping_pong = !grow && !self.waited && self.freed == self.at;
             if !(ping_pong && self.wrap.go_on()) {
                 if self.wrap.may_jump(self.freed, grow) {
@@ -114,83 +115,83 @@ impl Tx {
     fn jump(&mut self) {
         let at = self.data.at(self.at);
         wrote(at, JUMP_BYTES as usize);
-        // SAFETY: a lap's limit leaves space for it in the area, which nobody has read: the lap
-        // only grows. Positions are multiples of 8.
+        // SAFETY: a lap's limit leaves space for a jump in the area, and the receiver does not read
+        // there before it is published. Positions are multiples of 8.
         unsafe { at.cast::<u64>().write(Header::JUMP.0) };
         self.at += u64::from(JUMP_BYTES);
         self.wrap.jump(self.at);
         self.data = self.dir.data_from(self.at);
     }
 
-    /// True if a record of that size may be held back.
+    /// True if a record of that size may stay unpublished.
     #[inline(always)]
-    pub(super) fn may_hold(&self, record: u32) -> bool {
-        self.at + u64::from(record) <= self.hold_until
+    pub(super) fn may_defer(&self, record: u32) -> bool {
+        self.at + u64::from(record) <= self.defer_limit
     }
 
-    /// So much behind what is published may be held back, as far as there is space.
+    /// From the published position on, `DEFER_MAX` bytes may stay unpublished, if there is space.
     #[inline(always)]
-    pub(super) fn begin_hold(&mut self) {
-        let most = self.published + u64::from(HOLD_MAX);
-        self.hold_until = most.min(self.limit);
+    pub(super) fn renew_defer_limit(&mut self) {
+        let most = self.published + u64::from(DEFER_MAX);
+        self.defer_limit = most.min(self.limit);
     }
 
-    /// Up to where records may be held back.
+    /// The position up to which records may stay unpublished.
     #[inline(always)]
-    pub(super) fn hold_until(&self) -> u64 {
-        self.hold_until
+    pub(super) fn defer_limit(&self) -> u64 {
+        self.defer_limit
     }
 
-    /// Where the bytes of a position of this lap are.
+    /// The address of a position of this lap.
     #[inline(always)]
     pub(super) fn place(&self, at: u64) -> *mut u8 {
         self.data.at(at)
     }
 
-    /// A cursor for writing several records with few looks at `self`.
+    /// A cursor that writes several records without reloading `self` for each.
     #[inline(always)]
     pub(super) fn writer(&self) -> Writer {
         Writer { data: self.data, at: self.at, limit: self.limit }
     }
 
-    /// Takes over how far a cursor has written.
+    /// Moves to the end of what a cursor has written.
     #[inline(always)]
     pub(super) fn end_writer(&mut self, writer: &Writer) {
         self.at = writer.at;
     }
 
-    /// Bytes written that nobody published yet.
+    /// Bytes that are written and not yet published.
     #[inline(always)]
     pub(super) fn unpublished(&self) -> u32 {
         (self.at - self.published) as u32
     }
 
-    /// What the receiver can see.
+    /// The position up to which the receiver can see records.
     #[inline(always)]
     pub(super) fn published(&self) -> u64 {
         self.published
     }
 
-    /// Behind the last record that was copied into the bell; its low half.
+    /// The low half of the position behind the last record that was copied into the slot.
     #[inline(always)]
     pub(super) fn last_in_slot(&self) -> u32 {
         self.last_in_slot
     }
 
-    /// Takes over an acknowledgement, of the other direction's bell or of the receiver's line.
+    /// Records an acknowledgement, of the other direction's bell or of the receiver's line.
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
-        // A peer may write anything here: only a step forward, and not past what was published.
+        // The peer may write anything here: accept only a step forward, up to what was published.
         let step = u64::from(upto.wrapping_sub(self.freed as u32));
         if step > 0 && step <= self.published - self.freed {
             self.freed += step;
         }
     }
 
-    /// Reads the receiver's own line: space given back is taken over, and the position is given up
-    /// to where every record was taken. `None`: it says nothing new; 4 GiB later it would look as
-    /// if it did. Acquire pairs with the receiver's Release: its reads of the records are over
-    /// before we overwrite them.
+    /// Reads the receiver's own line, and records the space that it gives back. Returns the
+    /// position up to which every record was taken. `None`: the line has not changed; 4 GiB later
+    /// the old value would look like a new one. Acquire pairs with the receiver's Release: its
+    /// reads of the records are over before we overwrite them.
     #[inline(always)]
     pub(super) fn read_taken(&mut self) -> Option<u32> {
         let word = self.dir.taken(0).load(Ordering::Acquire);
@@ -202,9 +203,9 @@ impl Tx {
         Some((word >> 32) as u32)
     }
 
-    /// The refusal in the receiver's line, if it is a new one, behind what is known to be taken,
-    /// `acked`. Acquire pairs with
-    /// [`Rx::write_refusal`]; the line keeps it until [`Rx::settle_refusal`].
+    /// The refusal in the receiver's line, if it is new. `acked` is the position up to which every
+    /// record is known to be taken. Acquire pairs with [`Rx::write_refusal`]; the line keeps the
+    /// refusal until [`Rx::settle_refusal`].
     #[inline(always)]
     pub(super) fn read_refusal(&mut self, acked: u64) -> Option<Refusal> {
         let word = self.dir.taken(1).load(Ordering::Acquire);
@@ -214,37 +215,37 @@ impl Tx {
         self.refusal_seen = word as u32;
         let rest = self.dir.taken(2).load(Ordering::Relaxed);
         let status = Status::from_raw((rest >> 32) as u32);
-        // Nothing before `acked` is refused any more.
+        // The refused record lies behind `acked`.
         let at = acked + u64::from(((word >> 32) as u32).wrapping_sub(acked as u32));
         Some(Refusal { at, qp: rest as u32, status })
     }
 
-    /// True if there is a refusal that was not read.
+    /// True if there is an unread refusal.
     pub(super) fn is_refused(&self) -> bool {
         self.dir.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
     }
 
-    /// Number of the refusal last read.
+    /// The number of the refusal last read.
     pub(super) fn refusal_seen(&self) -> u32 {
         self.refusal_seen
     }
 
-    /// Number of our last refusal that the peer has dealt with.
+    /// The number of our last refusal that the peer has settled.
     pub(super) fn settled_refusal(&self) -> u32 {
         self.dir.taken(3).load(Ordering::Acquire) as u32
     }
 
-    /// Writes the header, and the immediate word if there is one, at the current position and
-    /// gives back where the payload goes. The record is not visible before [`Tx::publish`].
+    /// Writes the header, and the immediate word if there is one, at the current position. Returns
+    /// the address for the payload. The record is not visible before [`Tx::publish`].
     #[inline(always)]
     pub(super) fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
         self.writer().begin(header, imm)
     }
 
-    /// Asks for the lines that the next `bytes` will be written to, as its own: the receiver has
-    /// them, and without this each first store to a line waits for it. One line more, since a batch
-    /// ends anywhere in a line: the one behind it is written to first, and the next claim comes too
-    /// late for that.
+    /// Prefetches, for writing, the lines that the next `bytes` go to: the receiver's core has
+    /// them, and without this the first store to each waits for the line. It prefetches one line
+    /// more, because a batch may end anywhere in a line: the next batch begins with the line behind
+    /// it, and the next claim would be too late for that one.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u32) {
         let mut ahead = 0;
@@ -254,15 +255,15 @@ impl Tx {
         }
     }
 
-    /// Moves past a record whose bytes are all written.
+    /// Moves past a record that is completely written.
     #[inline(always)]
     pub(super) fn end(&mut self, header: Header) {
         debug_assert!(header.record() <= RECORD_MAX);
         self.at += u64::from(header.record());
     }
 
-    /// Makes everything written visible, and with it `ack`, how far this side has read the
-    /// other direction. Release: the records' bytes are written before the tail that names them.
+    /// Publishes everything written, and with it `ack`: how far this side has read the other
+    /// direction. Release: the records' bytes are written before the tail that covers them.
     #[inline(always)]
     pub(super) fn publish(&mut self, ack: u64) {
         self.published = self.at;
@@ -270,10 +271,13 @@ impl Tx {
         self.peer_waker.check();
     }
 
-    /// Writes and publishes one record, in the ring and in the bell: the receiver then needs only
-    /// the lines it is reading anyway. See [`Tx::begin_slot`]. The ring first: of the stores to
-    /// the line that is being looked at none waits for another line, or the line would be taken
-    /// away in between.
+    /// Writes and publishes one record, in the ring and in the slot: the receiver then needs only
+    /// the lines that it polls anyway. See [`Tx::begin_slot`]. It writes the ring first, so that no
+    /// store to the slot waits for another line: the receiver polls the slot, and would take its
+    /// line away in between.
+    ///
+    /// It stands apart from [`Tx::publish_copy_in_slot`] because it loads the payload once for both
+    /// places; a copy from the ring would load it again, right behind the stores.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`, which comes without an immediate word;
@@ -306,7 +310,7 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
-    /// The same in the ring alone, of a record of any size.
+    /// The same in the ring alone, for a record of any size.
     ///
     /// # Safety
     /// As for `publish_in_slot`.
@@ -325,8 +329,8 @@ impl Tx {
         self.publish(ack);
     }
 
-    /// The rest of `publish_in_slot` where a record fills more than the first line of the bell. By
-    /// itself, so that nothing of it is in the way of a short one.
+    /// The rest of `publish_in_slot`, for a record that fills more than the first line of the slot.
+    /// It is a function of its own so that it costs a short record nothing.
     ///
     /// # Safety
     /// As for `publish_in_slot`.
@@ -353,11 +357,12 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
-    /// Publishes one record that is already in the ring, with a copy of it in the bell.
+    /// Publishes one record that is already in the ring, and copies it into the slot. It serves a
+    /// doorbell for one deferred message: while it was deferred, nobody knew that it stays alone.
     ///
     /// # Safety
-    /// `payload` is readable for the length in `header`, which has no immediate word, and whose
-    /// record is the only unpublished one but for a jump, and at most `SLOT_RECORD_MAX` bytes.
+    /// `payload` is readable for the length in `header`. The record has no immediate word and at
+    /// most `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
     #[inline(always)]
     pub(super) unsafe fn publish_copy_in_slot(
         &mut self,
@@ -379,8 +384,8 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
-    /// Seals the lines of the bell behind the first, which are written next; see
-    /// [`Tx::begin_slot`]. Where the payload goes there.
+    /// Seals the lines of the slot behind the first, which the caller writes next; see
+    /// [`Tx::begin_slot`]. Returns the address for the payload there.
     #[inline(always)]
     fn begin_slot_rest(&self, end: u64) -> NonNull<u8> {
         self.dir.slot_rest_seal().store(self.dir.seal_of(end), Ordering::Relaxed);
@@ -388,23 +393,23 @@ impl Tx {
         self.dir.slot_rest()
     }
 
-    /// Writes seal and header of the record that ends there, which is in the ring, to the first
-    /// line of the bell. What is behind that line is there already; its payload in it, which goes
-    /// where this says, and [`Tx::end_slot`] follow.
+    /// Writes seal and header of a record that is in the ring and ends at `end` to the first line
+    /// of the slot. The caller has written the lines behind the first already. It then writes the
+    /// payload of the first line to the address that this returns, and calls [`Tx::end_slot`].
     ///
-    /// The bell is a sequence lock. Writer: seal (the new tail, in full, and the direction),
+    /// The slot is a sequence lock. Writer: seal (the new tail, in full, and the direction),
     /// Release fence, contents, tail (Release). Reader: tail (Acquire), contents, Acquire fence,
-    /// seal. If a reader sees one word of a newer record, its look at the seal sees the newer one
+    /// seal. If a reader sees one word of a newer record, its load of the seal sees the newer seal
     /// too, and it reads the ring instead, which always holds the record. Without the writer's
-    /// fence the contents could be seen before the seal changed. The lines behind the first are
-    /// written before it and have a seal of their own, to the same rule: so the stores to the first
-    /// line, which the receiver looks at, come all at once.
+    /// fence the reader could see the contents before the seal changed. The lines behind the first
+    /// are written before it and have a seal of their own, by the same rule: so the stores to the
+    /// first line, which the receiver polls, come all at once.
     ///
-    /// It has two writers, who ask nobody. Each believes what the other wrote only if that came
-    /// behind all it wrote itself: if the acknowledgement beside the tail covers its own last
-    /// record there ([`Tx::spoken`]). Then the peer had read a tail behind that record (Acquire)
-    /// before it wrote, and this side has written nothing there since: every word it reads is the
-    /// peer's. Where both write at once, both read the ring.
+    /// The slot has two writers, and neither locks it. Each side believes what the other wrote only
+    /// if the acknowledgement beside the tail covers its own last record there
+    /// ([`Tx::last_in_slot`]). Then the peer had read a tail behind that record (Acquire) before it
+    /// wrote, and this side has written nothing there since: every word that this side reads is the
+    /// peer's. If both write at once, both read the ring.
     #[inline(always)]
     fn begin_slot(&self, header: Header, end: u64) -> NonNull<u8> {
         let dir = &self.dir;
@@ -414,7 +419,7 @@ impl Tx {
         dir.slot_payload()
     }
 
-    /// Publishes it.
+    /// Publishes the record in the slot.
     #[inline(always)]
     fn end_slot(&mut self, end: u64, ack: u64) {
         (self.published, self.last_in_slot) = (end, end as u32);
@@ -422,21 +427,22 @@ impl Tx {
         self.peer_waker.check();
     }
 
-    /// The first record that is written and not published, if there is one, and no jump before it:
-    /// its header, and where its payload is if it has no immediate word.
+    /// The first unpublished record, unless a jump precedes it: its header, and the address of its
+    /// payload if it has no immediate word.
     #[inline(always)]
     pub(super) fn first_unpublished(&self) -> Option<(Header, *const u8)> {
         if !self.wrap.has(self.published) {
             return None;
         }
         let at = self.data.at(self.published);
-        // SAFETY: a position of this lap is inside the data and aligned; this side has written it,
-        // or it is the next one's. The peer may write there too: it is loaded once.
+        // SAFETY: a position of this lap is inside the data and aligned; this side has written
+        // there, or will write the next record there. The peer may write there too, so the word is
+        // loaded once.
         unsafe { Some((Header(at.cast::<u64>().read_volatile()), at.add(8))) }
     }
 }
 
-/// Asks for a line that is about to be read.
+/// Prefetches a line for reading.
 #[inline(always)]
 pub(super) fn fetch_line(at: *const u8) {
     // SAFETY: a prefetch has no effect on memory, whatever the address.
@@ -454,11 +460,11 @@ pub(super) fn fetch_line(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for a line as this core's own, which is about to be written to.
+/// Prefetches a line for writing.
 #[inline(always)]
 pub(super) fn claim_line(at: *const u8) {
-    // SAFETY: a prefetch has no effect on memory, and one that the processor does not know is a
-    // no-operation, as is one of an address that is none.
+    // SAFETY: a prefetch has no effect on memory. It does nothing on a processor that lacks the
+    // instruction, or for an invalid address.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
@@ -472,18 +478,20 @@ pub(super) fn claim_line(at: *const u8) {
     let _ = at;
 }
 
-/// The low halves of a tail and of an acknowledgement.
+/// The word that publishes: the low halves of a tail and of an acknowledgement.
 #[inline(always)]
 pub(super) fn tail_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
 }
 
-/// Writes records to the ring, one after the other.
+/// Writes records to the ring, one after the other. The general way: any kind of record, with or
+/// without an immediate word. The plain messages of `deferred` and `publish_in_slot` are written
+/// apart from it, because their size is known without looking at the header again.
 pub(super) struct Writer {
     data: Data,
     /// Where the next record goes.
     pub(super) at: u64,
-    /// Up to where there is space.
+    /// The position up to which there is space.
     limit: u64,
 }
 
@@ -512,7 +520,7 @@ impl Writer {
         }
     }
 
-    /// Moves past a record of that size, whose bytes are all written.
+    /// Moves past a record of that size, which is completely written.
     #[inline(always)]
     pub(super) fn end(&mut self, record: u32) {
         debug_assert!(record <= RECORD_MAX);
@@ -520,14 +528,14 @@ impl Writer {
     }
 }
 
-/// Bytes that are held back at most: half a segment, so that the receiver has the other half to
-/// read meanwhile.
-const HOLD_MAX: u32 = SEGMENT / 2;
+/// At most this many bytes stay unpublished: half a segment, so that the receiver reads the other
+/// half meanwhile.
+const DEFER_MAX: u32 = SEGMENT / 2;
 
-/// Bytes claimed ahead of a batch at most.
+/// The most bytes claimed ahead of a batch.
 const CLAIM_MAX: u32 = 32 * 64;
 
-/// Doorbells of fewer bytes claim nothing: their lines are few, and claiming costs more.
+/// A doorbell of fewer bytes claims nothing: it touches few lines, and claiming costs more.
 pub(super) const CLAIM_MIN: u32 = 128;
 
 #[cfg(test)]

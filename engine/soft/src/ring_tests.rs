@@ -1,4 +1,4 @@
-//! The ring and its bell, between two threads: whatever mix of publications, each record is read
+//! The ring and its slot, between two threads: whatever mix of publications, each record is read
 //! once, in order, whole.
 #![expect(unsafe_code, reason = "memory of the ring")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
@@ -84,7 +84,7 @@ fn get(rx: &mut Rx, into: &mut [u8; 4096]) -> Option<usize> {
     hear(rx, into, 0)
 }
 
-/// The same by a side that has written to the bell itself.
+/// The same by a side that has written to the slot itself.
 fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
     loop {
         if rx.caught_up() {
@@ -162,7 +162,7 @@ fn records_cross_two_threads_once_in_order_and_whole() {
     });
 }
 
-/// Both sides write to the bell and to the ring as they like, one now and then behind the other:
+/// Both sides write to the slot and to the ring as they like, one now and then behind the other:
 /// each record is read once, in order and whole.
 #[test]
 fn two_sides_speak_at_once() {
@@ -207,8 +207,8 @@ fn two_sides_speak_at_once() {
     });
 }
 
-/// What was written to the bell by one who had not read what this side wrote there may be in parts
-/// its own: it is read from the ring. What comes behind that is taken from the bell.
+/// What was written to the slot by one who had not read what this side wrote there may be in parts
+/// its own: it is read from the ring. What comes behind that is taken from the slot.
 #[test]
 fn who_has_not_heard_is_not_heard() {
     for length in [0, 24, 32, 33, 96, 200] {
@@ -233,9 +233,9 @@ fn who_has_not_heard_is_not_heard() {
     }
 }
 
-/// A message alone is read from the bell, whatever its size, as long as the bell holds it.
+/// A message alone is read from the slot, whatever its size, as long as the slot holds it.
 #[test]
-fn the_bell_holds_a_record_of_any_size() {
+fn the_slot_holds_a_record_of_any_size() {
     let bytes: Vec<u8> = (0..SLOT_RECORD_MAX as usize).map(|i| i as u8 + 1).collect();
     for length in 0..=SLOT_RECORD_MAX as usize - 8 {
         let mut memory = memory();
@@ -251,7 +251,7 @@ fn the_bell_holds_a_record_of_any_size() {
     }
 }
 
-/// A reader that comes late finds a newer lone record in the bell, and reads the ring instead.
+/// A reader that comes late finds a newer lone record in the slot, and reads the ring instead.
 #[test]
 fn a_late_reader_reads_the_ring() {
     let mut memory = memory();
@@ -267,9 +267,9 @@ fn a_late_reader_reads_the_ring() {
     assert_eq!(get(&mut rx, &mut into), None);
 }
 
-/// A record in the bell that changes while it is read is not taken.
+/// A record in the slot that changes while it is read is not taken.
 #[test]
-fn a_bell_that_changes_under_the_reader_is_given_up() {
+fn a_slot_that_changes_under_the_reader_is_given_up() {
     let mut memory = memory();
     let (mut tx, mut rx) = ends(&mut memory);
     let first = [1u8; 200];
@@ -287,9 +287,9 @@ fn a_bell_that_changes_under_the_reader_is_given_up() {
     assert_eq!(into[..200], second);
 }
 
-/// What the bell held 4 GiB ago is not taken for a record that ends at the same low half.
+/// What the slot held 4 GiB ago is not taken for a record that ends at the same low half.
 #[test]
-fn a_bell_from_4_gib_ago_is_not_taken() {
+fn a_slot_from_4_gib_ago_is_not_taken() {
     for length in [24, 200] {
         let mut memory = memory();
         let (mut tx, mut rx) = ends(&mut memory);
@@ -554,7 +554,7 @@ fn a_jump_is_near_the_end_of_a_segment() {
 }
 
 /// A sender that runs on where it has to jump has nothing that is read behind the end: neither a
-/// record that begins there nor one that crosses it, nor after messages alone in the bell.
+/// record that begins there nor one that crosses it, nor after messages alone in the slot.
 #[test]
 fn nothing_behind_the_end_is_read() {
     for (before, length) in [(16, 8), (8, 1), (8, 2000), (RECORD_MAX, FRAGMENT)] {

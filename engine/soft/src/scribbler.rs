@@ -133,7 +133,7 @@ pub fn area_of_inbox(start: *mut u8) -> Area {
 pub enum Part {
     /// How many use it, and who sleeps.
     Header,
-    Bell,
+    Slot,
     Tails,
     /// What each side has read, and refused.
     Taken,
@@ -157,12 +157,12 @@ pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     };
     match part {
         Part::Header => [line(base.as_ptr(), 2)].into(),
-        Part::Bell => [line(one.slot_line(0).as_ptr(), 4)].into(),
+        Part::Slot => [line(one.slot_line(0).as_ptr(), 4)].into(),
         Part::Tails => each(tail, 2).into(),
         Part::Taken => each(taken, 2).into(),
         Part::Records => records(),
         Part::All => {
-            let parts = [Part::Header, Part::Bell, Part::Tails, Part::Taken, Part::Records];
+            let parts = [Part::Header, Part::Slot, Part::Tails, Part::Taken, Part::Records];
             parts.into_iter().flat_map(|part| areas_of(link, part)).collect()
         }
     }

@@ -7,7 +7,7 @@
 //! until everything on its way has its place, and shrinks when the reader has caught up. Messages
 //! that are published one by one do not make it grow: a reader so far behind is served better by
 //! what is kept meanwhile and then published at once. Nor does one jump in a conversation while
-//! there is a segment left: its messages are read from the bell, and a jump would make the reader
+//! there is a segment left: its messages are read from the slot, and a jump would make the reader
 //! look into the ring.
 //!
 //! The receiver follows: it knows the area, and meets the jumps among the records.

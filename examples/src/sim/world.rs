@@ -9,7 +9,7 @@ use doorbell::provider::fault::{Fault, Plant};
 use doorbell::provider::trace::Trace as Recorded;
 use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
-use doorbell::soft::{Breaker, Host, Soft, SoftQpEx, SoftQpInit, Wiring};
+use doorbell::soft::{Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::Status;
 use doorbell::worker::{CreditGrant, HANDSHAKE_BYTES, Intake, SharedRecv, Worker};
 
@@ -33,7 +33,7 @@ pub(super) struct Desk {
 /// What the control plane knows of a connection.
 struct Call {
     desks: [usize; 2],
-    breakers: [Breaker; 2],
+    controls: [QpControl; 2],
     /// The active side's queue pair and grant, until the passive side is ready.
     active: Option<(DeviceQp, CreditGrant<Device>)>,
     /// The private data of each side.
@@ -165,9 +165,9 @@ impl World {
             false => [mine.handshake(), theirs.handshake()],
         };
         let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
-        let breakers = [&active, &passive].map(|qp| qp.inner().inner().breaker());
+        let controls = [&active, &passive].map(|qp| qp.inner().inner().control());
         let wiring = self.wiring();
-        let conn = self.wire.connect([&breakers[0], &breakers[1]], [wiring; 2])?;
+        let conn = self.wire.connect([&controls[0], &controls[1]], [wiring; 2])?;
         let end = |desk| End {
             desk,
             state: State::Never,
@@ -190,7 +190,7 @@ impl World {
         }
         let (active, told) = (Some((active, mine)), [false; 2]);
         let (ending, closed) = (false, false);
-        self.calls.push(Call { desks, breakers, active, handshakes, ending, told, closed });
+        self.calls.push(Call { desks, controls, active, handshakes, ending, told, closed });
         let delay = self.delay();
         self.post(delay, Letter::Begin(conn));
         Ok(())
@@ -244,11 +244,11 @@ impl World {
     pub(super) fn break_end(&mut self, conn: usize, side: usize, lost: bool) {
         self.excuse(conn);
         self.note(Happening::Fail { conn, side, lost });
-        let breaker = &self.calls[conn].breakers[side];
+        let control = &self.calls[conn].controls[side];
         if lost {
-            breaker.fail_lost()
+            control.fail_lost()
         } else {
-            breaker.fail()
+            control.fail()
         }
         // A queue pair with nothing outstanding says nothing; its control plane does.
         self.end(conn, None);
@@ -268,15 +268,15 @@ impl World {
         let (conn, done) = match letter {
             Letter::Begin(conn) => return self.begin(conn),
             Letter::Up(conn, side) => {
-                let Call { desks, breakers, handshakes, .. } = &self.calls[conn];
+                let Call { desks, controls, handshakes, .. } = &self.calls[conn];
                 let intake = &self.desks[desks[side]].intake;
-                (conn, intake.up(breakers[side].num(), &handshakes[1 - side]))
+                (conn, intake.up(controls[side].num(), &handshakes[1 - side]))
             }
             Letter::Gone(conn, side) => {
                 self.excuse(conn);
                 let call = &mut self.calls[conn];
                 drop(call.active.take().filter(|_| side == 0));
-                let num = call.breakers[side].num();
+                let num = call.controls[side].num();
                 let done = self.desks[call.desks[side]].intake.gone(num);
                 call.told[side] |= done;
                 self.note(Happening::Gone { conn, side });
@@ -299,7 +299,7 @@ impl World {
         let wiring = self.wiring();
         let call = &mut self.calls[conn];
         let Some((qp, grant)) = call.active.take() else { return };
-        self.wire.start(conn, &call.breakers[0], wiring);
+        self.wire.start(conn, &call.controls[0], wiring);
         let intake = &self.desks[call.desks[0]].intake;
         if intake.admit(qp, grant, None).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
@@ -319,7 +319,7 @@ impl World {
         let taken = place.worker.turn();
         self.note(Happening::Turn { desk, taken });
         while let Some(num) = self.desks[desk].intake.next_closing() {
-            let call = |call: &Call| call.desks[side] == desk && call.breakers[side].num() == num;
+            let call = |call: &Call| call.desks[side] == desk && call.controls[side].num() == num;
             let Some(conn) = self.calls.iter().rposition(call) else {
                 self.book.borrow_mut().fail(format!("desk {desk} closes an unknown number"));
                 continue;

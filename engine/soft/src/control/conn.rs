@@ -17,14 +17,14 @@ use super::place;
 use super::sidr;
 use super::sys;
 use super::wire::{Message, Place, Reply, Request, padded};
-use crate::{Breaker, Wiring};
+use crate::{QpControl, Wiring};
 
 /// Pause before a full backlog is tried again (CM-4).
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
 
 impl Core {
     /// Starts to connect (`rdma_connect`).
-    pub(super) fn start(&mut self, param: &ConnParam<'_>, qp: &Breaker) -> Option<Raised> {
+    pub(super) fn start(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Option<Raised> {
         let (Some(local), Some(_)) = (self.local, self.remote) else { return None };
         self.rnr_retry = param.rnr_retry;
         let asked =
@@ -79,7 +79,7 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let bell = self.qp.as_ref().and_then(Breaker::bell);
+        let bell = self.qp.as_ref().and_then(QpControl::bell);
         let files: Vec<RawFd> = bell.iter().map(Bell::fd).collect();
         let _ = socket.send(&message.encode(), &files);
         self.state = State::Requested;
@@ -99,7 +99,7 @@ impl Core {
     /// Accepts the request (`rdma_accept`). The queue pair is connected before the answer is sent,
     /// because the peer may send as soon as it has that. The owner of a queue pair that belongs to
     /// no id has connected it already.
-    pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &Breaker) -> Result<(), CmError> {
+    pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
             return Err(CmError::new(Code::Invalid, asked, "there is none"));
@@ -167,7 +167,7 @@ impl Core {
         Raised::plain(EventKind::Disconnected)
     }
 
-    pub(super) fn place(&self, qp: &Breaker) -> Place {
+    pub(super) fn place(&self, qp: &QpControl) -> Place {
         let (domain, queue) = qp.place();
         Place { instance: self.device.instance, domain, queue }
     }

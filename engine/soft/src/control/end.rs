@@ -16,7 +16,7 @@ use super::device::DeviceInner;
 use super::links::Offer;
 use super::sys::{self, Credentials, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
-use crate::{Breaker, LinkShared};
+use crate::{LinkShared, QpControl};
 
 /// How long a side waits for the other's answer: about as long as a kernel's connection manager
 /// takes for all its retries.
@@ -93,7 +93,7 @@ impl Raised {
 #[derive(Default)]
 pub(super) struct External {
     /// The queue pair on whose behalf this end connects.
-    pub(super) asks_for: Option<Breaker>,
+    pub(super) asks_for: Option<QpControl>,
     /// The peer's queue pair, once it has answered.
     pub(super) answer: Option<u32>,
     /// The link of the answer is not joined to the queue pair yet.
@@ -130,7 +130,7 @@ pub(super) struct Core {
     pub(super) socket: Option<Socket>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    pub(super) qp: Option<Breaker>,
+    pub(super) qp: Option<QpControl>,
     /// What concerns a queue pair that belongs to no id.
     pub(super) external: External,
     pub(super) options: Options,

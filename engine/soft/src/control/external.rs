@@ -20,7 +20,7 @@ use super::links::Ends;
 use super::sys;
 use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
-use crate::{Breaker, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
+use crate::{QpControl, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 /// `ibv_create_qp_ex`, of an id or of none. The device's queue pair begins in INIT;
 /// [`crate::ExternalQp`] keeps the state RESET, and refuses what that does not allow.
@@ -62,7 +62,7 @@ pub(super) fn modify(
     let raw = qp.kind() == QpType::RawPacket;
     match (from, fields.state.unwrap_or(from)) {
         (QpState::Reset, QpState::Reset) => {}
-        (_, QpState::Reset) => qp.begin_again(),
+        (_, QpState::Reset) => qp.reset(),
         (_, QpState::Sqd) if raw => {
             let asked = format!("take a queue pair of {} to Sqd", device.name());
             return Err(CmError::new(Code::NotSupported, asked, "frames are not held back")
@@ -71,7 +71,7 @@ pub(super) fn modify(
         (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
         (_, QpState::Err) => qp.fail(),
         (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
-        (_, QpState::Rtr) => return wire(device, &qp.breaker(), fields),
+        (_, QpState::Rtr) => return wire(device, &qp.control(), fields),
         (from, to) => {
             match (from, to) {
                 (QpState::Sqe, QpState::Rts) => qp.recover(),
@@ -79,7 +79,7 @@ pub(super) fn modify(
                 _ => {}
             }
             if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
-                qp.breaker().set_rnr_timer(time);
+                qp.control().set_rnr_timer(time);
             }
         }
     }
@@ -90,10 +90,10 @@ pub(super) fn modify(
 /// refuses sends before RTS.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
-        qp.breaker().set_qkey(qkey);
+        qp.control().set_qkey(qkey);
     }
     match (from, fields.state) {
-        (_, Some(QpState::Rtr)) => qp.breaker().open(),
+        (_, Some(QpState::Rtr)) => qp.control().open(),
         (QpState::Sqe, Some(QpState::Rts)) => qp.recover(),
         (QpState::Sqd, Some(QpState::Rts)) => qp.resume(),
         _ => {}
@@ -101,7 +101,7 @@ fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
 }
 
 /// Joins the queue pair to the connection that the fields are of.
-fn wire(device: &SoftDevice, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), CmError> {
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
     let token = token.map(|((route, qp), psn)| Token { instance: route.gid.0, qp, psn });
@@ -115,7 +115,7 @@ fn wire(device: &SoftDevice, qp: &Breaker, fields: &QpFields) -> Result<(), CmEr
 }
 
 impl JoinQp for End {
-    fn join_qp(&self, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+    fn join_qp(&self, qp: &QpControl, fields: &QpFields) -> Result<(), CmError> {
         self.lock().wire(qp, fields)
     }
 }
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// Joins a queue pair to this end's connection.
-    fn wire(&mut self, qp: &Breaker, fields: &QpFields) -> Result<(), CmError> {
+    fn wire(&mut self, qp: &QpControl, fields: &QpFields) -> Result<(), CmError> {
         let asked = "join a queue pair to a connection";
         let most = self.depths_max();
         let limit = |wanted: Option<u8>, most: u8| wanted.unwrap_or(most).min(most);

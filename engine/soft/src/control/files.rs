@@ -20,7 +20,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Bell;
 
 use super::sys;
-use crate::{DIRECTORY_BYTES, FileName, Reach};
+use crate::{DIRECTORY_BYTES, FileName, RemoteMap};
 
 /// The most bytes of a peer's region that are mapped: the page tables are paid for at once.
 const VIEW_MAX: u64 = 64 << 30;
@@ -185,14 +185,14 @@ unsafe impl Sync for Window {}
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: mapped by `reach` with this length; every reader holds this value.
+        // SAFETY: mapped by `remote_map` with this length; every reader holds this value.
         unsafe { libc::munmap(self.base.as_ptr().cast(), DIRECTORY_BYTES) };
     }
 }
 
 /// The memory of a peer's device, if its directory can be read here. If not, the peer's own polls
 /// carry out the requests.
-pub(super) fn reach(process: i32, directory: FileName) -> Option<Reach> {
+pub(super) fn remote_map(process: i32, directory: FileName) -> Option<RemoteMap> {
     let file = open(process, directory, false)?;
     let size = stat(file.as_raw_fd())?.st_size;
     if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 || may_lose_pages(&file) {
@@ -209,7 +209,7 @@ pub(super) fn reach(process: i32, directory: FileName) -> Option<Reach> {
     let table = window.base;
     // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
     // shrinking and has pages of the ordinary size, so reading it never fails.
-    Some(unsafe { Reach::new(table, Arc::new(window), process, attach, open_bell) })
+    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, attach, open_bell) })
 }
 
 #[cfg(test)]
@@ -283,7 +283,7 @@ mod tests {
         let directory = Directory::new().unwrap();
         let file = open(me(), directory.name, true).unwrap();
         assert!(Mapping::from_memfd(file.into(), DIRECTORY_BYTES).is_err());
-        assert!(reach(me(), directory.name).is_some());
-        assert!(reach(me(), FileName { inode: 1, ..directory.name }).is_none());
+        assert!(remote_map(me(), directory.name).is_some());
+        assert!(remote_map(me(), FileName { inode: 1, ..directory.name }).is_none());
     }
 }

@@ -19,7 +19,7 @@ use super::device::{DeviceInner, SoftDevice};
 use super::end::{Core, End, Raised, State};
 use super::sys::Socket;
 use super::{external, place, sidr};
-use crate::{Breaker, SoftQp, SoftXrcd};
+use crate::{QpControl, SoftQp, SoftXrcd};
 
 /// The most requests that wait at a listener (CM-4).
 const BACKLOG_MAX: u32 = 1024;
@@ -72,7 +72,7 @@ impl SoftId {
     }
 
     /// Connects, on behalf of a queue pair that is not the id's if one is given.
-    fn request(&mut self, param: &ConnParam<'_>, qp: Option<Breaker>) -> Result<(), CmError> {
+    fn request(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
         let mut core = self.end.lock();
         let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
         let asked = format!("connect to {to}");
@@ -110,7 +110,7 @@ impl SoftId {
     }
 
     /// Accepts, on behalf of a queue pair that is not the id's if one is given.
-    fn reply(&mut self, param: &ConnParam<'_>, qp: Option<Breaker>) -> Result<(), CmError> {
+    fn reply(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let mut core = self.end.lock();
         if core.state != State::Asked {
@@ -123,7 +123,7 @@ impl SoftId {
             return core.answer_lookup(&ConnParam { qp_num, ..*param });
         }
         let joined = core.external.offered.as_ref().map(|(_, num)| *num);
-        if joined != qp.as_ref().map(Breaker::num) {
+        if joined != qp.as_ref().map(QpControl::num) {
             let answer = "the queue pair is not the one that was taken to RTS for it (CM-12)";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
@@ -228,7 +228,7 @@ fn check_data(asked: &str, data: &[u8], max: usize) -> Result<(), CmError> {
 }
 
 /// The queue pair of an id that is about to be connected.
-fn queue_pair(asked: &str, core: &Core) -> Result<Breaker, CmError> {
+fn queue_pair(asked: &str, core: &Core) -> Result<QpControl, CmError> {
     core.qp.clone().filter(|qp| !qp.is_gone()).ok_or_else(|| {
         CmError::new(Code::Invalid, asked, "the id has no queue pair").cure("make one first")
     })
@@ -402,10 +402,10 @@ impl CmId<SoftDevice> for SoftId {
         let qp = external::create(pd, attr)?;
         if attr.kind == QpType::Ud {
             // It takes sends at once (QP-4).
-            qp.breaker().set_qkey(UDP_QKEY);
-            qp.breaker().open();
+            qp.control().set_qkey(UDP_QKEY);
+            qp.control().open();
         }
-        core.qp = Some(qp.breaker());
+        core.qp = Some(qp.control());
         Ok(qp)
     }
 
@@ -413,7 +413,7 @@ impl CmId<SoftDevice> for SoftId {
         let mut core = self.end.lock();
         core.check_new_qp(QpType::XrcRecv)?;
         let qp = core.device.soft.create_xrc_recv(xrcd)?;
-        core.qp = Some(qp.breaker());
+        core.qp = Some(qp.control());
         Ok(qp)
     }
 
@@ -502,11 +502,11 @@ impl CmId<SoftDevice> for SoftId {
     }
 
     fn connect_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.request(param, Some(qp.breaker()))
+        self.request(param, Some(qp.control()))
     }
 
     fn accept_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.reply(param, Some(qp.breaker()))
+        self.reply(param, Some(qp.control()))
     }
 
     fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {

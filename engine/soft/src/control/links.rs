@@ -14,10 +14,10 @@ use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
 use super::files;
-use super::neighbours::reach;
+use super::neighbours::remote_map;
 use super::sys;
 use super::wire::{Place, Reply};
-use crate::{Breaker, FileName, LINK_BYTES, LinkShared, Side};
+use crate::{FileName, LINK_BYTES, LinkShared, QpControl, Side};
 
 /// Two places that a link may join. The kernel names the peer's process, so no process can pretend
 /// to be another.
@@ -59,7 +59,7 @@ impl Links {
         ends: Ends,
         directory: FileName,
         bell: Option<OwnedFd>,
-        qp: &Breaker,
+        qp: &QpControl,
     ) -> Result<Offer, CmError> {
         // Poisoning says that another thread panicked between two whole steps: still in order.
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,10 +75,10 @@ impl Links {
             let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
-        let reach = reach(ends.peer_pid, directory);
+        let map = remote_map(ends.peer_pid, directory);
         let bell = bell.and_then(files::bell_from_peer);
         let link =
-            Arc::new(LinkShared::new(memory, Side::Maker)?.with_reach(reach).with_bell(bell));
+            Arc::new(LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_bell(bell));
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
@@ -92,7 +92,7 @@ impl Links {
         ends: Ends,
         reply: &Reply,
         files: Vec<OwnedFd>,
-        qp: &Breaker,
+        qp: &QpControl,
     ) -> Result<Arc<LinkShared>, CmError> {
         let asked = "take the link of the peer that accepted";
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,9 +114,9 @@ impl Links {
             // A hole punched there could end this process when no huge page is left to fill it.
             return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
         }
-        let reach = reach(ends.peer_pid, reply.directory);
+        let map = remote_map(ends.peer_pid, reply.directory);
         let bell = files.next().and_then(files::bell_from_peer);
-        let link = LinkShared::new(memory, Side::Taker)?.with_reach(reach).with_bell(bell);
+        let link = LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_bell(bell);
         let link = Arc::new(link);
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });

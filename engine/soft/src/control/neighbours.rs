@@ -15,7 +15,7 @@ use doorbell_seam::provider::Gid;
 
 use super::files;
 use super::sys::{self, Socket};
-use crate::{FileName, Member, Membership, Neighbours, Reach};
+use crate::{FileName, Member, Membership, Neighbours, RemoteMap};
 
 /// The calls by which soft devices of this process reach others.
 pub(super) fn neighbours() -> Neighbours {
@@ -23,7 +23,7 @@ pub(super) fn neighbours() -> Neighbours {
         // Linux has no numbers beyond 2^22.
         process: i32::try_from(std::process::id()).unwrap_or(0),
         memory,
-        reach,
+        remote_map,
         attach: files::attach,
         name_bell: files::name_of,
         bell: files::open_bell,
@@ -40,21 +40,21 @@ fn memory(len: usize) -> Result<Mapping, SetupError> {
 }
 
 /// Devices by process and name of their table.
-type Reaches = HashMap<(i32, FileName), Weak<Reach>>;
+type RemoteMaps = HashMap<(i32, FileName), Weak<RemoteMap>>;
 
 /// The memory of a peer's device, if it can be mapped; shared by all callers.
-pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
-    static ALL: Mutex<Option<Reaches>> = Mutex::new(None);
+pub(super) fn remote_map(process: i32, directory: FileName) -> Option<Arc<RemoteMap>> {
+    static ALL: Mutex<Option<RemoteMaps>> = Mutex::new(None);
     // Poisoning says that another thread panicked between two whole steps: still in order.
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
-    all.retain(|_, reach| reach.strong_count() > 0);
-    if let Some(reach) = all.get(&(process, directory)).and_then(Weak::upgrade) {
-        return Some(reach);
+    all.retain(|_, map| map.strong_count() > 0);
+    if let Some(map) = all.get(&(process, directory)).and_then(Weak::upgrade) {
+        return Some(map);
     }
-    let reach = Arc::new(files::reach(process, directory)?);
-    all.insert((process, directory), Arc::downgrade(&reach));
-    Some(reach)
+    let map = Arc::new(files::remote_map(process, directory)?);
+    all.insert((process, directory), Arc::downgrade(&map));
+    Some(map)
 }
 
 /// The prefix of the names of a group's members.

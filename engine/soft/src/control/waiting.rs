@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use doorbell_fabric::{CmError, QpFields};
 
 use super::wire::Instance;
-use crate::Breaker;
+use crate::QpControl;
 
 /// What names a connection when its queue pair goes to RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub(super) struct Token {
 /// An end of a connection that can be joined to a queue pair.
 pub(super) trait JoinQp: Send + Sync {
     /// Joins the queue pair to the connection that the fields are of.
-    fn join_qp(&self, qp: &Breaker, fields: &QpFields) -> Result<(), CmError>;
+    fn join_qp(&self, qp: &QpControl, fields: &QpFields) -> Result<(), CmError>;
 }
 
 /// Ends that wait for a queue pair.

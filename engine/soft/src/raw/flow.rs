@@ -34,7 +34,7 @@ impl SoftQp {
             let answer = "only queue pairs of RAW_PACKET have rules";
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         };
-        let QpControl { domain, .. } = self.breaker();
+        let QpControl { domain, .. } = self.control();
         let name = name_of(rule);
         if groups.holds(name) {
             return Err(SetupError::new(Code::Invalid, asked(), "it has that one already"));

@@ -112,9 +112,9 @@ fn pair(weather: Weather, rnr_retry: u8) -> Pair {
         initiator_depth: 4,
         responder_depth: 4,
     };
-    let breakers = [ends[0].qp.breaker(), ends[1].qp.breaker()];
-    let conn = wire.connect([&breakers[0], &breakers[1]], [wiring; 2]).unwrap();
-    wire.start(conn, &breakers[0], wiring);
+    let controls = [ends[0].qp.control(), ends[1].qp.control()];
+    let conn = wire.connect([&controls[0], &controls[1]], [wiring; 2]).unwrap();
+    wire.start(conn, &controls[0], wiring);
     Pair { conn, wire, ends, events: Vec::new() }
 }
 
@@ -248,7 +248,7 @@ fn connections_come_and_go() {
         let other = core::mem::replace(&mut pair.ends[0], fresh);
         drop((other, nic));
         pair.ends[1] = end();
-        let ends = [pair.ends[0].qp.breaker(), pair.ends[1].qp.breaker()];
+        let ends = [pair.ends[0].qp.control(), pair.ends[1].qp.control()];
         let conn = pair.wire.connect([&ends[0], &ends[1]], [wiring; 2]).unwrap();
         pair.wire.start(conn, &ends[0], wiring);
         assert_eq!(conn, n + 1);

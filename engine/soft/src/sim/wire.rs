@@ -6,7 +6,7 @@ use std_alloc::vec::Vec;
 use doorbell_alloc::Mapping;
 
 use super::super::layout::LINK_BYTES;
-use super::super::{Breaker, LinkShared, Wiring};
+use super::super::{LinkShared, QpControl, Wiring};
 use super::flow::{Ack, Got, Patience, Psn, Receiver, Record, Sender};
 use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
@@ -198,7 +198,7 @@ impl Wire {
     /// No memory for a link.
     pub fn connect(
         &mut self,
-        ends: [&Breaker; 2],
+        ends: [&QpControl; 2],
         wirings: [Wiring; 2],
     ) -> Result<usize, SetupError> {
         let line = self.line(ends)?;
@@ -226,7 +226,7 @@ impl Wire {
     }
 
     /// Brings the queue pair of side 0 to RTS: the passive side was first.
-    pub fn start(&mut self, conn: usize, end: &Breaker, wiring: Wiring) {
+    pub fn start(&mut self, conn: usize, end: &QpControl, wiring: Wiring) {
         let Some(Conn { line, nums, .. }) = self.conns.get(conn) else { return };
         end.connect(&self.lines[*line].ports[0].far, Wiring { peer: nums[1], ..wiring });
     }
@@ -320,7 +320,7 @@ impl Wire {
     }
 
     /// The line between two domains' receive queues: one in use, or a new one.
-    fn line(&mut self, ends: [&Breaker; 2]) -> Result<usize, SetupError> {
+    fn line(&mut self, ends: [&QpControl; 2]) -> Result<usize, SetupError> {
         let places = [ends[0].place(), ends[1].place()];
         for (index, line) in self.lines.iter().enumerate() {
             if line.places != places {

@@ -8,7 +8,7 @@ use crate::wc::{Status, WcOpcode};
 /// Messages that wait for a receive, which are as many as a send queue has slots.
 const WAITING: usize = CAPS.send_wr as usize;
 const ROUNDS: usize = 60;
-/// In the bell, behind it, in a block, in fragments.
+/// In the slot, behind it, in a block, in fragments.
 const LENGTHS: [usize; 7] = [0, 8, 64, 200, 1500, 9000, 20_000];
 /// Room for a message, and where each kind of them begins.
 const SLOT: usize = 32 << 10;

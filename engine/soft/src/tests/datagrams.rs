@@ -46,11 +46,11 @@ fn members(device: &str, group: Gid) -> Vec<Member> {
     of.map(|(.., member)| *member).collect()
 }
 
-pub(super) fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
+pub(super) fn remote_map(process: i32, directory: FileName) -> Option<Arc<RemoteMap>> {
     let view = again(directory.fd, DIRECTORY_BYTES)?;
     let table = NonNull::new(view.as_ptr())?;
     // SAFETY: the view is kept, and nobody writes through it.
-    Some(Arc::new(unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) }))
+    Some(Arc::new(unsafe { RemoteMap::new(table, Arc::new(view), process, attach, |_, _| None) }))
 }
 
 pub(super) fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
@@ -61,7 +61,7 @@ fn side(name: &str) -> End {
     let neighbours = Neighbours {
         process: 77,
         memory: |len| Ok(shared(len)),
-        reach,
+        remote_map,
         attach,
         name_bell: |_| None,
         bell: |_, _| None,
@@ -79,8 +79,8 @@ fn side(name: &str) -> End {
 
 fn ud(nic: &Soft, cq: &SoftCq) -> SoftQp {
     let qp = make_qp_of(QpType::Ud, nic, cq, None, WIDE);
-    qp.breaker().set_qkey(QKEY);
-    qp.breaker().open();
+    qp.control().set_qkey(QKEY);
+    qp.control().open();
     qp
 }
 
@@ -302,7 +302,7 @@ fn ud_a_handle_outlives_queue_pairs() {
 fn ud_in_init_everything_is_dropped() {
     let (mut one, mut two) = pair_of_ud();
     two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, None, WIDE);
-    two.qp.breaker().set_qkey(QKEY);
+    two.qp.control().set_qkey(QKEY);
     two.poll();
     two.recv(9, 0, 100);
     let ah = one.way_to(&two);
@@ -310,7 +310,7 @@ fn ud_in_init_everything_is_dropped() {
     one.post(1, op, one.sge(0, 8), SIGNALED).unwrap();
     assert!(settle(&mut one, &mut two).1.is_empty());
     assert_eq!(two.send(1, 0, 8, SIGNALED).unwrap_err().cause, PostCause::State);
-    two.qp.breaker().open();
+    two.qp.control().open();
     assert!(settle(&mut one, &mut two).1.is_empty());
     one.post(2, op, one.sge(0, 8), SIGNALED).unwrap();
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
@@ -325,8 +325,8 @@ fn ud_what_comes_after_opening_is_kept() {
     let ah = one.way_to(&two);
     let op = SendOp::SendTo(to(&ah, &two));
     one.post(1, op, one.sge(0, 8), SIGNALED).unwrap();
-    two.qp.breaker().set_qkey(QKEY);
-    two.qp.breaker().open();
+    two.qp.control().set_qkey(QKEY);
+    two.qp.control().open();
     one.post(2, op, one.sge(0, 7), SIGNALED).unwrap();
     let came = settle(&mut one, &mut two).1;
     assert_eq!(statuses(&came), [(9, Status::Success)]);
@@ -383,10 +383,10 @@ fn a_group_gets_a_copy_each() {
     LATER.fetch_add(100_000_000, Ordering::Relaxed);
     assert_eq!(send(&mut one, &mut two, &mut other), (0, 1));
     assert_eq!(one.qp.detach_mcast(GROUP).unwrap_err().code(), Code::Invalid);
-    let breaker = two.qp.breaker();
+    let control = two.qp.control();
     drop(two.qp);
     assert!(members("soft0", GROUP).is_empty(), "it leaves its groups when it goes");
-    assert!(breaker.attach_mcast(GROUP).is_err());
+    assert!(control.attach_mcast(GROUP).is_err());
 }
 
 #[test]
@@ -404,8 +404,8 @@ fn ud_takes_receives_of_a_shared_queue() {
     let (mut one, mut two) = pair_of_ud();
     let srq = two.nic.create_srq(16).unwrap();
     two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, Some(&srq), WIDE);
-    two.qp.breaker().set_qkey(QKEY);
-    two.qp.breaker().open();
+    two.qp.control().set_qkey(QKEY);
+    two.qp.control().open();
     two.srq = Some(srq);
     two.poll();
     let ah = one.way_to(&two);

@@ -1,5 +1,5 @@
-//! Requests without a doorbell of their own: unseen before the bell, in order behind it, alone or
-//! many, whoever rings.
+//! Deferred posts: the peer sees nothing before the doorbell, and everything in order after it,
+//! whether it is one message or many, and whichever queue pair rings.
 
 use super::*;
 
@@ -8,22 +8,22 @@ fn inline(bytes: &[u8], wr_id: u64) -> SendWr<'_> {
     SendWr { wr_id, op: SendOp::Send, flags: SendFlags::INLINE, sge, more: &[] }
 }
 
-fn hold(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
-    unsafe { end.qp.hold(&inline(bytes, wr_id)) }
+fn post_deferred(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
+    unsafe { end.qp.post_deferred(&inline(bytes, wr_id)) }
 }
 
-/// Right behind one that was held.
+/// Right behind a deferred message.
 fn more(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
-    unsafe { end.qp.hold_more(wr_id, Sge::inline(bytes)) }
+    unsafe { end.qp.post_deferred_next(wr_id, Sge::inline(bytes)) }
 }
 
 fn lone(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
-    unsafe { end.qp.post_lone(&inline(bytes, wr_id)) }
+    unsafe { end.qp.post_at_once(&inline(bytes, wr_id)) }
 }
 
-/// Right behind one that went alone.
+/// Right behind a message that was posted at once.
 fn next(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
-    unsafe { end.qp.post_next(wr_id, Sge::inline(bytes)) }
+    unsafe { end.qp.post_at_once_next(wr_id, Sge::inline(bytes)) }
 }
 
 /// From the front of a list.
@@ -31,11 +31,11 @@ fn list(end: &mut End, list: &[&[u8]], first: u64) -> usize {
     unsafe { end.qp.post_inline_list(first, list) }
 }
 
-fn ring(end: &mut End) {
+fn ring_doorbell(end: &mut End) {
     unsafe { end.qp.ring_doorbell() };
 }
 
-/// So many messages of that size came, in order.
+/// Checks that `count` messages of that size came, in order.
 fn in_order(got: &[Vec<u8>], size: usize, count: usize) {
     assert_eq!(got.len(), count, "size {size}");
     for (n, bytes) in got.iter().enumerate() {
@@ -61,10 +61,10 @@ fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
     wcs.iter().zip(sizes).map(bytes).collect()
 }
 
-/// Of every size, alone and as many as a poll takes: nothing is seen before the bell, all of it
-/// after, and bytes may change as soon as they are handed over (SQ-4).
+/// For every size, one message and as many as a poll takes: the peer sees nothing before the
+/// doorbell and all of it after. The poster may change the bytes once the call returns (SQ-4).
 #[test]
-fn sq_4_what_is_held_is_seen_with_the_bell() {
+fn sq_4_deferred_posts_are_seen_with_the_doorbell() {
     let caps = QpCaps { send_wr: 256, recv_wr: 32, inline: 220, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let mut followed = [0; 2];
@@ -76,13 +76,13 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
                 let mut bytes = pattern(n + size, size);
                 let follows = n > 0 && more(&mut one, &bytes, n as u64);
                 followed[usize::from(follows)] += usize::from(n > 0);
-                assert!(follows || hold(&mut one, &bytes, n as u64), "size {size}");
+                assert!(follows || post_deferred(&mut one, &bytes, n as u64), "size {size}");
                 bytes.fill(0xee);
             }
             // Half a segment may be held, from the last doorbell on or a little less.
             let much = (size + 16) * count > 3900;
             assert!(much || came(&mut two, &sizes).is_empty(), "size {size}");
-            ring(&mut one);
+            ring_doorbell(&mut one);
             let mut got = came(&mut two, &sizes);
             if got.len() < count {
                 assert!(much);
@@ -95,15 +95,15 @@ fn sq_4_what_is_held_is_seen_with_the_bell() {
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
 }
 
-/// Who speaks, and who hears.
+/// The sender and the receiver.
 fn turn<'a>(one: &'a mut End, two: &'a mut End, answer: bool) -> (&'a mut End, &'a mut End) {
     if answer { (two, one) } else { (one, two) }
 }
 
-/// What goes alone is seen at once, of every size, and bytes may change as soon as they are handed
-/// over (SQ-4).
+/// The peer sees a message that is posted at once without delay, whatever its size. The poster may
+/// change the bytes as soon as the call returns (SQ-4).
 #[test]
-fn sq_4_what_follows_alone_is_seen_at_once() {
+fn sq_4_a_post_at_once_is_seen_at_once() {
     let caps = QpCaps { send_wr: 256, recv_wr: 32, inline: 220, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let mut followed = [0; 2];
@@ -128,16 +128,16 @@ fn sq_4_what_follows_alone_is_seen_at_once() {
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
     two.recv(0, 0, 256);
     two.recv(1, 256, 256);
-    assert!(lone(&mut one, b"first", 0) && hold(&mut one, b"second", 1));
+    assert!(lone(&mut one, b"first", 0) && post_deferred(&mut one, b"second", 1));
     assert!(!next(&mut one, b"third", 2), "it is not alone");
-    ring(&mut one);
+    ring_doorbell(&mut one);
     assert_eq!(came(&mut two, &[5, 6]), [&b"first"[..], b"second"]);
 }
 
-/// The same where the other side does not answer, nor look, for a while: those that do not fit the
+/// The same while the other side neither answers nor polls: messages that do not fit the slot's
 /// first line go by the ring alone.
 #[test]
-fn sq_4_what_follows_in_a_stream_is_published() {
+fn sq_4_posts_at_once_in_a_stream_are_published() {
     let caps = QpCaps { send_wr: 256, recv_wr: 64, inline: 220, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let mut followed = [0; 2];
@@ -160,10 +160,10 @@ fn sq_4_what_follows_in_a_stream_is_published() {
     assert!(followed[1] > 9 * followed[0], "{followed:?} of another's kind");
 }
 
-/// A list is seen with the bell, in order, one completion retires it (SQ-2), and it may be longer
-/// than what is held at a time.
+/// The peer sees a list with the doorbell, in order. One completion retires it (SQ-2). It may be
+/// longer than the bytes that may stay unpublished.
 #[test]
-fn sq_4_a_list_is_seen_with_the_bell() {
+fn sq_4_a_list_is_seen_with_the_doorbell() {
     let caps = QpCaps { send_wr: 256, recv_wr: 128, inline: 220, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let mut stalls = 0;
@@ -179,7 +179,7 @@ fn sq_4_a_list_is_seen_with_the_bell() {
                     assert!((more, two.poll().len()) == (count, 0), "size {size}");
                 } else if more == 0 {
                     // At the end of the ring, until the other side has said what it has read.
-                    ring(&mut one);
+                    ring_doorbell(&mut one);
                     (0..3).for_each(|_| got.extend(two.poll()));
                 }
                 taken += more;
@@ -199,11 +199,11 @@ fn sq_4_a_list_is_seen_with_the_bell() {
     assert!(stalls < 20, "{stalls}");
 }
 
-/// Of a list the messages before one that is too long go (SQ-4), those for which there are slots
-/// (SQ-1) and space, and none behind what waits, in another state (SM-2), or where each must ask
-/// for a completion (SQ-2).
+/// A list stops before a message that is too long (SQ-4), and where slots (SQ-1) or space end.
+/// None of it goes behind a request that waits, in another state (SM-2), or if every request must
+/// ask for a completion (SQ-2).
 #[test]
-fn sq_1_of_a_list_goes_what_simply_can() {
+fn sq_1_a_list_stops_at_the_first_obstacle() {
     let bytes = pattern(0, 65);
     let (short, long) = (&bytes[..64], &bytes[..]);
     let caps = QpCaps { send_wr: 8, recv_wr: 64, inline: 64, ..CAPS };
@@ -213,7 +213,7 @@ fn sq_1_of_a_list_goes_what_simply_can() {
     assert_eq!(list(&mut one, &[short; 9], 2), 6, "a full queue");
     assert_eq!(list(&mut one, &[], 8) + list(&mut one, &[short], 8), 0);
     (0..8).for_each(|n| two.recv(n, n as usize * 64, 64));
-    ring(&mut one);
+    ring_doorbell(&mut one);
     assert_eq!(came(&mut two, &[64; 8]).len(), 8);
 
     let caps = QpCaps { send_wr: 1024, recv_wr: 64, ..caps };
@@ -238,62 +238,64 @@ fn sq_1_of_a_list_goes_what_simply_can() {
     }
 }
 
-/// A post behind what is held shows both, in order; so does the bell of another queue pair of the
-/// link.
+/// A post behind deferred messages publishes both, in order; so does the doorbell of another queue
+/// pair of the link.
 #[test]
-fn sq_1_what_is_held_goes_first() {
+fn sq_1_deferred_posts_go_first() {
     let caps = QpCaps { inline: 64, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     for n in 0..3 {
         two.recv(n, n as usize * 256, 256);
     }
-    assert!(hold(&mut one, &pattern(1, 8), 1) && hold(&mut one, &pattern(2, 40), 2));
+    assert!(
+        post_deferred(&mut one, &pattern(1, 8), 1) && post_deferred(&mut one, &pattern(2, 40), 2)
+    );
     let last = pattern(3, 8);
-    assert!(!unsafe { one.qp.post_lone(&inline(&last, 3)) }, "it is not alone");
+    assert!(!unsafe { one.qp.post_at_once(&inline(&last, 3)) }, "it is not alone");
     unsafe { one.qp.post(&[inline(&last, 3)]) }.unwrap();
     let got = came(&mut two, &[8, 40, 8]);
     assert_eq!(got, [pattern(1, 8), pattern(2, 40), last]);
-    ring(&mut one);
+    ring_doorbell(&mut one);
     assert!(two.poll().is_empty(), "there was nothing left to ring for");
 }
 
-/// What cannot simply go is left to a post: a full send queue (SQ-1), a payload over the limit
-/// (SQ-4), something one-sided, a queue pair in error (SM-2).
+/// The deferred functions leave the rest to `post`: a full send queue (SQ-1), a payload over the
+/// limit (SQ-4), a one-sided request, a queue pair in error (SM-2).
 #[test]
-fn sq_1_what_is_in_the_way_is_left_to_a_post() {
+fn sq_1_the_rest_is_left_to_a_post() {
     let (mut one, mut two) = pair(CAPS, true);
     let bytes = pattern(0, 65);
-    assert!(!hold(&mut one, &bytes, 0), "over the limit of 64");
+    assert!(!post_deferred(&mut one, &bytes, 0), "over the limit of 64");
     let wr = SendWr { op: SendOp::Write(Default::default()), ..inline(&bytes[..8], 0) };
-    assert!(!unsafe { one.qp.hold(&wr) } && !unsafe { one.qp.post_lone(&wr) });
+    assert!(!unsafe { one.qp.post_deferred(&wr) } && !unsafe { one.qp.post_at_once(&wr) });
     for n in 0..u64::from(CAPS.send_wr) {
-        assert!(hold(&mut one, &bytes[..8], n));
+        assert!(post_deferred(&mut one, &bytes[..8], n));
     }
-    assert!(!hold(&mut one, &bytes[..8], 8), "the queue is full");
-    ring(&mut one);
+    assert!(!post_deferred(&mut one, &bytes[..8], 8), "the queue is full");
+    ring_doorbell(&mut one);
     one.qp.fail();
-    assert!(!hold(&mut one, &bytes[..8], 9) && two.poll().is_empty());
+    assert!(!post_deferred(&mut one, &bytes[..8], 9) && two.poll().is_empty());
 }
 
-/// More than the ring has: what does not fit is refused, and goes when there is space.
+/// A message that does not fit the ring is refused, and goes when there is space.
 #[test]
 fn sq_1_a_full_ring_holds_no_more() {
     let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 200, ..CAPS };
     let (mut one, mut two) = pair(caps, true);
     let bytes = pattern(0, 200);
-    let held = (0..512).take_while(|n| hold(&mut one, &bytes, *n)).count();
+    let held = (0..512).take_while(|n| post_deferred(&mut one, &bytes, *n)).count();
     assert!((300..316).contains(&held), "{held} of 208 bytes in a ring of 65536");
     for n in 0..512 {
         two.recv(n, n as usize * 256, 256);
     }
-    ring(&mut one);
+    ring_doorbell(&mut one);
     let (_, got) = settle(&mut one, &mut two);
     assert_eq!(got.len(), held);
-    assert!(hold(&mut one, &bytes, 200));
+    assert!(post_deferred(&mut one, &bytes, 200));
 }
 
-/// Posts with a bell each wait behind 16 KiB that nobody has read; lists and what is held do not,
-/// nor do messages of many records.
+/// Posts with a doorbell each wait behind 16 KiB that nobody has read. Lists and deferred messages
+/// do not, nor do messages of many records.
 #[test]
 fn only_many_at_once_make_the_ring_longer() {
     let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 64, ..CAPS };
@@ -311,8 +313,8 @@ fn only_many_at_once_make_the_ring_longer() {
             all.chunks(16).for_each(|list| unsafe { end.qp.post(list) }.unwrap());
         }),
         ("held", true, |end, all| {
-            all.iter().for_each(|wr| assert!(unsafe { end.qp.hold(wr) }));
-            ring(end);
+            all.iter().for_each(|wr| assert!(unsafe { end.qp.post_deferred(wr) }));
+            ring_doorbell(end);
         }),
         ("long", true, |end, all| {
             all[..4].iter().for_each(|wr| end.send(wr.wr_id, 0, 7000, SendFlags::empty()).unwrap());
@@ -334,14 +336,14 @@ fn only_many_at_once_make_the_ring_longer() {
     }
 }
 
-/// Of what follows a message that is held, or went alone, only the room is looked at, so everything
-/// else must have ended that: a full queue (SQ-1), a message that waits, one that takes a slot and
-/// no space, a pause (SM-1), an error (SM-2), a new life.
+/// Behind a deferred message, or one posted at once, only the reservation is checked. So everything
+/// else must drop the reservation: a full queue (SQ-1), a message that waits, one that takes a slot
+/// and no space, a pause (SM-1), an error (SM-2), a reset.
 #[test]
-fn sq_1_what_follows_passes_nothing() {
+fn sq_1_a_reservation_overtakes_nothing() {
     let caps = QpCaps { send_wr: 8, recv_wr: 64, inline: 64, ..CAPS };
     type Way = fn(&mut End, &[u8], u64) -> bool;
-    let ways: [(Way, Way); 2] = [(hold, more), (lone, next)];
+    let ways: [(Way, Way); 2] = [(post_deferred, more), (lone, next)];
     for ((first, more), size) in ways.iter().flat_map(|way| [0, 8, 64].map(|size| (*way, size))) {
         let (mut one, mut two) = pair(caps, true);
         let bytes = pattern(0, size);
@@ -352,7 +354,7 @@ fn sq_1_what_follows_passes_nothing() {
         }
         assert_eq!(held, 8, "size {size}");
         (0..8).for_each(|n| two.recv(n, n as usize * 64, 64));
-        ring(&mut one);
+        ring_doorbell(&mut one);
         assert_eq!(came(&mut two, &[size; 8]).len(), 8);
     }
     type Event = fn(&mut End);
@@ -377,7 +379,7 @@ fn sq_1_what_follows_passes_nothing() {
             end.poll();
         }),
         ("a new life", |end| {
-            end.qp.begin_again();
+            end.qp.reset();
             end.poll();
         }),
     ];

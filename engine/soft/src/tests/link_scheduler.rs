@@ -131,9 +131,9 @@ fn what_is_posted_on_a_link_that_rests_goes_out() {
 }
 
 /// A link over which a completion is waited for does not rest: what the peer has taken it says
-/// beside the bell. One with a message that nobody has taken does, but a refusal is seen.
+/// beside the slot. One with a message that nobody has taken does, but a refusal is seen.
 #[test]
-fn what_a_peer_says_beside_the_bell_is_heard() {
+fn what_a_peer_says_beside_the_slot_is_heard() {
     for flags in [SendFlags::SIGNALED, SendFlags::empty()] {
         let mut many = Many::new(4);
         let sge = many.server.sge(0, 8);

@@ -9,7 +9,7 @@ use crate::wr::Remote;
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
 /// A device whose table can be read, and what reads it.
-pub(super) fn device() -> (Soft, Arc<Reach>) {
+pub(super) fn device() -> (Soft, Arc<RemoteMap>) {
     let directory = shared(DIRECTORY_BYTES);
     let view = again(name_file(&directory).unwrap().fd, DIRECTORY_BYTES).unwrap();
     let host = Host { name_file, ..Host::alone(clock) };
@@ -17,8 +17,8 @@ pub(super) fn device() -> (Soft, Arc<Reach>) {
     let table = NonNull::new(view.as_ptr()).unwrap();
     let attach: Attach = |_, file, len| again(file.fd, len as usize);
     // SAFETY: the view is kept, and nobody writes through it.
-    let reach = unsafe { Reach::new(table, Arc::new(view), 0, attach, |_, _| None) };
-    (nic, Arc::new(reach))
+    let map = unsafe { RemoteMap::new(table, Arc::new(view), 0, attach, |_, _| None) };
+    (nic, Arc::new(map))
 }
 
 pub(super) fn near(nic: Soft) -> End {
@@ -32,11 +32,11 @@ pub(super) fn near(nic: Soft) -> End {
 
 /// A connected pair, each with the other's memory within reach.
 pub(super) fn mapped_pair() -> (End, End) {
-    let ((nic_one, reach_one), (nic_two, reach_two)) = (device(), device());
+    let ((nic_one, map_one), (nic_two, map_two)) = (device(), device());
     let (mut one, mut two) = (near(nic_one), near(nic_two));
     let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
-    let maker = Arc::new(maker.with_reach(Some(reach_two)));
-    let taker = Arc::new(taker.with_reach(Some(reach_one)));
+    let maker = Arc::new(maker.with_remote_map(Some(map_two)));
+    let taker = Arc::new(taker.with_remote_map(Some(map_one)));
     one.qp.attach(&maker);
     two.qp.attach(&taker);
     wire(&mut one.qp, &mut two.qp, &maker, &taker, 7);
@@ -240,18 +240,19 @@ fn a_table_that_claims_too_much_is_not_believed() {
 /// or behind no file, and not everything.
 #[test]
 fn small_regions_are_mapped_ahead() {
-    let (nic, reach) = device();
+    let (nic, map) = device();
     let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let closed = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let mut others = Vec::from([(shared(4096), closed), (shared(2 << 20), open)]);
     others.extend((0..20).map(|_| (mapping(4096), open)));
     let others = others.into_iter().map(|(memory, access)| nic.register(memory, access).unwrap());
     let _others: Vec<_> = others.collect();
-    let link = || LinkShared::pair(mapping(LINK_BYTES)).unwrap().0.with_reach(Some(reach.clone()));
+    let link =
+        || LinkShared::pair(mapping(LINK_BYTES)).unwrap().0.with_remote_map(Some(map.clone()));
     let mut open: Vec<_> = (0..2).map(|_| nic.register(shared(4096), open).unwrap()).collect();
     link();
-    assert_eq!(reach.mapped(), 2);
+    assert_eq!(map.mapped(), 2);
     open.extend((0..20).map(|_| nic.register(shared(4096), Access::all()).unwrap()));
     link();
-    assert_eq!(reach.mapped(), 16);
+    assert_eq!(map.mapped(), 16);
 }

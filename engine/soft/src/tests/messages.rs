@@ -525,7 +525,7 @@ fn connections_come_and_go() {
 #[test]
 fn a_peer_that_breaks_the_rules_is_cut_off() {
     let acknowledges = 24u64 << 32;
-    // 0: the tail in the bell, 1: that of the ring, 2: a header there; the last is a jump, where
+    // 0: the tail in the slot, 1: that of the ring, 2: a header there; the last is a jump, where
     // nobody jumps.
     for (place, value) in [
         (0, acknowledges | 65_544),
@@ -543,7 +543,7 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
         two.send(2, 0, 8, SendFlags::empty()).unwrap();
         let base = core::ptr::NonNull::new(maker.memory().as_ptr()).unwrap();
         let (way, _, _) = unsafe { split(base, Side::Maker) };
-        // The bell must not vouch for the ring.
+        // the slot must not vouch for the ring.
         way.seal().store(u64::MAX, Ordering::Relaxed);
         match place {
             0 => way.slot_tail().store(value, Ordering::Relaxed),

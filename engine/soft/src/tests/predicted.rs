@@ -48,7 +48,7 @@ fn expects(end: &End) -> bool {
     unsafe { end.poller.cq.domain.enter(|state| state.predicted.is_known()) }
 }
 
-/// CP-2: every length the bell holds, with and without an acknowledgement asked for.
+/// CP-2: every length the slot holds, with and without an acknowledgement asked for.
 #[test]
 fn an_expected_message_arrives_whole() {
     for (waits, flags) in [(true, INLINE), (false, INLINE), (true, INLINE | SendFlags::SIGNALED)] {
@@ -180,7 +180,7 @@ fn a_receive_that_was_given_back_is_not_expected() {
     assert_eq!(two.poll()[0].wr_id, 5);
 }
 
-/// Writes a record to the bell that no sender writes.
+/// Writes a record to the slot that no sender writes.
 fn forge(to: &End, header: Header, bytes: u64) {
     let state = unsafe { to.poller.cq.domain.alone() };
     let link = state.links.table[0].as_mut().unwrap();
@@ -190,9 +190,9 @@ fn forge(to: &End, header: Header, bytes: u64) {
     way.slot_tail().store(tail_word(end, link.tx.published()), Relaxed);
 }
 
-/// A peer may write anything to the bell: where nothing is expected a message of no kind for no
+/// A peer may write anything to the slot: where nothing is expected a message of no kind for no
 /// queue pair is not expected either, and no receive is used for it; and what is longer than the
-/// bell is never expected, however much room there is.
+/// slot is never expected, however much room there is.
 #[test]
 fn what_no_sender_writes_is_not_expected() {
     for waits in [true, false] {
@@ -231,7 +231,7 @@ fn deep() -> (End, End) {
     (one, two)
 }
 
-/// Who has answered leaves the bell alone for longer where the next message was not there at the
+/// Who has answered leaves the slot alone for longer where the next message was not there at the
 /// first look, for shorter where it was, and not at all where there was nothing to answer, or where
 /// that did not help.
 #[test]
@@ -323,7 +323,7 @@ fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
 
 /// Whose message comes before it has heard the last answer has more on its way, and is not given
 /// time. (The answers are longer than a line: then they are in the ring alone, and what is in the
-/// bell is believed.)
+/// slot is believed.)
 #[test]
 fn who_has_not_heard_the_last_answer_is_not_given_time() {
     let (mut one, mut two) = deep();
@@ -346,9 +346,9 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
     }
 }
 
-/// What comes by the bell, expected or not, may cross with an answer that is in the ring alone.
+/// What comes by the slot, expected or not, may cross with an answer that is in the ring alone.
 #[test]
-fn what_crosses_by_the_bell_is_noted() {
+fn what_crosses_by_the_slot_is_noted() {
     for waits in [true, false] {
         let (mut one, mut two) = deep();
         for _ in 0..3 {
@@ -381,7 +381,7 @@ fn contention(end: &End) -> u32 {
 
 /// Two that crossed make the answers silent, but not for long where what they answer is expected.
 #[test]
-fn who_follows_by_the_bell_has_not_crossed_for_long() {
+fn who_follows_by_the_slot_has_not_crossed_for_long() {
     let (mut one, mut two) = deep();
     for answers in [false, true, true, true] {
         one.recv(0, 0, 64);
@@ -409,7 +409,7 @@ fn who_follows_by_the_bell_has_not_crossed_for_long() {
     assert_eq!(contention(&two), 0);
 }
 
-/// True if the last message of an end went by the bell.
+/// True if the last message of an end went by the slot.
 fn spoke(end: &End) -> bool {
     unsafe {
         end.poller.cq.domain.enter(|state| {
@@ -419,10 +419,10 @@ fn spoke(end: &End) -> bool {
     }
 }
 
-/// Messages that cross would take the bell away from each other: they leave it alone. Those that
+/// Messages that cross would take the slot away from each other: they leave it alone. Those that
 /// follow each other go by it again, and those of a stream, which asks for completions.
 #[test]
-fn what_crosses_leaves_the_bell_alone() {
+fn what_crosses_leaves_the_slot_alone() {
     let (mut one, mut two) = deep();
     let say = |from: &mut End, to: &mut End, flags| {
         to.recv(0, 0, 64);

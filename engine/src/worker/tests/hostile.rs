@@ -202,7 +202,7 @@ impl Three {
 /// The parts of a link, and the words of credit.
 const PARTS: [Option<Part>; 8] = [
     None,
-    Some(Part::Bell),
+    Some(Part::Slot),
     Some(Part::Tails),
     Some(Part::Taken),
     Some(Part::Records),

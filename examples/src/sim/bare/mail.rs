@@ -100,8 +100,8 @@ impl Mail {
                 signal_all: false,
                 ex: SoftQpEx::default(),
             })?;
-            qp.breaker().set_qkey(QKEY);
-            qp.breaker().open();
+            qp.control().set_qkey(QKEY);
+            qp.control().open();
             let joined = prng.chance(700);
             if joined {
                 qp.attach_mcast(GROUP)?;

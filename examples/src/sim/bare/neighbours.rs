@@ -15,7 +15,7 @@ use doorbell::error::{Code, SetupError};
 use doorbell::provider::Gid;
 use doorbell::soft::sim::Relay;
 use doorbell::soft::{
-    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Reach,
+    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, RemoteMap,
 };
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Known {
     bags: BTreeMap<u32, u32>,
     members: Vec<(Gid, Member)>,
     /// Devices, by the descriptor of their table.
-    devices: BTreeMap<u32, Arc<Reach>>,
+    devices: BTreeMap<u32, Arc<RemoteMap>>,
 }
 
 thread_local! {
@@ -48,7 +48,7 @@ pub fn all() -> Neighbours {
     Neighbours {
         process: 1,
         memory: shared,
-        reach,
+        remote_map,
         attach,
         name_bell: |_| None,
         bell: |_, _| None,
@@ -80,7 +80,7 @@ fn again(fd: u32, len: usize) -> Option<Mapping> {
     Mapping::from_memfd(file.into(), len).ok()
 }
 
-fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
+fn remote_map(process: i32, directory: FileName) -> Option<Arc<RemoteMap>> {
     let known = KNOWN.with_borrow(|known| known.devices.get(&directory.fd).cloned());
     if known.is_some() {
         return known;
@@ -88,10 +88,10 @@ fn reach(process: i32, directory: FileName) -> Option<Arc<Reach>> {
     let view = again(directory.fd, DIRECTORY_BYTES)?;
     let table = NonNull::new(view.as_ptr())?;
     // SAFETY: the view is kept, and nobody writes through it.
-    let reach = unsafe { Reach::new(table, Arc::new(view), process, attach, |_, _| None) };
-    let reach = Arc::new(reach);
-    KNOWN.with_borrow_mut(|known| known.devices.insert(directory.fd, reach.clone()));
-    Some(reach)
+    let map = unsafe { RemoteMap::new(table, Arc::new(view), process, attach, |_, _| None) };
+    let map = Arc::new(map);
+    KNOWN.with_borrow_mut(|known| known.devices.insert(directory.fd, map.clone()));
+    Some(map)
 }
 
 /// Maps the inbox of the relay to the queue pair whose own inbox has that name.

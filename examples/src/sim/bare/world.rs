@@ -8,7 +8,7 @@ use doorbell::provider::{
 };
 use doorbell::soft::sim::{self, Event, Prng, Wire, mix};
 use doorbell::soft::{
-    Breaker, DIRECTORY_BYTES, Host, Soft, SoftQpEx, SoftQpInit, SoftWindow, Wiring,
+    DIRECTORY_BYTES, Host, QpControl, Soft, SoftQpEx, SoftQpInit, SoftWindow, Wiring,
 };
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::RecvWr;
@@ -101,7 +101,7 @@ pub(super) struct End {
     pub(super) path: Path,
     /// A message waits for a doorbell.
     pub(super) pending: bool,
-    breaker: Breaker,
+    control: QpControl,
     /// Every request completes.
     pub(super) signal_all: bool,
     pub(super) window: SoftWindow,
@@ -285,7 +285,7 @@ impl World {
             initiator_depth: asks,
             responder_depth: asks,
         };
-        let number = self.wire.connect([&one.breaker, &two.breaker], [wiring; 2])?;
+        let number = self.wire.connect([&one.control, &two.control], [wiring; 2])?;
         if number != conn {
             let answer = format!("the wire calls connection {conn} {number}");
             return Err(SetupError::new(Code::Invalid, "a connection", answer));
@@ -330,7 +330,7 @@ impl World {
         let window = nic.create_window(WindowKind::Two)?;
         Ok(End {
             desk,
-            breaker: qp.breaker(),
+            control: qp.control(),
             qp: Some(wrapped(device, qp, cq)),
             path: Path::List,
             pending: false,
@@ -401,7 +401,7 @@ impl World {
             }
             return;
         }
-        let of = |conn: &Conn| !conn.closed && conn.ends[side].breaker.num() == wc.qp_num;
+        let of = |conn: &Conn| !conn.closed && conn.ends[side].control.num() == wc.qp_num;
         let Some(conn) = self.conns.iter().rposition(of) else {
             let num = wc.qp_num;
             return self.fail(format!("side {side}: a completion of queue pair {num}, now gone"));
@@ -532,7 +532,7 @@ impl World {
                 initiator_depth: asks,
                 responder_depth: asks,
             };
-            self.wire.start(number, &conn.ends[0].breaker, wiring);
+            self.wire.start(number, &conn.ends[0].control, wiring);
             return self.note(Step::Begin { conn: number });
         }
         if !conn.ending && conn.directions.iter().any(|direction| direction.over.is_some()) {
@@ -567,10 +567,10 @@ impl World {
         let conn = &mut self.conns[number];
         (conn.ending, conn.excused) = (true, true);
         match lost {
-            true => conn.ends[0].breaker.fail_lost(),
-            false => conn.ends[0].breaker.fail(),
+            true => conn.ends[0].control.fail_lost(),
+            false => conn.ends[0].control.fail(),
         }
-        conn.ends[1].breaker.fail();
+        conn.ends[1].control.fail();
         self.note(Step::End { conn: number });
     }
 

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::super::datagrams::{attach, reach};
+use super::super::datagrams::{attach, remote_map};
 use super::party::{LONGEST, Ledger};
 use super::*;
 use crate::inbox::{DATAGRAM_MAX, INBOX_BYTES};
@@ -23,7 +23,7 @@ fn named() -> Soft {
     let neighbours = Neighbours {
         process: 77,
         memory: |len| Ok(shared(len)),
-        reach,
+        remote_map,
         attach,
         name_bell: |_| None,
         bell: |_, _| None,
@@ -44,8 +44,8 @@ struct Post {
 impl Post {
     fn new(nic: &Soft, cq: &SoftCq) -> Post {
         let qp = make_qp_of(QpType::Ud, nic, cq, None, DEEP);
-        qp.breaker().set_qkey(QKEY);
-        qp.breaker().open();
+        qp.control().set_qkey(QKEY);
+        qp.control().open();
         Post { qp, ledger: Ledger::new(nic), errors: 0 }
     }
 

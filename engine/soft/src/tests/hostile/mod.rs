@@ -31,7 +31,7 @@ struct Honest {
 
 const NEAR_BYTES: usize = 4 << 10;
 
-/// By the bell, by the ring, in fragments.
+/// By the slot, by the ring, in fragments.
 const LENGTHS: [usize; 5] = [8, 40, 1, 200, 4090];
 
 impl Honest {
@@ -140,11 +140,11 @@ struct Life {
 impl Life {
     fn new(seed: u64, kind: Kind) -> (Life, Arc<LinkShared>) {
         let mut dice = Dice::new(seed);
-        let (nics, reaches): (Vec<_>, Vec<_>) = (0..2)
+        let (nics, maps): (Vec<_>, Vec<_>) = (0..2)
             .map(|_| match kind.mapped {
                 true => {
-                    let (nic, reach) = device();
-                    (nic, Some(reach))
+                    let (nic, map) = device();
+                    (nic, Some(map))
                 }
                 false => (Soft::new("soft0", Host::alone(clock), None), None),
             })
@@ -154,15 +154,15 @@ impl Life {
         let honest = Honest::new(&two);
         let talks = dice.one_in(3);
         let mut life = Life { dice, one, two, honest, speaks: 0, talks, pulse: Pulse::default() };
-        let link = life.connect(|n| reaches[n].clone());
+        let link = life.connect(|n| maps[n].clone());
         (life, link)
     }
 
     /// Joins both sides; the attack is on this link.
-    fn connect(&mut self, reach: impl Fn(usize) -> Option<Arc<Reach>>) -> Arc<LinkShared> {
+    fn connect(&mut self, map: impl Fn(usize) -> Option<Arc<RemoteMap>>) -> Arc<LinkShared> {
         let (maker, taker) = LinkShared::pair(heap(LINK_BYTES)).unwrap();
-        let maker = Arc::new(maker.with_reach(reach(1)));
-        let taker = Arc::new(taker.with_reach(reach(0)));
+        let maker = Arc::new(maker.with_remote_map(map(1)));
+        let taker = Arc::new(taker.with_remote_map(map(0)));
         self.one.qp.attach(&maker);
         self.two.qp.attach(&taker);
         wire(&mut self.one.qp, &mut self.two.qp, &maker, &taker, 7);
@@ -247,8 +247,8 @@ impl Life {
 
     /// What is left in shared receive queues is used by others, each once.
     fn use_the_rest(&mut self) {
-        self.one.begin_again();
-        self.two.begin_again();
+        self.one.reset();
+        self.two.reset();
         let _link = self.connect(|_| None);
         for _ in 0..400 {
             let goals = [self.one.goal(), self.two.goal()];
@@ -329,8 +329,8 @@ fn the_header_of_a_link() {
 }
 
 #[test]
-fn the_bell_of_a_link() {
-    attack("the bell", Some(Part::Bell), &[RC, OWN, UC, XRC], 64);
+fn the_slot_of_a_link() {
+    attack("the slot", Some(Part::Slot), &[RC, OWN, UC, XRC], 64);
 }
 
 #[test]

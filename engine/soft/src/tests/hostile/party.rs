@@ -380,7 +380,7 @@ impl Party {
     }
 
     /// Another queue pair in place of this one, with the same receive queue if that is shared.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn reset(&mut self) {
         let queues = (&self.cq, self.srq.as_ref(), self.xrcd.as_ref());
         self.qp = new_qp(&self.nic, queues, self.kind.qp);
     }

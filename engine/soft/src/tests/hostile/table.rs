@@ -34,9 +34,10 @@ impl Believer {
         let (mut one, mut two) = (near(device().0), near(device().0));
         let shown = Arc::new(mapping(DIRECTORY_BYTES));
         let table = NonNull::new(shown.as_ptr()).unwrap();
-        let reach = unsafe { Reach::new(table, shown.clone(), 0, attach, |_, _| None) };
+        let map = unsafe { RemoteMap::new(table, shown.clone(), 0, attach, |_, _| None) };
         let (maker, taker) = LinkShared::pair(heap(LINK_BYTES)).unwrap();
-        let (maker, taker) = (Arc::new(maker.with_reach(Some(Arc::new(reach)))), Arc::new(taker));
+        let (maker, taker) =
+            (Arc::new(maker.with_remote_map(Some(Arc::new(map)))), Arc::new(taker));
         one.qp.attach(&maker);
         two.qp.attach(&taker);
         wire(&mut one.qp, &mut two.qp, &maker, &taker, 7);
