@@ -9,8 +9,8 @@
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   1024 lines                sender writes; records, 8-byte aligned
 //! ```
-//! A record is one header word, an immediate word where flagged, and the payload padded to 8. The
-//! payload of what is one-sided begins with operand words: address and key, then what it needs.
+//! A record is one header word, an immediate word if flagged, and the payload padded to 8. The
+//! payload of a one-sided record begins with operand words: address and key, then others it needs.
 //! A record never wraps: a jump, which is a header alone, says that the next record is at the start
 //! of the data (see [`super::wrap_policy`]).
 //!
@@ -32,18 +32,18 @@ use crate::wr::SendFlags;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
-/// Bytes of ring data. Lines behind what was ever needed are never touched.
+/// Bytes of ring data. A ring touches no line behind those that it has ever needed.
 pub(super) const AREA: u32 = 4 * SEGMENT;
-/// Bytes of it that are used while they are enough: 16 KiB stay in L1 of both cores.
+/// Bytes of the ring that a lap uses unless it needs more: 16 KiB stay in L1 of both cores.
 pub(super) const SEGMENT: u32 = 256 * LINE as u32;
 /// Longest record: a quarter of a segment, so that publication never waits on itself.
 pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
-/// Payload of one record at most; longer messages are cut into fragments.
+/// The longest payload of one record; longer messages are cut into fragments.
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
 /// Lines of the slot.
 pub(super) const SLOT_LINES: usize = 4;
-/// Words before the payload in the first line of the slot, and in the second; behind that it runs
-/// on to the slot's end.
+/// Words before the payload in the first line of the slot, and in the second. From there the
+/// payload runs on to the slot's end.
 const SLOT_HEAD: usize = 4;
 const SLOT_REST_HEAD: usize = 2;
 /// Bytes of payload in the first line of the slot, and in those behind it.
@@ -51,7 +51,7 @@ pub(super) const SLOT_FIRST_BYTES: usize = LINE - 8 * SLOT_HEAD;
 const SLOT_REST_BYTES: usize = (SLOT_LINES - 1) * LINE - 8 * SLOT_REST_HEAD;
 /// Bytes of payload in the whole slot.
 pub(super) const SLOT_PAYLOAD_MAX: u32 = (SLOT_FIRST_BYTES + SLOT_REST_BYTES) as u32;
-/// Bytes a lone record may have in the first line of the slot, and in the whole.
+/// The longest record that fits the first line of the slot, and the whole slot.
 pub(super) const SLOT_FIRST_RECORD: u32 = 8 + SLOT_FIRST_BYTES as u32;
 pub(super) const SLOT_RECORD_MAX: u32 = 8 + SLOT_PAYLOAD_MAX;
 
@@ -69,7 +69,7 @@ const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
-/// Lines of the slot behind the first that a payload fills which does not fit there.
+/// For a payload that does not fit the first line of the slot: how many further lines it fills.
 #[inline(always)]
 pub(super) fn slot_rest_lines(length: usize) -> usize {
     debug_assert!(length > SLOT_FIRST_BYTES);
@@ -102,7 +102,7 @@ bitflags! {
         /// An immediate word follows the header. In one-sided records of XRC it is the number of a
         /// shared receive queue.
         const IMM = 1;
-        /// The sender wants to hear soon that this was taken: the bit of SIGNALED.
+        /// The sender asks for an acknowledgement soon: the bit of SIGNALED.
         const ACK_REQ = SendFlags::SIGNALED.bits();
         /// Solicited event: the bit it has in a send request.
         const SOLICITED = SendFlags::SOLICITED.bits();
@@ -112,7 +112,7 @@ bitflags! {
         const LAST = 16;
         /// The immediate word is the key of a memory window to be closed.
         const INV = 32;
-        /// From a queue pair of UC: dropped where it cannot be taken, and nobody is told.
+        /// From a queue pair of UC: the receiver drops what it cannot take, and tells nobody.
         const UNRELIABLE = 64;
     }
 }
@@ -120,7 +120,7 @@ bitflags! {
 /// What a record is: a message, or a fragment of one.
 pub(super) const KIND_SEND: u8 = 1;
 /// Bytes for the receiver's memory. Operands: address of these bytes; key, and how many bytes the
-/// whole request has from the first one's address on (high half).
+/// whole request has (high half).
 pub(super) const KIND_WRITE: u8 = 2;
 /// Asks for bytes. Operands: address; key, and how many (high half).
 pub(super) const KIND_READ: u8 = 3;
@@ -128,18 +128,18 @@ pub(super) const KIND_READ: u8 = 3;
 pub(super) const KIND_SWAP: u8 = 4;
 /// Asks for an atomic. Operands: address; key; what to add.
 pub(super) const KIND_ADD: u8 = 5;
-/// What was asked for, or a piece of it. Operand: the status; bytes follow if that is success.
+/// A response, or a piece of one. Operand: the status; bytes follow if that is success.
 pub(super) const KIND_RESPONSE: u8 = 6;
 
-/// Immediate data of a WRITE that its sender has carried out. Operand: how many bytes it had.
+/// Immediate data of a WRITE that its sender has carried out. Operand: the bytes of that WRITE.
 pub(super) const KIND_NOTICE: u8 = 7;
 
 /// A SEND, or a fragment of one, to a shared receive queue of an XRC domain. Operand: the queue's
 /// number.
 pub(super) const KIND_TO_SRQ: u8 = 8;
 
-/// Immediate data of a WRITE that came before, for such a queue. Operand: the queue's number, and
-/// how many bytes the WRITE had (high half).
+/// Immediate data of an earlier WRITE, for a shared receive queue of an XRC domain. Operand: the
+/// queue's number, and the bytes of the WRITE (high half).
 pub(super) const KIND_SRQ_NOTICE: u8 = 9;
 
 /// The next record is at the start of the data.
@@ -153,8 +153,8 @@ pub(super) const WRITE_OPERANDS: u32 = 16;
 pub(super) const RESPONSE_OPERANDS: u32 = 8;
 pub(super) const SRQ_OPERANDS: u32 = 8;
 
-/// Bytes of a record with so many of payload and no immediate word: the header, and the payload
-/// padded to words. This is `8 + ((payload + 7) & !7)` with one addition less.
+/// Bytes of a record without an immediate word: the header, and the payload padded to words. This
+/// is `8 + ((payload + 7) & !7)` with one addition less.
 #[inline(always)]
 pub(super) const fn record_bytes(payload: u64) -> u64 {
     (payload + 15) & !7
@@ -177,8 +177,8 @@ impl Header {
                 | u64::from(qp) << 32,
         )
     }
-    /// The header of a whole message: what all of a queue pair's have in common, and what this
-    /// request adds.
+    /// The header of a whole message: `common`, which all messages of the queue pair share, and
+    /// what this request adds.
     #[inline(always)]
     pub(super) fn of_request(common: u64, flags: SendFlags, imm: bool, length: u32) -> Header {
         let bits = (SendFlags::SIGNALED.bits() | SendFlags::SOLICITED.bits()) & flags.bits();
@@ -214,13 +214,13 @@ impl Header {
         const LOOK: u64 = WHOLE | RecordFlags::IMM.bits() as u64;
         self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
     }
-    /// What the headers of plain messages for that queue pair, which ask for nothing, have in
-    /// common: see [`Header::is_like`].
+    /// The header, but for its length, of a plain message to that queue pair that asks for nothing:
+    /// see [`Header::is_like`].
     #[inline(always)]
     pub(super) fn plain_for(qp: u32) -> Header {
         Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, 0, qp)
     }
-    /// True if nothing but the length differs.
+    /// True if the two differ in the length at most.
     #[inline(always)]
     pub(super) fn is_like(self, other: Header) -> bool {
         (self.0 ^ other.0) >> 16 == 0
@@ -249,7 +249,8 @@ pub(super) struct Direction {
     slot: NonNull<u8>,
     /// The word of the slot that is this direction's sender's.
     slot_tail: NonNull<u8>,
-    /// Marks its positions in the slot, where the other sender's stand too: multiples of 8.
+    /// Marks the seals of this direction, since both senders write to the slot. Positions are
+    /// multiples of 8, so the low bits are free.
     mark: u64,
 }
 
@@ -290,8 +291,8 @@ impl LinkHeader {
         unsafe { word(self.base) }
     }
 
-    /// Not 0 while the domain on that side sleeps, or is about to: it wants to be rung. In a line
-    /// of its own, which nobody writes while nobody sleeps.
+    /// Not 0 while the domain on that side sleeps, or is about to: the peer must wake it. The word
+    /// is in a line of its own, which nobody writes while nobody sleeps.
     pub(super) fn asleep(&self, side: Side) -> &AtomicU32 {
         let offset = LINE + if side == Side::Maker { 0 } else { 4 };
         // SAFETY: as above; the offset lies in the header and is 4-byte aligned.
@@ -300,7 +301,7 @@ impl LinkHeader {
 }
 
 impl Direction {
-    /// Tail and acknowledgement (low halves) of what is in the ring alone.
+    /// Tail and acknowledgement (low halves) of records that are in the ring alone.
     #[inline(always)]
     pub(super) fn tail(&self) -> &AtomicU64 {
         // SAFETY: aligned, and in the direction, whose memory `split`'s caller vouches for; the
@@ -308,40 +309,40 @@ impl Direction {
         unsafe { word(self.base.add(TAIL)) }
     }
 
-    /// The same of what is in the slot as well.
+    /// The same for records that are in the slot as well.
     #[inline(always)]
     pub(super) fn slot_tail(&self) -> &AtomicU64 {
         // SAFETY: as above; it is in the slot.
         unsafe { word(self.slot_tail) }
     }
 
-    /// The seal of the lone record in the slot, which both directions share: see
+    /// The seal of the record in the slot, which both directions share: see
     /// [`super::ring::Tx::begin_slot`].
     #[inline(always)]
     pub(super) fn seal(&self) -> &AtomicU64 {
         self.slot_word(2)
     }
 
-    /// The seal of what of it is behind the first line.
+    /// The seal of the lines behind the first.
     #[inline(always)]
     pub(super) fn slot_rest_seal(&self) -> &AtomicU64 {
         self.slot_word(LINE / 8)
     }
 
-    /// Its header.
+    /// The header of the record in the slot.
     #[inline(always)]
     pub(super) fn slot_header(&self) -> &AtomicU64 {
         self.slot_word(3)
     }
 
-    /// Its payload in the first line: words that are only ever used as atomics, as all of the slot.
+    /// The payload in the first line. All words of the slot are only ever used as atomics.
     #[inline(always)]
     pub(super) fn slot_payload(&self) -> NonNull<u8> {
         // SAFETY: as in `tail`; it is in the slot.
         unsafe { self.slot.add(8 * SLOT_HEAD) }
     }
 
-    /// Its payload behind that line.
+    /// The payload behind the first line.
     #[inline(always)]
     pub(super) fn slot_rest(&self) -> NonNull<u8> {
         // SAFETY: as in `tail`; it is in the slot.
@@ -363,16 +364,16 @@ impl Direction {
         unsafe { word(self.slot.add(n * 8)) }
     }
 
-    /// What seals the lone record that ends at a position: no other one of either direction has it.
+    /// The seal of the record that ends at a position. No other record of either direction has it.
     #[inline(always)]
     pub(super) fn seal_of(&self, end: u64) -> u64 {
         end | self.mark
     }
 
-    /// Word `n` of the receiver's line. 0: low half, ring space given back; high half, up to
-    /// where every record was taken. 1: low half, number of the refusal in the line; high half,
-    /// the ring position refused. 2: low half, the queue pair it was for; high half, the status.
-    /// 3: number of the last refusal of the *other* direction that was dealt with.
+    /// Word `n` of the receiver's line. 0: low half, ring space given back; high half, the position
+    /// up to which every record was taken. 1: low half, number of the refusal in the line; high
+    /// half, the ring position refused. 2: low half, the queue pair of that record; high half, the
+    /// status. 3: number of the last refusal of the *other* direction that this side has settled.
     #[inline(always)]
     pub(super) fn taken(&self, n: usize) -> &AtomicU64 {
         debug_assert!(n < 8);
@@ -381,7 +382,7 @@ impl Direction {
         unsafe { word(self.base.add(TAKEN + n * 8)) }
     }
 
-    /// The data of a lap that begins at that position.
+    /// The data of a lap that begins at position `base`.
     #[inline(always)]
     pub(super) fn data_from(&self, base: u64) -> Data {
         // SAFETY: the data lies in the direction.
@@ -393,7 +394,7 @@ impl Direction {
 /// The data of one lap, by position.
 #[derive(Clone, Copy)]
 pub(super) struct Data {
-    /// Where position 0 would be.
+    /// The address that position 0 would have.
     origin: *mut u8,
 }
 
@@ -407,7 +408,7 @@ impl Data {
         Data { origin }
     }
 
-    /// The bytes of a position; valid for what of the lap's [`AREA`] bytes is left there.
+    /// The address of a position, valid up to the end of the lap's [`AREA`] bytes.
     #[inline(always)]
     pub(super) fn at(self, at: u64) -> *mut u8 {
         self.origin.wrapping_add(at as usize)

@@ -1,5 +1,5 @@
-//! The receiving end of a direction: reads the slot, and the records in the ring. What the sender
-//! wrote is compared with what is possible before anything is done with it; see [`super::ring`].
+//! The receiving end of a direction: reads the slot, and the records in the ring. It checks that
+//! what the sender wrote is possible before it uses it; see [`super::ring`].
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use super::burst::Burst;
@@ -12,14 +12,14 @@ use super::peer_waker::PeerWaker;
 use super::ring::{Refusal, fetch_line, tail_word};
 use super::sync::{Ordering, fence, reads};
 
-/// Bytes read after which the sender is told at the latest.
+/// The receiver acknowledges after this many bytes at the latest.
 const ACK_EVERY: u64 = SEGMENT as u64 / 4;
 
 /// A record read from the slot.
 #[derive(Clone, Copy)]
 pub(super) struct SlotRecord {
     pub(super) header: Header,
-    /// Ring position behind it.
+    /// The ring position behind it.
     end: u64,
     /// The sender's word in the slot.
     word: u64,
@@ -28,21 +28,22 @@ pub(super) struct SlotRecord {
 /// The receiving end.
 pub(super) struct Rx {
     pub(super) dir: Direction,
-    /// The lap's.
+    /// The data of the current lap.
     pub(super) data: Data,
     /// The next record to read.
     pub(super) at: u64,
-    /// The tail, as last taken over.
+    /// The position up to which records are published, as last read.
     pub(super) tail: u64,
     /// The end of the data in this lap.
     pub(super) end: u64,
     /// The sender's last word, tail and acknowledgement.
     pub(super) word: u64,
-    /// Its word in the slot, and the one for what is in the ring alone, as last read.
+    /// The sender's two words, as last read: the one in the slot, and the one for records that are
+    /// in the ring alone.
     seen: [u64; 2],
-    /// From this position on the sender is to be told how far this side has read.
+    /// From this position on, this side owes the sender an acknowledgement.
     pub(super) due: u64,
-    /// Lines behind the first of the slot that the last record there had, if it had any.
+    /// Lines of the slot behind the first that the last long record there filled.
     pub(super) slot_lines: usize,
     /// The sender is close by.
     pub(super) is_near: bool,
@@ -67,7 +68,8 @@ impl Rx {
         }
     }
 
-    /// The sender's last acknowledgement, now: for a side that needs space and has not polled.
+    /// The sender's last acknowledgement, read anew: for a side that needs space and has not
+    /// polled.
     pub(super) fn peer_ack_now(&self) -> u32 {
         (self.newest(self.words()) >> 32) as u32
     }
@@ -84,7 +86,7 @@ impl Rx {
         self.at == self.tail
     }
 
-    /// Reads the sender's words: true if its tail has moved on. Acquire pairs with `publish` and
+    /// Reads the sender's words. True if its tail has moved on. Acquire pairs with `publish` and
     /// `end_slot`: the records below the tail are complete.
     #[inline(always)]
     pub(super) fn look(&mut self) -> bool {
@@ -103,9 +105,9 @@ impl Rx {
         [self.dir.slot_tail().load(Ordering::Acquire), self.dir.tail().load(Ordering::Acquire)]
     }
 
-    /// The last of the sender's words, which are these now: of those that have changed the one with
-    /// the further tail, if it is further than what was seen. One that has not may be from long
-    /// ago, and say anything.
+    /// The newest of the sender's words: among those that have changed, the one with the further
+    /// tail, if that is further than the last one seen. A word that has not changed may be old, and
+    /// means nothing.
     #[inline(always)]
     fn newest(&self, words: [u64; 2]) -> u64 {
         let [spoken, written] = words;
@@ -120,9 +122,9 @@ impl Rx {
         newest
     }
 
-    /// The sender's word in the slot, now. What may have come with it is asked for along with it,
-    /// unless that takes long: then too much of it is taken away from a sender that is about to
-    /// write it.
+    /// Reads the sender's word in the slot. It prefetches the other lines of the slot along with
+    /// it, unless the sender is far: a prefetch takes the lines from a sender that is about to
+    /// write them, and from far away that costs too much.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
         if self.is_near || self.slot_lines == 1 {
@@ -131,28 +133,27 @@ impl Rx {
         self.dir.slot_tail().load(Ordering::Acquire)
     }
 
-    /// True if there is nothing in the ring alone.
+    /// True if no record has come in the ring alone.
     #[inline(always)]
     pub(super) fn has_seen_written(&self) -> bool {
         self.dir.tail().load(Ordering::Relaxed) == self.seen[1]
     }
 
-    /// True if that word in the slot was seen.
+    /// True if this side has seen that word of the slot.
     #[inline(always)]
     pub(super) fn has_seen(&self, word: u64) -> bool {
         word == self.seen[0]
     }
 
-    /// True if there is something to look at; what may have come with it is asked for along with
-    /// it.
+    /// True if something has come. It prefetches the other lines of the slot.
     #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
         self.prefetch_slot();
         self.words() != self.seen
     }
 
-    /// If the last record in the slot filled lines behind the first, the next may too: where they
-    /// are asked for along with the first the misses overlap.
+    /// If the last record in the slot filled lines behind the first, the next may too. A prefetch
+    /// of those lines lets their misses overlap that of the first.
     #[inline(always)]
     fn prefetch_slot(&self) {
         for line in 1..=self.slot_lines {
@@ -160,21 +161,21 @@ impl Rx {
         }
     }
 
-    /// The bytes between what was read and the tail in the slot.
+    /// The bytes between the position read and the newest tail.
     #[inline(always)]
     fn news(&self) -> u32 {
         (self.word as u32).wrapping_sub(self.at as u32)
     }
 
-    /// The record in the slot, if all that is new is this one, and it is a plain message; the ring
-    /// holds it as well. Its header is loaded once: what is checked is what is used. `spoken` is
-    /// the [`Tx::last_in_slot`](super::ring::Tx::last_in_slot) of this side.
+    /// The record in the slot, if it is the only new one, and a plain message; the ring holds it as
+    /// well. The header is loaded once, so the checked value is the one used. `spoken` is the
+    /// [`Tx::last_in_slot`](super::ring::Tx::last_in_slot) of this side.
     #[inline(always)]
     pub(super) fn slot_record(&self, spoken: u32) -> Option<SlotRecord> {
         let (word, news) = (self.word, self.news());
         let end = self.at + u64::from(news);
-        // See `Tx::begin_slot`. 2 GiB after it was last written to from here the slot looks as
-        // if it was just now: then the ring is read.
+        // See `Tx::begin_slot`. 2 GiB after this side last wrote to the slot, it looks as if that
+        // were just now: then this side reads the ring.
         let peer_ack = self.peer_ack().wrapping_sub(spoken) as i32 >= 0;
         if !peer_ack || self.dir.seal().load(Ordering::Relaxed) != self.dir.seal_of(end) {
             return None;
@@ -185,9 +186,9 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// The record in the slot, whose first word that is, if it is such a message, all that is new,
-    /// and of a sender that has heard all up to `said`, where this side's last record ends. Whether
-    /// the rest of the slot is of the same record [`Rx::take_from_slot`] finds out.
+    /// The record in the slot, whose first word is `word`, if it is a message like `like`, the only
+    /// new one, and its sender has read all up to `said`, the end of this side's last record.
+    /// [`Rx::take_from_slot`] finds out whether the rest of the slot belongs to the same record.
     #[inline(always)]
     pub(super) fn predicted_in_slot(
         &self,
@@ -201,8 +202,8 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// Copies the payload of the record in the slot to `to`, and moves past it. False: the slot
-    /// changed meanwhile, and nothing was consumed; the record is in the ring.
+    /// Copies the payload of the record in the slot to `to`, and moves past the record. False: the
+    /// slot changed meanwhile, and nothing was consumed; the record is in the ring.
     ///
     /// # Safety
     /// `lone` is what [`Rx::slot_record`] or [`Rx::predicted_in_slot`] just returned, in the second
@@ -217,7 +218,7 @@ impl Rx {
         }
         // SAFETY: the caller vouches for `to`.
         unsafe { copy::from_shared(to, self.dir.slot_payload(), length) };
-        // See `Tx::begin_slot`: with this the contents read above belong to the tail.
+        // See `Tx::begin_slot`: this makes sure that the contents read above belong to the tail.
         fence(Ordering::Acquire);
         let whole = self.dir.seal().load(Ordering::Relaxed) == self.dir.seal_of(lone.end);
         if whole {
@@ -226,8 +227,8 @@ impl Rx {
         whole
     }
 
-    /// The same with a payload of more than one line of the slot. By itself and to its end, so that
-    /// nothing of a short one has to be kept over a call.
+    /// The same with a payload of more than one line of the slot. It is a function of its own, in
+    /// tail position, so that a short record keeps nothing over a call.
     ///
     /// # Safety
     /// As for `take_from_slot`; the length is more than the first line holds.
@@ -257,15 +258,15 @@ impl Rx {
         whole
     }
 
-    /// Takes over that everything up to there was read, and the sender's word in the slot.
+    /// Notes that this side has read up to `end`, and seen `word` in the slot.
     #[inline(always)]
     fn move_to(&mut self, end: u64, word: u64) {
         (self.at, self.tail, self.word) = (end, end, word);
         self.seen[0] = word;
     }
 
-    /// Takes over the tail in the slot, for reading from the ring. False: no honest sender writes
-    /// it.
+    /// Moves the tail to the newest one, to read from the ring. False: no honest sender writes such
+    /// a tail.
     #[inline(always)]
     pub(super) fn advance(&mut self) -> bool {
         let news = self.news();
@@ -277,18 +278,18 @@ impl Rx {
         true
     }
 
-    /// A cursor over the records of this lap, for reading several with few looks at `self`.
+    /// A cursor over the records of this lap, which reads several without reloading `self`.
     #[inline(always)]
     pub(super) fn burst(&self) -> Burst {
-        // A sender that goes on where it must jump has nothing that can be read.
+        // A sender that writes past the end of its lap has nothing that can be read.
         let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
         Burst::new(self.data, self.at, last)
     }
 
-    /// Follows the jump whose header was read. False: no honest sender jumps there.
+    /// Follows the jump whose header was just read. False: no honest sender jumps here.
     pub(super) fn jump(&mut self) -> bool {
         let behind = self.at + u64::from(JUMP_BYTES);
-        // Who writes records fills at least half of a segment.
+        // An honest sender has filled at least half of a segment.
         if (self.end - behind) as u32 % SEGMENT > SEGMENT / 2 {
             return false;
         }
@@ -298,14 +299,14 @@ impl Rx {
         true
     }
 
-    /// Takes over how far a burst has read.
+    /// Moves to the end of what a burst has read.
     #[inline(always)]
     pub(super) fn end_burst(&mut self, burst: &Burst) {
         self.at = burst.at();
     }
 
-    /// The header of the next record in the ring, of which there is one; `None` if no honest sender
-    /// writes it.
+    /// The header of the next record in the ring, which is not empty; `None` if no honest sender
+    /// writes such a header.
     #[inline(always)]
     pub(super) fn header(&self) -> Option<Header> {
         self.burst().next().map(|(header, _)| header)
@@ -327,8 +328,8 @@ impl Rx {
         self.burst().immediate(header)
     }
 
-    /// The first words of the payload of the record whose header was read, from the ring; `None` if
-    /// it is not that long. Each is loaded once.
+    /// The first words of the payload of the record whose header was read; `None` if the payload is
+    /// shorter. Each is loaded once.
     pub(super) fn operands<const N: usize>(&self, header: Header) -> Option<[u64; N]> {
         if (header.length() as usize) < N * 8 {
             return None;
@@ -340,7 +341,7 @@ impl Rx {
         Some(core::array::from_fn(|n| unsafe { words.add(n).read_volatile() }))
     }
 
-    /// Copies `length` bytes of the payload to `to`, those from `skip` on, from the ring.
+    /// Copies `length` bytes of the payload, from `skip` on, to `to`.
     ///
     /// # Safety
     /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
@@ -365,35 +366,35 @@ impl Rx {
         self.at += u64::from(header.record());
     }
 
-    /// The sender wants to hear soon how far this side has read.
+    /// The sender asks for an acknowledgement soon.
     #[inline(always)]
     pub(super) fn ask(&mut self) {
         self.due = 0;
     }
 
-    /// True if the sender asked, or so much was read since it was told that it should be told now.
+    /// True if the sender asked for an acknowledgement, or enough was read since the last one.
     #[inline(always)]
     pub(super) fn ack_is_due(&self) -> bool {
         self.at >= self.due
     }
 
-    /// The sender is told of everything read.
+    /// Notes that an acknowledgement of everything read is sent.
     #[inline(always)]
     pub(super) fn note_ack_sent(&mut self) {
-        // Where nothing comes, nothing is stored.
+        // An idle link stores nothing.
         if !self.has_acked() {
             self.due = self.at + ACK_EVERY;
         }
     }
 
-    /// True if the sender knows all there is to tell.
+    /// True if everything read is acknowledged.
     #[inline(always)]
     pub(super) fn has_acked(&self) -> bool {
         self.due == self.at + ACK_EVERY
     }
 
-    /// Writes a refusal into this side's line, under a number that is not the last one's. Release:
-    /// who sees the number sees the rest.
+    /// Writes a refusal into this side's line, under a number that differs from the last one.
+    /// Release: a peer that sees the number sees the rest.
     pub(super) fn write_refusal(&self, number: u32, refusal: Refusal) {
         let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
         self.dir.taken(2).store(rest, Ordering::Relaxed);
@@ -408,8 +409,8 @@ impl Rx {
         self.peer_waker.check();
     }
 
-    /// Tells the sender, in this side's own line: everything read, and `acked`, up to where every
-    /// record was taken. Release: our reads come before the space is given back.
+    /// Acknowledges in this side's own line: everything read, and `acked`, the position up to which
+    /// every record was taken. Release: our reads come before the space is given back.
     #[inline(always)]
     pub(super) fn write_ack(&mut self, acked: u64) {
         self.note_ack_sent();

@@ -1,40 +1,39 @@
-//! How the sender goes through a ring: in laps, each as long as it has to be.
+//! How the sender goes through a ring: in laps, each as long as it needs to be.
 //!
-//! A lap begins at the start of the data area. At the end of each segment the sender looks whether
-//! the front is free again: if so it writes a jump and begins the next lap, else it goes on into
-//! the next segment. So a ring that is read as fast as it is written keeps to the few lines of its
-//! first segment, which stay in the nearest cache of both cores; one whose reader is behind grows
-//! until everything on its way has its place, and shrinks when the reader has caught up. Messages
-//! that are published one by one do not make it grow: a reader so far behind is served better by
-//! what is kept meanwhile and then published at once. Nor does one jump in a conversation while
-//! there is a segment left: its messages are read from the slot, and a jump would make the reader
-//! look into the ring.
+//! A lap begins at the start of the data area. At the end of each segment the sender checks whether
+//! the front is free again. If so, it writes a jump and begins the next lap; else it goes on into
+//! the next segment. So a ring that is read as fast as it is written uses only the lines of its
+//! first segment, which stay in the nearest cache of both cores. If the reader is behind, the ring
+//! grows until all bytes in flight fit; when the reader has caught up, it shrinks. Messages that
+//! are published one by one do not make it grow: if the reader is that far behind, it is faster to
+//! queue them and publish them together. In a ping-pong the sender does not jump while there is a
+//! segment left: the peer reads the messages from the slot, and a jump would make it read the ring.
 //!
-//! The receiver follows: it knows the area, and meets the jumps among the records.
+//! The receiver needs no policy: it knows the area, and finds the jumps among the records.
 
 use super::layout::{AREA, JUMP_BYTES, RECORD_MAX, SEGMENT};
 
-/// Bytes of the front that must be free for a jump: so that a record fits, and no acknowledgement
-/// is waited for behind the jump if all goes on as it did.
+/// Bytes that must be free at the front before the sender jumps: a record fits there, and a sender
+/// that goes on at the same pace need not wait for an acknowledgement.
 const FRONT: u64 = RECORD_MAX as u64;
 
 /// The lap that the sender is in.
 pub(super) struct WrapPolicy {
     /// The position at its start.
     base: u64,
-    /// Bytes of the lap before, with the jump at its end.
+    /// Bytes of the previous lap, with the jump at its end.
     before: u64,
-    /// Where the jump goes at the latest, if nothing is to go on into the next segment.
+    /// The last position for the jump, unless the lap goes on into the next segment.
     soft: u64,
-    /// Bytes that a lap shall have at least, because shorter ones were too short.
+    /// A lap that may grow has at least this many bytes, because shorter ones were too short.
     least: u64,
 }
 
-/// What `least` loses with each jump: so many laps without a wait make it a segment less.
+/// Each jump takes this off `least`: eight laps without a wait make it a segment less.
 const LESS: u64 = SEGMENT as u64 / 8;
 
 impl WrapPolicy {
-    /// The one that begins at a position, with nothing on its way.
+    /// The lap that begins at `base`, with nothing in flight.
     pub(super) fn new(base: u64) -> WrapPolicy {
         WrapPolicy { base, before: 0, soft: base + u64::from(SEGMENT - JUMP_BYTES), least: 0 }
     }
@@ -45,13 +44,13 @@ impl WrapPolicy {
         at >= self.base
     }
 
-    /// True if what ends at that position lies beyond the segment.
+    /// True if a record that ends at that position lies beyond the segment.
     pub(super) fn is_over(&self, end: u64) -> bool {
         end > self.soft
     }
 
-    /// True if the next lap may begin where the receiver has given back so much. Who could go on
-    /// instead, `grow`, does where a lap was too short before.
+    /// True if the next lap may begin when the receiver has given back all up to `freed`. A lap
+    /// that may `grow` goes on instead while it is shorter than `least`.
     pub(super) fn may_jump(&self, freed: u64, grow: bool) -> bool {
         freed >= self.base + FRONT && (!grow || self.soft >= self.base + self.least)
     }
@@ -71,14 +70,14 @@ impl WrapPolicy {
         *self = WrapPolicy { before, least, ..WrapPolicy::new(at) };
     }
 
-    /// There was no space: the lap before was too short for what is on its way.
+    /// There was no space: the previous lap was too short for the bytes in flight.
     pub(super) fn was_full(&mut self) {
         let longer = self.before.next_multiple_of(SEGMENT.into()) + u64::from(SEGMENT);
         self.least = longer.min(u64::from(AREA)) - u64::from(JUMP_BYTES);
     }
 
-    /// Up to where there is space: the end of the segment, or the oldest byte that is not given
-    /// back, if it lies in the lap before. In the one before that none does: `may_jump`.
+    /// The position up to which there is space: the end of the segment, or the oldest byte that is
+    /// not given back, if it lies in the previous lap. It never lies further back: see `may_jump`.
     pub(super) fn limit(&self, freed: u64) -> u64 {
         if self.has(freed) { self.soft } else { self.soft.min(freed + self.before) }
     }
