@@ -1,6 +1,6 @@
-//! Requests that could not go to the wire in their post: the ring was full, or the message is
-//! longer than one record, or gathered, or one-sided. Kept in the queue pair, written in order when
-//! there is space, cut into fragments.
+//! Requests that `post` could not write to the ring at once: the ring was full, or the message is
+//! longer than one record, or gathered, or one-sided. They wait in the queue pair, and are written
+//! in order when there is space, cut into fragments.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::admission::{keep_for_later, readable, writable};
@@ -31,7 +31,7 @@ pub(super) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
     flags
 }
 
-/// Takes a request in and puts its queue pair in the link's backlog.
+/// Stores a request, and puts its queue pair into the link's backlog.
 #[cold]
 #[inline(never)]
 pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
@@ -42,8 +42,8 @@ pub(super) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     }
 }
 
-/// Writes what waits of the queue pair at the front of the link's backlog. True if it has left the
-/// backlog: all is written, or the next waits for an answer.
+/// Writes the requests of the queue pair at the front of the link's backlog. True if it has left
+/// the backlog: all is written, or the next waits for a response.
 #[cold]
 #[inline(never)]
 pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> bool {
@@ -75,8 +75,8 @@ pub(super) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
     true
 }
 
-/// Why a request can never run: too long, or a key that does not allow it (section 2.5). Also
-/// asked again between fragments, so that a region that went away is noticed.
+/// Why a request can never run: too long, or its key does not allow it. It is checked again between
+/// fragments, to notice a region that went away.
 fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Status> {
     if pending.length > MESSAGE_MAX {
         return Some(Status::LocalLength);
@@ -97,14 +97,14 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
     if allowed { None } else { Some(Status::LocalProtection) }
 }
 
-/// True if the request may not start before an answer has come (SQ-5, SQ-7).
+/// True if the request may not start before a response has come (SQ-5, SQ-7).
 fn waits_for_responses(qp: &QpContext, pending: &Pending) -> bool {
     let full = !pending.op.is_outward() && qp.reads.in_flight() >= u32::from(qp.reads.depth);
     full || (pending.fence && qp.reads.in_flight() > 0)
 }
 
-/// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. Or
-/// why it cannot be carried out.
+/// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. An
+/// error says why the request cannot run.
 fn write_request(
     link: &mut Link,
     memory: &Memory,
@@ -174,8 +174,8 @@ fn write_request(
     Ok(written)
 }
 
-/// Carries out a request that is for this side alone, with `deed`. For a completion an empty WRITE
-/// goes along: it makes the peer say how far it has read, so that the completion comes in order.
+/// Carries out, with `deed`, a request that concerns this side alone. If it asks for a completion,
+/// an empty WRITE goes to the peer: its acknowledgement keeps the completions in order.
 fn write_local(
     link: &mut Link,
     qp: &mut QpContext,
@@ -204,8 +204,8 @@ fn write_local(
     Ok(true)
 }
 
-/// Writes a request whose answer brings bytes: one record of operands. The number of a shared
-/// receive queue goes where others have immediate data.
+/// Writes a request whose response brings bytes: one record of operands. The number of a shared
+/// receive queue goes into the immediate word.
 fn write_read(
     link: &mut Link,
     qp: &mut QpContext,
@@ -229,7 +229,7 @@ fn write_read(
     true
 }
 
-/// Where a payload goes at the peer.
+/// The place of a payload at the peer.
 #[derive(Clone, Copy)]
 enum Onto {
     /// The next receive, of the shared queue of that number if there is one.
@@ -239,7 +239,7 @@ enum Onto {
 }
 
 impl Onto {
-    /// What says so: the kind of the records, and bytes of operands in each.
+    /// The kind of the records, and the bytes of operands in each.
     fn kind(self) -> (u8, u32) {
         match self {
             Onto::Receive(None) => (KIND_SEND, 0),
@@ -249,8 +249,8 @@ impl Onto {
     }
 }
 
-/// Writes a WRITE whose immediate data is for the shared queue of that number: in a record of its
-/// own, behind it.
+/// Writes the immediate data of a WRITE to the shared queue of that number: in a record of its own,
+/// behind the WRITE.
 fn write_with_notice(
     link: &mut Link,
     qp: &mut QpContext,
@@ -273,8 +273,8 @@ fn write_with_notice(
     true
 }
 
-/// Writes what carries a payload: a SEND, or a WRITE to the peer's memory. Immediate data goes
-/// with the last fragment, which is written when there is space for so many bytes behind it, too.
+/// Writes a request with a payload: a SEND, or a WRITE to the peer's memory. Immediate data goes
+/// with the last fragment, which waits until there is space for `behind` more bytes behind it.
 fn write_fragments(
     link: &mut Link,
     qp: &mut QpContext,
@@ -305,7 +305,7 @@ fn write_fragments(
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
         let bytes = header.record() + if last { behind } else { 0 };
-        // A message of many records is worth a longer ring.
+        // For a message of many records the ring may grow.
         let long = pending.length > FRAGMENT;
         if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;

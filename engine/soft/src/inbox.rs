@@ -5,19 +5,19 @@
 //! inbox:  [ header line: owner, hint where the next goes, asleep, bell ][ slots ]
 //! slot:   [ state | length, sender | key, flags | immediate data | sender's GID ][ payload ]
 //! ```
-//! The state of a slot is its lap and what it is in: `FREE` → `CLAIMED` by a sender → `READY` →
+//! The state word of a slot has its lap and its state: `FREE` → `CLAIMED` by a sender → `READY` →
 //! `FREE` in the next lap. Senders claim the slot that the hint names, with one compare-and-swap,
-//! and help the hint on; so one that dies anywhere holds up no other. A full ring drops: that is
-//! legal for datagrams.
+//! and any of them moves the hint on; so a sender that dies anywhere holds up no other. A full ring
+//! drops what comes: that is legal for datagrams.
 //!
 //! A sender that dies between claim and ready would stop the owner. It waits for a bounded time,
 //! then it takes the slot out of use (`LEFT`) and goes on: whoever claimed it may still be writing
-//! there, so nobody else gets it until that one gives it back (`RETURNED`). One that was only slow,
-//! because it lost its processor, does, and puts its datagram into another slot. A sender that was
-//! killed never does, and costs the inbox one slot.
+//! there, so no other sender gets it until that one gives it back (`RETURNED`). A sender that only
+//! lost its processor for a while does so, and puts its datagram into another slot. A sender that
+//! was killed never does, and costs the inbox one slot.
 //!
-//! The owner believes nothing: its place is its own, a slot in a state that cannot be is set right,
-//! and each word is read once and then checked.
+//! The owner believes nothing: its position is its own, it resets a slot in an impossible state,
+//! and it reads each word once and then checks it.
 #![expect(unsafe_code, reason = "words of memory that other processes also have")]
 
 use core::ptr::NonNull;
@@ -34,12 +34,12 @@ use super::sync::{AtomicU64, Ordering, half_barrier, word, wrote};
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
 
-/// Datagrams an inbox holds.
+/// The number of datagrams that an inbox holds.
 pub(super) const SLOTS: u64 = 64;
-/// Payload of a datagram at most: the path MTU of this device.
+/// The longest payload of a datagram: the path MTU of this device.
 pub(super) const DATAGRAM_MAX: u32 = 4096;
 
-/// Datagrams of one queue pair and poll at most.
+/// The most datagrams that one poll takes for a queue pair.
 pub(super) const BURST: usize = 16;
 
 const SLOT: usize = LINE + DATAGRAM_MAX as usize;
@@ -47,7 +47,7 @@ const SLOT: usize = LINE + DATAGRAM_MAX as usize;
 /// Bytes of memory an inbox needs; all zero is empty.
 pub const INBOX_BYTES: usize = LINE + SLOTS as usize * SLOT;
 
-/// Slots that a sender tries that is too slow for the owner each time.
+/// How many slots a sender tries if it is too slow for the owner each time.
 const TRIES: u32 = 16;
 
 /// How long the owner waits for a sender in the middle of a datagram, in nanoseconds.
@@ -102,7 +102,7 @@ impl Slots {
         self.word(0)
     }
 
-    /// Says whose it is. Release: who sees it sees the bell, too.
+    /// Writes the owner. Release: a sender that sees the owner sees its notifier, too.
     fn say_whose(&self, num: u32, bell: Option<FileName>) {
         if let Some(name) = bell {
             let [fd, inode] = self.bell();
@@ -117,7 +117,7 @@ impl Slots {
         self.word(16)
     }
 
-    /// The owner's bell: descriptor plus one, 0 for none, and inode.
+    /// The owner's notifier: descriptor plus one, 0 for none, and inode.
     fn bell(&self) -> [&AtomicU64; 2] {
         [self.word(24), self.word(32)]
     }
@@ -142,7 +142,7 @@ impl Slots {
     }
 }
 
-/// What goes along with the payload of a datagram.
+/// The fields of a datagram besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) length: u32,
@@ -156,9 +156,9 @@ pub(super) struct Stamp {
 /// The owner's side.
 pub(super) struct Inbox {
     slots: Slots,
-    /// The ticket looked at next.
+    /// The ticket of the next datagram.
     at: u64,
-    /// Since when a sender has been in the middle of it.
+    /// Since when a sender has been writing it.
     since_ns: Option<u64>,
     memory: Arc<Mapping>,
 }
@@ -168,8 +168,8 @@ pub(super) struct Inbox {
 unsafe impl Send for Inbox {}
 
 impl Inbox {
-    /// The inbox of a queue pair in that memory, all zero; `None` if it is too short. `bell` wakes
-    /// its owner.
+    /// The inbox of a queue pair, in memory that is all zero; `None` if that is too short. `bell`
+    /// wakes its owner.
     pub(super) fn new(memory: Mapping, num: u32, bell: Option<FileName>) -> Option<Inbox> {
         let slots = Slots::over(&memory)?;
         slots.say_whose(num, bell);
@@ -181,7 +181,7 @@ impl Inbox {
         Door { slots: self.slots, _memory: self.memory.clone() }
     }
 
-    /// Takes away what came before that ticket.
+    /// Drops the datagrams before that ticket.
     pub(super) fn skip_to(&mut self, ticket: u64, clock: fn() -> u64) {
         for _ in 0..SLOTS {
             if self.first(clock).is_none() || self.at >= ticket {
@@ -191,34 +191,34 @@ impl Inbox {
         }
     }
 
-    /// The owner is about to sleep, or awake again. What makes sure that no sender misses it is
-    /// argued in [`super::peer_waker`].
+    /// Notes that the owner is about to sleep, or awake again. [`super::peer_waker`] argues why no
+    /// sender misses it.
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
     }
 
-    /// True if [`Inbox::first`] may find something. A word or two, and nothing changes. Relaxed:
-    /// `first` looks again.
+    /// True if [`Inbox::first`] may find something. It reads a word or two and changes nothing.
+    /// Relaxed: `first` reads them again.
     pub(super) fn has_news(&self) -> bool {
         let seen = self.slots.slot(self.at, 0).load(Ordering::Relaxed);
         let is_free = what_of(seen) == FREE && lap_of(seen) <= self.at / SLOTS;
-        // Senders may have passed a free slot by.
+        // Senders may have skipped a free slot.
         !is_free || self.slots.hint().load(Ordering::Relaxed) > self.at
     }
 
-    /// The oldest datagram, left where it is; `None` if there is none, or its sender is still
+    /// The oldest datagram, which stays in place; `None` if there is none, or its sender is still
     /// writing it.
     pub(super) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {
-        // Each slot at most once: a ring of slots that nobody can use is empty too.
+        // Visit each slot at most once: a ring whose slots are all out of use is empty, too.
         for _ in 0..SLOTS {
             let word = self.slots.slot(self.at, 0);
-            // Acquire pairs with the Release of `put`: what is READY is written.
+            // Acquire pairs with the Release of `put`: a READY datagram is completely written.
             let seen = word.load(Ordering::Acquire);
             let lap = self.at / SLOTS;
             match what_of(seen) {
                 READY if lap_of(seen) == lap => return Some(self.stamp()),
                 FREE if lap_of(seen) <= lap => {
-                    // Senders may have passed it by, while it was out of use; then nobody comes.
+                    // Senders may have skipped it while it was out of use; then nobody fills it.
                     let passed = self.slots.hint().load(Ordering::Relaxed) > self.at;
                     if !passed || !self.exchange(seen, FREE, lap + 1) {
                         return None;
@@ -235,7 +235,7 @@ impl Inbox {
                     }
                 }
                 LEFT => {}
-                // Given back, or nonsense.
+                // Its sender gave it back, or the state is impossible.
                 _ => word.store(state(lap + 1, FREE), Ordering::Release),
             }
             self.step();
@@ -243,7 +243,7 @@ impl Inbox {
         None
     }
 
-    /// Changes the state of the slot looked at, if it is still that.
+    /// Changes the state of the next slot, if it is still the expected one.
     fn exchange(&self, seen: u64, what: u64, lap: u64) -> bool {
         let word = self.slots.slot(self.at, 0);
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl Inbox {
         unsafe { copy::untrusted(to, self.slots.payload(self.at), length as usize) };
     }
 
-    /// Takes the oldest datagram away. Release: it is read before its slot is written again.
+    /// Removes the oldest datagram. Release: it is read before its slot is written again.
     pub(super) fn advance(&mut self) {
         let next = state(self.at / SLOTS + 1, FREE);
         self.slots.slot(self.at, 0).store(next, Ordering::Release);
@@ -288,7 +288,7 @@ impl Inbox {
     }
 }
 
-/// What can be seen of an inbox by who may not take anything out of it.
+/// A view of an inbox for those who may not take anything out of it.
 pub(super) struct Door {
     slots: Slots,
     _memory: Arc<Mapping>,
@@ -312,17 +312,17 @@ impl Drop for Inbox {
     }
 }
 
-/// A sender's side: anybody's inbox, as it is mapped here.
+/// A sender's side: the inbox of another queue pair, as it is mapped here.
 pub(super) struct Outlet {
     slots: Slots,
-    /// The owner's process, and what opens its bell; the bell, once it was needed.
+    /// The owner's process, the function that opens its notifier, and the notifier once opened.
     process: i32,
     open: OpenBell,
     bell: Mutex<Option<Option<Bell>>>,
     _memory: Mapping,
 }
 
-/// Opens the bell of a process by its name; `None` if it cannot be had.
+/// Opens the notifier that a process names; `None` if that fails.
 pub type OpenBell = fn(process: i32, bell: FileName) -> Option<Bell>;
 
 // SAFETY: as for `Inbox`; senders keep out of each other's slots by their states.
@@ -342,7 +342,7 @@ impl Outlet {
         self.slots.owner().load(Ordering::Acquire) == u64::from(num)
     }
 
-    /// The queue pair whose inbox it is; 0 when that is gone.
+    /// The queue pair that owns the inbox; 0 when that is gone.
     #[cfg(feature = "sim")]
     pub(super) fn owner(&self) -> u32 {
         self.slots.owner().load(Ordering::Acquire) as u32
@@ -361,14 +361,14 @@ impl Outlet {
                 break;
             }
         }
-        // As in `PeerWaker::check`: published first, then looked.
+        // As in `PeerWaker::check`: publish first, then check whether the owner sleeps.
         half_barrier();
         if self.slots.asleep().load(Ordering::Relaxed) != 0 {
             self.wake();
         }
     }
 
-    /// Writes a datagram into a slot that was claimed.
+    /// Writes a datagram into a claimed slot.
     ///
     /// # Safety
     /// As for [`Outlet::put`].
@@ -393,7 +393,7 @@ impl Outlet {
         unsafe { gather(to, pieces, 0, stamp.length) };
     }
 
-    /// The first to find the owner asleep rings.
+    /// The first sender that finds the owner asleep wakes it.
     #[cold]
     fn wake(&self) {
         if self.slots.asleep().swap(0, Ordering::AcqRel) == 0 {
@@ -414,13 +414,13 @@ impl Outlet {
     fn claim(&self) -> Option<u64> {
         let hint = self.slots.hint();
         let mut ticket = hint.load(Ordering::Relaxed);
-        // Others may be faster, or have left slots behind; not for ever.
+        // Other senders may be faster, or may have left slots behind, but not for ever.
         for _ in 0..2 * SLOTS {
             let (word, lap) = (self.slots.slot(ticket, 0), ticket / SLOTS);
             let seen = word.load(Ordering::Acquire);
             match what_of(seen) {
                 FREE if lap_of(seen) == lap => {
-                    // Acquire pairs with `advance`: the owner has read what was there.
+                    // Acquire pairs with `advance`: the owner has read the datagram that was there.
                     let claimed = state(lap, CLAIMED);
                     let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
                     if word.compare_exchange(seen, claimed, done, failed).is_ok() {
@@ -437,10 +437,10 @@ impl Outlet {
         None
     }
 
-    /// Moves the hint past a ticket, if it still names it; what it names then.
+    /// Moves the hint past a ticket, if it still names that one. Returns the new hint.
     fn help(&self, ticket: u64) -> u64 {
         let next = ticket.wrapping_add(1);
-        // Relaxed: a hint. What counts are the states.
+        // Relaxed: it is only a hint; the states decide.
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         self.slots
             .hint()
@@ -448,8 +448,8 @@ impl Outlet {
             .map_or_else(|now| now, |_| next)
     }
 
-    /// A claimed slot is written. Release: all of it is seen by who sees that it is ready. False if
-    /// that came too late: the owner has gone on without it.
+    /// Marks a claimed slot as ready. Release: an owner that sees the state sees the whole
+    /// datagram. False if this came too late: the owner has gone on without it.
     fn publish(&self, ticket: u64) -> bool {
         let (word, lap) = (self.slots.slot(ticket, 0), ticket / SLOTS);
         let (claimed, ready) = (state(lap, CLAIMED), state(lap, READY));

@@ -1,9 +1,9 @@
 //! Receive queues: one type for a queue pair's own and for a shared one.
 //!
-//! Receives leave in the order they came (section 2.7), to whichever domain asks. A domain takes
-//! a few at a time into a stash of its own, as a NIC fetches requests ahead, so that the lock is
-//! taken once per stash and not once per message. A domain that finds nothing left raises
-//! `wanted`; the others give their stash back on their next poll.
+//! Receives leave in the order they came, to whichever domain asks. A domain prefetches a few at a
+//! time, as a NIC does, so that it takes the lock once for all of them and not once per message. A
+//! domain that finds nothing left raises `wanted`; the others then give back what they have
+//! prefetched on their next poll.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -18,37 +18,37 @@ use super::memory::{MrCache, PdMark};
 use crate::room::{Grow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 
-/// Receives a domain fetches ahead at most.
+/// The most receives that a domain prefetches.
 pub(super) const PREFETCH_MAX: usize = 64;
 
 /// The queue proper: a ring of posted receives.
 struct Ring {
     slots: Box<[RecvWr]>,
-    /// Receives it takes, those among them that are fetched ahead and not used.
+    /// How many receives it takes, including those that are prefetched and not used.
     depth: u32,
     head: u32,
     tail: u32,
     /// The domains, by their number here.
     claims: Vec<Option<Claim>>,
-    /// An event is wanted when fewer than that are left; 0 for none.
+    /// Raise an event when fewer than this many are left; 0 for none.
     limit: u32,
-    /// A domain found nothing, and may be asleep.
+    /// A domain found no receive, and may be asleep.
     starved: bool,
 }
 
-/// A domain's own count of the receives it has used, of those it has fetched.
+/// How many of its prefetched receives a domain has used; the domain counts them.
 pub(super) type Used = Arc<AtomicU32>;
 
-/// What a domain has of a queue.
+/// What one domain has prefetched from a queue.
 struct Claim {
-    /// How many it has fetched ahead, and how many of those it has used.
+    /// How many it has prefetched, and how many of those it has used.
     claimed: u32,
     used: Used,
     local_waker: Arc<LocalWaker>,
 }
 
 impl Claim {
-    /// Relaxed: a count that is a little old only makes the queue look fuller.
+    /// Relaxed: a stale count only makes the queue look fuller.
     fn unused(&self) -> u32 {
         self.claimed.saturating_sub(self.used.load(Ordering::Relaxed))
     }
@@ -63,12 +63,12 @@ impl Ring {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// Receives that are fetched ahead, used or not.
+    /// Receives that are prefetched, used or not.
     fn claimed(&self) -> u32 {
         self.claims.iter().flatten().map(|claim| claim.claimed).sum()
     }
 
-    /// Receives that are fetched ahead and not used.
+    /// Receives that are prefetched and not used.
     fn ahead(&self) -> u32 {
         self.claims.iter().flatten().map(Claim::unused).sum()
     }
@@ -80,7 +80,7 @@ impl Ring {
     }
 }
 
-/// A ring for that many.
+/// The slots of a ring for `depth` receives.
 fn slots_for(depth: u32) -> Box<[RecvWr]> {
     vec![RecvWr::default(); depth.max(1).next_power_of_two() as usize].into_boxed_slice()
 }
@@ -94,12 +94,12 @@ pub(super) struct RecvQueue {
     ring: Mutex<Ring>,
     /// Domains that consume from it.
     users: AtomicU32,
-    /// A domain found it empty while another may hold some ahead.
+    /// A domain found the queue empty while another may have some prefetched.
     wanted: AtomicBool,
 }
 
 impl RecvQueue {
-    /// A queue for `depth` receives, in memory of that domain.
+    /// A queue for `depth` receives, in memory of that protection domain.
     pub(super) fn new(id: u32, depth: u32, pd: PdMark) -> RecvQueue {
         let slots = slots_for(depth);
         RecvQueue {
@@ -127,8 +127,8 @@ impl RecvQueue {
         self.ring.lock().depth
     }
 
-    /// Makes room for `depth` receives; an error, and nothing done, if that is fewer than it has,
-    /// with those fetched ahead, or than its limit: that number.
+    /// Makes room for `depth` receives. If it has more, counting the prefetched ones, or its limit
+    /// is higher, it changes nothing; the error is the least depth possible.
     pub(super) fn resize(&self, depth: u32) -> Result<(), u32> {
         let mut slots = slots_for(depth);
         let mut ring = self.ring.lock();
@@ -148,8 +148,8 @@ impl RecvQueue {
         self.pd
     }
 
-    /// One more domain consumes from here, and counts in `used`; its stash. `None`: there is no
-    /// memory to note it.
+    /// One more domain consumes from here, and counts in `used`. `None`: no memory is left to note
+    /// it.
     pub(super) fn attach(&self, local_waker: &Arc<LocalWaker>, used: Used) -> Option<Prefetch> {
         let mut ring = self.ring.lock();
         let claim = Claim { claimed: 0, used: used.clone(), local_waker: local_waker.clone() };
@@ -163,7 +163,7 @@ impl RecvQueue {
         Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
     }
 
-    /// One domain less: what it has fetched ahead comes back.
+    /// One domain less: it gives back what it has prefetched.
     pub(super) fn detach(&self, prefetch: &mut Prefetch) {
         self.give_back(prefetch);
         self.users.fetch_sub(1, Ordering::Relaxed);
@@ -172,12 +172,12 @@ impl RecvQueue {
         }
     }
 
-    /// Adds receives at the end: all, or those before the first that has no room (PL-5).
+    /// Adds receives at the end: all, or as many as fit (PL-5).
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
         let mut room = ring.depth.saturating_sub(ring.len());
-        // What is fetched ahead has its place here still: it may come back. How much of it is used
-        // is looked up, in lines of other processors, only where that matters.
+        // Prefetched receives keep their place here: they may come back. How many of them are used
+        // stands in lines of other processors, and is read only where that matters.
         if list.len() > room.saturating_sub(ring.claimed()) as usize {
             room = room.saturating_sub(ring.ahead());
         }
@@ -197,7 +197,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// A domain lacked receives and may sleep: there are some now.
+    /// Wakes the domains: one lacked receives and may sleep, and now there are some.
     #[cold]
     fn feed(&self, ring: &mut Ring) {
         ring.starved = false;
@@ -206,20 +206,20 @@ impl RecvQueue {
         }
     }
 
-    /// An event is wanted when fewer than that are left, by whoever takes the first too many. What
-    /// domains have fetched ahead comes back, so that they hear of it in time.
+    /// From now on, the domain that leaves fewer than `limit` receives raises an event. Domains
+    /// give back what they have prefetched, so that the event comes in time.
     pub(super) fn set_limit(&self, limit: u32) {
         self.ring.lock().limit = limit;
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// The limit as it stands.
+    /// The present limit.
     pub(super) fn limit(&self) -> u32 {
         self.ring.lock().limit
     }
 
-    /// Fills an empty stash. A shallow or nearly empty queue is handed out one by one, so that
-    /// nobody keeps what another needs. True if fewer than the limit are left now.
+    /// Refills an empty prefetch. A shallow or nearly empty queue hands out one at a time, so that
+    /// no domain keeps what another needs. True if fewer than the limit are left now.
     #[cold]
     #[inline(never)]
     #[must_use]
@@ -232,8 +232,8 @@ impl RecvQueue {
         reached
     }
 
-    /// Fills an empty stash before there is a message for it: not with what somebody may lack then,
-    /// nor so that an event would come before its time.
+    /// Refills an empty prefetch before a message needs it: not with receives that another domain
+    /// may lack, nor so that the limit event would come too early.
     #[cold]
     #[inline(never)]
     pub(super) fn prefetch_ahead(&self, prefetch: &mut Prefetch, exact: bool) {
@@ -244,8 +244,8 @@ impl RecvQueue {
         }
     }
 
-    /// A domain found nothing: it is told when there is something, and who has some ahead, if
-    /// asleep, gives them back.
+    /// A domain found nothing. It is woken when a receive comes, and the domains that have
+    /// prefetched some are woken to give them back.
     fn want(&self, ring: &mut Ring, number: usize) {
         ring.starved = true;
         if self.users.load(Ordering::Relaxed) <= 1 {
@@ -260,7 +260,7 @@ impl RecvQueue {
         }
     }
 
-    /// Moves receives from the front to an empty stash; see [`RecvQueue::fetch`].
+    /// Moves receives from the front to an empty prefetch; see [`RecvQueue::fetch`].
     fn take(&self, ring: &mut Ring, prefetch: &mut Prefetch, exact: bool) -> bool {
         let shared = self.users.load(Ordering::Relaxed).max(1);
         let share = ring.len() / 4 / shared;
@@ -291,8 +291,8 @@ impl RecvQueue {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Puts a stash back at the front, in order. There is always room: `post` leaves it. Who lacks
-    /// them may sleep.
+    /// Puts prefetched receives back at the front, in order. There is always room: `post` leaves
+    /// it. It wakes a domain that lacked receives.
     #[cold]
     #[inline(never)]
     pub(super) fn give_back(&self, prefetch: &mut Prefetch) {
@@ -326,17 +326,17 @@ impl RecvQueue {
         ring.slots.get(at).copied()
     }
 
-    /// Receives in the queue, without those fetched ahead.
+    /// Receives in the queue, without the prefetched ones.
     pub(super) fn posted(&self) -> u32 {
         self.ring.lock().len()
     }
 }
 
-/// Receives fetched ahead by one domain, oldest first from `next`.
+/// Receives that one domain has prefetched, oldest first from `next`.
 pub(super) struct Prefetch {
     /// The domain's number at the queue.
     number: usize,
-    /// How many of those fetched last are used: `next`, for the queue to see.
+    /// How many of them are used: a copy of `next` that the queue reads.
     used: Used,
     next: u32,
     end: u32,
@@ -345,13 +345,13 @@ pub(super) struct Prefetch {
 }
 
 impl Prefetch {
-    /// The oldest, left in place.
+    /// The oldest, which stays in place.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<&RecvWr> {
         if self.next == self.end { None } else { self.wrs.get(self.next as usize) }
     }
 
-    /// The oldest, left in place, and where it may lie.
+    /// The oldest, which stays in place, and the cache for its region.
     #[inline(always)]
     pub(super) fn ready_first(&mut self) -> Option<(&RecvWr, &mut MrCache)> {
         if self.next == self.end {
@@ -360,14 +360,14 @@ impl Prefetch {
         Some((&self.wrs[self.next as usize % PREFETCH_MAX], &mut self.mr_cache))
     }
 
-    /// All of them, left in place, and where they may lie.
+    /// All of them, which stay in place, and the cache for their region.
     #[inline(always)]
     pub(super) fn ready(&mut self) -> (&[RecvWr], &mut MrCache) {
         let wrs = self.wrs.get(self.next as usize..self.end as usize).unwrap_or_default();
         (wrs, &mut self.mr_cache)
     }
 
-    /// Takes away the oldest `count`.
+    /// Removes the oldest `count`.
     #[inline(always)]
     pub(super) fn advance(&mut self, count: u32) {
         debug_assert!(count <= self.len());

@@ -1,7 +1,7 @@
-//! One-sided requests of a peer, where their memory is: carried out by its owner's poll.
+//! One-sided requests of a peer: the poll of the memory's owner carries them out.
 //!
-//! The checks come in the order of section 2.5: the rights of the queue pair, then key, bounds and
-//! rights of the memory. A refused request touches nothing and consumes no receive.
+//! The checks come in this order: the rights of the queue pair, then key, bounds and rights of the
+//! memory. A refused request touches nothing and consumes no receive.
 #![expect(unsafe_code, reason = "writes to registered memory")]
 
 use super::completion::recv_wc;
@@ -64,8 +64,8 @@ impl Resources {
         if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        // The whole range with the first fragment, and each fragment's own again: the region may
-        // have gone meanwhile, and a peer may name another.
+        // Check the whole range with the first fragment, and each later fragment's own range: the
+        // region may have gone meanwhile, and a hostile peer may name another one.
         let range = if qp.writing.is_none() { size } else { length };
         let nic = self.nic.clone();
         let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
@@ -90,8 +90,8 @@ impl Resources {
         Outcome::Done
     }
 
-    /// Immediate data of a WRITE of `size` bytes that came before, or that the peer has carried
-    /// out itself.
+    /// Immediate data of an earlier WRITE of `size` bytes, or of one that the peer has carried out
+    /// itself.
     pub(super) fn take_notice<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -129,7 +129,7 @@ impl Resources {
         }
     }
 
-    /// A READ: what it asks for is owed from here on.
+    /// A READ: this side notes the response, and writes it later.
     fn take_read<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -156,7 +156,7 @@ impl Resources {
         Outcome::Done
     }
 
-    /// An atomic: done now, and what was there before is owed.
+    /// An atomic: it is done now; the response brings the old value.
     fn take_atomic<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -192,7 +192,7 @@ impl Resources {
         Outcome::Done
     }
 
-    /// The record is done with, and its answer goes out when there is space.
+    /// Moves past the record. Its response goes out when there is space.
     fn queue_response(
         &mut self,
         link: &mut Link,
