@@ -1,4 +1,4 @@
-//! Reading several records from the ring with few looks at the receiving end.
+//! Reading several records from the ring without reloading the receiving end for each.
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use super::copy;
@@ -13,7 +13,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Of the records from `at` to `tail`, which lie in the data of one lap.
+    /// A cursor over the records from `at` to `tail`, which lie in the data of one lap.
     #[inline(always)]
     pub(super) fn new(data: Data, at: u64, tail: u64) -> Burst {
         debug_assert!(at <= tail);
@@ -26,8 +26,8 @@ impl Burst {
         self.at
     }
 
-    /// The next record's header and size, if there is a next one that lies inside what was
-    /// published. The word is loaded once.
+    /// The next record's header and size, if there is one and it lies inside the published bytes.
+    /// The word is loaded once.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<(Header, u32)> {
         let published = (self.tail - self.at) as u32;
@@ -41,14 +41,13 @@ impl Burst {
         if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
     }
 
-    /// True if there is more behind the record just looked at, which has that size.
+    /// True if more follows behind the current record, which has that size.
     #[inline(always)]
     pub(super) fn has_more(&self, record: u32) -> bool {
         self.tail - self.at > u64::from(record)
     }
 
-    /// A cursor over the messages that come next, for reading those like that one, of at most
-    /// `room` bytes, with few looks at anything else.
+    /// A cursor over the next messages that are like that one and have at most `room` bytes.
     #[inline(always)]
     pub(super) fn plain(&self, like: Header, room: u32) -> Plain {
         let most = u64::from(room.min(RECORD_MAX - 8));
@@ -56,13 +55,13 @@ impl Burst {
         Plain { next, left: self.tail - self.at, like, most }
     }
 
-    /// Takes over how far such a cursor has read.
+    /// Moves to the end of what such a cursor has read.
     #[inline(always)]
     pub(super) fn end_plain(&mut self, plain: &Plain) {
         self.at = self.tail - plain.left;
     }
 
-    /// Copies the payload of the record just looked at.
+    /// Copies the payload of the current record.
     ///
     /// # Safety
     /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
@@ -78,7 +77,7 @@ impl Burst {
         }
     }
 
-    /// The immediate data of the record just looked at, 0 if it has none.
+    /// The immediate data of the current record, 0 if it has none.
     #[inline(always)]
     pub(super) fn immediate(&self, header: Header) -> u32 {
         if header.immediate_bytes() == 0 {
@@ -96,18 +95,18 @@ impl Burst {
     }
 }
 
-/// Reads messages that are like each other but for their length.
+/// Reads messages that differ in their length only.
 pub(super) struct Plain {
     next: *const u8,
-    /// Bytes that were published, from there on.
+    /// Published bytes from there on.
     left: u64,
     like: Header,
     most: u64,
 }
 
 impl Plain {
-    /// The length of the next message, and the size of its record, if the next record is one and
-    /// lies inside what was published. The header is loaded once.
+    /// The length of the next message and the size of its record, if the next record is such a
+    /// message and lies inside the published bytes. The header is loaded once.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<(u32, u64)> {
         if self.left == 0 {
@@ -116,7 +115,7 @@ impl Plain {
         reads(self.next, 8);
         // SAFETY: as in `Burst::next`.
         let header = unsafe { self.next.cast::<u64>().read_volatile() };
-        // If anything but the length, the lowest bits, were different this would be larger.
+        // The length is in the lowest bits: any other difference makes this larger.
         let length = header ^ self.like.0;
         if length > self.most {
             return None;
@@ -125,7 +124,7 @@ impl Plain {
         (record <= self.left).then_some((length as u32, record))
     }
 
-    /// Copies the payload of the message just looked at.
+    /// Copies the payload of the current message.
     ///
     /// # Safety
     /// `to` is writable for `length` bytes, and nobody else uses them; [`Plain::next`] gave that
@@ -136,7 +135,7 @@ impl Plain {
         unsafe { copy::untrusted(to, self.next.add(8), length as usize) };
     }
 
-    /// Moves past it; its record has that size.
+    /// Moves past the current message, whose record has that size.
     #[inline(always)]
     pub(super) fn consume(&mut self, record: u64) {
         self.next = self.next.wrapping_add(record as usize);

@@ -1,5 +1,5 @@
-//! Datagrams (section 2.6): a post puts them into the inbox of the queue pair they go to, a poll
-//! takes them out of its own. What cannot be delivered is dropped, and nobody is told.
+//! Datagrams: a post puts them into the inbox of the receiver's queue pair; a poll takes them out
+//! of its own inbox. A datagram that cannot be delivered is dropped, and nobody is told.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 use std_alloc::boxed::Box;
@@ -31,11 +31,11 @@ use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
 
-/// With this bit in the key of a request, the sender's own key is sent.
+/// With this bit in the key of a request, the datagram has the sender's own key.
 const OWN_KEY: u32 = 1 << 31;
 
-/// What an IPv4 header of a datagram has besides lengths, sum and addresses: version 4 with five
-/// words, not to be fragmented, 64 hops, UDP.
+/// The fixed fields of an IPv4 header of a datagram: version 4, five words, do not fragment, 64
+/// hops, UDP.
 const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
 
 /// Bytes of UDP, transport headers and checksum around a payload (RoCE version 2).
@@ -54,7 +54,7 @@ impl QpContext {
         true
     }
 
-    /// True if something may have come to its inbox, for which it has to be scheduled.
+    /// True if something may have come to its inbox: then it has to be scheduled.
     fn has_datagrams(&self) -> bool {
         let waits = self.state != State::Err && !self.is_scheduled;
         waits && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.inbox.has_news())
@@ -62,7 +62,7 @@ impl QpContext {
 }
 
 impl Transport {
-    /// Schedules the queue pairs whose inboxes something has come to.
+    /// Schedules the queue pairs whose inboxes may have a datagram.
     #[cold]
     #[inline(never)]
     pub(super) fn check_inboxes(&mut self) {
@@ -73,7 +73,7 @@ impl Transport {
         }
     }
 
-    /// The same for one inbox, each in turn. True if something has come.
+    /// The same for one inbox, in turn. True if something has come.
     pub(super) fn check_inbox(&mut self) -> bool {
         self.res.inboxes.next().is_some_and(|num| self.check(num))
     }
@@ -86,7 +86,7 @@ impl Transport {
 }
 
 impl Soft {
-    /// What a queue pair of UD or RAW_PACKET has besides. On an error its number is free again.
+    /// Makes the extra part of a UD or RAW_PACKET queue pair. On an error its number is free again.
     pub(super) fn datagrams(
         &self,
         num: u32,
@@ -148,13 +148,13 @@ impl Soft {
 }
 
 impl QpControl {
-    /// Sets the key of a queue pair of UD, which senders have to know; of any other nothing.
+    /// Sets the key of a UD queue pair, which senders have to know. Does nothing to any other.
     pub fn set_qkey(&self, qkey: u32) {
         self.domain.command(Command::SetQkey { num: self.num, qkey });
     }
 
-    /// Moves a queue pair of UD from INIT to RTS: it takes what comes, and sends. With any other
-    /// nothing happens.
+    /// Moves a UD queue pair from INIT to RTS: from then on it receives and sends. Does nothing to
+    /// any other.
     pub fn open(&self) {
         if let Some(groups) = &self.groups {
             self.domain.command(Command::Open { num: self.num, first: groups.door.next() });
@@ -221,7 +221,7 @@ impl Resources {
         goes.then_some(pieces)
     }
 
-    /// Sends one; how it went here, which is all that anybody learns.
+    /// Sends one datagram. The status tells only what this side knows: nobody learns more.
     pub(super) fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
         let (to, imm) = match wr.op {
             SendOp::SendTo(to) => (to, None),
@@ -249,7 +249,7 @@ impl Resources {
         Status::Success
     }
 
-    /// Takes what has come for a queue pair of UD or RAW_PACKET. True: there may be more.
+    /// Receives the datagrams of a UD or RAW_PACKET queue pair. True: there may be more.
     pub(super) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         if qp.state == State::Err {
             return false;
@@ -274,8 +274,8 @@ impl Resources {
         true
     }
 
-    /// Gives the datagram in front to the oldest receive, if that has room for it and the header; a
-    /// receive that has not stays for the next.
+    /// Gives the datagram in front to the oldest receive, if that has room for it and the header. A
+    /// receive that is too short stays for the next datagram.
     fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
         let Some(assembly) = self.receive_begun(qp) else { return };
         let (wr, length) = (assembly.wr, stamp.length + GRH_BYTES as u32);
@@ -285,7 +285,7 @@ impl Resources {
         }
         qp.assembly = None;
         if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
-            // The receive itself is wrong, and would be for every datagram.
+            // The receive itself is wrong, whatever the datagram.
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
             self.fail_qp(qp, 0, None);
@@ -317,8 +317,8 @@ impl Resources {
     }
 }
 
-/// What goes in front of a payload: an IPv4 header in the last half, as RoCE version 2 has it. The
-/// first half is for devices to use: this one puts the sender's GID there, see [`sender_in`].
+/// The bytes in front of a payload: in the last half an IPv4 header, as in RoCE version 2. Devices
+/// may use the first half: this one puts the sender's GID there, see [`sender_in`].
 fn header_of(stamp: &Stamp) -> [u8; GRH_BYTES] {
     let mut ip = IPV4;
     let total = (ip.len() + AROUND + stamp.length as usize) as u16;

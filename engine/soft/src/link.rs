@@ -28,10 +28,10 @@ use crate::provider::wake::Bell;
 use crate::room::{Grow, Room, never};
 use crate::wc::Status;
 
-/// Signalled requests on the wire of one link at most; more wait in the backlog.
+/// The most signalled requests in flight on one link; more wait in the backlog.
 const SIGNALED_MAX: u32 = 512;
 
-/// Refusals that may wait for the peer to deal with them.
+/// The most refusals that wait for the peer to settle them.
 const REFUSALS_MAX: usize = 64;
 
 /// The part of a link that the control plane holds too: memory, and who still uses it.
@@ -87,8 +87,8 @@ impl LinkShared {
         Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, bell: None })
     }
 
-    /// With the peer's memory within reach of one-sided requests. What the peer may be waiting for
-    /// is mapped now.
+    /// Lets one-sided requests use the peer's memory directly, through `map`. The regions that are
+    /// likely to be used first are mapped now.
     #[must_use]
     pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
         if let Some(map) = &map {
@@ -98,7 +98,7 @@ impl LinkShared {
         self
     }
 
-    /// With what wakes the peer's domain when it sleeps.
+    /// Sets the notifier that wakes the peer's domain when it sleeps.
     #[must_use]
     pub fn with_bell(mut self, bell: Option<Bell>) -> LinkShared {
         self.bell = bell;
@@ -147,7 +147,7 @@ impl LinkShared {
 /// No link.
 pub(super) const CLOSED: usize = usize::MAX;
 
-/// A signalled request on the wire.
+/// A signalled request in flight.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Signaled {
     /// Ring position behind it.
@@ -158,8 +158,8 @@ pub(super) struct Signaled {
     pub(super) index: u32,
 }
 
-/// Signalled requests on the wire, oldest first, over all queue pairs of a link: completions are
-/// found without looking at queue pairs that have none.
+/// The signalled requests in flight of all queue pairs of a link, oldest first: completions are
+/// found without a look at queue pairs that have none.
 pub(super) struct SignaledQueue {
     ring: Box<[Signaled]>,
     head: u32,
@@ -190,7 +190,7 @@ impl SignaledQueue {
         }
         self.ring.get((self.head & (SIGNALED_MAX - 1)) as usize).copied()
     }
-    /// Makes those of a queue pair nobody's: 0 is no number.
+    /// Clears the owner of the entries of a queue pair: 0 is no number.
     fn forget(&mut self, qp: u32) {
         let mut at = self.head;
         while at != self.tail {
@@ -207,15 +207,15 @@ impl SignaledQueue {
     }
 }
 
-/// A link where its domain keeps it. It stays where it is, so that queue pairs may point to it.
+/// A link, as its domain keeps it. It never moves, so that queue pairs may point to it.
 pub(super) struct LinkPlace(NonNull<Link>);
 
 // SAFETY: it owns the link, which may move to another thread.
 unsafe impl Send for LinkPlace {}
 
 impl LinkPlace {
-    /// For a queue pair of the link, which counts among its users as long as it uses this: until
-    /// the last of them is gone the link stays.
+    /// The pointer for a queue pair of the link. The queue pair counts as a user as long as it has
+    /// the pointer, and the link stays until its last user is gone.
     #[inline(always)]
     pub(super) fn pointer(&self) -> NonNull<Link> {
         self.0
@@ -256,7 +256,7 @@ impl Drop for LinkPlace {
 
 /// One side of a link, inside its domain.
 pub(super) struct Link {
-    /// Its slot there.
+    /// Its slot in the table of its domain.
     pub(super) index: usize,
     /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
     /// the slow path.
@@ -283,9 +283,9 @@ pub(super) struct Link {
     pub(super) slow_path: bool,
     /// Polls do not serve it, see [`super::link_scheduler`]. Then it is on the slow path.
     idle: bool,
-    /// It always is on the slow path: its queue pair sends nothing plain.
+    /// It always takes the slow path: its queue pair sends no plain message.
     always_slow: bool,
-    /// Queue pairs in SQD, which begin no sends.
+    /// The number of queue pairs in SQD, which begin no sends.
     pauses: u32,
     /// The key of the queue pairs it was made for, see [`super::qp::QpContext::key`].
     pub(super) key: u32,
@@ -395,13 +395,13 @@ impl Link {
         self.acked
     }
 
-    /// Takes over what the peer says it has taken: a step forward, and not past what was
-    /// published. The space up to there is free as well.
+    /// Records the position up to which the peer has taken every record: a step forward, up to what
+    /// was published. The space up to there is free as well.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, upto: u32) {
         let step = u64::from(upto.wrapping_sub(self.acked as u32));
         if step <= self.tx.published() - self.acked {
-            // Where there is nothing new, nothing is stored.
+            // Without news, store nothing.
             if step > 0 {
                 self.acked += step;
             }
@@ -460,7 +460,7 @@ impl Link {
         self.shared.peer_gone();
     }
 
-    /// True if there is more to do than to wait for the next message.
+    /// True if the link has more work than to wait for the next message.
     #[inline(always)]
     pub(super) fn is_busy(&self) -> bool {
         self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
@@ -564,7 +564,7 @@ impl Link {
         (self.always_slow, self.slow_path) = (true, true);
     }
 
-    /// One more queue pair begins no sends for now, or one less.
+    /// One queue pair enters SQD, or leaves it.
     pub(super) fn pause(&mut self, on: bool) {
         self.pauses = if on { self.pauses + 1 } else { self.pauses.saturating_sub(1) };
         self.update_slow_path();
@@ -588,13 +588,13 @@ impl Link {
             || !self.refusals.is_empty();
     }
 
-    /// Space for `bytes`, looking at shared memory only if needed. A jump may be written for it.
+    /// True if there is space for `bytes`. Reads shared memory only if needed; may write a jump.
     #[inline(always)]
     pub(super) fn has_space(&mut self, bytes: u32) -> bool {
         self.tx.fits(bytes) || self.find_space(bytes, false)
     }
 
-    /// The same for what is published with many others: the ring may grow for it.
+    /// The same for records that are published with many others: the ring may grow for them.
     #[inline(always)]
     pub(super) fn makes_space(&mut self, bytes: u32) -> bool {
         self.tx.fits(bytes) || self.find_space(bytes, true)
@@ -688,7 +688,7 @@ impl Link {
         follows
     }
 
-    /// Acknowledges in this side's own line, if the peer does not know already.
+    /// Acknowledges in this side's own line, if there is anything new to tell.
     pub(super) fn ack_now(&mut self) {
         if !self.rx.has_acked() {
             let acked = self.ack_position();

@@ -1,9 +1,8 @@
 //! The table of registered regions: which key names which bytes, with which rights.
 //!
-//! Written by the control plane, read on every access of the data plane without a lock. A key is
-//! the slot and twenty random bits: one that was deregistered fails (MR-3), and one that nobody
-//! told cannot be had by counting. The table may lie in memory that peers can read: see
-//! [`super::remote_map`].
+//! The control plane writes it; the data plane reads it on every access, without a lock. A key is
+//! the slot and twenty random bits: a deregistered key fails (MR-3), and nobody finds a key by
+//! counting. The table may lie in memory that peers can read: see [`super::remote_map`].
 #![expect(unsafe_code, reason = "the table is shared memory; accesses of a peer name addresses")]
 
 use core::ptr::NonNull;
@@ -22,7 +21,7 @@ use crate::provider::{Access, WindowKind};
 use crate::room::Room;
 use crate::wr::{Binding, Sge};
 
-/// Regions of one device at most.
+/// The most regions of one device.
 pub(super) const REGIONS: usize = 4096;
 
 /// Random bits of a key.
@@ -32,16 +31,16 @@ const _: () = assert!(REGIONS == 1 << (32 - SECRET_BITS));
 /// The file behind a region, as a process names it: descriptor and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileName {
-    /// The descriptor in its owner's process.
+    /// The descriptor, in the process that owns it.
     pub fd: u32,
-    /// The inode it must be.
+    /// The inode that it must lead to.
     pub inode: u64,
 }
 
 /// One region; a cache line.
 #[repr(C, align(64))]
 pub(super) struct Slot {
-    /// The key while registered, 0 otherwise.
+    /// The key while the region is registered, 0 otherwise.
     pub(super) key: AtomicU32,
     pub(super) access: AtomicU32,
     pub(super) start: AtomicU64,
@@ -49,36 +48,36 @@ pub(super) struct Slot {
     /// The file's descriptor, plus one; 0 if there is no file.
     pub(super) fd: AtomicU64,
     pub(super) inode: AtomicU64,
-    /// Of a memory window: the key of its region.
+    /// For a memory window: the key of its region.
     parent: AtomicU32,
-    /// Of a memory window: the queue pair whose peer it is open to; 0 for all.
+    /// For a memory window: the queue pair whose peer may use it; 0 for all.
     qp: AtomicU32,
 }
 
-/// In a slot's rights: it is a memory window, good for nothing on this side.
+/// In a slot's rights: it is a memory window, which only peers may use.
 const WINDOW: u32 = 1 << 31;
 
 /// In a slot's rights: the protection domain it belongs to.
 const PD: u32 = 0x7fff_ff00;
 const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
 
-/// Protection domains of one device at most, over all its life.
+/// The most protection domains of one device, over its whole life.
 pub(super) const PDS: u32 = (PD >> 8) + 1;
 
-/// A protection domain, where a slot's rights have it: a key is good for its own alone (MR-2), and
-/// that takes no look besides the one at the rights.
+/// A protection domain, as a slot's rights name it: a key is valid in its own domain only (MR-2).
+/// The rights and the domain are in one word, so that one load checks both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PdMark(u32);
 
 impl PdMark {
-    /// That of a domain's number; `None` past the last there can be.
+    /// The mark of the domain with this number; `None` for a number that is too high.
     pub(super) fn of(number: u32) -> Option<PdMark> {
         (number <= PD >> 8).then_some(PdMark(number << 8))
     }
 }
 
-/// In a window's handle: the request comes from [`Qp::bind`]. Windows of type 1 have no other way
-/// (MW-2).
+/// In a window's handle: the request comes from [`Qp::bind`], the only way to bind windows of type
+/// 1 (MW-2).
 pub(super) const BOUND_BY_CALL: u64 = 1 << 40;
 
 /// The kind of the window that a request binds; `None` if it may not be bound that way.
@@ -91,7 +90,7 @@ pub(super) fn bound_kind(handle: u64) -> Option<WindowKind> {
     }
 }
 
-/// On whose behalf memory is looked at: a queue pair, and the domain it belongs to.
+/// The user of an access to memory: a queue pair, and its protection domain.
 #[derive(Clone, Copy)]
 pub(super) struct Who {
     pub(super) qp: u32,
@@ -101,10 +100,10 @@ pub(super) struct Who {
 /// The bits of a key that its holder may choose (MW-1).
 const TAG: u32 = 0xff;
 
-/// Queue pairs of UD of one device at most.
+/// The most UD queue pairs of one device.
 pub(super) const INBOXES: usize = 1024;
 
-/// Where senders find the inbox of a queue pair of UD.
+/// The entry where senders find the inbox of a UD queue pair.
 #[repr(C)]
 pub(super) struct InboxSlot {
     /// The number of the queue pair, 0 if there is none.
@@ -114,12 +113,12 @@ pub(super) struct InboxSlot {
     pub(super) inode: AtomicU64,
 }
 
-/// What peers may read of a device: its queue pairs, its regions and its inboxes. All zero is
+/// The part of a device that peers may read: its queue pairs, regions and inboxes. All zero is
 /// empty.
 #[repr(C)]
 pub(super) struct Table {
     pub(super) inboxes: [InboxSlot; INBOXES],
-    /// By slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
+    /// For each slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
     pub(super) qps: [AtomicU64; QPS],
     pub(super) slots: [Slot; REGIONS],
 }
@@ -127,20 +126,20 @@ pub(super) struct Table {
 /// Bytes of memory that a device's table takes.
 pub const DIRECTORY_BYTES: usize = size_of::<Table>();
 
-/// The word of a queue pair that takes one-sided requests with those rights.
+/// The word of a queue pair that accepts one-sided requests with those rights.
 pub(super) fn qp_word(who: Who, rights: Access) -> u64 {
     const _: () = assert!(Access::all().bits() < 1 << 7);
     u64::from(who.qp << 8 | rights.bits() << 1 | 1) | u64::from(who.pd.0) << 32
 }
 
-/// The domain that such a word names, if it is that of the queue pair, which has that right.
+/// The domain in such a word, if the word belongs to the queue pair and has the right.
 pub(super) fn pd_in(word: u64, qp: u32, right: Access) -> Option<PdMark> {
     let pd = PdMark((word >> 32) as u32);
     let wanted = qp_word(Who { qp, pd }, right);
     (word & wanted == wanted && (word as u32) >> 8 == qp).then_some(pd)
 }
 
-/// True if a slot's rights have that one, for who is of that domain.
+/// True if a slot's rights include this one, for users in that domain.
 pub(super) fn has_right(access: u32, right: Access, pd: PdMark) -> bool {
     access & (right.bits() | PD) == right.bits() | pd.0
 }
@@ -151,7 +150,7 @@ pub(super) fn index_of(key: u32) -> usize {
     (key >> SECRET_BITS) as usize
 }
 
-/// Where the table lies.
+/// The place of the table.
 enum Home {
     Private(Box<[AtomicU64]>),
     Shared(Mapping),
@@ -161,17 +160,17 @@ enum Home {
 pub(super) struct Memory {
     table: NonNull<Table>,
     home: Home,
-    /// Accesses of peers under way, by slot: whoever deregisters waits for them.
+    /// For each slot, the accesses of peers under way: `remove` waits for them.
     lent: Box<[AtomicU32]>,
-    /// Regions that were taken out.
+    /// How many regions were removed.
     removals: AtomicU64,
     free: Mutex<Free>,
 }
 
-/// Free slots, and where keys come from.
+/// Free slots, and the source of keys.
 struct Free {
     slots: VecDeque<u32>,
-    /// By place: taken or not.
+    /// For each place, whether it is taken.
     inboxes: Vec<bool>,
     random: ChaCha8Rng,
 }
@@ -200,7 +199,7 @@ impl Memory {
             Home::Shared(mapping) => mapping.as_ptr(),
         };
         let lent = (0..REGIONS).map(|_| AtomicU32::new(0)).collect();
-        // Slot 0 is never given out, and below gets a key of another: the key 0 is never good.
+        // Slot 0 is never used, and below gets the key of another slot: the key 0 is never valid.
         let free = Free {
             slots: (1..REGIONS as u32).collect(),
             inboxes: Vec::new(),
@@ -242,12 +241,12 @@ impl Memory {
         slot.access.store(access.bits() | pd.0, Ordering::Relaxed);
         slot.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
         slot.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
-        // Release pairs with `allows`: who sees the key sees the bounds that go with it.
+        // Release pairs with `allows`: a reader that sees the key sees its bounds, too.
         slot.key.store(key, Ordering::Release);
         Some(key)
     }
 
-    /// A place for a memory window, closed; the key it may have, but for the low bits.
+    /// Makes a place for a memory window, closed; returns its key but for the low bits.
     pub(super) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;
@@ -276,7 +275,7 @@ impl Memory {
         if !inside || (window ^ binding.rkey) & !TAG != 0 {
             return false;
         }
-        // Closed while it changes: a peer's look at it compares the key before and after.
+        // Closed while it changes: a peer compares the key before and after it reads the window.
         slot.key.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if binding.length == 0 {
@@ -309,9 +308,9 @@ impl Memory {
     /// carries out for a peer. (What a peer carries out itself is nowhere counted.)
     pub(super) fn remove(&self, key: u32) {
         let index = index_of(key);
-        // SeqCst, as in `lend`: one of the two sees the other.
+        // SeqCst, as in `lend`: at least one of the two sees the other.
         self.table().slots[index].key.store(0, Ordering::SeqCst);
-        // Release pairs with `removals`: who sees the new count sees that the key is gone.
+        // Release pairs with `removals`: a reader of the new count sees that the key is gone.
         self.removals.fetch_add(1, Ordering::Release);
         while self.lent.get(index).is_some_and(|lent| lent.load(Ordering::SeqCst) != 0) {
             core::hint::spin_loop();
@@ -319,7 +318,7 @@ impl Memory {
         self.free.lock().slots.put(index as u32);
     }
 
-    /// How many regions were taken out: as long as this is the same, what was allowed still is.
+    /// How many regions were removed: while this is the same, an allowed access stays allowed.
     #[inline(always)]
     pub(super) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
@@ -328,7 +327,7 @@ impl Memory {
     /// Enters the inbox of a queue pair; its place, or `None` if there is none left. With no file
     /// nobody finds it, and it takes a place all the same.
     pub(super) fn show_inbox(&self, qp: u32, file: Option<FileName>) -> Option<usize> {
-        // One at a time: places are taken under the lock of the keys.
+        // The lock of the keys lets one at a time take a place.
         let mut free = self.free.lock();
         let place = free.inboxes.iter().position(|taken| !taken).or_else(|| {
             free.inboxes.push(false);
@@ -339,13 +338,13 @@ impl Memory {
             let slot = &self.table().inboxes[place];
             slot.fd.store(file.fd, Ordering::Relaxed);
             slot.inode.store(file.inode, Ordering::Relaxed);
-            // Release: who sees the number sees the name that goes with it.
+            // Release: a reader that sees the number sees its name, too.
             slot.qp.store(qp, Ordering::Release);
         }
         Some(place)
     }
 
-    /// Takes an inbox out.
+    /// Removes an inbox.
     pub(super) fn hide_inbox(&self, place: usize) {
         let mut free = self.free.lock();
         if let (Some(slot), Some(taken)) =
@@ -359,7 +358,7 @@ impl Memory {
     /// True if the key is alive and of that domain, the bytes lie inside its region, and the right
     /// is there (MR-2).
     ///
-    /// For memory that the poster of a request vouches for: who deregisters it while it is in use
+    /// For memory that the poster of a request vouches for: to deregister it while it is in use
     /// breaks the contract of that post.
     #[inline(always)]
     pub(super) fn allows(
@@ -385,8 +384,8 @@ impl Memory {
         allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
     }
 
-    /// As [`Memory::allows`], for what the peer of a queue pair asks, of a region or through a
-    /// window: while the answer is held, the region stays.
+    /// As [`Memory::allows`], for a request of the peer of a queue pair, to a region or through a
+    /// window. While the caller keeps the result, the region stays.
     pub(super) fn lend(
         &self,
         who: Who,
@@ -450,10 +449,10 @@ impl Bounds {
     }
 }
 
-/// The region last written to, so that the next access finds it without the table.
+/// The region last written to, so that the next access needs no look at the table.
 #[derive(Default)]
 pub(super) struct MrCache {
-    /// Its key; 0, with no bytes, for none.
+    /// Its key; 0 for none, with no bytes.
     key: u32,
     /// The domain whose regions it may be: that of its receive queue.
     pd: PdMark,
@@ -463,7 +462,7 @@ pub(super) struct MrCache {
 }
 
 impl MrCache {
-    /// None yet, for a receive queue of that domain.
+    /// An empty cache, for a receive queue of that domain.
     pub(super) fn of(pd: PdMark) -> MrCache {
         MrCache { pd, ..MrCache::default() }
     }
@@ -499,7 +498,7 @@ impl MrCache {
     #[cold]
     #[inline(never)]
     fn open(&mut self, memory: &Memory, key: u32) -> bool {
-        // Counted before the look: a region that goes in between makes this one old.
+        // Read the count before the table: a region that goes in between makes this entry stale.
         let removals = memory.removals();
         let Some(bounds) = memory.region(key, Access::LOCAL_WRITE, self.pd) else { return false };
         *self = MrCache { key, pd: self.pd, removals, bounds };
@@ -507,7 +506,7 @@ impl MrCache {
     }
 }
 
-/// Where buffers of one length may begin: see [`MrCache::starts`].
+/// The addresses at which buffers of one length may begin: see [`MrCache::starts`].
 #[derive(Clone, Copy)]
 pub(super) struct Starts {
     first: u64,
@@ -523,7 +522,7 @@ impl Starts {
     }
 }
 
-/// A region that a peer's access is under way in.
+/// A region with a peer's access under way.
 pub(super) struct Lent<'a> {
     count: &'a AtomicU32,
 }
@@ -535,7 +534,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Aligned bytes that several may change at once: one atomic step on eight of them.
+/// An atomic operation on eight aligned bytes, which several may change at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// They become `swap` if they are `compare`.
@@ -545,7 +544,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Does it; what was there before. Atomic with all that the owner's processors do (RC-6).
+    /// Carries it out; returns the old value. Atomic with all that the owner's processors do
+    /// (RC-6).
     ///
     /// # Safety
     /// `at` is 8-byte aligned and valid for reads and writes, and all that is not atomic stays
@@ -554,7 +554,7 @@ impl Step {
         // SAFETY: the caller vouches for the address.
         let word = unsafe { AtomicU64::from_ptr(at) };
         match self {
-            // AcqRel: what one side wrote before its step is seen by who finds the step done.
+            // AcqRel: a side that sees the step done sees all that was written before it.
             Step::Swap { compare, swap } => {
                 let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
                 word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|old| old)
@@ -683,13 +683,13 @@ mod tests {
         assert!(one.iter().zip(&two).filter(|(one, two)| one == two).count() < 3);
     }
 
-    /// Who deregisters waits until no peer's access is under way, and no later one begins.
+    /// Deregistration waits until no peer's access is under way, and no later one begins.
     #[test]
     fn a_region_goes_only_when_no_access_is_under_way() {
         let memory = memory();
         for _ in 0..50 {
             let key = insert(&memory, Access::all());
-            // Stands for the bytes: while they are lent they may not go.
+            // This flag stands for the bytes: while they are lent they must stay.
             let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
             thread::scope(|scope| {
                 let users = vec![(); 2];
