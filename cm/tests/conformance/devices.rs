@@ -107,6 +107,7 @@ fn a_fork_leaves_connections_alone_and_gives_no_buffer_away<F: Fabric>(bed: &Bed
     assert!(id > 0, "the system forks");
     send(&mut one, buffer);
     assert_eq!(received(&mut two).bytes(), [7; 64]);
+    assert_eq!(sent(&mut one, &mut two).status, Status::Success);
     for byte in 0..10 {
         two.post_recv(bed.filled(64, 0)).expect("a receive");
         send(&mut one, bed.filled(64, byte));
