@@ -104,6 +104,10 @@ mod srq;
 mod xrc;
 mod xrc_create;
 
+// The far end of a link, for another wire than shared memory.
+#[cfg(any(feature = "std", feature = "sim"))]
+pub mod wire;
+
 // The control plane: connections between processes.
 #[cfg(feature = "std")]
 mod control;

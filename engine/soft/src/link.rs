@@ -134,13 +134,18 @@ impl LinkShared {
         let _ = users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// Ends of connections that use it, over both sides.
+    pub(super) fn users(&self) -> u32 {
+        self.header.users().load(Ordering::Relaxed)
+    }
+
     /// The peer's process is gone: its ends will never be given back.
     pub fn peer_gone(&self) {
         self.peer_gone.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        self.peer_gone.load(Ordering::Relaxed) || self.header.users().load(Ordering::Relaxed) == 0
+        self.peer_gone.load(Ordering::Relaxed) || self.users() == 0
     }
 }
 

@@ -5,93 +5,8 @@
 //! far domain has put the message into a receive, and only that completes a send.
 
 use std_alloc::collections::VecDeque;
-use std_alloc::sync::Arc;
 
-use super::super::layout::{
-    Header, KIND_ADD, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP, KIND_WRITE,
-    RESPONSE_OPERANDS, RecordFlags, WRITE_OPERANDS,
-};
-use crate::wc::Status;
-
-/// A packet sequence number: 24 bits, wrapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Psn(u32);
-
-impl Psn {
-    pub(super) fn new(number: u32) -> Psn {
-        Psn(number & 0x00ff_ffff)
-    }
-    pub(super) fn plus(self, count: u32) -> Psn {
-        Psn::new(self.0.wrapping_add(count))
-    }
-    /// How far this is past `from`, modulo 2^24.
-    pub(super) fn past(self, from: Psn) -> u32 {
-        Psn::new(self.0.wrapping_sub(from.0)).0
-    }
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-}
-
-/// One record of a ring on its way to another ring.
-#[derive(Clone)]
-pub(super) struct Record {
-    pub(super) header: Header,
-    pub(super) imm: u32,
-    pub(super) payload: Arc<[u8]>,
-}
-
-impl Record {
-    /// True if the far domain owes an answer for it.
-    pub(super) fn asks(&self) -> bool {
-        self.header.kind() == KIND_READ || self.is_atomic()
-    }
-
-    /// True if carrying it out twice is not the same as once.
-    pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.header.kind(), KIND_SWAP | KIND_ADD)
-    }
-
-    /// True for an answer, or a piece of one.
-    pub(super) fn is_answer(&self) -> bool {
-        self.header.kind() == KIND_RESPONSE
-    }
-
-    /// True for an answer, or the last piece of one.
-    pub(super) fn answers(&self) -> bool {
-        self.is_answer() && self.is_last()
-    }
-
-    /// True for a message, or a piece of one.
-    pub(super) fn is_message(&self) -> bool {
-        self.header.kind() == KIND_SEND
-    }
-
-    /// True for a message of one piece.
-    pub(super) fn is_whole_message(&self) -> bool {
-        self.is_message() && self.is_last() && self.header.flags().contains(RecordFlags::FIRST)
-    }
-
-    /// True if it is whole, or the last piece.
-    pub(super) fn is_last(&self) -> bool {
-        self.header.flags().contains(RecordFlags::LAST)
-    }
-
-    /// A WRITE of nothing, which asks the domain to say what it has taken.
-    pub(super) fn urge(qp: u32) -> Record {
-        let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
-        let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp);
-        Record { header, imm: 0, payload: Arc::from([0; WRITE_OPERANDS as usize]) }
-    }
-
-    /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in
-    /// vain.
-    pub(super) fn no_answer(qp: u32) -> Record {
-        let header = Header::new(KIND_RESPONSE, RecordFlags::LAST, RESPONSE_OPERANDS, qp);
-        let status = (Status::RetryExceeded as u64).to_ne_bytes();
-        Record { header, imm: 0, payload: Arc::from(status) }
-    }
-}
+use super::super::wire::{Psn, Record};
 
 /// What a receiver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,8 +210,10 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::layout::{Header, KIND_SEND, RecordFlags};
     use super::*;
     use std::vec::Vec;
+    use std_alloc::sync::Arc;
 
     const PATIENCE: Patience = Patience { timeout_ns: 100, retry_cnt: 2, window: 8, kept: 4 };
 
@@ -352,7 +269,8 @@ mod tests {
         for n in 0..3 {
             sender.push(record(n), 0, &PATIENCE);
         }
-        let again = |sender: &Sender| sender.again().map(|(psn, _)| psn.0).collect::<Vec<_>>();
+        let again =
+            |sender: &Sender| sender.again().map(|(psn, _)| psn.number()).collect::<Vec<_>>();
         assert_eq!(again(&sender), [0, 1, 2]);
         let mut ack = Ack { received: Psn::new(2), taken: first, gap: false, refused: None };
         assert_eq!(sender.hear(&ack, 50, &PATIENCE), Heard::default());

@@ -4,7 +4,8 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::super::layout::{KIND_SEND, KIND_WRITE, RESPONSE_OPERANDS};
-use super::flow::{Psn, Receiver, Record};
+use super::super::wire::{Psn, Record};
+use super::flow::Receiver;
 
 /// A mistake to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,18 +7,19 @@
 //! accounting, checks, RNR, flushes, and the worker) is the same code as ever, so what a seed
 //! finds here is a fault of that code.
 //!
-//! In the order a message meets them: [`port`] reads it from its sender's ring, [`flow`] numbers
-//! it and keeps it, [`net`] carries it or not, and the other side's `flow` and `port` bring it to
+//! In the order a message meets them: a [`Port`] reads it from its sender's ring, [`flow`] numbers
+//! it and keeps it, [`net`] carries it or not, and the other side's `flow` and port bring it to
 //! the receiver's ring; [`wire`] drives all of it, and [`prng`] is the only source of chance.
 //! Datagrams have no port: a [`relay`] takes them out of one inbox and puts them into another.
 //! [`mistake`] says what can be planted in the wire, to see whether it is found.
+//!
+//! [`Port`]: super::wire::Port
 //!
 //! For simulation only: it allocates as it goes, and one thread runs everything.
 
 mod flow;
 mod mistake;
 mod net;
-mod port;
 mod relay;
 #[cfg(test)]
 mod tests;

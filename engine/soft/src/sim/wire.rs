@@ -6,11 +6,11 @@ use std_alloc::vec::Vec;
 use doorbell_alloc::Mapping;
 
 use super::super::layout::LINK_BYTES;
+use super::super::wire::{Asking, Port, Psn, Record, Taking, Way};
 use super::super::{LinkShared, QpControl, Wiring};
-use super::flow::{Ack, Got, Patience, Psn, Receiver, Record, Sender};
+use super::flow::{Ack, Got, Patience, Receiver, Sender};
 use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
-use super::port::{Asking, Port, Taking};
 use super::prng::Prng;
 use super::relay::{Datagram, Relay};
 use crate::error::SetupError;
@@ -128,6 +128,8 @@ struct Conn {
 struct Line {
     places: [(u32, u32); 2],
     ports: [Port; 2],
+    /// By receiving side: the connection whose message is written there without its end.
+    amid: [Option<usize>; 2],
 }
 
 /// See the module.
@@ -304,7 +306,7 @@ impl Wire {
     fn silences(&self) -> impl Iterator<Item = (u64, usize, usize)> {
         self.lines.iter().enumerate().flat_map(|(number, line)| {
             let at =
-                |side: usize| Some((line.ports[side].silent_since? + self.urge_ns, number, side));
+                |side: usize| Some((line.ports[side].silent_since()? + self.urge_ns, number, side));
             [at(0), at(1)].into_iter().flatten()
         })
     }
@@ -315,7 +317,7 @@ impl Wire {
         let (now, port) = (self.now, &mut self.lines[line].ports[side]);
         match free {
             true => port.urge(now),
-            false => port.silent_since = Some(now),
+            false => port.urge_later(now),
         }
     }
 
@@ -339,7 +341,7 @@ impl Wire {
         for (end, port) in ends.into_iter().zip(&ports) {
             end.attach(&port.far);
         }
-        self.lines.push(Line { places, ports });
+        self.lines.push(Line { places, ports, amid: [None; 2] });
         Ok(self.lines.len() - 1)
     }
 
@@ -379,17 +381,18 @@ impl Wire {
     fn hear_domain(&mut self, line: usize, side: usize) {
         let from = 1 - side;
         while let Some(taking) = self.lines[line].ports[side].next_taking() {
-            let (Taking::Taken { conn, .. } | Taking::Refused { conn, .. }) = taking;
+            let (Taking::Taken { way, .. } | Taking::Refused { way, .. }) = taking;
+            let Way { conn, psn } = way;
             let receiver = &mut self.conns[conn].receivers[from];
             match taking {
-                Taking::Taken { psn, asks, .. } => {
+                Taking::Taken { asks, .. } => {
                     if !receiver.take(psn) {
                         continue;
                     }
                     self.conns[conn].asks[from] += i32::from(asks);
                     self.events.push((self.now, Event::Taken { conn, from, psn: psn.number() }));
                 }
-                Taking::Refused { psn, status, .. } => {
+                Taking::Refused { status, .. } => {
                     let status = status as u8;
                     receiver.refuse(psn, status);
                     let psn = psn.number();
@@ -405,14 +408,14 @@ impl Wire {
     fn read_domain(&mut self, line: usize, side: usize) {
         while self.flying(line, side) < self.patience.window {
             let port = &mut self.lines[line].ports[side];
-            let Some((at, end, record)) = port.next_record() else { return };
-            let qp = record.header.qp();
+            let Some((span, record)) = port.next_record() else { return };
+            let qp = record.qp();
             let conn = self
                 .conns
                 .iter()
                 .rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open);
             let Some(number) = conn else {
-                port.note_read((at, end), qp, None);
+                port.note_read(span, None);
                 continue;
             };
             let conn = &mut self.conns[number];
@@ -420,13 +423,13 @@ impl Wire {
                 record.answers() && conn.owed[1 - side].pop_front().is_some_and(|replay| replay);
             if conn.senders[side].dead || replayed {
                 match conn.exhausted[side] && !record.is_answer() {
-                    true => port.refuse_read((at, end), qp, Status::RetryExceeded),
-                    false => port.note_read((at, end), qp, None),
+                    true => port.refuse_read(span, Status::RetryExceeded),
+                    false => port.note_read(span, None),
                 }
                 continue;
             }
             let psn = conn.senders[side].push(record.clone(), self.now, &self.patience);
-            port.note_read((at, end), qp, Some((number, psn)));
+            port.note_read(span, Some(Way { conn: number, psn }));
             self.send(number, 1 - side, Word::Data { psn, record });
         }
     }
@@ -453,7 +456,8 @@ impl Wire {
             return;
         }
         let conn = &mut self.conns[number];
-        let port = &mut self.lines[conn.line].ports[1 - from];
+        let Line { ports, amid, .. } = &mut self.lines[conn.line];
+        let (port, amid) = (&mut ports[1 - from], &mut amid[1 - from]);
         if conn.senders[from].dead
             && conn.receivers[from].ready.is_empty()
             && conn.asks[1 - from] > 0
@@ -470,18 +474,20 @@ impl Wire {
             // The last asks, or the domain is asked later: it never keeps what it has taken to
             // itself for good.
             let asking = match ready.len() {
-                1 if record.is_whole_message() && self.prng.chance(self.silent) => Asking::Later,
+                1 if record.is_whole_message() && self.prng.chance(self.silent) => {
+                    Asking::Later { now: self.now }
+                }
                 1 => Asking::Now,
                 _ => Asking::Amid,
             };
-            if !port.write(record, psn.map(|psn| (number, psn)), (asking, self.now)) {
+            if !port.write(record, psn.map(|psn| Way { conn: number, psn }), asking) {
                 return;
             }
             if record.asks() {
                 conn.owed[from].push_back(psn.is_none());
             }
             if record.is_message() {
-                port.amid = (!record.is_last()).then_some(number);
+                *amid = (!record.is_last()).then_some(number);
             }
             if record.answers() {
                 conn.asks[1 - from] -= 1;
@@ -499,7 +505,7 @@ impl Wire {
 
     /// The same on that line, for a record of that connection or of none.
     fn is_free(&self, line: usize, from: usize, number: Option<usize>) -> bool {
-        let Some(amid) = self.lines[line].ports[1 - from].amid else { return true };
+        let Some(amid) = self.lines[line].amid[1 - from] else { return true };
         let other = &self.conns[amid];
         let over = !other.open || other.senders[from].dead || other.receivers[from].has_refused();
         Some(amid) == number || over
@@ -568,7 +574,8 @@ impl Wire {
         let port = &mut self.lines[conn.line].ports[side];
         port.done(number, heard.taken);
         if let Some(status) = heard.refused {
-            port.refuse(number, oldest, Status::from_raw(status.into()));
+            let way = Way { conn: number, psn: oldest };
+            port.refuse(way, Status::from_raw(status.into()));
         }
         if heard.resend {
             self.send_again(number, side);
@@ -596,6 +603,7 @@ impl Wire {
         let oldest = sender.oldest();
         conn.exhausted[from] = true;
         self.events.push((self.now, Event::Exhausted { conn: number, from }));
-        self.lines[conn.line].ports[from].refuse(number, oldest, Status::RetryExceeded);
+        let way = Way { conn: number, psn: oldest };
+        self.lines[conn.line].ports[from].refuse(way, Status::RetryExceeded);
     }
 }

@@ -7,10 +7,15 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use doorbell_alloc::Mapping;
+
 use super::super::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
 use super::super::link::{Link, LinkShared};
 use super::super::ring::Refusal;
-use super::flow::{Psn, Record};
+use super::super::sleep::before_last_look;
+use super::record::{Psn, Record};
+use crate::error::SetupError;
+use crate::provider::wake::Bell;
 use crate::wc::Status;
 
 /// Where a record read from the domain stands.
@@ -24,14 +29,28 @@ enum Stand {
     Done,
 }
 
-/// A record read from the domain, by its place in the ring.
-struct Read {
+/// Where a record that was read lies in the domain's ring, and the far queue pair that it names.
+#[derive(Clone, Copy)]
+pub struct Span {
     at: u64,
     end: u64,
-    conn: usize,
-    psn: Psn,
-    /// The far queue pair it names.
     qp: u32,
+}
+
+/// The connection that a record goes by, as the wire counts them, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Connection.
+    pub conn: usize,
+    /// Sequence number.
+    pub psn: Psn,
+}
+
+/// A record read from the domain.
+struct Read {
+    span: Span,
+    /// None of one that goes nowhere.
+    way: Option<Way>,
     stand: Stand,
 }
 
@@ -39,45 +58,51 @@ struct Read {
 struct Written {
     at: u64,
     end: u64,
-    /// Connection and number; nobody waits to hear of one without.
-    way: Option<(usize, Psn)>,
+    /// Nobody waits to hear of one without.
+    way: Option<Way>,
     asks: bool,
 }
 
-/// What becomes of the domain's acknowledgement of a record written to it.
+/// When the domain acknowledges a record written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asking {
-    /// More records follow at once.
+pub enum Asking {
+    /// As its sender asked, or as with a stream: more records may follow at once.
     Amid,
-    /// The domain acknowledges it with its next poll.
+    /// With its next poll.
     Now,
-    /// The domain acknowledges it when it likes, as it does with most messages of a peer.
-    Later,
+    /// When it likes, as with most messages of a peer. The caller asks later with [`Port::urge`].
+    Later {
+        /// The caller's time, for [`Port::silent_since`].
+        now: u64,
+    },
 }
 
 /// What the domain did with a record written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
-    /// If it asks for something, the domain owes the answer from here on.
+pub enum Taking {
+    /// It took the record.
     Taken {
-        conn: usize,
-        psn: Psn,
+        /// How it came.
+        way: Way,
+        /// The domain owes an answer from here on.
         asks: bool,
     },
+    /// It refused the record, and took all before it.
     Refused {
-        conn: usize,
-        psn: Psn,
+        /// How it came.
+        way: Way,
+        /// What the sender's completion says.
         status: Status,
     },
 }
 
 /// See the module.
-pub(super) struct Port {
+pub struct Port {
     link: Link,
     /// The port's end.
-    pub(super) near: Arc<LinkShared>,
+    pub(crate) near: Arc<LinkShared>,
     /// The end that the domain is given.
-    pub(super) far: Arc<LinkShared>,
+    pub(crate) far: Arc<LinkShared>,
     /// Ring order; the front is the oldest that is not acknowledged.
     read: VecDeque<Read>,
     written: VecDeque<Written>,
@@ -86,21 +111,37 @@ pub(super) struct Port {
     refusal_number: u32,
     /// Every record before it is done.
     safe: u64,
-    /// The connection whose message is written to the domain without its end.
-    pub(super) amid: Option<usize>,
     /// The last record written to the domain does not ask: since when the domain may be silent.
-    pub(super) silent_since: Option<u64>,
+    silent_since: Option<u64>,
     /// Queue pairs of such records.
     silent: Vec<u32>,
     /// Queue pairs of which a request or an answer is written without its end.
     halves: Vec<u32>,
+    /// What the domain was last told of: read, and done.
+    told: (u64, u64),
+    /// The end of the link that stands for the far domain's has gone back.
+    peer_left: bool,
     /// The rule the domain broke, if it did.
-    pub(super) broken: Option<&'static str>,
+    pub(crate) broken: Option<&'static str>,
 }
 
 impl Port {
+    /// A link in `memory`, all zero, to a domain that `domain` wakes; `carrier` wakes the thread
+    /// that serves the port. The domain of `QpControl::attach` is given [`Port::link`].
+    ///
+    /// # Errors
+    /// As for [`LinkShared::new`].
+    pub fn over(
+        memory: Mapping,
+        domain: Option<Bell>,
+        carrier: Option<Bell>,
+    ) -> Result<Port, SetupError> {
+        let (far, near) = LinkShared::pair(memory)?;
+        Ok(Port::new(far.with_bell(carrier), near.with_bell(domain)))
+    }
+
     /// `far` goes to the domain, `near` stays here.
-    pub(super) fn new(far: LinkShared, near: LinkShared) -> Port {
+    pub(crate) fn new(far: LinkShared, near: LinkShared) -> Port {
         let (far, near) = (Arc::new(far), Arc::new(near));
         Port {
             link: Link::new(near.clone()),
@@ -111,16 +152,28 @@ impl Port {
             refusals: VecDeque::new(),
             refusal_number: 0,
             safe: 0,
-            amid: None,
             silent_since: None,
             silent: Vec::new(),
             halves: Vec::new(),
+            told: (0, 0),
+            peer_left: false,
             broken: None,
         }
     }
 
-    /// Reads the next record the domain has published: its place, its end, itself.
-    pub(super) fn next_record(&mut self) -> Option<(u64, u64, Record)> {
+    /// The domain's end of the link.
+    pub fn link(&self) -> &Arc<LinkShared> {
+        &self.far
+    }
+
+    /// The rule that the domain broke, if it did: then nothing more is read.
+    pub fn broken(&self) -> Option<&'static str> {
+        self.broken
+    }
+
+    /// Reads the next record that the domain has published. The caller passes its span to
+    /// [`Port::note_read`] or [`Port::refuse_read`].
+    pub fn next_record(&mut self) -> Option<(Span, Record)> {
         if self.broken.is_some() {
             return None;
         }
@@ -151,42 +204,42 @@ impl Port {
         let imm = self.link.rx.immediate(header);
         let at = self.link.rx.at;
         self.link.rx.consume(header);
-        Some((at, self.link.rx.at, Record { header, imm, payload: payload.into() }))
+        let span = Span { at, end: self.link.rx.at, qp: header.qp() };
+        Some((span, Record { header, imm, payload: payload.into() }))
+    }
+
+    /// Bytes of the domain's ring that were read and are not done. The domain has that space again,
+    /// so a carrier that keeps records reads no more of them beyond a limit of its own.
+    pub fn outstanding(&self) -> u64 {
+        self.link.rx.at - self.read.front().map_or(self.link.rx.at, |read| read.span.at)
     }
 
     /// Notes a record that was just read; one that goes nowhere is done at once.
-    pub(super) fn note_read(&mut self, (at, end): (u64, u64), qp: u32, way: Option<(usize, Psn)>) {
+    pub fn note_read(&mut self, span: Span, way: Option<Way>) {
         let stand = if way.is_some() { Stand::Waiting } else { Stand::Done };
-        let (conn, psn) = way.unwrap_or((usize::MAX, Psn::new(0)));
-        self.read.push_back(Read { at, end, conn, psn, qp, stand });
+        self.read.push_back(Read { span, way, stand });
     }
 
     /// Refuses a record that was just read: nothing goes the way of its connection any more.
-    pub(super) fn refuse_read(&mut self, (at, end): (u64, u64), qp: u32, status: Status) {
-        let (conn, psn) = (usize::MAX, Psn::new(0));
-        self.read.push_back(Read { at, end, conn, psn, qp, stand: Stand::Refused });
-        self.let_refuse(Refusal { at, qp, status });
+    pub fn refuse_read(&mut self, span: Span, status: Status) {
+        self.read.push_back(Read { span, way: None, stand: Stand::Refused });
+        self.let_refuse(Refusal { at: span.at, qp: span.qp, status });
     }
 
     /// The far domain has taken the oldest `count` waiting records of a connection.
-    pub(super) fn done(&mut self, conn: usize, count: u32) {
-        let waiting = self.read.iter_mut().filter(|r| r.conn == conn && r.stand == Stand::Waiting);
-        for read in waiting.take(count as usize) {
+    pub fn done(&mut self, conn: usize, count: u32) {
+        for read in self.waiting(conn).take(count as usize) {
             read.stand = Stand::Done;
         }
     }
 
-    /// Record `psn` of a connection is refused: the domain hears it, and the rest of that
-    /// connection goes nowhere.
-    pub(super) fn refuse(&mut self, conn: usize, psn: Psn, status: Status) {
+    /// Record `way` is refused: the domain hears it, and the rest of that connection goes nowhere.
+    pub fn refuse(&mut self, way: Way, status: Status) {
         let mut refusal = None;
-        for read in &mut self.read {
-            if read.conn != conn || read.stand != Stand::Waiting {
-                continue;
-            }
-            if refusal.is_none() && read.psn == psn {
+        for read in self.waiting(way.conn) {
+            if refusal.is_none() && read.way == Some(way) {
                 read.stand = Stand::Refused;
-                refusal = Some(Refusal { at: read.at, qp: read.qp, status });
+                refusal = Some(Refusal { at: read.span.at, qp: read.span.qp, status });
             } else {
                 read.stand = Stand::Done;
             }
@@ -194,6 +247,12 @@ impl Port {
         if let Some(refusal) = refusal {
             self.let_refuse(refusal);
         }
+    }
+
+    /// Records of a connection that its far domain has not taken.
+    fn waiting(&mut self, conn: usize) -> impl Iterator<Item = &mut Read> {
+        let of = move |read: &Read| read.way.is_some_and(|way| way.conn == conn);
+        self.read.iter_mut().filter(move |read| of(read) && read.stand == Stand::Waiting)
     }
 
     fn let_refuse(&mut self, refusal: Refusal) {
@@ -204,12 +263,8 @@ impl Port {
     }
 
     /// Both queue pairs of a connection are gone: nobody waits for its records any more.
-    pub(super) fn forget(&mut self, conn: usize) {
-        for read in self.read.iter_mut().filter(|read| read.conn == conn) {
-            if read.stand == Stand::Waiting {
-                read.stand = Stand::Done;
-            }
-        }
+    pub fn forget(&mut self, conn: usize) {
+        self.waiting(conn).for_each(|read| read.stand = Stand::Done);
     }
 
     fn show_refusal(&mut self) {
@@ -220,12 +275,12 @@ impl Port {
     }
 
     /// Finds out how far the far domain has taken this domain's records.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         if let Some(refusal) = self.refusals.front()
             && self.link.tx.settled_refusal() == self.refusal_number
         {
             let at = refusal.at;
-            if let Some(read) = self.read.iter_mut().find(|read| read.at == at) {
+            if let Some(read) = self.read.iter_mut().find(|read| read.span.at == at) {
                 read.stand = Stand::Done;
             }
             self.refusals.pop_front();
@@ -234,7 +289,7 @@ impl Port {
         while let Some(read) = self.read.front()
             && read.stand == Stand::Done
         {
-            self.safe = read.end;
+            self.safe = read.span.end;
             self.read.pop_front();
         }
         if self.read.is_empty() {
@@ -244,19 +299,18 @@ impl Port {
     }
 
     /// Tells the domain how far its records were read, and how far they were taken.
-    pub(super) fn tell(&mut self) {
+    pub fn tell(&mut self) {
         self.settle();
-        self.link.rx.write_ack(self.safe);
+        // A domain that sleeps is woken by what it is told: only by news.
+        let now = (self.link.rx.at, self.safe);
+        if core::mem::replace(&mut self.told, now) != now {
+            self.link.rx.write_ack(self.safe);
+        }
     }
 
     /// Writes a record to the domain's ring, not yet visible unless it goes by the slot. False:
     /// there is no space. Without a way back nobody hears what the domain says of it.
-    pub(super) fn write(
-        &mut self,
-        record: &Record,
-        way: Option<(usize, Psn)>,
-        (asking, now): (Asking, u64),
-    ) -> bool {
+    pub fn write(&mut self, record: &Record, way: Option<Way>, asking: Asking) -> bool {
         let Header(mut word) = record.header;
         if asking == Asking::Now {
             word |= u64::from(RecordFlags::ACK_REQ.bits()) << 24;
@@ -292,7 +346,7 @@ impl Port {
         match asking {
             Asking::Amid => {}
             Asking::Now => self.note_asked(),
-            Asking::Later => {
+            Asking::Later { now } => {
                 self.silent_since = Some(now);
                 self.silent.push(header.qp());
             }
@@ -301,14 +355,14 @@ impl Port {
     }
 
     /// Makes what was written visible.
-    pub(super) fn publish(&mut self) {
+    pub fn publish(&mut self) {
         if self.link.tx.unpublished() > 0 {
             self.link.tx.publish(self.safe);
         }
     }
 
     /// The next thing the domain says of what was written to it.
-    pub(super) fn next_taking(&mut self) -> Option<Taking> {
+    pub fn next_taking(&mut self) -> Option<Taking> {
         while !self.written.is_empty() {
             self.link.note_ack(self.link.rx.peer_ack());
             if let Some(refusal) = self.link.look_at_taken() {
@@ -318,16 +372,16 @@ impl Port {
                     self.broken = Some("a refusal of a record that is not outstanding");
                     return None;
                 };
-                let Some((conn, psn)) = way else { continue };
-                return Some(Taking::Refused { conn, psn, status: refusal.status });
+                let Some(way) = way else { continue };
+                return Some(Taking::Refused { way, status: refusal.status });
             }
             let first = self.written.front()?;
             if self.link.acked() < first.end {
                 return None;
             }
             let taken = self.written.pop_front();
-            if let Some(Written { way: Some((conn, psn)), asks, .. }) = taken {
-                return Some(Taking::Taken { conn, psn, asks });
+            if let Some(Written { way: Some(way), asks, .. }) = taken {
+                return Some(Taking::Taken { way, asks });
             }
         }
         self.note_asked();
@@ -339,13 +393,61 @@ impl Port {
         self.silent.clear();
     }
 
-    /// Asks the domain what it has taken, if it may be asked now. That goes to a queue pair of a
-    /// silent record, and between two requests.
-    pub(super) fn urge(&mut self, now: u64) {
+    /// Since when the domain may be silent about what it has taken, after [`Asking::Later`].
+    pub fn silent_since(&self) -> Option<u64> {
+        self.silent_since
+    }
+
+    /// Asks the domain what it has taken, if it may be asked now; if not, [`Port::silent_since`] is
+    /// `now`. The question goes to a queue pair of a silent record, and between two requests.
+    pub fn urge(&mut self, now: u64) {
         let qp = self.silent.iter().copied().find(|qp| !self.halves.contains(qp));
-        let asked = qp.is_some_and(|qp| self.write(&Record::urge(qp), None, (Asking::Now, now)));
+        let asked = qp.is_some_and(|qp| self.write(&Record::urge(qp), None, Asking::Now));
         if !asked {
-            self.silent_since = Some(now);
+            self.urge_later(now);
         }
+    }
+
+    /// The domain cannot be asked now: [`Port::silent_since`] is `now`.
+    pub fn urge_later(&mut self, now: u64) {
+        self.silent_since = Some(now);
+    }
+
+    /// Lets the domain know that the thread which serves the port is about to sleep: from here on
+    /// it rings the carrier's bell. The caller looks once more before it sleeps. `barrier` is
+    /// [`crate::Host::barrier`].
+    pub fn fall_asleep(&self, barrier: fn()) {
+        self.near.set_asleep(true);
+        before_last_look(barrier);
+    }
+
+    /// The domain need not ring any more.
+    pub fn wake_up(&self) {
+        self.near.set_asleep(false);
+    }
+
+    /// True when the queue pair of the domain is gone from the link, which had one connection. The
+    /// domain goes on to refuse what comes for it.
+    pub fn domain_has_left(&self) -> bool {
+        self.near.users() <= u32::from(!self.peer_left)
+    }
+
+    /// True when both sides have left: the port has nothing more to do.
+    pub fn is_over(&self) -> bool {
+        self.near.users() == 0
+    }
+
+    /// The far domain has left the link; said once or more.
+    pub fn peer_has_left(&mut self) {
+        if !core::mem::replace(&mut self.peer_left, true) {
+            self.near.release_end();
+        }
+    }
+}
+
+impl Drop for Port {
+    /// Nothing comes any more: the link ends when its domain leaves it.
+    fn drop(&mut self) {
+        self.far.peer_gone();
     }
 }
