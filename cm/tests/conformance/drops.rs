@@ -12,6 +12,7 @@ use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{Bed, SOON, event, send_inline};
 use crate::datagrams;
+use crate::harness::{on_toy, skip};
 use crate::ids::{listening, ready};
 use crate::many::leaves_nothing;
 use crate::processes::peer;
@@ -22,6 +23,9 @@ cases! {
 
 /// In a process of its own, whose files and objects are counted.
 fn ep_12_and_qx_15_everything_may_be_dropped_in_any_order<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("the threads of the toy wire give their files back a little later");
+    }
     peer("drop", bed.at(0)).ends_well();
 }
 

@@ -8,6 +8,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 
 use crate::bed::{Bed, SOON, assert_padded, received, send};
+use crate::harness::{on_toy, skip};
 
 cases! {
     ep_02_an_active_endpoint_is_resolved_and_ep_04_may_connect
@@ -175,6 +176,9 @@ fn ep_13_a_failed_create_leaves_nothing_behind<F: Fabric>(bed: &Bed<F>) {
 
 /// In a process of its own, whose files and objects are counted.
 fn ep_13_failed_creates_leave_no_files_and_objects_behind<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("the threads of the toy wire give their files back a little later");
+    }
     crate::processes::peer("fail-endpoint", bed.at(0)).ends_well();
 }
 

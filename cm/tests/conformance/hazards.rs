@@ -10,7 +10,7 @@ use doorbell_seam::provider::Provider;
 
 use crate::bed::{A_WHILE, Bed, SOON, event, received, send_inline};
 use crate::events::{EVENTS, event as event_of};
-use crate::harness::{another, skip};
+use crate::harness::{another, on_toy, skip};
 use crate::ids::pair_by_events;
 use crate::processes::peer;
 
@@ -90,6 +90,9 @@ fn qp_18_destroying_what_is_not_there_is_refused<F: Fabric>(bed: &Bed<F>) {
 
 /// In a process of its own, whose files and objects are counted.
 fn qp_18_destroying_takes_its_own_queues_along<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("the threads of the toy wire give their files back a little later");
+    }
     peer("destroy", bed.at(0)).ends_well();
 }
 

@@ -11,7 +11,7 @@ use crate::bed::{A_WHILE, Bed, SOON};
 use crate::datagrams::{by_hand, to_rts};
 use crate::events::{EVENTS, is_silent};
 use crate::external::{joined, own, say, talk};
-use crate::harness::skip;
+use crate::harness::{on_toy, skip};
 
 cases! {
     sm_07_sqd_takes_sends_and_begins_none
@@ -86,6 +86,9 @@ fn sm_07_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("how much of a message has room depends on when the toy wire reads");
+    }
     if !bed.is_strict() {
         return skip("what waits for a receive counts as begun, or not: devices differ");
     }

@@ -45,6 +45,7 @@ mod sends;
 mod sizes;
 mod spread;
 mod states;
+mod toy;
 mod unreliable;
 mod windows;
 mod xrc;

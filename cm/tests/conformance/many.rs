@@ -10,6 +10,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 
 use crate::bed::{Bed, SOON, event, received, send_inline, sent};
+use crate::harness::{on_toy, skip};
 use crate::ids::{pair_by_events, ready};
 use crate::processes::peer;
 
@@ -77,6 +78,9 @@ fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
 
 /// In a process of its own: other cases come and go as well.
 fn a_thousand_connections_leave_nothing_behind<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("the threads of the toy wire give their files back a little later");
+    }
     peer("come-and-go", bed.at(0)).ends_well();
 }
 

@@ -10,6 +10,7 @@ use doorbell_seam::provider::Provider;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::bed::{A_WHILE, Bed, event, received, send_inline, sent};
+use crate::harness::{on_toy, skip};
 use crate::ids::{listening, ready};
 
 cases! {
@@ -182,6 +183,9 @@ fn qp_17_a_failed_queue_pair_leaves_its_completion_queue<F: Fabric>(bed: &Bed<F>
 
 /// In a process of its own, whose files and objects are counted.
 fn qp_17_a_failed_queue_pair_takes_its_own_queues_along<F: Fabric>(bed: &Bed<F>) {
+    if on_toy() {
+        return skip("the threads of the toy wire give their files back a little later");
+    }
     crate::processes::peer("fail", bed.at(0)).ends_well();
 }
 

@@ -132,7 +132,7 @@ use doorbell_base::{room, sync};
 use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]
-pub use self::control::{SOFT_DEVICE, SoftChannel, SoftDevice, SoftId};
+pub use self::control::{Carrier, CarrierEnd, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId};
 pub use self::cq_ex::SoftPollerEx;
 pub use self::create_qp::{SoftQpEx, SoftQpInit};
 pub use self::device::Soft;

@@ -137,7 +137,7 @@ impl Core {
         if let Some(socket) = &self.socket {
             // If this fails the peer has hung up already, and the next read says how.
             let bell = qp.bell();
-            let files = [offer.link.memory().fd(), bell.as_ref().map(Bell::fd)];
+            let files = [offer.file(), bell.as_ref().map(Bell::fd)];
             let files: Vec<RawFd> = files.into_iter().flatten().collect();
             let _ = socket.send(&reply.encode(), &files);
         }

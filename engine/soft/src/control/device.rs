@@ -7,6 +7,7 @@ use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 
+use super::carrier::{Carried, Carrier};
 use super::files::Directory;
 use super::host;
 use super::links::Links;
@@ -64,6 +65,20 @@ impl SoftDevice {
     /// # Errors
     /// `Invalid`: the name is not 1 to 16 letters and digits.
     pub fn named(name: &str) -> Result<SoftDevice, CmError> {
+        SoftDevice::make(name, None)
+    }
+
+    /// Opens a soft device whose connections another wire than shared memory carries. Both sides of
+    /// a connection need the same one, so give such a device a name of its own. Datagrams do not go
+    /// over it.
+    ///
+    /// # Errors
+    /// As for [`SoftDevice::named`].
+    pub fn over(name: &str, carrier: Arc<dyn Carrier>) -> Result<SoftDevice, CmError> {
+        SoftDevice::make(name, Some(carrier))
+    }
+
+    fn make(name: &str, carrier: Option<Arc<dyn Carrier>>) -> Result<SoftDevice, CmError> {
         let asked = || format!("open soft device '{name}'");
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if name.is_empty() || name.len() > 16 || !plain {
@@ -73,6 +88,8 @@ impl SoftDevice {
         let mut instance = Instance::default();
         sys::random(&mut instance).map_err(|error| CmError::from_io(asked(), &error))?;
         let host = host::host().map_err(|error| CmError::from_io(asked(), &error))?;
+        let links =
+            carrier.map(|carrier| Links::carried(Carried { carrier, host })).unwrap_or_default();
         let directory = Directory::new()?;
         let soft = Soft::new(name, host, Some(directory.mapping));
         let inner = DeviceInner {
@@ -80,7 +97,7 @@ impl SoftDevice {
             instance,
             soft: soft.clone(),
             directory: directory.name,
-            links: Links::default(),
+            links,
             waiting: Waiting::default(),
             keys: AtomicU64::new(1),
         };

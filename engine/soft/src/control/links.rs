@@ -5,7 +5,7 @@
 //! has its own socket, so one that names a link may be read before the one that brought it first.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -13,6 +13,7 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
+use super::carrier::{Carried, CarrierEnd};
 use super::files;
 use super::neighbours::remote_map;
 use super::sys;
@@ -41,16 +42,32 @@ pub(super) struct Offer {
     pub(super) link: Arc<LinkShared>,
     pub(super) id: u64,
     pub(super) maker: bool,
+    /// What the peer needs to join a carried link.
+    carried: Option<OwnedFd>,
+}
+
+impl Offer {
+    /// What the peer needs to join the link.
+    pub(super) fn file(&self) -> Option<RawFd> {
+        self.carried.as_ref().map(AsRawFd::as_raw_fd).or(self.link.memory().fd())
+    }
 }
 
 /// The registry. Crossing connections may leave two links between the same places.
 #[derive(Default)]
 pub(super) struct Links {
+    /// Carries all links, in place of shared memory; then each connection has its own.
+    carrier: Option<Carried>,
     made: AtomicU64,
     table: Mutex<HashMap<Ends, Vec<Entry>>>,
 }
 
 impl Links {
+    /// Links that a carrier carries.
+    pub(super) fn carried(carrier: Carried) -> Links {
+        Links { carrier: Some(carrier), ..Links::default() }
+    }
+
     /// A link for a connection that this side accepts: one that both have, or a new one, brought
     /// to the domain of `qp`. `bell` is what the peer has sent as that of its domain; only a new
     /// link has use for it.
@@ -61,13 +78,19 @@ impl Links {
         bell: Option<OwnedFd>,
         qp: &QpControl,
     ) -> Result<Offer, CmError> {
+        if let Some(Carried { carrier, host }) = &self.carrier {
+            let end = CarrierEnd::new(host, qp)?;
+            let link = end.port.link().clone();
+            let carried = Some(carrier.offer(end)?);
+            return Ok(Offer { link, id: 0, maker: true, carried });
+        }
         // Poisoning says that another thread panicked between two whole steps: still in order.
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in table.get(&ends).into_iter().flatten() {
             if let Some(link) = entry.link.upgrade()
                 && link.acquire()
             {
-                return Ok(Offer { link, id: entry.id, maker: entry.maker });
+                return Ok(Offer { link, id: entry.id, maker: entry.maker, carried: None });
             }
         }
         let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
@@ -82,7 +105,7 @@ impl Links {
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
-        Ok(Offer { link, id, maker: true })
+        Ok(Offer { link, id, maker: true, carried: None })
     }
 
     /// The link that the peer's answer names; of `files` the first is its memory, the second the
@@ -95,6 +118,15 @@ impl Links {
         qp: &QpControl,
     ) -> Result<Arc<LinkShared>, CmError> {
         let asked = "take the link of the peer that accepted";
+        let mut files = files.into_iter();
+        if let Some(Carried { carrier, host }) = &self.carrier {
+            let missing = || CmError::new(Code::Invalid, asked, "nothing came to join it by");
+            let file = files.next().ok_or_else(missing)?;
+            let end = CarrierEnd::new(host, qp)?;
+            let link = end.port.link().clone();
+            carrier.take(end, file)?;
+            return Ok(link);
+        }
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in table.get(&ends).into_iter().flatten() {
             if entry.id == reply.link
@@ -104,7 +136,6 @@ impl Links {
                 return Ok(link);
             }
         }
-        let mut files = files.into_iter();
         let (true, Some(file)) = (reply.maker, files.next()) else {
             return Err(CmError::new(Code::Invalid, asked, "it names one that is not there"));
         };

@@ -12,6 +12,7 @@
 //! There is no thread in the background. The connection manager works when it is called: in a
 //! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
 
+mod carrier;
 mod channel;
 mod clock;
 mod conn;
@@ -53,6 +54,7 @@ use crate::{
     SoftSrq, SoftTd, SoftWindow, SoftWq, SoftXrcd,
 };
 
+pub use self::carrier::{Carrier, CarrierEnd};
 pub use self::channel::SoftChannel;
 pub use self::device::{SOFT_DEVICE, SoftDevice};
 pub use self::id::SoftId;

@@ -1,0 +1,325 @@
+//! A toy wire: the bytes of a socket. It shows that connections can be carried by another wire than
+//! shared memory, and that the device and these cases do not notice.
+//!
+//! Each side has a link memory of its own; all that the two sides share is a socket pair. A thread
+//! at the far end of each link turns records into bytes and bytes into records. No side maps
+//! memory of the other, so the domain that owns the memory carries out each one-sided request.
+#![expect(unsafe_code, reason = "poll has no safe form in std")]
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use doorbell_cm::CmError;
+use doorbell_seam::wc::Status;
+use doorbell_soft::wire::{Asking, Psn, Record, Taking, Way};
+use doorbell_soft::{Carrier, CarrierEnd, SoftDevice};
+
+use crate::harness::{CARRIED, TOY, on_soft, on_toy, skip};
+
+/// The name of a device over it.
+pub(crate) const NAME: &str = "toy0";
+
+/// Bytes of records that the peer's domain has not taken, from which on no more are read.
+const WINDOW: u64 = 16 << 10;
+
+/// How long a thread sleeps at most, in milliseconds: nobody rings when a domain leaves its link.
+const DOZE: i32 = 20;
+
+/// A device over a toy wire, and how many records it has carried.
+pub(crate) fn open() -> Result<(SoftDevice, Arc<AtomicU64>), CmError> {
+    let toy = Arc::new(Toy::default());
+    let carried = toy.carried.clone();
+    Ok((SoftDevice::over(NAME, toy)?, carried))
+}
+
+/// Cases that pass over the toy wire, and send something there; some more do.
+const CASES_MIN: usize = 150;
+
+/// The whole suite once more, in a process of its own.
+#[test]
+fn connections_pass_over_another_wire() {
+    if !on_soft() || on_toy() {
+        return skip("this is for the soft device, which runs all cases here");
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut suite = Command::new(program);
+    suite.args(["--nocapture", "--skip", "toy::"]).env(TOY, "1");
+    let output = suite.output().expect("the suite runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    let carried = text.matches(CARRIED).count();
+    assert!(carried >= CASES_MIN, "{carried} cases went over the toy wire");
+}
+
+#[derive(Default)]
+struct Toy {
+    carried: Arc<AtomicU64>,
+}
+
+impl Toy {
+    fn serve(&self, end: CarrierEnd, socket: UnixStream) -> Result<(), CmError> {
+        let error = |error| CmError::from_io("serve a toy wire", &error);
+        socket.set_nonblocking(true).map_err(error)?;
+        let pump = Pump::new(end, socket, self.carried.clone());
+        thread::Builder::new().name("toy".to_owned()).spawn(|| pump.run()).map_err(error)?;
+        Ok(())
+    }
+}
+
+impl Carrier for Toy {
+    fn offer(&self, end: CarrierEnd) -> Result<OwnedFd, CmError> {
+        let pair = UnixStream::pair();
+        let (here, there) = pair.map_err(|error| CmError::from_io("a toy wire", &error))?;
+        self.serve(end, here)?;
+        Ok(there.into())
+    }
+
+    fn take(&self, end: CarrierEnd, file: OwnedFd) -> Result<(), CmError> {
+        self.serve(end, UnixStream::from(file))
+    }
+}
+
+/// What goes over the socket: one byte that says which it is, and then that.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// An encoded record.
+    Record = 1,
+    /// The number behind the last record that the domain has taken.
+    Taken,
+    /// The number of the record that the domain has refused, and the status.
+    Refused,
+    /// The domain has left the link, and nothing follows from it.
+    Left,
+}
+
+/// The thread at the far end of a link.
+struct Pump {
+    end: CarrierEnd,
+    socket: UnixStream,
+    /// Bytes for the socket.
+    out: Vec<u8>,
+    /// Bytes from the socket that are not yet a whole message.
+    come: Vec<u8>,
+    /// Records from the peer that the domain's ring had no space for.
+    ready: VecDeque<(Psn, Record)>,
+    /// The number of the next record to the peer, of the first that the peer's domain has not
+    /// taken, and of the next from the peer.
+    next: Psn,
+    settled: Psn,
+    expected: Psn,
+    carried: Arc<AtomicU64>,
+    /// The peer was told that this domain has left.
+    told: bool,
+    /// Nothing more comes from the socket.
+    closed: bool,
+}
+
+impl Pump {
+    fn new(end: CarrierEnd, socket: UnixStream, carried: Arc<AtomicU64>) -> Pump {
+        // Soon past 2^24.
+        let first = Psn::new(0x00ff_fff0);
+        Pump {
+            end,
+            socket,
+            out: Vec::new(),
+            come: Vec::new(),
+            ready: VecDeque::new(),
+            next: first,
+            settled: first,
+            expected: first,
+            carried,
+            told: false,
+            closed: false,
+        }
+    }
+
+    /// Until both domains have left, or the other process has.
+    fn run(mut self) {
+        while !self.is_over() {
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => self.sleep(),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let delivered = self.ready.is_empty() || self.end.port.domain_has_left();
+        let done = self.end.port.is_over() && self.told && self.out.is_empty();
+        done || self.closed && delivered
+    }
+
+    /// Does what there is to do; false if that was nothing.
+    fn turn(&mut self) -> io::Result<bool> {
+        let before = (self.next, self.out.len(), self.ready.len());
+        let mut busy = self.hear_domain();
+        self.read_domain();
+        busy |= self.read_socket()?;
+        self.write_domain();
+        let left = self.end.port.domain_has_left();
+        if left && !self.told && self.next == before.0 {
+            self.out.push(Kind::Left as u8);
+            self.told = true;
+        }
+        self.write_socket()?;
+        Ok(busy || before != (self.next, self.out.len(), self.ready.len()))
+    }
+
+    /// What the domain says of the peer's records goes back.
+    fn hear_domain(&mut self) -> bool {
+        let mut taken = None;
+        let mut refused = None;
+        while let Some(taking) = self.end.port.next_taking() {
+            match taking {
+                Taking::Taken { way, .. } => taken = Some(way.psn.plus(1)),
+                Taking::Refused { way, status } => refused = Some((way.psn, status)),
+            }
+            if refused.is_some() {
+                break;
+            }
+        }
+        if let Some(psn) = taken {
+            self.out.push(Kind::Taken as u8);
+            self.out.extend(psn.number().to_le_bytes());
+        }
+        if let Some((psn, status)) = refused {
+            self.out.push(Kind::Refused as u8);
+            self.out.extend(psn.number().to_le_bytes());
+            self.out.push(status as u8);
+        }
+        taken.is_some() || refused.is_some()
+    }
+
+    /// What the domain sends goes to the peer.
+    fn read_domain(&mut self) {
+        while self.end.port.outstanding() < WINDOW
+            && let Some((span, record)) = self.end.port.next_record()
+        {
+            self.end.port.note_read(span, Some(Way { conn: 0, psn: self.next }));
+            self.next = self.next.plus(1);
+            self.out.push(Kind::Record as u8);
+            record.encode(&mut self.out);
+            // A figure for the test alone: Relaxed.
+            self.carried.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(rule) = self.end.port.broken() {
+            // The thread ends here, and its connection with it.
+            panic!("the domain broke a rule: {rule}");
+        }
+    }
+
+    /// What has come is written to the domain's ring, as far as there is space.
+    fn write_domain(&mut self) {
+        while let Some((psn, record)) = self.ready.front() {
+            let way = Way { conn: 0, psn: *psn };
+            if !self.end.port.write(record, Some(way), Asking::Amid) {
+                break;
+            }
+            self.ready.pop_front();
+        }
+        self.end.port.publish();
+        self.end.port.tell();
+    }
+
+    fn read_socket(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 16 << 10];
+        let got = match self.socket.read(&mut bytes) {
+            Ok(0) => {
+                self.closed = true;
+                return Ok(false);
+            }
+            Ok(got) => got,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        self.come.extend(bytes.iter().take(got));
+        let mut used = 0;
+        while let Some(length) = self.message(used)? {
+            used += length;
+        }
+        self.come.drain(..used);
+        Ok(true)
+    }
+
+    /// Takes the message at that place, if all of it is there; its length.
+    fn message(&mut self, at: usize) -> io::Result<Option<usize>> {
+        let wrong = || io::Error::from(ErrorKind::InvalidData);
+        let Some((kind, rest)) = self.come[at..].split_first() else { return Ok(None) };
+        let number = rest.first_chunk().map(|word| Psn::new(u32::from_le_bytes(*word)));
+        match (*kind, number, rest.get(4)) {
+            (kind, ..) if kind == Kind::Record as u8 => {
+                let record = Record::decode(rest).map_err(|_| wrong())?;
+                let Some((record, length)) = record else { return Ok(None) };
+                self.ready.push_back((self.expected, record));
+                self.expected = self.expected.plus(1);
+                Ok(Some(1 + length))
+            }
+            (kind, Some(psn), _) if kind == Kind::Taken as u8 => {
+                self.settle(psn);
+                Ok(Some(5))
+            }
+            (kind, Some(psn), Some(status)) if kind == Kind::Refused as u8 => {
+                let status = Status::from_raw((*status).into());
+                self.end.port.refuse(Way { conn: 0, psn }, status);
+                // Those behind it are nobody's.
+                self.settled = self.next;
+                Ok(Some(6))
+            }
+            (kind, ..) if kind == Kind::Left as u8 => {
+                self.end.port.peer_has_left();
+                Ok(Some(1))
+            }
+            (kind, ..) if kind > Kind::Left as u8 || kind == 0 => Err(wrong()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The peer's domain has taken all before `psn`.
+    fn settle(&mut self, psn: Psn) {
+        let more = psn.past(self.settled);
+        // What is already settled comes again behind a refusal.
+        if more <= self.next.past(self.settled) {
+            self.end.port.done(0, more);
+            self.settled = psn;
+        }
+    }
+
+    fn write_socket(&mut self) -> io::Result<()> {
+        while !self.out.is_empty() {
+            match self.socket.write(&self.out) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The peer has gone; what it sent before is still to be read.
+                Err(_) => self.out.clear(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the domain or the socket has something, after one more look.
+    fn sleep(&mut self) {
+        let CarrierEnd { port, barrier, .. } = &self.end;
+        port.fall_asleep(*barrier);
+        let look = self.turn();
+        if matches!(look, Ok(false)) && !self.is_over() {
+            let events = libc::POLLIN | if self.out.is_empty() { 0 } else { libc::POLLOUT };
+            let socket = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
+            let bell = libc::pollfd { fd: self.end.bell.fd(), events: libc::POLLIN, revents: 0 };
+            // A closed socket is always readable.
+            let mut both = [bell, socket];
+            let count = if self.closed { 1 } else { 2 };
+            // SAFETY: the array has at least that many entries.
+            unsafe { libc::poll(both.as_mut_ptr(), count, DOZE) };
+            self.end.bell.clear();
+        }
+        self.end.port.wake_up();
+    }
+}

@@ -1,0 +1,61 @@
+//! What carries the links of a device, if not shared memory: the seam for another wire.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use doorbell_alloc::{Ask, MapRequest};
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::wake::Bell;
+
+use crate::wire::Port;
+use crate::{Breaker, Host, LINK_BYTES};
+
+/// Carries links over a wire of its own, see [`crate::wire`]. Each connection has a link; the two
+/// sides meet as on any soft device, and the side that accepts hands the other one descriptor.
+pub trait Carrier: Send + Sync {
+    /// Begins to carry a link of the side that accepts; the descriptor goes to its peer.
+    ///
+    /// # Errors
+    /// The wire cannot be set up.
+    fn offer(&self, end: CarrierEnd) -> Result<OwnedFd, CmError>;
+
+    /// Begins to carry a link of the side that was accepted, whose peer sent that descriptor.
+    ///
+    /// # Errors
+    /// The wire cannot be set up.
+    fn take(&self, end: CarrierEnd, file: OwnedFd) -> Result<(), CmError>;
+}
+
+/// This side's end of a link that a [`Carrier`] carries.
+pub struct CarrierEnd {
+    /// The far end of the domain's link.
+    pub port: Port,
+    /// What the domain rings for the thread that serves the port, while that sleeps.
+    pub bell: Bell,
+    /// For [`Port::fall_asleep`].
+    pub barrier: fn(),
+}
+
+impl CarrierEnd {
+    /// A new link to the domain of `qp`, and the end that the carrier is given.
+    pub(super) fn new(host: &Host, qp: &Breaker) -> Result<CarrierEnd, CmError> {
+        let asked = || format!("{LINK_BYTES} bytes of memory for a connection");
+        let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).map();
+        let memory =
+            memory.map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
+        let bell = (host.bell)();
+        let bell = bell.ok_or_else(|| {
+            CmError::new(Code::NoMemory, "wake a carrier", "no descriptors are left")
+        })?;
+        let port = Port::over(memory, qp.bell(), Some(bell.clone()))?;
+        qp.attach(port.link());
+        Ok(CarrierEnd { port, bell, barrier: host.barrier })
+    }
+}
+
+/// The carrier of a device, and the host whose bells and barriers its ports use.
+pub(super) struct Carried {
+    pub(super) carrier: Arc<dyn Carrier>,
+    pub(super) host: Host,
+}
