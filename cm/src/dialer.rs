@@ -161,7 +161,7 @@ impl<F: Fabric> Dialer<F> {
     }
 }
 
-/// What a failed connect means to the caller (section 2.11).
+/// What a failed connect means to the caller (ID-10).
 fn refusal(addr: SocketAddr, kind: EventKind, status: i32) -> CmError {
     let asked = format!("connect to {addr}");
     match kind {

@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// state ([`crate::Id::init_qp_attr`]).
 ///
 /// It knows its own state, and refuses what that does not allow before the device sees it: some
-/// carry out later what they refuse (section 3, R2).
+/// carry out later what they refuse.
 pub struct ExternalQp<F: Fabric> {
     qp: QueuePair<F>,
     kind: QpType,
@@ -86,7 +86,7 @@ impl<F: Fabric> ExternalQp<F> {
     /// Sets fields, and so takes it to another state (`ibv_modify_qp`).
     ///
     /// # Errors
-    /// `Invalid`: no such way, a field too few or too many (section 2.1), or out of range; it
+    /// `Invalid`: no such step, a field too few or too many (SM-6), or out of range; it
     /// stays as it is. `NotSupported`: the device cannot, which says what it can.
     pub fn modify(&mut self, fields: &QpFields) -> Result<(), CmError> {
         let to = fields.check(self.kind, self.state)?;

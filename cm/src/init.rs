@@ -58,7 +58,7 @@ impl<F: Fabric> QpInit<F> {
     }
 
     /// As [`QpInit::rc`], an unreliable connection: SEND and WRITE, which may be lost without a
-    /// word (section 2.6).
+    /// word (UC-1).
     pub fn uc() -> QpInit<F> {
         QpInit::of(QpType::Uc)
     }

@@ -203,8 +203,8 @@ impl<F: Fabric> SharedReceive<F> {
         self.0.srq.depth()
     }
 
-    /// Gives it room for at least `depth` receives (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`, section
-    /// 2.7); [`SharedReceive::depth`] says for how many. What is in it stays. One that is larger
+    /// Gives it room for at least `depth` receives (`ibv_modify_srq`, `IBV_SRQ_MAX_WR`, SRQ-15);
+    /// [`SharedReceive::depth`] says for how many. What is in it stays. One that is larger
     /// may stay so. A completion queue that was made along with it grows, too. Those of its queue
     /// pairs do not: give them room first ([`CompletionQueue::resize`]), that none overruns (CP-5).
     ///
@@ -261,7 +261,7 @@ impl<F: Fabric> SharedReceive<F> {
     }
 
     /// Asks for one event, SRQ_LIMIT_REACHED, when fewer receives than that are left
-    /// (`ibv_modify_srq`, section 2.7); 0 asks for none.
+    /// (`ibv_modify_srq`, SRQ-14); 0 asks for none.
     ///
     /// # Errors
     /// A limit over the depth, or the device's refusal.

@@ -8,7 +8,7 @@ use doorbell_fabric::{CmError, Fabric, InUse};
 use doorbell_seam::error::Code;
 
 /// A domain of extended reliable connections (`ibv_open_xrcd`): queue pairs of XRC_RECV in it put
-/// messages into the shared receive queues in it that their senders name (section 2.10). Cloning
+/// messages into the shared receive queues in it that their senders name (XRC-1). Cloning
 /// gives another handle.
 pub struct XrcDomain<F: Fabric>(Arc<Inner<F>>);
 

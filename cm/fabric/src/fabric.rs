@@ -137,7 +137,7 @@ pub trait Fabric:
     fn create_rwq_ind_table(&self, queues: &[&Self::Wq]) -> Result<Self::RwqIndTable, CmError>;
 
     /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
-    /// has checked that the way is one of section 2.1.
+    /// has checked that the step is allowed (SM-6).
     ///
     /// # Errors
     /// `NotSupported`, or what the device answers.
@@ -427,7 +427,7 @@ pub struct Event<F: Fabric> {
     pub key: IdKey,
     /// The user data of that id (ID-2).
     pub context: u64,
-    /// The raw status: a negative errno, or a reject code (section 2.11).
+    /// The raw status: a negative errno, or a reject code (CE-1).
     pub status: i32,
     /// Private data of the peer, padded with zeros to the fixed length (CM-8).
     pub private_data: Vec<u8>,
@@ -513,7 +513,7 @@ impl<F: Fabric> Event<F> {
     }
 }
 
-/// Reject codes worth telling apart (section 2.11), with InfiniBand's numbers. iWARP has an errno
+/// Reject codes worth telling apart (CE-1), with InfiniBand's numbers. iWARP has an errno
 /// instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The states of a queue pair, and what may be set on the way from one to the next (section 2.1).
+//! The states of a queue pair, and what may be set on the way from one to the next (SM-6).
 //! The table is kept here, for every device: what one of them would forgive, or crash on, is the
 //! same error on all.
 
@@ -211,14 +211,14 @@ impl QpFields {
         set.fold(Mask::empty(), |mask, (_, bit)| mask | bit)
     }
 
-    /// Checks the way of a queue pair of that type from `from` with these fields (section 2.1), and
+    /// Checks the step of a queue pair of that type from `from` with these fields (SM-6), and
     /// their ranges; the state it leads to.
     pub fn check(&self, kind: QpType, from: QpState) -> Result<QpState, CmError> {
         let to = self.state.unwrap_or(from);
         let asked = || format!("take a queue pair from {from:?} to {to:?}");
         let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked(), answer));
         let Some((needed, allowed)) = way(kind, from, to) else {
-            return invalid(String::from("there is no such way (section 2.1)"));
+            return invalid(String::from("there is no such step (SM-6)"));
         };
         let given = self.mask() - Mask::STATE;
         let (missing, beyond) = (needed - given, given - needed - allowed);
@@ -228,7 +228,7 @@ impl QpFields {
                 false => format!("{what} {}; ", mask.names()),
             };
             let text = name("it lacks", missing) + &name("it may not set", beyond);
-            return invalid(format!("{text}(section 2.1)"));
+            return invalid(format!("{text}(SM-6)"));
         }
         let ranges = [
             ("rq_psn", self.rq_psn, 0x00ff_ffff),

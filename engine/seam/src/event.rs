@@ -25,7 +25,7 @@ pub enum Object {
     Srq(u64),
 }
 
-/// Kinds of events (`enum ibv_event_type`, numbers as there; section 2.9).
+/// Kinds of events (`enum ibv_event_type`, numbers as there; AE-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -34,9 +34,9 @@ pub enum AsyncKind {
     CqError = 0,
     /// A queue pair went to ERR for a reason no completion tells.
     QpFatal = 1,
-    /// The peer sent a request that its queue pair may not send (section 2.5).
+    /// The peer sent a request that its queue pair may not send (CK-1).
     QpRequestError = 2,
-    /// The peer's request named memory that it may not use (section 2.5).
+    /// The peer's request named memory that it may not use (CK-1).
     QpAccessError = 3,
     /// The first message came before the connection was up (SM-4).
     CommEstablished = 4,
@@ -60,9 +60,9 @@ pub enum AsyncKind {
     SmChange = 13,
     /// A shared receive queue failed.
     SrqError = 14,
-    /// Fewer receives are left in a shared queue than its limit (section 2.7).
+    /// Fewer receives are left in a shared queue than its limit (SRQ-14).
     SrqLimitReached = 15,
-    /// A queue pair in ERR takes nothing more from its shared receive queue (section 2.7).
+    /// A queue pair in ERR takes nothing more from its shared receive queue (SRQ-16).
     LastWqeReached = 16,
     /// The subnet manager asks for registrations anew.
     ClientReregister = 17,

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-/// How a request ended (`enum ibv_wc_status`, numbers as there; section 2.4).
+/// How a request ended (`enum ibv_wc_status`, numbers as there).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]

@@ -380,7 +380,7 @@ pub enum PostCause {
     /// All slots are taken by requests that have not been retired (SQ-1, PL-5): poll, then
     /// post again. ENOMEM, on some devices ENOSPC.
     Full,
-    /// The state of the queue pair does not allow it (section 2.1). EINVAL.
+    /// The state of the queue pair does not allow it (SM-7). EINVAL.
     State,
     /// Longer than the inline limit of the queue pair (SQ-4). EINVAL.
     InlineTooLong,

@@ -49,8 +49,8 @@ impl Soft {
     /// Makes a queue pair in INIT (`ibv_create_qp`).
     ///
     /// # Errors
-    /// Capacities of 0 or beyond [`crate::provider::Caps`], queues of another device (QP-2), or completion queues of
-    /// two different threads.
+    /// Capacities of 0 or beyond [`crate::provider::Caps`], queues of another device (QP-2), or
+    /// completion queues of two different threads.
     pub fn create_qp(&self, init: &SoftQpInit<'_>) -> Result<SoftQp, SetupError> {
         let asked = || format!("a queue pair with {:?}", init.caps);
         let invalid = |answer: String| SetupError::new(Code::Invalid, asked(), answer);

@@ -29,8 +29,8 @@ pub struct Soft {
 
 impl Soft {
     /// Opens the device on that system. Its table of regions lies in `directory`, which peers may
-    /// read and nobody but this device may write; it has [`crate::DIRECTORY_BYTES`], all zero. Without
-    /// one, no peer reaches its memory but through its own polls.
+    /// read and nobody but this device may write; it has [`crate::DIRECTORY_BYTES`], all zero.
+    /// Without one, no peer reaches its memory but through its own polls.
     pub fn new(name: &str, host: Host, directory: Option<Mapping>) -> Soft {
         let nic = Arc::new(Nic::new(name, host, directory));
         let shared = Arc::new(Domain::new(&nic, Sharing::Shared));

@@ -17,7 +17,7 @@ use crate::provider::{Access, QpCaps, QpType};
 use crate::wc::Status;
 use crate::wr::RecvWr;
 
-/// The states this device passes through (section 2.1).
+/// The states this device passes through (SM-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Takes receives; nothing moves yet.

@@ -1,6 +1,6 @@
 //! The receiving side of the device: what a poll does with the records of a link.
 //!
-//! The checks come in the order of section 2.5. A record is consumed only when everything about it
+//! The checks come in the order of CK-1. A record is consumed only when everything about it
 //! is decided. Without a receive it stays in the ring, unacknowledged (RNR). The fast path takes
 //! whole messages for queue pairs that have receives; every other record takes the slow path.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]

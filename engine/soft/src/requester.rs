@@ -104,7 +104,7 @@ impl DomainState {
         result
     }
 
-    /// A post outside RTS: refused before RTS (section 2.1), taken and flushed in ERR.
+    /// A post outside RTS: refused before RTS (SM-6), taken and flushed in ERR.
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
         if qp.state.is_unreliable() {

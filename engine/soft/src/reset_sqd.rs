@@ -1,4 +1,4 @@
-//! States of a queue pair that only its owner's hand reaches (section 2.1): a pause of its sends,
+//! States of a queue pair that only its owner sets (SM-6): a pause of its sends,
 //! and a new life.
 
 use std_alloc::boxed::Box;

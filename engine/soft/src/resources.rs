@@ -107,7 +107,7 @@ impl Resources {
     }
 
     /// True if those bytes may be written as a receive of the queue that the queue pair has: of
-    /// that queue's domain (section 2.7).
+    /// that queue's domain (SRQ-1).
     pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
         let Some(rq) = self.rqs.get(qp.rq) else { return false };
         let pd = rq.queue.pd();

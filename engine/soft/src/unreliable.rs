@@ -1,4 +1,4 @@
-//! Queue pairs that promise nothing (section 2.6). UC goes over the link as RC does, and drops what
+//! Queue pairs that promise nothing (UC-1). UC goes over the link as RC does, and drops what
 //! cannot be taken instead of refusing it or letting it wait: it never stalls the link. A send of
 //! UC or UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
 #![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]

@@ -1,4 +1,4 @@
-//! Extended reliable connections (section 2.10): the sender names a shared receive queue of the
+//! Extended reliable connections (XRC-1): the sender names a shared receive queue of the
 //! receiver's domain in each record that takes a receive.
 //!
 //! A queue pair that receives has no queues of its own. While it takes a message it has those of

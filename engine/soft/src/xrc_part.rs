@@ -1,4 +1,4 @@
-//! What a queue pair and a domain have of XRC (section 2.10).
+//! What a queue pair and a domain have of XRC (XRC-1).
 
 use std_alloc::sync::Arc;
 

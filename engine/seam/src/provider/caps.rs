@@ -47,7 +47,7 @@ pub struct Caps {
     pub rd_atomic_max: u8,
     /// With whom atomics are atomic.
     pub atomics: Atomics,
-    /// Extended reliable connections are there (section 2.10).
+    /// Extended reliable connections are there (XRC-1).
     pub xrc: bool,
     /// There are parent domains ([`super::ThreadDomains::alloc_parent_domain`]).
     pub parent_domains: bool,

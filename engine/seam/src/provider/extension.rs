@@ -86,7 +86,7 @@ pub trait ThreadDomains: Provider {
 
 /// Asynchronous events.
 pub trait AsyncEvents: Provider {
-    /// The next asynchronous event, if there is one (`ibv_get_async_event`, section 2.9). It is
+    /// The next asynchronous event, if there is one (`ibv_get_async_event`, AE-1). It is
     /// acknowledged as it is taken, so nothing that is destroyed later waits for it.
     fn next_async_event(&self) -> Option<AsyncEvent>;
 
@@ -157,15 +157,15 @@ pub trait ResizeCq: Provider {
 
 /// Sizes and limits of a shared receive queue.
 pub trait SrqLimits: Srq {
-    /// Gives it room for at least `depth` receives (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`, section
-    /// 2.7); [`Srq::depth`] says for how many. What is in it stays. One that is larger may stay so.
+    /// Gives it room for at least `depth` receives (`ibv_modify_srq`, `IBV_SRQ_MAX_WR`, SRQ-15);
+    /// [`Srq::depth`] says for how many. What is in it stays. One that is larger may stay so.
     ///
     /// # Errors
     /// `Invalid`: more than that are in it, the limit is more, or `depth` is 0 or over the device's
     /// limit; `NotSupported`: the device cannot ([`super::Caps::srq_resize`]). It stays as it was.
     fn resize(&self, depth: u32) -> Result<(), SetupError>;
 
-    /// Asks for one event when fewer receives than that are left (`ibv_modify_srq`, section 2.7);
+    /// Asks for one event when fewer receives than that are left (`ibv_modify_srq`, SRQ-14);
     /// 0 asks for none. Once it has come, the limit is 0 again.
     ///
     /// # Errors

@@ -362,6 +362,6 @@ pub trait Qp {
     fn fail(&mut self);
 
     /// Moves a queue pair of UC or UD from SQE, where a failed send has left it, back to RTS
-    /// (`ibv_modify_qp`, section 2.1). In any other state nothing happens.
+    /// (`ibv_modify_qp`, SM-6). In any other state nothing happens.
     fn recover(&mut self) {}
 }

@@ -11,7 +11,7 @@ pub enum QpType {
     #[default]
     Rc = 2,
     /// Unreliable connection: SEND and WRITE to one peer, which may be lost without a word; a send
-    /// is complete when it is on its way (section 2.6).
+    /// is complete when it is on its way (UC-1).
     Uc = 3,
     /// Unreliable datagrams: SEND to any queue pair of this type that an address handle leads to.
     Ud = 4,
@@ -21,7 +21,7 @@ pub enum QpType {
     /// receive queue that it goes to ([`crate::wr::SendOp::Xrc`]), and nothing comes in.
     XrcSend = 9,
     /// The receiving end of one: it has no queues, and puts what comes into the shared receive
-    /// queues of its domain (section 2.10).
+    /// queues of its domain (XRC-1).
     XrcRecv = 10,
 }
 
@@ -40,7 +40,7 @@ impl QpType {
 }
 
 /// Bytes before the payload in each receive of a datagram: room for a global routing header, used
-/// or not (section 2.6).
+/// or not (UD-1).
 pub const GRH_BYTES: usize = 40;
 
 /// A global identifier (`union ibv_gid`): of a port, or, with a first byte of 0xff, of a multicast

@@ -9,7 +9,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Bell;
 
 use crate::wire::Port;
-use crate::{Breaker, Host, LINK_BYTES};
+use crate::{Host, LINK_BYTES, QpControl};
 
 /// Carries links over a wire of its own, see [`crate::wire`]. Each connection has a link; the two
 /// sides meet as on any soft device, and the side that accepts hands the other one descriptor.
@@ -39,7 +39,7 @@ pub struct CarrierEnd {
 
 impl CarrierEnd {
     /// A new link to the domain of `qp`, and the end that the carrier is given.
-    pub(super) fn new(host: &Host, qp: &Breaker) -> Result<CarrierEnd, CmError> {
+    pub(super) fn new(host: &Host, qp: &QpControl) -> Result<CarrierEnd, CmError> {
         let asked = || format!("{LINK_BYTES} bytes of memory for a connection");
         let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).map();
         let memory =

@@ -1,4 +1,4 @@
-//! Receive queues beside each other: what one lacks delays no queue pair of another (section 2.7,
+//! Receive queues beside each other: what one lacks delays no queue pair of another (SRQ-13,
 //! RC-1, RC-7).
 
 use super::super::layout::Side;

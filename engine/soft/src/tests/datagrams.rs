@@ -1,4 +1,4 @@
-//! UD between devices of one process (section 2.6): the inboxes are found as those of other
+//! UD between devices of one process (UD-1): the inboxes are found as those of other
 //! processes are, by the name of their files.
 
 use std::any::Any;

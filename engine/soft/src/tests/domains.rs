@@ -1,4 +1,4 @@
-//! Protection domains: a key is good within its own (MR-2, section 2.5).
+//! Protection domains: a key is good within its own (MR-2, CK-1).
 
 use super::local_rdma::mapped_pair;
 use super::*;

@@ -172,7 +172,7 @@ fn pieces_are_gathered_in_order() {
     assert_eq!(unsafe { one.qp.post(&[wr]) }.unwrap_err().cause, PostCause::TooManyPieces);
 }
 
-/// RNR (section 2.5): without a receive the message waits, whole and in order, and goes on when
+/// RNR (RC-1): without a receive the message waits, whole and in order, and goes on when
 /// one is posted.
 #[test]
 fn rnr_waits_for_a_receive() {
@@ -363,7 +363,7 @@ fn too_short_a_receive_fails_both_sides() {
     }
 }
 
-/// MR-2, section 2.5: a receive whose key is wrong is 4 here and 11 there.
+/// MR-2, CK-1: a receive whose key is wrong is 4 here and 11 there.
 #[test]
 fn mr_2_a_bad_receive_key_fails_both_sides() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -427,7 +427,7 @@ fn sm_2_everything_outstanding_is_flushed_in_order() {
     assert!(sent.is_empty());
 }
 
-/// The table of section 2.1: a send before the connection is refused, a receive is taken.
+/// SM-7: a send before the connection is refused, a receive is taken.
 #[test]
 fn sends_before_rts_are_refused() {
     let mut one = end(CAPS, false);

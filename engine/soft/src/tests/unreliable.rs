@@ -1,4 +1,4 @@
-//! UC over a link (section 2.6): nothing is acknowledged, nothing waits, nobody is told.
+//! UC over a link (UC-1): nothing is acknowledged, nothing waits, nobody is told.
 
 use super::*;
 use crate::wc::{Status, WcFlags, WcOpcode};
@@ -108,7 +108,7 @@ fn uc_writes_and_drops_writes_under_a_wrong_key() {
 }
 
 /// READ and atomics are not for UC; a wrong key is wrong here as everywhere. Both leave SQE, in
-/// which messages still come in, and which ends when the owner says so (section 2.1).
+/// which messages still come in, and which ends when the owner says so (SM-6).
 #[test]
 fn uc_a_send_that_fails_here_leaves_sqe() {
     let (mut one, mut two) = pair_of_uc();

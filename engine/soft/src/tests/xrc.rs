@@ -1,4 +1,4 @@
-//! Extended reliable connections: section 2.10.
+//! Extended reliable connections: XRC-1.
 
 use super::*;
 use crate::event::{AsyncKind, Object};

@@ -30,7 +30,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    /// What the poster must hear (section 2.5).
+    /// The status that the poster gets (CK-1).
     pub fn status(self) -> Status {
         match self {
             Wrong::Key | Wrong::Bounds | Wrong::Right | Wrong::Closed => Status::RemoteAccess,
