@@ -11,7 +11,7 @@ fn models_fail_where_an_order_is_weakened() {
         package: env!("CARGO_MANIFEST_DIR"),
         models: worker::MODELS.to_vec(),
         spared: &[
-            ("handle.rs has_work 1", TAKEN),
+            ("shared_state.rs has_work 1", TAKEN),
             ("mailbox.rs has_mail 1", TAKEN),
             ("mailbox.rs next_closing 1", TAKEN),
         ],
