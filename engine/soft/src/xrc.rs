@@ -1,10 +1,10 @@
 //! Extended reliable connections (XRC-1): the sender names a shared receive queue of the
 //! receiver's domain in each record that takes a receive.
 //!
-//! A queue pair that receives has no queues of its own. While it takes a message it has those of
-//! the shared receive queue that was named, so that all else goes as on any queue pair; the fast
-//! path never sees it. Receiving queue pairs and their receive queues live in the device's shared
-//! domain. Each sender has a link of its own: a queue without receives holds up nobody else.
+//! A receiving queue pair has no queues of its own. While it takes a message it borrows those of
+//! the named shared receive queue, so everything else works as on any queue pair, and the fast path
+//! never handles it. Receiving queue pairs and their receive queues live in the device's shared
+//! domain. Each sender has its own link, so a queue without receives delays no other sender.
 
 use std_alloc::sync::{Arc, Weak};
 
@@ -16,19 +16,19 @@ use super::poller::SoftCq;
 #[derive(Clone)]
 pub struct SoftXrcd(pub(super) Arc<XrcDomain>);
 
-/// The domain behind its handles.
+/// The XRC domain that its handles share.
 pub(super) struct XrcDomain {
     /// Unique within the device, never 0.
     pub(super) id: u32,
-    /// Where its queue pairs and receive queues live.
+    /// The engine domain of its queue pairs and receive queues.
     pub(super) home: Arc<Domain>,
 }
 
-/// The domain that serves who names none, while anybody has it.
+/// The default XRC domain, while anybody holds it.
 pub(super) type DefaultXrcd = Weak<XrcDomain>;
 
-/// What a shared receive queue has besides if it is of a domain. It leaves the table before
-/// anything else of it goes.
+/// The extra part of a shared receive queue in an XRC domain. It leaves the table before the rest
+/// of the queue is dropped.
 pub(super) struct XrcPlace {
     pub(super) number: u32,
     pub(super) cq: SoftCq,

@@ -22,7 +22,7 @@ impl Soft {
         SoftXrcd(Arc::new(XrcDomain { id, home: self.shared.clone() }))
     }
 
-    /// The domain that serves who names none.
+    /// The default XRC domain.
     pub(super) fn common_xrcd(&self) -> SoftXrcd {
         let mut common = self.common_xrcd.lock();
         if let Some(known) = common.upgrade() {
@@ -68,8 +68,8 @@ impl Soft {
         Ok(SoftSrq { xrc, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 
-    /// Makes a queue pair of [`QpType::XrcRecv`] in INIT: the receiving end of a connection, for
-    /// all shared receive queues of the domain.
+    /// Makes a queue pair of [`QpType::XrcRecv`] in INIT: the receiving end of a connection, which
+    /// serves all shared receive queues of the domain.
     ///
     /// # Errors
     /// `Invalid`: the domain is of another device; `NoMemory`: no number is left.
@@ -83,7 +83,7 @@ impl Soft {
             recv_cq: NO_CQ,
             rq_shared: true,
             signal_all: false,
-            // That of the receive queue each request names.
+            // Each request uses the protection domain of the receive queue that it names.
             pd: PdMark::default(),
             key: queue.id(),
         };

@@ -1,4 +1,4 @@
-//! What a queue pair and a domain have of XRC (XRC-1).
+//! The XRC parts of a queue pair and of a domain (XRC-1).
 
 use std_alloc::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::room::Book;
 /// No completion queue.
 pub(super) const NO_CQ: usize = usize::MAX;
 
-/// The part of a queue pair that is about its domain; all zero outside of XRC.
+/// The XRC part of a queue pair; all zero for other types.
 #[derive(Clone, Copy, Default)]
 pub(super) struct XrcPart {
     /// The domain.
     pub(super) xrcd: u32,
-    /// The number of the shared receive queue whose receives it takes now.
+    /// The number of the shared receive queue that it takes receives from now.
     pub(super) srq: u32,
-    /// The slot of the receive queue, without receives, that it has otherwise.
+    /// The slot of its own, empty receive queue, used otherwise.
     pub(super) own: usize,
 }
 
 impl XrcPart {
-    /// For the next life: the domain stays.
+    /// The part after a reset: the domain stays.
     pub(super) fn again(self) -> XrcPart {
         XrcPart { xrcd: self.xrcd, ..XrcPart::default() }
     }
 }
 
-/// A shared receive queue of a domain.
+/// A shared receive queue of an XRC domain.
 pub(super) struct XrcQueue {
     pub(super) xrcd: u32,
     pub(super) rq: usize,
@@ -35,10 +35,10 @@ pub(super) struct XrcQueue {
     pub(super) pd: PdMark,
 }
 
-/// All of a device, by their numbers.
+/// All XRC receive queues of a device, by number.
 pub(super) type XrcQueues = Book<XrcQueue>;
 
-/// A new shared receive queue of a domain, on its way to the table.
+/// A new XRC receive queue on its way to the table.
 pub(super) struct NewXrcQueue {
     pub(super) number: u32,
     pub(super) xrcd: u32,

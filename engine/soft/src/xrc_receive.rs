@@ -1,8 +1,8 @@
-//! Records for queue pairs of XRC, which name the shared receive queue they are for.
+//! Receiving XRC records, each of which names a shared receive queue.
 //!
-//! While a queue pair takes a message it has the receive queue, completion queue and protection
-//! domain of the shared receive queue that the record names. Everything else then goes as on any
-//! queue pair.
+//! While a queue pair takes a message it uses the receive queue, completion queue and protection
+//! domain of the shared receive queue that the record names. Everything else works as on any queue
+//! pair.
 
 use super::cq::Sink;
 use super::layout::{
@@ -18,12 +18,12 @@ use crate::provider::QpType;
 use crate::wc::Status;
 
 impl QpContext {
-    /// The slot of the receive queue it came with.
+    /// The slot of the receive queue it was created with.
     pub(super) fn own_rq(&self) -> usize {
         if self.kind == QpType::XrcRecv { self.xrc.own } else { self.rq }
     }
 
-    /// It has a receive queue now, for as long as it lives.
+    /// Sets the slot of its own receive queue, for its whole life.
     pub(super) fn set_own_rq(&mut self, rq: usize) {
         self.rq = rq;
         self.xrc.own = rq;
@@ -31,7 +31,7 @@ impl QpContext {
 }
 
 impl Transport {
-    /// Takes a shared receive queue out. Queue pairs that took its receives have no queue again.
+    /// Removes a shared receive queue. Queue pairs that use it go back to their own empty queue.
     pub(super) fn remove_srq(&mut self, number: u32) {
         let Some(queue) = self.res.xrc.remove(number) else { return };
         for qp in self.qps.iter_mut() {
@@ -46,15 +46,15 @@ impl Transport {
 impl Resources {
     pub(super) fn add_srq(&mut self, new: NewXrcQueue) {
         let pd = new.queue.pd();
-        // Without memory for it, it is not there: who names it is refused.
+        // Without memory the queue is not added, and requests that name it are refused.
         let Some(rq) = self.use_queue(new.queue, new.used) else { return };
         if !self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd }) {
             self.leave_queue(rq);
         }
     }
 
-    /// Gives the queue pair the receives of the shared queue of that number. False: there is none
-    /// in its domain, or a message has begun to fill a receive of another.
+    /// Switches the queue pair to the shared receive queue of that number. Returns false if its
+    /// domain has no such queue, or if a message has begun to fill a receive of another queue.
     fn take_on(&self, qp: &mut QpContext, number: u32) -> bool {
         let Some(queue) = self.known(qp, number) else { return false };
         if qp.assembly.is_some() && qp.xrc.srq != number {
@@ -64,13 +64,13 @@ impl Resources {
         true
     }
 
-    /// The shared queue of that number, if it is of the queue pair's domain.
+    /// The shared receive queue of that number, if it belongs to the queue pair's domain.
     fn known(&self, qp: &QpContext, number: u32) -> Option<&XrcQueue> {
         self.xrc.get(number).filter(|queue| queue.xrcd == qp.xrc.xrcd)
     }
 
-    /// True if a one-sided record says for which shared queue's protection domain it is, which the
-    /// queue pair then has; one that touches no memory need not.
+    /// Switches the queue pair to the protection domain of the shared queue that a one-sided record
+    /// names. Returns true if the record names one, or touches no memory and so needs none.
     fn stands_for(&self, link: &Link, header: Header, qp: &mut QpContext) -> bool {
         if !header.flags().contains(RecordFlags::IMM) {
             return header.kind() == KIND_WRITE && header.length() == WRITE_OPERANDS;
@@ -79,8 +79,8 @@ impl Resources {
         named.map(|queue| qp.pd = queue.pd).is_some()
     }
 
-    /// A record for a queue pair of XRC in RTS, or one that only such a queue pair may get. False:
-    /// it has to wait, or the link is no more.
+    /// Takes a record for an XRC queue pair in RTS, or a record that only an XRC queue pair may
+    /// get. Returns false if the record has to wait, or if the link is gone.
     pub(super) fn receive_xrc<S: Sink>(
         &mut self,
         link: &mut Link,

@@ -1,4 +1,4 @@
-//! The rules by which a queue pair gets frames.
+//! Flow rules: which frames a queue pair receives.
 
 use std_alloc::format;
 use std_alloc::sync::Arc;
@@ -10,7 +10,8 @@ use super::switch::name_of;
 use crate::error::{Code, SetupError};
 use crate::provider::{FlowRule, Gid, QpType};
 
-/// A rule of a queue pair, which ends with this value or with the queue pair (`struct ibv_flow`).
+/// A flow rule of a queue pair. It ends when this value or the queue pair is dropped (`struct
+/// ibv_flow`).
 pub struct SoftFlow {
     groups: Arc<Groups>,
     name: Gid,
@@ -18,16 +19,16 @@ pub struct SoftFlow {
 
 impl Drop for SoftFlow {
     fn drop(&mut self) {
-        // It may have gone along with the queue pair.
+        // The rule may already be gone with its queue pair.
         let _ = self.groups.leave(self.name);
     }
 }
 
 impl SoftQp {
-    /// Gives the queue pair the frames that a rule speaks of (`ibv_create_flow`).
+    /// Makes the queue pair receive the frames that match a rule (`ibv_create_flow`).
     ///
     /// # Errors
-    /// `Invalid`: it is none of RAW_PACKET, or has that rule already.
+    /// `Invalid`: the queue pair is not RAW_PACKET, or already has that rule.
     pub fn create_flow(&self, rule: FlowRule) -> Result<SoftFlow, SetupError> {
         let asked = || format!("the rule {rule:?} of a queue pair");
         let (Some(groups), QpType::RawPacket) = (&self.groups, self.kind) else {

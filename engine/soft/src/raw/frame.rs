@@ -1,39 +1,40 @@
-//! Ethernet frames: who they are for, their tag, their check sequence.
+//! Ethernet frames: destination, VLAN tag, check sequence.
 
 use super::super::inbox::DATAGRAM_MAX;
 use crate::provider::Mac;
 
-/// Addresses and type of the contents.
+/// Bytes of an Ethernet header: two addresses and the type of the contents.
 pub(super) const HEADER: usize = 14;
-/// What a frame has at least; shorter ones are padded with zeros when they are sent.
+/// The shortest frame. The sender pads shorter ones with zeros.
 pub(super) const FRAME_MIN: usize = 60;
-/// What a frame has at most.
+/// The longest frame.
 pub(super) const FRAME_MAX: usize = DATAGRAM_MAX as usize;
-/// The check sequence behind it.
+/// Bytes of the check sequence after the frame.
 pub(super) const FCS: usize = 4;
 
-/// The tag of a customer's VLAN.
+/// The type value of a customer VLAN tag.
 pub(super) const CVLAN: u16 = 0x8100;
 
 /// Bytes of a VLAN tag.
 pub(super) const TAG: usize = 4;
 
-/// Two bytes, in the order of the wire.
+/// Reads two bytes in network byte order.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|two| u16::from_be_bytes(*two))
 }
 
-/// Where a frame goes.
+/// The destination address of a frame.
 pub(super) fn destination(frame: &[u8]) -> Option<Mac> {
     frame.first_chunk().map(|mac| Mac(*mac))
 }
 
-/// The check sequence of a frame, as it follows it on a wire.
+/// The check sequence of a frame, as it follows the frame on a wire.
 pub(super) fn fcs(frame: &[u8]) -> [u8; FCS] {
     crc32fast::hash(frame).to_le_bytes()
 }
 
-/// Takes the tag of a customer's VLAN out of a frame, which is [`TAG`] bytes shorter then; the tag.
+/// Removes the customer VLAN tag from a frame and returns it. The frame is then [`TAG`] bytes
+/// shorter.
 pub(super) fn take_tag(frame: &mut [u8]) -> Option<u16> {
     const AT: usize = HEADER - 2;
     if frame.len() < HEADER + TAG || word(frame, AT)? != CVLAN {
@@ -55,13 +56,13 @@ pub(super) mod tests {
     #[test]
     fn the_check_sequence_is_ethernets() {
         assert_eq!(fcs(b"123456789"), 0xcbf4_3926_u32.to_le_bytes());
-        // A receiver that runs the code over frame and sequence gets the well-known residue.
+        // Running the code over the frame and its sequence gives the well-known residue.
         let mut frame = b"a frame of some length".to_vec();
         frame.extend(fcs(&frame));
         assert_eq!(crc32fast::hash(&frame), 0x2144_df1c);
     }
 
-    /// Addresses, and types: those of tags with a tag behind them.
+    /// A frame with addresses and these types. A tag type is followed by its tag.
     pub(in super::super) fn tagged(kinds: &[u16]) -> Vec<u8> {
         let mut frame = [2; 12].to_vec();
         for kind in kinds {

@@ -1,22 +1,22 @@
-//! Spreading by hash: the Toeplitz function over the fields of a frame that were chosen.
+//! Receive-side scaling: the Toeplitz hash over selected fields of a frame.
 
 use arrayvec::ArrayVec;
 
 use super::packet::{Packet, TCP, UDP};
 use crate::provider::{HASH_KEY_BYTES, HashFields, RxHash};
 
-/// Addresses and ports of IPv6: the most there is to hash.
+/// The longest hash input: addresses and ports of IPv6.
 const INPUT: usize = 36;
 
-/// The hash of a frame; 0 of one without the fields that were chosen.
+/// The hash of a frame; 0 if the frame lacks the selected fields.
 pub(super) fn of(frame: &[u8], by: &RxHash) -> u32 {
     let mut input: ArrayVec<u8, INPUT> = ArrayVec::new();
-    // What does not fit is not there: the parts below fill it exactly.
+    // The longest combination of fields fills the buffer exactly, so nothing is cut off.
     let _ = gather(frame, by.fields, &mut input);
     toeplitz(&by.key, &input)
 }
 
-/// The chosen fields, in the order of all who do this: addresses, ports, source first.
+/// Collects the selected fields in the standard order: addresses, then ports; source first.
 fn gather(frame: &[u8], fields: HashFields, input: &mut ArrayVec<u8, INPUT>) -> Option<()> {
     let packet = Packet::of(frame)?;
     let (source, destination) = packet.addresses(frame)?;
@@ -41,8 +41,8 @@ fn gather(frame: &[u8], fields: HashFields, input: &mut ArrayVec<u8, INPUT>) -> 
     take(to, &[c, d])
 }
 
-/// The Toeplitz function: for each bit of the input that is set, the 32 bits of the key from there
-/// on, all added without carry. Behind its end the key is zero.
+/// The Toeplitz function. For each set bit of the input, XOR in the 32 key bits that begin at that
+/// position. Past its end the key reads as zero.
 fn toeplitz(key: &[u8; HASH_KEY_BYTES], input: &[u8]) -> u32 {
     let byte = |at: usize| u64::from(key.get(at).copied().unwrap_or(0));
     let mut hash = 0;
@@ -64,7 +64,7 @@ mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
     use std::vec::Vec;
 
-    /// The key of the published verification suite of receive-side scaling.
+    /// The key of the published RSS verification suite.
     const KEY: [u8; HASH_KEY_BYTES] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
@@ -104,8 +104,7 @@ mod tests {
         frame(0x86dd, &ip, [source.1, destination.1])
     }
 
-    /// Destination, source, the hash of addresses alone, the hash with ports: the published
-    /// suite.
+    /// The published suite: destination, source, hash of the addresses alone, hash with ports.
     #[test]
     fn qx_08_ipv4_as_in_the_published_suite() {
         for (destination, source, alone, with_ports) in [

@@ -1,11 +1,11 @@
-//! Queue pairs of RAW_PACKET: Ethernet frames over a switch that joins the soft devices of one name
-//! on this machine.
+//! RAW_PACKET queue pairs: Ethernet frames over a switch that joins all soft devices of the same
+//! name on this machine.
 //!
-//! In data order: a post takes a frame together and hands it to the [`switch`], which puts it into
-//! the inboxes of whoever has a rule for its destination; there a poll takes it out and looks at it
-//! ([`frame`]). Inboxes, and how devices find each other, are those of datagrams
-//! ([`super::datagram`]): a raw queue pair is one of UD inside the device, with the part below
-//! besides, and no queue pair of another type has to know.
+//! A post assembles a frame and hands it to the [`switch`]. The switch puts it into the inbox of
+//! each queue pair with a rule for its destination. A poll takes the frame out of the inbox and
+//! inspects it ([`frame`]). Inboxes and device discovery are those of datagrams
+//! ([`super::datagram`]): inside the device a raw queue pair is a UD queue pair with an extra part,
+//! so queue pairs of other types need no code for it.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 mod flow;
@@ -38,14 +38,14 @@ pub use self::flow::SoftFlow;
 pub use self::spread::{SoftIndTable, SoftWq};
 pub(super) use self::state::Raw;
 
-/// The longest header of a segmented send: with a tag or two, and all options there can be.
+/// The longest header of a segmented send: room for two VLAN tags and all IP and TCP options.
 pub const SEGMENT_HEADER_MAX: u16 = 256;
 
-/// Payload of a segmented send at most.
+/// The largest payload of a segmented send.
 const SEGMENTED_MAX: u64 = 1 << 18;
 
 impl QpContext {
-    /// True if its frames go to work queues.
+    /// True if work queues receive the frames of this queue pair.
     pub(super) fn is_spread(&self) -> bool {
         let raw = self.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
         raw.is_some_and(|raw| raw.spread.is_some())
@@ -53,7 +53,8 @@ impl QpContext {
 }
 
 impl Resources {
-    /// Sends one; how it went here, which is all that anybody learns.
+    /// Sends one frame. The status tells only what happened on this side; nothing comes back from
+    /// receivers.
     pub(super) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
         let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
         let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
@@ -74,7 +75,7 @@ impl Resources {
         Status::Success
     }
 
-    /// Cuts a send into frames.
+    /// Cuts a send into frames and sends them.
     ///
     /// # Safety
     /// The header is readable, and so are the pieces, which hold `length` bytes.
@@ -118,7 +119,7 @@ impl Resources {
         Status::Success
     }
 
-    /// Gives the frame at hand to the switch.
+    /// Hands the current frame to the switch.
     fn deliver(&self, num: u32, raw: &mut Raw, length: usize) {
         let length = raw.padded(length).len();
         let frame = raw.frame.get(..length).unwrap_or_default();
@@ -128,7 +129,7 @@ impl Resources {
         raw.switch.put(frame, num, not_to, &self.nic.host);
     }
 
-    /// Takes what has come for a queue pair of RAW_PACKET. True: there may be more.
+    /// Takes incoming frames of a RAW_PACKET queue pair. Returns true if there may be more.
     pub(super) fn receive_frames<S: Sink>(
         &mut self,
         qp: &mut QpContext,
@@ -164,8 +165,7 @@ impl Resources {
         more
     }
 
-    /// Gives a frame to the oldest receive, if that has room for it; a receive that has not stays
-    /// for the next.
+    /// Puts a frame into the oldest receive. A receive that is too small stays for the next frame.
     fn receive_frame<S: Sink>(
         &mut self,
         qp: &mut QpContext,
@@ -182,7 +182,7 @@ impl Resources {
         }
         qp.assembly = None;
         if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
-            // The receive itself is wrong, and would be for every frame.
+            // The receive itself is invalid and would fail for every frame.
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
             self.fail_qp(qp, 0, None);
@@ -200,9 +200,8 @@ impl Resources {
 }
 
 impl Resources {
-    /// Gives a frame to the oldest receive of a work queue, as
-    /// [`Resources::receive_frame`] to that of
-    /// a queue pair.
+    /// Puts a frame into the oldest receive of a work queue, as [`Resources::receive_frame`] does
+    /// for a queue pair.
     fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);
         let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
@@ -221,7 +220,7 @@ impl Resources {
     }
 }
 
-/// Refuses a segmented send whose header the queue pair was not made for (QX-7).
+/// Refuses a segmented send with a longer header than the queue pair was created for (QX-7).
 pub(super) fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
     let SendOp::Tso(how) = wr.op else { return Ok(()) };
     let raw = qp.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
@@ -231,12 +230,12 @@ pub(super) fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCau
     }
 }
 
-/// What the flags ask for: the check sequence goes behind the frame, its tag comes out. What then
-/// is received.
+/// Applies the create flags: appends the check sequence, strips the VLAN tag. Returns the received
+/// length and the tag.
 fn finish(frame: &mut [u8], length: usize, flags: CreateFlags) -> (u32, Option<u16>) {
     let mut end = length;
     if flags.contains(CreateFlags::SCATTER_FCS) {
-        // Of the frame as it was sent.
+        // The check sequence covers the frame as it was sent, tag included.
         let (sent, behind) = frame.split_at_mut_checked(length).unwrap_or_default();
         end += copy_into(behind, &frame::fcs(sent));
     }
@@ -248,7 +247,7 @@ fn finish(frame: &mut [u8], length: usize, flags: CreateFlags) -> (u32, Option<u
     (end as u32, tag)
 }
 
-/// The completion of a receive that a frame has filled.
+/// The completion of a receive that holds a frame.
 fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, tag: Option<u16>) -> Wc {
     Wc {
         wr_id,

@@ -1,30 +1,30 @@
-//! IP packets in frames, as much of them as a NIC looks at. Lengths and offsets come from who wrote
-//! the frame: each is checked where it is used.
+//! IP packets in frames: the fields that a NIC inspects. Lengths and offsets come from the sender
+//! of the frame, so each is checked where it is used.
 
 use super::frame::{CVLAN, HEADER, TAG, word};
 
-/// Types of contents: IP, and a second tag in front of it.
+/// Ethernet types: IP, and a second tag before it.
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const SVLAN: u16 = 0x88a8;
 
-/// Protocols in IP.
+/// IP protocols.
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// The IP packet in a frame.
+/// The position of an IP packet in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// Version 6, or 4.
+    /// True for IPv6, false for IPv4.
     pub(super) six: bool,
-    /// Where its header begins.
+    /// The offset of the IP header.
     pub(super) at: usize,
-    /// Where what it carries begins, and of which protocol that is; of a fragment nothing does.
+    /// The protocol of the payload and its offset; `None` for a fragment.
     pub(super) inner: Option<(u8, usize)>,
 }
 
 impl Packet {
-    /// The packet, behind any tags; `None` if there is none, or a broken one.
+    /// Finds the packet behind any tags; `None` if there is none or it is malformed.
     pub(super) fn of(frame: &[u8]) -> Option<Packet> {
         let (mut at, mut kind) = (HEADER, word(frame, HEADER - 2)?);
         for _ in 0..2 {
@@ -46,7 +46,7 @@ impl Packet {
         if ip[0] >> 4 != 4 || header < 20 || ip.len() < header {
             return None;
         }
-        // More of it to come, or some before it.
+        // More fragments follow, or this is not the first.
         let fragment = word(ip, 6)? & 0x3fff != 0;
         let inner = (!fragment).then_some((ip[9], at + header));
         Some(Packet { six: false, at, inner })
@@ -60,7 +60,7 @@ impl Packet {
         Some(Packet { six: true, at, inner: Some((ip[6], at + 40)) })
     }
 
-    /// The addresses of source and destination.
+    /// The source and destination addresses.
     pub(super) fn addresses(self, frame: &[u8]) -> Option<(&[u8], &[u8])> {
         let (from, len) = if self.six { (8, 16) } else { (12, 4) };
         let both = frame.get(self.at + from..)?.get(..2 * len)?;
@@ -68,12 +68,12 @@ impl Packet {
     }
 }
 
-/// The ones' complement sum of what was added, in words of the wire's order.
+/// A ones' complement sum over 16-bit words in network byte order.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sum(u64);
 
 impl Sum {
-    /// With these bytes; of an odd number the last is followed by a zero.
+    /// Adds these bytes. An odd last byte is padded with a zero.
     #[must_use]
     pub(super) fn add(mut self, bytes: &[u8]) -> Sum {
         for two in bytes.chunks(2) {
@@ -84,7 +84,7 @@ impl Sum {
         self
     }
 
-    /// What goes into the header.
+    /// The value of the checksum field.
     pub(super) fn checksum(self) -> [u8; 2] {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// The header of RFC 1071's kind: its words and their sum add up to all ones.
+    /// The words of a header and their checksum add up to all ones (RFC 1071).
     #[test]
     fn the_checksum_of_a_known_header() {
         let header = [
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(Packet::of(&fragment).expect("IPv4").inner, None);
     }
 
-    /// Each front part, and a byte of nonsense anywhere: nothing panics, and no address is made up.
+    /// Truncated frames, and frames with one corrupt byte: no panic and no made-up address.
     #[test]
     fn broken_frames_have_no_packet_or_a_whole_one() {
         let mut six = tagged(&[IPV6]);

@@ -1,4 +1,4 @@
-//! Work queues and tables of them, among which the frames of one queue pair are spread (QX-8).
+//! Work queues and indirection tables, which spread the frames of one queue pair (QX-8).
 #![expect(unsafe_code, reason = "enters the domain of a queue's completions")]
 
 use spin::Mutex;
@@ -14,11 +14,11 @@ use crate::error::{Code, SetupError};
 use crate::provider::{CreateFlags, RxHash, Sharing, Wq, WqFlags, WqState};
 use crate::wr::{PostCause, PostError, RecvWr};
 
-/// Work queues in one table at most.
+/// The most work queues in one table.
 const TABLE_MAX: usize = 128;
 
-/// A work queue of the soft device. It works inside the domain of its completion queue, which is
-/// the shared one.
+/// A work queue of the soft device. It lives in the domain of its completion queue, which is the
+/// shared domain.
 #[derive(Clone)]
 pub struct SoftWq {
     queue: Arc<Queue>,
@@ -68,7 +68,7 @@ impl Soft {
     /// Makes a table of work queues (`ibv_create_rwq_ind_table`).
     ///
     /// # Errors
-    /// `Invalid`: their number is not a power of two, or over 128.
+    /// `Invalid`: the number of queues is not a power of two, or is over 128.
     pub fn create_rwq_ind_table(&self, queues: &[&SoftWq]) -> Result<SoftIndTable, SetupError> {
         if !queues.len().is_power_of_two() || queues.len() > TABLE_MAX {
             let asked = format!("a table of {} work queues", queues.len());
@@ -80,7 +80,7 @@ impl Soft {
 }
 
 impl SoftWq {
-    /// Runs `f` where nothing else happens to the queue.
+    /// Runs `f` inside the queue's domain, which is locked meanwhile.
     fn enter<R>(&self, f: impl FnOnce(&mut Resources, &Queue) -> R) -> R {
         let queue = &*self.queue;
         // SAFETY: `enter` locks a shared domain, which this is.
@@ -133,13 +133,13 @@ impl Wq for SoftWq {
     }
 }
 
-/// A table of work queues of the soft device.
+/// An indirection table of the soft device.
 #[derive(Clone)]
 pub struct SoftIndTable(Arc<[SoftWq]>);
 
 impl SoftIndTable {
-    /// How frames are spread over its queues; `None` if completions of one are not made in the
-    /// domain of `cq`.
+    /// How to spread frames over the queues of the table. `None` if a queue has its completions in
+    /// another domain than that of `cq`.
     pub(in super::super) fn spread(&self, by: &RxHash, cq: &SoftCq) -> Option<Spread> {
         let here = |queue: &SoftWq| Arc::ptr_eq(&queue.cq.domain, &cq.domain);
         let queues = || self.0.iter().map(|queue| queue.queue.clone()).collect();

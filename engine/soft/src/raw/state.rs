@@ -1,4 +1,4 @@
-//! What a queue pair of RAW_PACKET has.
+//! The state of a RAW_PACKET queue pair.
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
@@ -10,19 +10,19 @@ use super::switch::Switch;
 use super::work_queue::Spread;
 use crate::provider::CreateFlags;
 
-/// What a queue pair of RAW_PACKET has besides an inbox.
+/// What a RAW_PACKET queue pair has besides its inbox.
 pub(in super::super) struct Raw {
     pub(in super::super) flags: CreateFlags,
     pub(in super::super) max_tso_header: u16,
-    /// Itself, as others know it.
+    /// The identity of this queue pair, as other devices know it.
     pub(in super::super) member: Option<Member>,
-    /// Its rules.
+    /// Its flow rules.
     pub(in super::super) groups: Arc<Groups>,
     pub(super) switch: Switch,
-    /// Where its frames go, if not into a receive queue of its own.
+    /// The work queues that its frames go to; `None` if it has a receive queue of its own.
     pub(in super::super) spread: Option<Spread>,
-    /// The frame that is being sent, or looked at: whoever else may write to an inbox cannot
-    /// change it here.
+    /// A private copy of the frame being sent or inspected. Other processes can write to an inbox,
+    /// but not here.
     pub(in super::super) frame: Box<[u8; FRAME_MAX + FCS]>,
 }
 
@@ -45,7 +45,7 @@ impl Raw {
         }
     }
 
-    /// The first bytes of the frame at hand, padded to what a frame has at least.
+    /// The first `length` bytes of the current frame, padded to the minimum frame length.
     pub(super) fn padded(&mut self, length: usize) -> &[u8] {
         if let Some(padding) = self.frame.get_mut(length..FRAME_MIN) {
             padding.fill(0);

@@ -1,9 +1,9 @@
-//! The switch: who gets a frame. A rule of a queue pair is a name that says so to all devices, as a
-//! member of a multicast group has one; a frame goes to whoever has one for its destination, and
-//! to whoever wants all.
+//! The switch: decides which queue pairs receive a frame. Each rule of a queue pair is published to
+//! all devices under a name, as a multicast membership is. A frame goes to every queue pair with a
+//! rule for its destination, and to every queue pair with a rule for all frames.
 //!
-//! Rules of this process count at once. Those of others are looked at with a frame that may be for
-//! them, at most ten times a second for each destination.
+//! Rules of this process take effect at once. Rules of other processes are looked up when a frame
+//! may match them, at most ten times a second for each destination.
 #![expect(unsafe_code, reason = "puts frames into inboxes")]
 
 use std_alloc::sync::Arc;
@@ -18,10 +18,10 @@ use crate::provider::{FlowRule, Gid, Mac};
 use crate::room::{Room, Take};
 use crate::wr::Sge;
 
-/// Destinations that a sender remembers the receivers of.
+/// The most destinations whose receivers a sender remembers.
 const KNOWN_MAX: usize = 64;
 
-/// The name of a rule, as a group that is none of multicast.
+/// The name of a rule: a group GID that is not a multicast address.
 pub(super) fn name_of(rule: FlowRule) -> Gid {
     let mut name = *b"\0raw\0\0\0\0\0\0\0\0\0\0\0\0";
     if let FlowRule::To(mac) = rule {
@@ -31,18 +31,18 @@ pub(super) fn name_of(rule: FlowRule) -> Gid {
     Gid(name)
 }
 
-/// True if a queue pair with these rules gets the frame.
+/// True if a queue pair with these rules receives the frame.
 pub(super) fn is_wanted(rules: &Groups, frame: &[u8]) -> bool {
     let to = frame::destination(frame).map(FlowRule::To);
     rules.holds(name_of(FlowRule::All)) || to.is_some_and(|rule| rules.holds(name_of(rule)))
 }
 
-/// A sender's side.
+/// The sender's side of the switch.
 pub(super) struct Switch {
     device: Arc<str>,
-    /// Who wants all frames.
+    /// The receivers of all frames.
     all: Group,
-    /// Who wants those to an address; the one asked for last is last.
+    /// The receivers for each address, the most recently used last.
     known: Vec<(Mac, Group)>,
 }
 
@@ -53,7 +53,7 @@ impl Switch {
         Switch { device, all, known: Vec::with_capacity(KNOWN_MAX) }
     }
 
-    /// Puts a frame into the inboxes it is for, but for that of `not_to`.
+    /// Puts a frame into the inboxes of its receivers, except that of `not_to`.
     pub(super) fn put(&mut self, frame: &[u8], from: u32, not_to: Option<Member>, host: &Host) {
         let Some(to) = frame::destination(frame) else { return };
         let stamp = Stamp {

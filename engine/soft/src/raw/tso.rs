@@ -1,17 +1,17 @@
-//! Segmentation: one send becomes frames of TCP, each with a header of its own (QX-7).
+//! Segmentation: one send becomes several TCP frames, each with its own header (QX-7).
 
 use super::frame::word;
 use super::packet::{Packet, Sum, TCP};
 
-/// What a header of TCP has at least.
+/// The shortest TCP header.
 const TCP_MIN: usize = 20;
 
-/// Flags of TCP, in byte 13 of its header.
+/// TCP flags, in byte 13 of the header.
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// Where the parts of a header are that each frame of a send begins with.
+/// The offsets of the headers within the template that begins each frame of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     packet: Packet,
@@ -19,7 +19,7 @@ pub(super) struct Plan {
     header: usize,
 }
 
-/// A frame of a send: which it is, where its payload begins, and whether it is the last.
+/// One frame of a send: its index, where its payload begins, and whether it is the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) number: u32,
@@ -28,7 +28,7 @@ pub(super) struct Place {
 }
 
 impl Plan {
-    /// `None` unless it is a header of Ethernet, IP and TCP, whole, and no more.
+    /// `None` unless the bytes are exactly one complete header of Ethernet, IP and TCP.
     pub(super) fn of(header: &[u8]) -> Option<Plan> {
         let packet = Packet::of(header)?;
         let (TCP, tcp) = packet.inner? else { return None };
@@ -37,8 +37,8 @@ impl Plan {
         whole.then_some(Plan { packet, tcp, header: header.len() })
     }
 
-    /// Makes the header of a frame its own. The frame begins with the header as it was given, and
-    /// is no longer than IP can say.
+    /// Adapts the header of one frame. The frame begins with the template header, and its length
+    /// fits the length field of IP.
     pub(super) fn finish(self, frame: &mut [u8], place: Place) {
         let Plan { packet, tcp, .. } = self;
         if frame.len() < self.header {
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Writes two bytes in the order of the wire, where there are so many.
+/// Writes two bytes in network byte order, if both are in range.
 fn write(bytes: &mut [u8], at: usize, word: u16) {
     if let Some(place) = bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) {
         *place = word.to_be_bytes();
@@ -104,7 +104,7 @@ mod tests {
         header
     }
 
-    /// With an option of four bytes, and a sequence number about to wrap.
+    /// A TCP header with four bytes of options and a sequence number about to wrap.
     fn tcp() -> [u8; 24] {
         let flags = FIN | PSH | CWR | 0x10;
         [
@@ -119,7 +119,7 @@ mod tests {
         frame
     }
 
-    /// A header and what it covers add up to all ones, checksum included.
+    /// True if a header, its checksum and what it covers add up to all ones.
     fn is_right(sum: Sum) -> bool {
         sum.checksum() == [0, 0]
     }

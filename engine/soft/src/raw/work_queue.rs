@@ -1,4 +1,4 @@
-//! Work queues, and how frames are spread over them, inside their domain (QX-8).
+//! Work queues and the spreading of frames over them, inside their domain (QX-8).
 
 use core::any::Any;
 
@@ -16,24 +16,24 @@ use crate::provider::{Access, CreateFlags, RxHash, WqState};
 use crate::wc::Status;
 use crate::wr::{PostCause, PostError, RecvWr};
 
-/// What all handles on a work queue share.
+/// The part that all handles of a work queue share.
 pub(super) struct Queue {
     pub(super) num: u32,
     pub(super) flags: CreateFlags,
     pub(super) recvs: RecvQueue,
     pub(super) turn: Mutex<Turn>,
-    /// The index of its completion queue, whose handle is kept.
+    /// The index of its completion queue. `_kept` holds a handle of that queue.
     pub(super) cq: usize,
     pub(super) _kept: Arc<dyn Any + Send + Sync>,
     pub(super) nic: Arc<Nic>,
     pub(super) _pd: Pd,
 }
 
-/// What changes; looked at inside the domain only.
+/// The mutable state, used only inside the domain.
 #[derive(Default)]
 pub(super) struct Turn {
     pub(super) state: WqState,
-    /// The receive that comes next, once it was looked at.
+    /// The next receive, once it has been fetched.
     pub(super) first: Option<RecvWr>,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Queue {
 }
 
 impl Queue {
-    /// The receive that was looked at counts as well.
+    /// The fetched receive counts toward the depth.
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let ahead = u32::from(self.turn.lock().first.is_some());
         let room = self.recvs.depth().saturating_sub(self.recvs.posted() + ahead) as usize;
@@ -56,7 +56,7 @@ impl Queue {
         Ok(())
     }
 
-    /// From here on everything is flushed.
+    /// Puts the queue in error: everything is flushed from here on.
     pub(super) fn fail(&self, cqs: &mut [CompletionQueue]) {
         let mut turn = self.turn.lock();
         turn.state = WqState::Err;
@@ -65,8 +65,8 @@ impl Queue {
         }
     }
 
-    /// The oldest receive, which stays where it is. In another state than RDY there is none: what
-    /// is posted then is refused, or flushed at once.
+    /// The oldest receive, left in place. There is none outside RDY: later posts are refused, or
+    /// flushed at once.
     pub(super) fn first(&self) -> Option<RecvWr> {
         let mut turn = self.turn.lock();
         if turn.first.is_none() {
@@ -75,13 +75,13 @@ impl Queue {
         turn.first
     }
 
-    /// True if the memory of a receive may be written, for the queue's own protection domain.
+    /// True if the queue's own protection domain may write the memory of a receive.
     pub(super) fn may_fill(&self, wr: &RecvWr, length: u32) -> bool {
         let needs = (Access::LOCAL_WRITE, self.recvs.pd());
         self.nic.memory.allows(wr.sge.lkey, wr.sge.addr, length, needs)
     }
 
-    /// Takes the oldest receive away.
+    /// Removes the oldest receive.
     pub(super) fn advance(&self) {
         self.turn.lock().first = None;
     }
@@ -93,9 +93,9 @@ impl Queue {
     }
 }
 
-/// How the frames of a queue pair are spread.
+/// How the frames of a queue pair are spread over work queues.
 pub(in super::super) struct Spread {
-    /// A power of two of them.
+    /// The number of queues is a power of two.
     queues: Box<[Arc<Queue>]>,
     by: RxHash,
 }
@@ -105,9 +105,9 @@ impl Spread {
         Spread { queues, by }
     }
 
-    /// The queue that a frame goes to.
+    /// The queue that receives a frame.
     pub(super) fn queue_of(&self, frame: &[u8]) -> Option<Arc<Queue>> {
-        // Tables have a power of two of queues, and at least one.
+        // The number of queues in a table is a power of two and at least one.
         let place = hash::of(frame, &self.by) as usize & (self.queues.len() - 1);
         self.queues.get(place).cloned()
     }
