@@ -7,7 +7,7 @@ use core::ptr::{self, NonNull};
 use super::copy_x86;
 use super::sync::{AtomicU64, Ordering, reads, word};
 
-/// Copies exactly `length` bytes, at most 16, none beyond on either side.
+/// Copies exactly `length` bytes, at most 16. Touches no byte beyond them on either side.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes; they do not overlap.
@@ -91,7 +91,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
 }
 
 /// Writes a payload of at most 256 bytes to consecutive words that the peer may read or write
-/// meanwhile. What of the last word is behind the payload may be anything.
+/// meanwhile. The bytes of the last word beyond the payload are unspecified.
 ///
 /// # Safety
 /// `from` is readable for `length` bytes, and `to` is the place of so many words, aligned and only
@@ -119,7 +119,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
     }
 }
 
-/// Bytes that fit in registers while they are copied twice.
+/// The most bytes that fit in registers while they are copied twice.
 pub(super) const DUAL_MAX: usize = 32;
 
 /// Copies at most [`DUAL_MAX`] bytes that were written a moment ago to `one`, and when `then` was
@@ -146,7 +146,7 @@ pub(super) unsafe fn copy_dual(
     }
 }
 
-/// Writes `length` bytes, at most 256, from such words.
+/// Writes `length` bytes, at most 256, read from words as in [`to_shared`].
 ///
 /// # Safety
 /// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
@@ -220,14 +220,14 @@ mod tests {
         }
     }
 
-    /// Words aligned as those of a link.
+    /// Words aligned like those of a link.
     #[repr(align(64))]
     struct Words([AtomicU64; WORDS]);
 
     const WORDS: usize = 33;
 
     impl Words {
-        /// Word `n` holds what `value` says.
+        /// Word `n` holds `value(n)`.
         fn new(value: impl Fn(usize) -> u64) -> Words {
             Words(core::array::from_fn(|n| AtomicU64::new(value(n))))
         }
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The words hold the bytes, and none is touched behind them.
+    /// Checks that the words hold the bytes and that none behind them was touched.
     fn holds(words: &Words, from: &[u8], length: usize) {
         for (i, byte) in words.bytes().enumerate() {
             match i {

@@ -24,7 +24,8 @@ pub(super) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// The same of any number. Only a copy of more than 64 bytes compares its length with 256.
+/// As [`pull`], for any length. Only a copy of more than 64 bytes compares its length with
+/// 256.
 ///
 /// # Safety
 /// As for [`copy_recent`].

@@ -1,8 +1,8 @@
-//! A domain: everything one thread drives. Its completion queues, the queue pairs on them, and
+//! A domain: everything that one thread drives. It holds completion queues, their queue pairs, and
 //! the links to other domains.
 //!
-//! An exclusive domain belongs to one worker and takes no lock. The control plane never touches
-//! its inside: it leaves a command, and the domain carries it out on its next poll or post.
+//! An exclusive domain belongs to one worker and takes no lock. The control plane never touches its
+//! state: it leaves a command, and the domain carries it out on its next poll or post.
 #![expect(unsafe_code, reason = "one owner at a time, kept by contract or by the lock")]
 
 use core::cell::UnsafeCell;
@@ -30,11 +30,11 @@ use super::xrc_part::XrcQueues;
 use crate::provider::Sharing;
 use crate::room::{Grow, Room};
 
-/// What waits for a domain. The control plane makes room, also for what the data plane will say:
-/// that needs no memory, and the end of a thing always finds its place.
+/// The commands that wait for a domain. The control plane reserves room for the data plane's
+/// commands too. So those need no allocation, and the command that ends an object always fits.
 struct Commands {
     list: VecDeque<Command>,
-    /// Things in the domain that somebody will end with a command.
+    /// Objects in the domain that a later command will end.
     owned: usize,
 }
 
@@ -100,7 +100,8 @@ impl Domain {
         self.sharing
     }
 
-    /// Adds a completion queue; its index. Exclusive domains have one, made with the domain.
+    /// Adds a completion queue and returns its index. An exclusive domain has one, made with the
+    /// domain.
     pub(super) fn add_cq(&self, queue: CompletionQueue) -> usize {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
         unsafe {
@@ -117,8 +118,8 @@ impl Domain {
         }
     }
 
-    /// Nobody has a handle on that queue any more, and no queue pair uses it. An exclusive domain
-    /// goes along with its one queue.
+    /// Removes a queue that has no handles and no queue pairs left. An exclusive domain goes away
+    /// with its one queue.
     pub(super) fn remove_cq(&self, index: usize) {
         if self.sharing == Sharing::Exclusive {
             return;
@@ -133,8 +134,8 @@ impl Domain {
         }
     }
 
-    /// Gives a completion queue another size; what is in it is too many otherwise. One of an
-    /// exclusive domain has no entries.
+    /// Resizes a completion queue. Fails with the number of entries if they do not fit. The queue
+    /// of an exclusive domain has no entries.
     pub(super) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
         if self.sharing == Sharing::Exclusive {
             return Ok(());
@@ -143,7 +144,7 @@ impl Domain {
         unsafe { self.enter(|state| state.transport.res.cqs[index].resize(depth)) }
     }
 
-    /// By what number events name a completion queue.
+    /// The number by which events name a completion queue.
     pub(super) fn cq_id(&self, index: usize) -> u64 {
         u64::from(self.id) << 32 | index as u64
     }
@@ -160,8 +161,8 @@ impl Domain {
         self.call();
     }
 
-    /// Leaves a command of the data plane, which may be dropped: there is room, unless somebody
-    /// says the same again and again and never polls.
+    /// Leaves a command of the data plane, which may be dropped. There is room for it unless a
+    /// caller repeats the same command and never polls.
     pub(super) fn ask(&self, command: Command) {
         {
             let mut commands = self.commands.lock();
@@ -173,7 +174,7 @@ impl Domain {
         self.call();
     }
 
-    /// Leaves the command that ends what a command has brought.
+    /// Leaves the command that ends an object that an earlier command brought.
     pub(super) fn end(&self, command: Command) {
         {
             let mut commands = self.commands.lock();
@@ -187,7 +188,7 @@ impl Domain {
         self.commands.lock().list.pop_front()
     }
 
-    /// There is a command.
+    /// Announces a command.
     fn call(&self) {
         // Release pairs with the Acquire in `enter`: who sees the flag sees the command.
         self.attention.store(true, Ordering::Release);
@@ -198,7 +199,7 @@ impl Domain {
         self.local_waker.wake();
     }
 
-    /// Runs `f` on the inside, after the commands that wait.
+    /// Runs `f` on the state, after the pending commands.
     ///
     /// # Safety
     /// On an exclusive domain no other thread is inside at the same time: the contract of
@@ -214,7 +215,7 @@ impl Domain {
         unsafe { self.enter_alone(f) }
     }
 
-    /// `enter` for a caller who is known to be alone.
+    /// `enter` for a caller that is known to be alone.
     ///
     /// # Safety
     /// No other thread is inside at the same time. `f` does not enter again.
@@ -224,7 +225,7 @@ impl Domain {
         f(unsafe { self.alone() })
     }
 
-    /// The inside, after the commands that wait: `enter_alone` where it must be inlined.
+    /// The state, after the pending commands: `enter_alone` where it must be inlined.
     ///
     /// # Safety
     /// No other thread is inside as long as the reference lives, and nobody enters again.
@@ -239,7 +240,7 @@ impl Domain {
         state
     }
 
-    /// Carries out what the control plane left.
+    /// Carries out the commands that the control plane left.
     #[cold]
     #[inline(never)]
     fn attend(&self, state: &mut DomainState) {

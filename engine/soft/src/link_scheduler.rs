@@ -25,13 +25,13 @@ pub(super) struct Links {
     /// By index; free places are reused.
     pub(super) table: Vec<Option<LinkPlace>>,
     pub(super) scheduler: LinkScheduler,
-    /// The domain has inboxes too, which the short poll looks at when it looks at idle links.
+    /// The domain also has inboxes. A short poll checks them when it checks idle links.
     has_inboxes: bool,
     /// There are idle links, or inboxes.
     has_background: bool,
 }
 
-/// The links of a domain by what a poll does with them: their indexes in the table.
+/// The indexes of a domain's links in the table, by how a poll treats them.
 pub(super) struct LinkScheduler {
     busy: Vec<u32>,
     idle: Vec<u32>,
@@ -94,7 +94,7 @@ impl Links {
         self.table.iter().position(|link| link.as_ref().is_some_and(is_it))
     }
 
-    /// Takes a link in. Without memory for it, it is not there, and no queue pair connects over it.
+    /// Adds a link. Without memory the link is dropped, and no queue pair connects over it.
     pub(super) fn add(&mut self, mut link: Box<Link>) {
         self.drop_unused();
         let free = self.table.iter().position(Option::is_none);
@@ -113,7 +113,7 @@ impl Links {
         }
     }
 
-    /// Tells every peer how far this domain has read: before a silence that may be long.
+    /// Tells every peer how far this domain has read. Called before a silence that may be long.
     pub(super) fn ack_all(&mut self) {
         for link in self.table.iter_mut().flatten() {
             link.ack_now();
@@ -133,7 +133,7 @@ impl Links {
         self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
     }
 
-    /// Makes every link busy: a command may have changed something about any of them.
+    /// Makes every link busy: a command may have changed any of them.
     pub(super) fn activate_all(&mut self) {
         self.scheduler.busy.clear();
         self.scheduler.idle.clear();
@@ -170,7 +170,7 @@ impl Links {
         self.update();
     }
 
-    /// True if a short poll has more to look at, now and then, than the one busy link.
+    /// True if a short poll must sometimes check more than the one busy link.
     #[inline(always)]
     pub(super) fn has_background(&self) -> bool {
         self.has_background
@@ -182,13 +182,13 @@ impl Links {
         self.update();
     }
 
-    /// What follows from which links are busy and which are idle.
+    /// Recomputes the state that depends on which links are busy and which are idle.
     fn update(&mut self) {
         self.scheduler.set_only(&self.table);
         self.has_background = self.has_inboxes || !self.scheduler.idle.is_empty();
     }
 
-    /// Begins a poll that serves the busy links: how many there are.
+    /// Begins a poll of the busy links and returns their number.
     pub(super) fn begin_round(&mut self) -> usize {
         let busy = self.scheduler.busy.len();
         // There may be fewer than last time.
@@ -198,19 +198,19 @@ impl Links {
         busy
     }
 
-    /// The link to serve in that step of a round over so many.
+    /// The link to serve in this step of a round over `busy` links.
     pub(super) fn busy_at(&self, step: usize, busy: usize) -> Option<usize> {
         let at = self.scheduler.first + step;
         let at = if at < busy { at } else { at - busy };
         self.scheduler.busy.get(at).map(|index| *index as usize)
     }
 
-    /// How many idle links are looked at in this round.
+    /// The number of idle links to check in this round.
     pub(super) fn idle_checks(&self) -> usize {
         IDLE_CHECKS.min(self.scheduler.idle.len())
     }
 
-    /// Ends a round over so many links. The next begins with another link.
+    /// Ends a round over `busy` links. The next round begins with another link.
     pub(super) fn end_round(&mut self, busy: usize) {
         let scheduler = &mut self.scheduler;
         scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
@@ -219,7 +219,7 @@ impl Links {
         }
     }
 
-    /// Checks the next idle link. If something has come it is busy now: its index.
+    /// Checks the next idle link. If something has come, makes it busy and returns its index.
     #[inline(never)]
     pub(super) fn check_idle(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;
@@ -234,7 +234,7 @@ impl Links {
         Some(index)
     }
 
-    /// Makes links idle on which nothing is going on. One stays busy: it costs next to nothing.
+    /// Makes inactive links idle. One stays busy: it costs next to nothing.
     #[cold]
     #[inline(never)]
     fn idle_quiet_links(&mut self) {

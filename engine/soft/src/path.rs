@@ -1,12 +1,13 @@
-//! Where datagrams go: address handles, and groups of queue pairs.
+//! Destinations of datagrams: address handles, and groups of queue pairs.
 //!
-//! The GID of a soft device is the name of its table: process, descriptor, inode. So an address
-//! handle leads to a peer's table, and that to the inboxes of its queue pairs; a datagram carries
-//! its sender's GID, which is the way back.
+//! The GID of a soft device names its table: process, descriptor, inode. So an address handle leads
+//! to a peer's table, and the table leads to the inboxes of its queue pairs. A datagram carries its
+//! sender's GID, so the receiver can reply.
 //!
-//! The members of a multicast group are whoever says so to the system, in a way that ends with the
-//! process ([`Neighbours::join`]). A sender asks for them when it makes the group's handle, and
-//! with a send to it not more often than every [`LOOK_EVERY_NS`]: so a new member may miss what was
+//! A queue pair becomes a member of a multicast group by registering with the system, and the
+//! registration ends with the process ([`Neighbours::join`]). A sender looks up the members when it
+//! makes the group's handle, and again on a send at most every [`LOOK_EVERY_NS`]. So a new member
+//! may miss what was sent in that time, and most sends cost no lookup.
 //! sent in that time, and no message costs a look.
 #![expect(unsafe_code, reason = "requests name handles by address")]
 
@@ -28,7 +29,7 @@ use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};
 use crate::wr::{AhName, MULTICAST_QPN};
 
-/// How old a list of members may be, in nanoseconds.
+/// The greatest age of a list of members, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// An address handle of the soft device.
@@ -42,7 +43,7 @@ impl AddressHandle for SoftAh {
 }
 
 impl SoftAh {
-    /// The way to a device or a group; `None` if there is no such device.
+    /// The path to a device or a group; `None` if there is no such device.
     pub(super) fn new(device: &str, to: Gid, host: &Host, pd: &Pd) -> Option<SoftAh> {
         let neighbours = host.neighbours?;
         let path = if to.is_multicast() {
@@ -60,7 +61,7 @@ impl SoftAh {
     }
 }
 
-/// What a handle stands for.
+/// The destination that a handle names.
 pub(super) enum Path {
     Device(Arc<RemoteMap>),
     Group(Group),
@@ -76,7 +77,7 @@ impl Path {
         unsafe { &*core::ptr::with_exposed_provenance(name.0) }
     }
 
-    /// Puts a datagram into the inboxes it is for; of a group's, not into that of `not_to`.
+    /// Puts a datagram into the inboxes of its destination; for a group, not into that of `not_to`.
     ///
     /// # Safety
     /// As for [`Outlet::put`].
@@ -102,24 +103,24 @@ impl Path {
     }
 }
 
-/// A multicast group, or those who want one kind of frames.
+/// A multicast group, or the queue pairs that want one kind of frames.
 pub(super) struct Group {
     device: Arc<str>,
     gid: Gid,
     members: Mutex<Members>,
 }
 
-/// How often somebody of this process has joined or left.
+/// The number of joins and leaves in this process.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 impl Group {
-    /// A group whose members are looked for when something is sent to it.
+    /// A group whose members are first looked up on a send.
     pub(super) fn unseen(device: &Arc<str>, gid: Gid) -> Group {
         let members = Members { at_ns: 0, changes: u64::MAX, list: Vec::new() };
         Group { device: device.clone(), gid, members: Mutex::new(members) }
     }
 
-    /// Puts a datagram into the inboxes of those members that `takes` says.
+    /// Puts a datagram into the inboxes of the members for which `takes` returns true.
     ///
     /// # Safety
     /// As for [`Outlet::put`].
@@ -146,7 +147,7 @@ impl Group {
         }
     }
 
-    /// As [`Group::put`], and who has joined in this process gets it, however short ago.
+    /// As [`Group::put`], but a queue pair of this process receives it at once after joining.
     ///
     /// # Safety
     /// As there.
@@ -169,16 +170,16 @@ impl Group {
         unsafe { self.put(stamp, pieces, host, takes) };
     }
 
-    /// True if that is a member, as last seen.
+    /// True if this was a member at the last lookup.
     pub(super) fn holds(&self, member: &Member) -> bool {
         self.members.lock().list.iter().any(|(known, _)| known == member)
     }
 }
 
-/// Its members as last seen, with their inboxes.
+/// The members at the last lookup, with their inboxes.
 struct Members {
     at_ns: u64,
-    /// What [`CHANGES`] was then.
+    /// The value of [`CHANGES`] at that time.
     changes: u64,
     list: Vec<(Member, Outlet)>,
 }
@@ -195,7 +196,7 @@ impl Members {
             let memory = (neighbours.attach)(member.process, member.inbox, INBOX_BYTES as u64);
             let outlet =
                 memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.bell));
-            // One for which there is no memory misses what is sent until the next look.
+            // A member for which there is no memory misses what is sent until the next lookup.
             if let Some(outlet) = outlet
                 && self.list.make_room(self.list.len() + 1)
             {
@@ -205,7 +206,7 @@ impl Members {
     }
 }
 
-/// The groups that a queue pair of UD is in. They end with it, whoever still holds this.
+/// The groups that a UD queue pair is in. They end with it, even while others hold this value.
 pub(super) struct Groups {
     device: String,
     member: Option<Member>,
@@ -229,8 +230,8 @@ impl Groups {
         self.add(group, &asked(), host)
     }
 
-    /// Makes the queue pair a member, also of what is no multicast group; a second time changes
-    /// nothing.
+    /// Makes the queue pair a member of a group, which need not be a multicast group. Joining twice
+    /// changes nothing.
     pub(super) fn add(&self, group: Gid, asked: &str, host: &Host) -> Result<(), SetupError> {
         let mut list = self.list.lock();
         let (Some(list), Some(member), Some(neighbours)) =
@@ -267,13 +268,13 @@ impl Groups {
         }
     }
 
-    /// The queue pair goes away.
+    /// Leaves all groups: the queue pair goes away.
     pub(super) fn end(&self) {
         *self.list.lock() = None;
     }
 }
 
-/// A queue pair that is in no group.
+/// The error for a queue pair that cannot be in a group.
 pub(super) fn no_groups(kind: &str) -> SetupError {
     SetupError::new(Code::Invalid, kind, "only queue pairs of UD are in groups")
 }

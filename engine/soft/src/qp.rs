@@ -1,4 +1,4 @@
-//! A queue pair inside the device: its state, and what it has of each part of the data plane.
+//! A queue pair inside the device: its state and its part of each data-plane component.
 
 use core::ptr::NonNull;
 
@@ -22,9 +22,9 @@ use crate::wr::RecvWr;
 pub(super) enum State {
     /// Takes receives; nothing moves yet.
     Init,
-    /// Both directions work, and the peer acknowledges what it takes (RC).
+    /// Both directions work, and the peer acknowledges the messages it takes (RC).
     Rts,
-    /// Both directions work, and nobody hears what became of a send (UC, UD in RTS).
+    /// Both directions work, and senders do not learn the fate of a send (UC, UD in RTS).
     Unreliable,
     /// As `Unreliable`, but a send has failed here: sends are flushed until the owner recovers the
     /// queue pair (SQE).
@@ -34,45 +34,45 @@ pub(super) enum State {
 }
 
 impl State {
-    /// True if messages come in and nobody is told what became of them.
+    /// True if messages come in and their senders do not learn their fate.
     pub(super) fn is_unreliable(self) -> bool {
         matches!(self, State::Unreliable | State::Sqe)
     }
 
-    /// True if what waits may be written to the wire.
+    /// True if waiting requests may be written to the wire.
     pub(super) fn sends(self) -> bool {
         matches!(self, State::Rts | State::Unreliable)
     }
 }
 
-/// A message of several fragments on its way in.
+/// An incoming message of several fragments.
 #[derive(Clone, Copy)]
 pub(super) struct Assembly {
     pub(super) wr: RecvWr,
     pub(super) received: u32,
 }
 
-/// What an unreliable queue pair has of a message whose fragments are coming in.
+/// The incoming message of an unreliable queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// Nothing, or one that is being dropped.
+    /// No message, or one that is being dropped.
     Nothing,
     /// A SEND.
     Send,
-    /// So many bytes of a WRITE.
+    /// This many bytes of a WRITE.
     Write(u32),
 }
 
-/// What a queue pair of UD or RAW_PACKET has besides.
+/// The extra part of a UD or RAW_PACKET queue pair.
 pub(super) struct Datagrams {
     pub(super) inbox: Inbox,
-    /// The inbox's place in the device's table, if it can be found there.
+    /// The index of the inbox in the device's table, if peers can find it there.
     pub(super) place: Option<usize>,
-    /// What senders have to know.
+    /// The key that senders must give.
     pub(super) qkey: u32,
-    /// Itself, if what it sends to groups is not to come back.
+    /// This queue pair itself, if its sends to groups must not come back to it.
     pub(super) not_to: Option<Member>,
-    /// Of RAW_PACKET: the rest of it.
+    /// The extra part of a RAW_PACKET queue pair.
     pub(super) raw: Option<Box<Raw>>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct QpContext {
     pub(super) state: State,
     pub(super) kind: QpType,
     pub(super) signal_all: bool,
-    /// What the headers of all its whole messages have in common; set when connected.
+    /// The common bits of the headers of all its whole messages; set when connected.
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
@@ -90,9 +90,9 @@ pub(super) struct QpContext {
     /// queue; each reset gives it a new one, and so new links. A record over a link of another key
     /// is from a peer of an earlier connection.
     pub(super) key: u32,
-    /// Sends are taken and do not begin (SQD).
+    /// Sends are accepted and do not begin (SQD).
     pub(super) paused: bool,
-    /// An event is wanted when the sends that have begun are over.
+    /// An event is wanted when the sends that have begun are done.
     pub(super) draining: bool,
     /// The index of the link from which whole messages may be taken without further checks: `link`
     /// in RTS with no message half received, `CLOSED` otherwise.
@@ -100,31 +100,31 @@ pub(super) struct QpContext {
     /// The index of its link in the domain, and the peer's number; set when connected.
     pub(super) link: usize,
     pub(super) peer: u32,
-    /// Retries the peer allows when we have no receive; 7 is for ever (RC-1).
+    /// Retries that the peer allows when we have no receive; 7 means unlimited (RC-1).
     pub(super) rnr_retry: u8,
-    /// Our wait between them, in nanoseconds.
+    /// Our wait between those retries, in nanoseconds.
     pub(super) rnr_timer_ns: u64,
 
-    /// What plain messages may use without further checks.
+    /// Space that plain messages may use without further checks.
     pub(super) reserved: Reserved,
     pub(super) sq: SendQueue,
-    /// It is in its link's backlog.
+    /// True if it is in its link's backlog.
     pub(super) in_backlog: bool,
 
-    /// READs and atomics of its own.
+    /// Its own READs and atomics.
     pub(super) reads: Reads,
     /// READs and atomics the peer may have in flight (SQ-7).
     pub(super) responder_depth: u8,
     /// What the peer may do to memory through this queue pair.
     pub(super) rights: Access,
-    /// READs and atomics of the peer that are taken and not answered.
+    /// READs and atomics of the peer that were taken and not answered.
     pub(super) pending_reads: u8,
-    /// Completions up to this request are due, and wait for answers to requests before them.
+    /// Completions up to this request are due, and wait for responses to earlier requests.
     pub(super) parked: Option<u32>,
-    /// Bytes of a WRITE that is coming in pieces.
+    /// Bytes of a WRITE that arrives in pieces.
     pub(super) writing: Option<u32>,
 
-    /// Of UD: where datagrams come in.
+    /// For UD: the inbox for datagrams.
     pub(super) datagrams: Option<Box<Datagrams>>,
     /// Of UC: what comes in, and that the peer is gone, so that what is sent goes nowhere.
     pub(super) incoming: Incoming,
@@ -132,7 +132,7 @@ pub(super) struct QpContext {
 
     pub(super) failure: Failure,
     pub(super) is_scheduled: bool,
-    /// It was said that it takes nothing more from its shared receive queue.
+    /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
     pub(super) last_wqe_raised: bool,
 
     pub(super) send_cq: usize,
@@ -174,17 +174,17 @@ impl Reserved {
 /// Why a queue pair fails, or has failed.
 #[derive(Default)]
 pub(super) struct Failure {
-    /// Request that could not be carried out here, with its status: the queue pair fails when
-    /// all before it are done.
+    /// A request that could not run here, with its status. The queue pair fails when all requests
+    /// before it are done.
     pub(super) poison: Option<(u32, Status)>,
-    /// The peer was asked how far it has come with those.
+    /// The peer was asked how far it has read those.
     pub(super) urged: bool,
-    /// In ERR: ring position up to which requests succeeded, and the status of the one behind.
+    /// In ERR: the ring position up to which requests succeeded; `cause` is the status of the next.
     pub(super) good_until: u64,
     pub(super) cause: Option<Status>,
 }
 
-/// What a queue pair is made with, besides its capacities.
+/// The parameters of a queue pair, besides its capacities.
 pub(super) struct QpParts {
     pub(super) num: u32,
     pub(super) kind: QpType,
@@ -242,7 +242,7 @@ impl QpContext {
         }
     }
 
-    /// A new life in the memory of the one before: everything else is as if it had just been made.
+    /// Restarts the queue pair in the same memory. Everything else is as in a new one.
     pub(super) fn reset(&mut self, parts: &QpParts) {
         let sq = self.sq.take();
         *self = QpContext {
@@ -252,13 +252,13 @@ impl QpContext {
         };
     }
 
-    /// On whose behalf it uses memory.
+    /// The identity on whose behalf it uses memory.
     pub(super) fn who(&self) -> Who {
         Who { qp: self.num, pd: self.pd }
     }
 
-    /// True if a record goes on with what is coming in, or begins something when nothing is;
-    /// messages are of that kind.
+    /// True if a record continues the incoming message, or begins one when none is under way.
+    /// `message` is the kind of the messages.
     pub(super) fn is_in_order(&self, header: Header, message: u8) -> bool {
         let first = header.flags().contains(RecordFlags::FIRST);
         match (self.assembly, self.writing) {
@@ -268,7 +268,7 @@ impl QpContext {
         }
     }
 
-    /// True if request `index`, or one before it, waits for its answer.
+    /// True if request `index`, or one before it, waits for its response.
     #[inline(always)]
     pub(super) fn awaits_response(&self, index: u32) -> bool {
         // Both lie in `completed .. posted`.

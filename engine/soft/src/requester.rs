@@ -104,7 +104,7 @@ impl DomainState {
         result
     }
 
-    /// A post outside RTS: refused before RTS (SM-6), taken and flushed in ERR.
+    /// A post outside RTS: refused before RTS (SM-6), accepted and flushed in ERR.
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
         if qp.state.is_unreliable() {
@@ -144,7 +144,7 @@ impl Transport {
         }
     }
 
-    /// Writes requests from the backlog of this link, as far as there is space.
+    /// Writes requests from the backlog of this link while there is space.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_link(&mut self, link: &mut Link) {
@@ -170,8 +170,8 @@ impl Transport {
 }
 
 impl Resources {
-    /// A request is taken, but its response or an earlier one has not come. The completion waits in
-    /// its queue pair; completions of other queue pairs go on.
+    /// A request was taken, but its response or an earlier one has not come. The completion waits
+    /// in its queue pair; other queue pairs complete meanwhile.
     #[cold]
     fn park(&mut self, qp: &mut QpContext, index: u32) {
         qp.parked = Some(index.wrapping_add(1));
@@ -205,8 +205,8 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendW
     true
 }
 
-/// Posts the plain requests at the front of a list: how many. Publishes them if that is the whole
-/// list.
+/// Posts the plain requests at the front of a list and returns their number. Publishes them if they
+/// are the whole list.
 #[inline(always)]
 fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
     if !fast_path_ok(link, qp) {
@@ -294,15 +294,15 @@ pub(super) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
     Some(Plain { header, imm: imm.unwrap_or(0), record })
 }
 
-/// True if there is a slot for it.
+/// True if there is a send slot for a plain request.
 #[inline(always)]
 pub(super) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
     let asks = plain.header.flags().contains(RecordFlags::ACK_REQ);
     qp.sq.room() > 0 && (!asks || link.signaled.has_room())
 }
 
-/// Writes a plain request to the ring of a link on the fast path, unpublished. False: it is not
-/// plain, or there is no slot or space; nothing was done.
+/// Writes a plain request to the ring of a link on the fast path, unpublished. Returns false,
+/// having done nothing, if the request is not plain or there is no slot or space.
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
     let Some(plain) = plain(memory, qp, wr) else { return false };
     let goes = has_slot(link, qp, &plain) && link.has_space(plain.record);

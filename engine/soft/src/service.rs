@@ -1,5 +1,5 @@
-//! Work on queue pairs that needs no message: completions that waited, requests that cannot run,
-//! and the flush of a queue pair in ERR.
+//! Work on queue pairs that no message triggers: delayed completions, requests that cannot run, and
+//! the flush of a queue pair in ERR.
 #![expect(unsafe_code, reason = "writes the shared ring")]
 
 use super::completion::error_wc;
@@ -17,7 +17,7 @@ use crate::room::Take;
 use crate::wc::Status;
 
 impl DomainState {
-    /// Queue pairs of a completion queue that was overrun go to ERR (CP-5).
+    /// Moves the queue pairs of an overrun completion queue to ERR (CP-5).
     pub(super) fn attend_overruns(&mut self) {
         let Transport { qps, res } = &mut self.transport;
         for cq in 0..res.cqs.len() {
@@ -34,7 +34,7 @@ impl DomainState {
         }
     }
 
-    /// Does the work of the service queue, as far as there is room for completions.
+    /// Serves the service queue while there is room for completions.
     #[cold]
     #[inline(never)]
     pub(super) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
@@ -58,7 +58,7 @@ impl DomainState {
 }
 
 impl Resources {
-    /// Work on a queue pair that needs some without a message. True if there is none left.
+    /// Serves one queue pair. Returns true if no such work is left for it.
     fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
         let mut done = match qp.kind.is_unreliable() {
             true => self.complete_unreliable(qp, sink),
@@ -83,8 +83,8 @@ impl Resources {
         true
     }
 
-    /// A request that could not run fails its queue pair once all before it are done: one of those
-    /// may be refused, and that error comes first (SQ-3).
+    /// A request that could not run fails its queue pair once all requests before it are done. One
+    /// of those may be refused, and that error comes first (SQ-3).
     fn fail_poisoned(&mut self, links: &mut Links, qp: &mut QpContext) {
         let Some((index, status)) = qp.failure.poison else { return };
         if qp.reads.in_flight() > 0 || qp.parked.is_some() {
@@ -96,7 +96,7 @@ impl Resources {
             good_until = qp.sq.entry(before).end;
             before = before.wrapping_add(1);
         }
-        // The rest of a message that had begun never comes, and nothing else may come behind it.
+        // The rest of a message that had begun never comes, and nothing else may follow it.
         if qp.sq.sent_bytes > 0 || links.acked_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
         } else if !qp.failure.urged {
@@ -104,7 +104,7 @@ impl Resources {
         }
     }
 
-    /// True when every send has its completion.
+    /// Returns true when every send has its completion.
     fn flush_sends<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         while qp.sq.completed != qp.sq.posted {
             let index = qp.sq.completed;
@@ -129,15 +129,16 @@ impl Resources {
                 return false;
             }
             let status = qp.failure.cause.unwrap_or(Status::Flushed);
-            // From here on nothing succeeds any more.
+            // Nothing succeeds from here on.
             qp.failure.cause = Some(Status::Flushed);
             self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
         }
         true
     }
 
-    /// True when the receive that a broken message had taken has its completion. Before the sends:
-    /// who has heard of all of those may let the queue pair go.
+    /// Returns true when the receive that a broken message had taken has its completion. This runs
+    /// before the sends are flushed: an owner that has seen all send completions may destroy the
+    /// queue pair.
     fn flush_assembly<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         if qp.assembly.is_some() && sink.room() == 0 {
             return false;
@@ -149,8 +150,8 @@ impl Resources {
         true
     }
 
-    /// True when every receive of a queue pair's own queue has its completion. Those of a shared
-    /// queue stay for others.
+    /// Returns true when every receive of a queue pair's own queue has its completion. Receives of
+    /// a shared queue stay for other queue pairs.
     fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         loop {
             if sink.room() == 0 {
@@ -177,8 +178,8 @@ impl Resources {
     }
 }
 
-/// Makes the peer say how far it has read: of what completes in silence it may not by itself.
-/// False if there is no space.
+/// Asks the peer how far it has read: it need not say so by itself for requests that complete
+/// silently. Returns false if there is no space.
 fn urge(links: &mut Links, qp: &QpContext) -> bool {
     let Some(link) = links.get_mut(qp.link) else { return true };
     let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
@@ -200,8 +201,8 @@ fn urge(links: &mut Links, qp: &QpContext) -> bool {
 }
 
 impl Resources {
-    /// Makes the completions that waited for answers, as far as those have come. False: there is
-    /// no room for more now.
+    /// Makes the completions that waited for responses, as far as those have arrived. Returns false
+    /// if there is no room for more now.
     fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         let Some(upto) = qp.parked else { return true };
         while qp.sq.completed != upto {
