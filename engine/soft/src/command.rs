@@ -1,4 +1,4 @@
-//! What the control plane wants of a domain.
+//! Commands from the control plane to a domain.
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
@@ -8,7 +8,7 @@ use super::qp_table::Owned;
 use super::recvq::{RecvQueue, Used};
 use super::xrc_part::NewXrcQueue;
 
-/// What the control plane wants of a domain.
+/// A command from the control plane to a domain.
 pub(super) enum Command {
     /// A new queue pair with its receive queue.
     Add(Owned, Arc<RecvQueue>, Used),
@@ -61,7 +61,7 @@ pub(super) enum Command {
     },
 }
 
-/// The figures of a connection.
+/// The parameters of a connection.
 pub(super) struct Connect {
     pub(super) num: u32,
     pub(super) peer: u32,
@@ -72,10 +72,10 @@ pub(super) struct Connect {
     pub(super) responder_depth: u8,
 }
 
-/// What a queue pair begins its next life with.
+/// The parameters of a queue pair's next life.
 pub(super) struct Reset {
     pub(super) num: u32,
-    /// Its receive queue: a new one, if it is its own.
+    /// Its receive queue: a new one, if the queue pair owns its queue.
     pub(super) queue: Arc<RecvQueue>,
     pub(super) used: Used,
     /// Links of this key are for it, see [`QpContext::key`].
@@ -83,7 +83,7 @@ pub(super) struct Reset {
 }
 
 impl Command {
-    /// True if it brings what another command will end.
+    /// True if the command brings an object that another command will end.
     pub(super) fn gives(&self) -> bool {
         matches!(self, Command::Add(..) | Command::AddSrq(_))
     }

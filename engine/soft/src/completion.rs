@@ -1,10 +1,10 @@
-//! How completions look.
+//! The contents of completions.
 
 use super::layout::RecordFlags;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
-/// An error completion: only number, status and queue pair mean anything (CP-1), the rest is
-/// garbage so that who reads it notices.
+/// An error completion. Only number, status and queue pair are valid (CP-1). The rest is garbage,
+/// so that a reader of it notices.
 pub(super) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
     Wc {
         wr_id,

@@ -1,4 +1,4 @@
-//! Completion queues, and where completions go when they are made.
+//! Completion queues, and the destinations of new completions.
 //!
 //! A worker's domain has one queue and its thread is the one that polls: completions are made
 //! straight into the array it passed, and only as many as fit. In the shared domain any poll
@@ -43,7 +43,7 @@ pub(super) struct Stamps {
     pub(super) overwrites: bool,
 }
 
-/// Stamps, with a place beside each of the ring's.
+/// Timestamps, one place beside each place of the ring.
 struct Stamped {
     stamps: Stamps,
     times: Box<[[Option<u64>; 2]]>,
@@ -71,15 +71,15 @@ pub(super) struct CompletionQueue {
     head: u32,
     tail: u32,
     health: Health,
-    /// Wakes who waits for an entry.
+    /// Wakes a thread that waits for an entry.
     bell: Option<Bell>,
-    /// Somebody waits for the next entry, or for the next solicited one (CP-6).
+    /// A thread waits for the next entry, or for the next solicited one (CP-6).
     armed: Option<Arm>,
-    /// It came.
+    /// The awaited entry came.
     fired: bool,
 }
 
-/// What a queue is armed for.
+/// The kind of entry that a queue is armed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arm {
     Any,
@@ -90,13 +90,13 @@ pub(super) enum Arm {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Good,
-    /// The same, of an extended one.
+    /// It takes entries; extended queue.
     Extended,
-    /// An entry came when it was full; its queue pairs do not know yet.
+    /// An entry found it full; its queue pairs do not know yet.
     Overrun,
-    /// They do. It takes nothing any more.
+    /// Its queue pairs know. It takes no more entries.
     Dead,
-    /// There is none.
+    /// There is no queue in this place.
     Gone,
 }
 
@@ -136,7 +136,7 @@ impl CompletionQueue {
         self.health == Health::Gone
     }
 
-    /// From now on the next entry of that kind wakes who waits.
+    /// Arms the queue: the next entry of that kind wakes the waiting thread.
     pub(super) fn arm(&mut self, arm: Arm) {
         (self.armed, self.fired) = (Some(arm), false);
     }
@@ -145,7 +145,7 @@ impl CompletionQueue {
         self.armed.is_some()
     }
 
-    /// True once after the entry that was waited for.
+    /// Returns true once after the awaited entry.
     pub(super) fn take_fired(&mut self) -> bool {
         core::mem::take(&mut self.fired)
     }
@@ -184,8 +184,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Puts the time beside the next entry, and makes room for it if that is wanted. False: it
-    /// takes no more.
+    /// Records the time beside the next entry, and makes room for the entry if the queue
+    /// overwrites. Returns false if the queue takes no more.
     #[cold]
     fn make_stamps(&mut self) -> bool {
         let (Health::Extended, Some(stamped)) = (self.health, &mut self.stamped) else {
@@ -209,7 +209,7 @@ impl CompletionQueue {
         self.stamped.as_ref().map(|stamped| stamped.at(at)).unwrap_or_default()
     }
 
-    /// Makes room for `depth` entries; an error with their number if there are more.
+    /// Makes room for `depth` entries. Fails with the number of entries if there are more.
     pub(super) fn resize(&mut self, depth: u32) -> Result<(), u32> {
         let count = self.tail.wrapping_sub(self.head);
         if count > depth {
@@ -237,7 +237,7 @@ impl CompletionQueue {
         overrun
     }
 
-    /// Takes out all completions of a queue pair (SM-1).
+    /// Removes all completions of a queue pair (SM-1).
     pub(super) fn forget(&mut self, qp: u32) {
         let mask = self.ring.len() - 1;
         let (mut from, mut to) = (self.head, self.head);
@@ -268,12 +268,12 @@ impl CompletionQueue {
     }
 }
 
-/// Where the device puts completions while it works.
+/// The destination of completions while the device works.
 pub(super) trait Sink {
-    /// Each poll does all it can at once: the next may be long in coming. Otherwise small things
-    /// may wait for the next poll.
+    /// True if each poll must do all it can at once, because the next may be long in coming.
+    /// Otherwise small tasks may wait for the next poll.
     const THOROUGH: bool;
-    /// How many more it takes now.
+    /// The number of completions that it takes now.
     fn room(&self) -> usize;
     /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
@@ -282,7 +282,7 @@ pub(super) trait Sink {
     fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize;
 }
 
-/// The array of the thread that polls: what of it is not filled.
+/// The array of the polling thread: the part that is not yet filled.
 pub(super) struct Direct<'a> {
     pub(super) free: slice::IterMut<'a, Wc>,
 }

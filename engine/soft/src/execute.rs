@@ -70,7 +70,7 @@ impl DomainState {
         }
     }
 
-    /// The queue pair goes to ERR; its peer is gone for good if `lost`.
+    /// Moves the queue pair to ERR; its peer is gone for good if `lost`.
     fn fail(&mut self, num: u32, lost: bool) {
         let Some(qp) = self.transport.qps.get_mut(num) else { return };
         let res = &mut self.transport.res;
@@ -139,14 +139,14 @@ impl DomainState {
         }
     }
 
-    /// The queue pair to connect is gone or in error: its end of the link goes back.
+    /// The queue pair to connect is gone or in error: gives back its end of the link.
     fn decline(&mut self, connect: &Connect) {
         connect.link.release_end();
         self.links.drop_unused();
     }
 
-    /// Takes a queue pair out and frees it; its link goes with the last user. False: there is no
-    /// such queue pair.
+    /// Takes a queue pair out and frees it. Its link goes away with the link's last user. Returns
+    /// false if there is no such queue pair.
     pub(super) fn remove(&mut self, num: u32) -> bool {
         let Some(qp) = self.take_out(num).map(Owned::into_box) else { return false };
         let nic = &self.transport.res.nic;
@@ -158,7 +158,7 @@ impl DomainState {
         true
     }
 
-    /// Takes a queue pair out of the table, and off its link and its receive queue.
+    /// Takes a queue pair out of the table, off its link and off its receive queue.
     pub(super) fn take_out(&mut self, num: u32) -> Option<Owned> {
         let mut owned = self.transport.qps.remove(num)?;
         let (qp, res) = (owned.get_mut(), &mut self.transport.res);
@@ -168,8 +168,8 @@ impl DomainState {
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
             && let Some(rq) = res.rqs.get_mut(qp.rq)
         {
-            // A message had begun to fill this receive, and it would never complete. There is
-            // room: it was taken from there.
+            // A message had begun to fill this receive and would never complete it. There is room:
+            // the receive was taken from this queue.
             let _ = rq.queue.post(&[assembly.wr]);
         }
         res.leave_queue(qp.own_rq());

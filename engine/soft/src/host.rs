@@ -1,4 +1,4 @@
-//! What a device asks of the system it runs on, and of other devices of the machine.
+//! The services that a device needs from its system and from other devices of the machine.
 
 use core::any::Any;
 
@@ -14,7 +14,7 @@ use crate::error::SetupError;
 use crate::provider::Gid;
 use crate::provider::wake::Bell;
 
-/// What the device asks of the system it runs on.
+/// The services that the device needs from its system.
 #[derive(Clone, Copy)]
 pub struct Host {
     /// Nanoseconds that never go back; asked only while a peer waits for a receive, and for
@@ -36,8 +36,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host for devices within one address space, whose keys need not be secret: tests and
-    /// simulations. Its one clock is both.
+    /// A host for devices within one address space whose keys need not be secret: tests and
+    /// simulations. One clock serves as both clocks.
     pub fn alone(clock: fn() -> u64) -> Host {
         Host {
             clock,
@@ -51,7 +51,7 @@ impl Host {
     }
 }
 
-/// What a device asks of the system to send datagrams and take them.
+/// The services that a device needs to send and receive datagrams.
 #[derive(Clone, Copy)]
 pub struct Neighbours {
     /// The number of this process.
@@ -66,14 +66,14 @@ pub struct Neighbours {
     pub name_bell: fn(i32) -> Option<FileName>,
     /// Opens a bell by its name.
     pub bell: OpenBell,
-    /// Says that a queue pair is a member of a group, to all devices of that name, until the answer
-    /// is dropped or the process ends.
+    /// Publishes a queue pair's membership of a group to all devices of that name. The membership
+    /// ends when the returned value is dropped or the process ends.
     pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,
-    /// Who is.
+    /// The current members of a group.
     pub members: fn(device: &str, group: Gid) -> Vec<Member>,
 }
 
-/// A queue pair, as all processes know it.
+/// The identity of a queue pair, as all processes know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its process.
@@ -84,7 +84,7 @@ pub struct Member {
     pub qp: u32,
 }
 
-/// What makes a queue pair a member of a group, for as long as it is kept.
+/// Keeps a queue pair a member of a group until it is dropped.
 pub type Membership = Box<dyn Any + Send + Sync>;
 
 /// The GID of the device whose table has that name.

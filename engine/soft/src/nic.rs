@@ -1,4 +1,4 @@
-//! What all domains of one soft device share: regions, numbers, limits, the clock.
+//! The state that all domains of one soft device share: regions, numbers, limits, the clock.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ use crate::provider::{
 };
 use crate::room::Room;
 
-/// Events that wait to be taken at most.
+/// The most events that can wait to be taken.
 const EVENTS_MAX: usize = 256;
 
 /// The device.
@@ -28,11 +28,11 @@ pub(super) struct Nic {
     pub(super) caps: Caps,
     pub(super) memory: Memory,
     pub(super) host: Host,
-    /// Events nobody has taken, oldest first. Those that come when it is full are lost, as counted.
+    /// Events that nobody has taken, oldest first. Events that find it full are lost and counted.
     events: ArrayQueue<AsyncEvent>,
     pub(super) events_lost: AtomicU32,
     pub(super) events_bell: Option<Bell>,
-    /// Where others find its table; all zero if nobody does.
+    /// The GID by which others find its table; all zero if nobody does.
     pub(super) gid: Gid,
     domains: AtomicU32,
     queues: AtomicU32,
@@ -41,12 +41,12 @@ pub(super) struct Nic {
     numbers: Mutex<Numbers>,
 }
 
-/// Free queue pair numbers, oldest first, so that a number comes back late.
+/// Free queue pair numbers, oldest first, so that a number is reused as late as possible.
 struct Numbers {
     fresh: u32,
     freed: Vec<u32>,
     next: usize,
-    /// Numbers that are out: `freed` has room for all of them.
+    /// Numbers in use: `freed` has room for all of them.
     out: usize,
 }
 
@@ -57,7 +57,7 @@ impl Nic {
         // Numbers 0 and 1 are reserved, and one is never reached.
         caps.qp_max = QPS as u32 - 3;
         (caps.cq_max, caps.srq_max, caps.mcast_groups_max) = (u32::MAX, u32::MAX, u32::MAX);
-        // One table has both, and its first entry is never given out.
+        // One table holds both, and its first entry is never given out.
         (caps.mr_max, caps.mw_max) = (REGIONS as u32 - 1, REGIONS as u32 - 1);
         caps.pd_max = PDS;
         caps.atomics = Atomics::Global;
@@ -119,7 +119,7 @@ impl Nic {
         Err(SetupError::new(Code::Invalid, asked, "the table has one, of index 0"))
     }
 
-    /// Raises an event; no allocation, and a system call only to wake who waits.
+    /// Raises an event. Allocates nothing, and makes a system call only to wake a waiter.
     #[cold]
     pub(super) fn raise(&self, kind: AsyncKind, object: Object) {
         if self.events.push(AsyncEvent { kind, object }).is_err() {
@@ -133,7 +133,7 @@ impl Nic {
     /// Takes the oldest event.
     pub(super) fn next_event(&self) -> Option<AsyncEvent> {
         if let Some(bell) = &self.events_bell {
-            // Before the look: what comes after it rings again.
+            // Clear before looking: an event that comes after this rings again.
             bell.clear();
         }
         let event = self.events.pop();
@@ -163,7 +163,7 @@ impl Nic {
         self.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(u32::MAX)
     }
 
-    /// A queue pair number nobody has: 24 bits, never 0 or 1 (reserved), with a slot of its own.
+    /// A free queue pair number: 24 bits, never 0 or 1 (reserved), with a slot of its own.
     pub(super) fn take_number(&self) -> Option<u32> {
         let mut numbers = self.numbers.lock();
         // Whoever gives one back may be the data plane.
@@ -183,7 +183,7 @@ impl Nic {
         Some(num)
     }
 
-    /// Gives a number back; its slot comes out again under the next generation.
+    /// Gives a number back. Its slot is reused under the next generation.
     pub(super) fn free_number(&self, num: u32) {
         let again = (num + QPS as u32) & 0x00ff_ffff;
         let mut numbers = self.numbers.lock();

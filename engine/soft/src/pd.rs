@@ -14,8 +14,8 @@ pub(super) struct Pd {
     parent: Option<Arc<Parent>>,
 }
 
-/// A parent domain around it: to the device the same, but what is made through it is counted by
-/// itself.
+/// A parent domain around it. The device treats both alike, but counts objects made through the
+/// parent separately.
 struct Parent {
     _td: Option<SoftTd>,
 }
@@ -59,7 +59,7 @@ impl Pd {
         *self.mark
     }
 
-    /// How many hold it; of a parent domain, that one.
+    /// The number of its users; for a parent domain, of the parent's own users.
     pub(super) fn users(&self) -> usize {
         match &self.parent {
             Some(parent) => Arc::strong_count(parent),

@@ -11,7 +11,7 @@ use crate::provider::wake::{Bell, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
 use crate::wc::Wc;
 
-/// Work one poll of the shared domain does at most.
+/// The most work that one poll of the shared domain does.
 pub(super) const SHARED_BUDGET: usize = 256;
 
 /// A completion queue of the soft device.
@@ -21,11 +21,11 @@ pub struct SoftCq {
     pub(super) index: usize,
     /// Rung by other threads that put an entry in, in the shared domain.
     pub(super) bell: Option<Bell>,
-    /// Gives itself back with the last handle.
+    /// Frees the queue's place when the last handle is dropped.
     pub(super) place: Arc<CqPlace>,
 }
 
-/// A completion queue's place in its domain, given back when nobody has a handle on it.
+/// A completion queue's place in its domain, freed when the last handle is dropped.
 pub(super) struct CqPlace {
     pub(super) nic: Arc<Nic>,
     pub(super) domain: Arc<Domain>,

@@ -42,7 +42,7 @@ impl Soft {
         }
     }
 
-    /// Enters memory in the table; its key, or `None` if that is full.
+    /// Enters memory in the table and returns its key, or `None` if the table is full.
     fn enter_region(&self, memory: &Mapping, access: Access, pd: &Pd) -> Option<u32> {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let shown = self.nic.memory.is_shared() && access.intersects(remote);
@@ -51,8 +51,8 @@ impl Soft {
         self.nic.memory.insert(start, length, (access, pd.mark()), file)
     }
 
-    /// The region gets another entry under another key, and then loses its first one, as
-    /// deregistering and registering would do it; if there is no room, nothing has happened.
+    /// Enters the region again under another key and then removes its first entry, as deregistering
+    /// and registering would do. If there is no room, nothing changes.
     pub(super) fn change_region(
         &self,
         mut region: SoftRegion,
@@ -69,7 +69,7 @@ impl Soft {
             return Err(change.refused(cause, region));
         };
         (region.pd, region.access) = (pd.clone(), access);
-        // No access of a peer is under way in the old memory after this.
+        // After this, no peer is accessing the old memory.
         self.nic.memory.remove(mem::replace(&mut region.key, key));
         let old = change.memory.map(|memory| mem::replace(&mut region.memory, memory));
         Ok((region, old))

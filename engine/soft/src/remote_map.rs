@@ -1,4 +1,4 @@
-//! A peer's memory, as far as it is mapped here.
+//! A peer's memory, to the extent that it is mapped here.
 //!
 //! A device shows its peers a table of its queue pairs and regions, in memory they can read and
 //! nobody but the device can write. A region behind a memfd can be mapped here by the name its
@@ -27,7 +27,7 @@ use super::pieces::Pieces;
 use crate::provider::Access;
 use crate::room::{Book, Room};
 
-/// Regions of one peer that are mapped at most; further ones are reached by its own poll.
+/// The most regions of one peer that are mapped. The peer's own poll serves requests to the others.
 const VIEWS_MAX: usize = 256;
 
 /// Regions of so many bytes at most, and so many of them with a link, are mapped before they are
@@ -52,10 +52,10 @@ pub struct RemoteMap {
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-/// The inbox of a queue pair of the peer.
+/// The inbox of one of the peer's queue pairs.
 struct Known {
     file: FileName,
-    /// As it is mapped here; none if it cannot be had, which is not tried again.
+    /// Its mapping here; `None` if it could not be mapped, which is not tried again.
     outlet: Option<Outlet>,
 }
 
@@ -148,12 +148,12 @@ impl RemoteMap {
         let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.bell));
         // A slot that changed hands, or a lie, is an inbox of another queue pair: not this time.
         let outlet = outlet.filter(|outlet| outlet.is_for(qp));
-        // Without memory to remember it, it is looked up again.
+        // Without memory to remember it, it is looked up again next time.
         let _ = outlets.insert(qp, Known { file, outlet });
     }
 
-    /// Where the bytes are here, if queue pair `qp` of the peer would let its own peer use them
-    /// with that right, and they are mapped.
+    /// The local address of the bytes, if queue pair `qp` of the peer lets its own peer use them
+    /// with that right, and if they are mapped.
     pub(super) fn find(
         &self,
         qp: u32,
@@ -183,7 +183,7 @@ impl RemoteMap {
             return None;
         }
         let (base, len) = (view.base.load(Ordering::Relaxed), view.len.load(Ordering::Relaxed));
-        // The peer may have named more than its file has.
+        // The peer may have named more bytes than its file has.
         if base.is_null() || offset.saturating_add(length.into()) > len {
             return None;
         }
@@ -201,7 +201,7 @@ impl RemoteMap {
             let wanted = key != 0 && small && named && access.contains(Access::REMOTE_WRITE);
             wanted.then_some(key)
         });
-        // A peer that names much which cannot be mapped does not keep us for long.
+        // A bound, so that a peer that names many unmappable regions does not delay us for long.
         keys.take(AHEAD_MAX).for_each(|key| self.map(key));
     }
 

@@ -1,5 +1,4 @@
-//! States of a queue pair that only its owner sets (SM-6): a pause of its sends,
-//! and a new life.
+//! Queue pair states that only the owner sets (SM-6): a pause of its sends, and a reset.
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
@@ -19,8 +18,8 @@ use crate::wc::Status;
 use crate::wr::{SendFlags, SendWr};
 
 impl SoftQp {
-    /// RTS to SQD: sends are taken and do not begin. With `notify`, an event says when those that
-    /// have begun are over.
+    /// RTS to SQD: sends are accepted and do not begin. With `notify`, an event is raised when the
+    /// sends that have begun are done.
     pub fn pause(&mut self, notify: bool) {
         self.domain.command(Command::Pause { num: self.num, notify });
     }
@@ -30,8 +29,8 @@ impl SoftQp {
         self.domain.command(Command::Resume { num: self.num });
     }
 
-    /// Any state to RESET and INIT: all requests, their completions and the connection are
-    /// forgotten (SM-1). The next connection is over a link of its own.
+    /// Any state to RESET and INIT: forgets all requests, their completions and the connection
+    /// (SM-1). The next connection uses a link of its own.
     pub fn reset(&mut self) {
         let own = !self.shared_queue || self.kind.is_xrc();
         if own {
@@ -46,8 +45,8 @@ impl SoftQp {
 }
 
 impl Resources {
-    /// SQD: no send begins from here on. With `notify`, an event says when all that have begun are
-    /// over.
+    /// SQD: no send begins from here on. With `notify`, an event is raised when all sends that have
+    /// begun are done.
     pub(super) fn pause(&mut self, links: &mut Links, qp: &mut QpContext, notify: bool) {
         if qp.paused || !qp.state.sends() {
             return;
@@ -60,7 +59,7 @@ impl Resources {
         self.schedule(qp);
     }
 
-    /// From SQD back to RTS: what was posted meanwhile begins.
+    /// From SQD back to RTS: begins the sends that were posted meanwhile.
     pub(super) fn resume(&mut self, links: &mut Links, qp: &mut QpContext) {
         if !qp.paused {
             return;
@@ -82,7 +81,7 @@ impl Resources {
         self.schedule(qp);
     }
 
-    /// Sends what was posted to a queue pair of UD in SQD.
+    /// Sends the datagrams that were posted to a UD queue pair in SQD.
     fn send_kept_datagrams(&mut self, qp: &mut QpContext) {
         while qp.sq.sent != qp.sq.posted {
             let pending = qp.sq.kept(qp.sq.sent);

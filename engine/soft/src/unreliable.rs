@@ -1,6 +1,6 @@
-//! Queue pairs that promise nothing (UC-1). UC goes over the link as RC does, and drops what
-//! cannot be taken instead of refusing it or letting it wait: it never stalls the link. A send of
-//! UC or UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
+//! Unreliable queue pairs (UC-1). UC uses the link as RC does. It drops messages that it cannot
+//! take, instead of refusing them or making them wait, so it never stalls the link. A send of UC or
+//! UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
 #![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]
 
 use super::admission::{admissible, push};
@@ -18,15 +18,15 @@ use crate::wc::Status;
 use crate::wr::{PostError, SendWr};
 
 impl QpContext {
-    /// From SQE back to RTS.
+    /// Moves the queue pair from SQE back to RTS.
     pub(super) fn recover(&mut self) {
         if self.state == State::Sqe {
             self.state = State::Unreliable;
         }
     }
 
-    /// From here on nothing more is written for it: its requests not yet sent end with `sent`, the
-    /// first of them with `first`.
+    /// Stops writing requests of this queue pair. Its unsent requests end with `sent`, the first of
+    /// them with `first`.
     fn end_unsent(&mut self, first: Sent, sent: Sent) {
         let from = self.sq.sent;
         while self.sq.sent != self.sq.posted {
@@ -64,15 +64,15 @@ impl DomainState {
 }
 
 impl Resources {
-    /// The peer of a queue pair of UC is gone: what is sent goes nowhere, and nobody is told.
+    /// The peer of a UC queue pair is gone: sends go nowhere, and the sender is not told.
     pub(super) fn peer_lost(&mut self, qp: &mut QpContext) {
         qp.peer_lost = true;
         qp.end_unsent(Sent::ON_WIRE, Sent::ON_WIRE);
         self.schedule(qp);
     }
 
-    /// Makes the completions of sends that are on their way, or failed. False: there is no room
-    /// for more now.
+    /// Makes the completions of sends that are on their way or have failed. Returns false if there
+    /// is no room for more now.
     pub(super) fn complete_unreliable<S: Sink>(
         &mut self,
         qp: &mut QpContext,
@@ -84,7 +84,7 @@ impl Resources {
                 qp.state = State::Sqe;
             }
         }
-        // Beyond `sent` lies what was flushed in ERR.
+        // Requests beyond `sent` were flushed in ERR.
         while qp.sq.sent.wrapping_sub(qp.sq.completed).cast_signed() > 0 {
             let index = qp.sq.completed;
             let entry = *qp.sq.entry(index);
@@ -104,8 +104,8 @@ impl Resources {
         true
     }
 
-    /// A record for a queue pair of UC: taken, or dropped with the rest of its message. False: the
-    /// link is no more.
+    /// Takes a record for a UC queue pair, or drops it with the rest of its message. Returns false
+    /// if the link is gone.
     pub(super) fn receive_unreliable<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -115,7 +115,7 @@ impl Resources {
     ) -> Outcome {
         let flags = header.flags();
         if flags.contains(RecordFlags::FIRST) {
-            // Whatever came before is not going to be finished; its receive takes this message.
+            // The message before this one will not be finished; its receive takes this message.
             qp.incoming = Incoming::Nothing;
             if let Some(assembly) = &mut qp.assembly {
                 assembly.received = 0;
@@ -133,8 +133,8 @@ impl Resources {
         Outcome::Done
     }
 
-    /// A SEND or a fragment of one; what is coming of it after this. A receive that has begun to
-    /// be filled stays with the queue pair until a message completes it.
+    /// Takes a SEND or a fragment of one; returns what is expected of it next. A receive that has
+    /// begun to be filled stays with the queue pair until a message completes it.
     fn take_unreliable_send<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -156,7 +156,7 @@ impl Resources {
         }
         let to = wr.sge.addr + u64::from(received);
         if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
-            // The receive itself is wrong, and would be for every message.
+            // The receive itself is invalid and would fail for every message.
             qp.assembly = None;
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
@@ -178,7 +178,7 @@ impl Resources {
         Incoming::Nothing
     }
 
-    /// The receive that a message of an unreliable queue pair goes to: one that was begun, or the
+    /// The receive for a message of an unreliable queue pair: one that was begun, or else the
     /// oldest posted.
     pub(super) fn receive_begun(&mut self, qp: &mut QpContext) -> Option<Assembly> {
         if qp.assembly.is_some() {
@@ -190,8 +190,8 @@ impl Resources {
         self.take_receive(qp).map(|wr| Assembly { wr, received: 0 })
     }
 
-    /// A WRITE or a fragment of one; what is coming of it after this. What was written before a
-    /// fragment had to be dropped stays.
+    /// Takes a WRITE or a fragment of one; returns what is expected of it next. Bytes written
+    /// before a dropped fragment stay written.
     fn take_unreliable_write<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -214,7 +214,7 @@ impl Resources {
         if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
             return Incoming::Nothing;
         }
-        // The whole range with the first fragment, as on RC.
+        // The first fragment checks the whole range, as on RC.
         let range = if written == 0 { size } else { length };
         let nic = self.nic.clone();
         let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
