@@ -1,17 +1,17 @@
 //! One direction of one connection, as a NIC runs it: packets are numbered, kept until they are
 //! known to be taken, and sent again from the first one missing (go-back-N).
 //!
-//! There are two acknowledgements in one. *Received* stops the resending; *taken* says that the
-//! far domain has put the message into a receive, and only that completes a send.
+//! An acknowledgement says two things. *Received* stops the resending. *Taken* says that the far
+//! domain has put the message into a receive, and only that completes a send.
 
 use std_alloc::collections::VecDeque;
 
 use super::super::wire::{Psn, Record};
 
-/// What a receiver says.
+/// The acknowledgement that a receiver sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ack {
-    /// The packet it waits for.
+    /// The next packet that it expects.
     pub(super) received: Psn,
     /// The first packet its domain has not taken.
     pub(super) taken: Psn,
@@ -21,12 +21,12 @@ pub(super) struct Ack {
     pub(super) refused: Option<u8>,
 }
 
-/// How long, and how often: of every connection.
+/// Timeouts and limits, the same for every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Time without a word from the peer before packets are sent again, in nanoseconds.
     pub timeout_ns: u64,
-    /// How often they are, before the queue pair fails with `RETRY_EXC` (`retry_cnt`).
+    /// The number of resends before the queue pair fails with `RETRY_EXC` (`retry_cnt`).
     pub retry_cnt: u8,
     /// Packets on the way that the peer has not received.
     pub window: usize,
@@ -34,7 +34,7 @@ pub struct Patience {
     pub kept: usize,
 }
 
-/// What an acknowledgement brought.
+/// The news in an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     /// That many more packets are taken.
@@ -49,7 +49,7 @@ pub(super) struct Heard {
 pub(super) struct Sender {
     /// Number of the first packet in `kept`.
     oldest: Psn,
-    /// All that is not known to be taken.
+    /// All packets not known to be taken.
     kept: VecDeque<Record>,
     /// How many of them the peer has.
     received: usize,
@@ -88,7 +88,7 @@ impl Sender {
         self.oldest
     }
 
-    /// Hears the peer. What is not from now is passed over: an old word that was overtaken.
+    /// Handles an acknowledgement from the peer. Ignores an outdated one that was overtaken.
     pub(super) fn hear(&mut self, ack: &Ack, now: u64, patience: &Patience) -> Heard {
         let taken = ack.taken.past(self.oldest) as usize;
         let received = ack.received.past(self.oldest) as usize;
@@ -105,7 +105,7 @@ impl Sender {
         Heard { taken: taken as u32, refused, resend: ack.gap && self.flying() > 0 && !self.dead }
     }
 
-    /// The deadline has passed. False: that was the last try.
+    /// Handles a passed deadline. Returns false if that was the last try.
     pub(super) fn time_out(&mut self, now: u64, patience: &Patience) -> bool {
         if self.tries >= patience.retry_cnt {
             self.dead = true;
@@ -116,7 +116,7 @@ impl Sender {
         true
     }
 
-    /// What is sent again: all that the peer lacks, or the oldest, to make it speak.
+    /// The packets to send again: all that the peer lacks, or the oldest, to make the peer answer.
     pub(super) fn again(&self) -> impl Iterator<Item = (Psn, &Record)> {
         let (from, count) = match self.flying() {
             0 => (0, 1),
@@ -159,7 +159,7 @@ impl Receiver {
         Receiver { expected: first, taken: first, ready, gap_told: false, refused: None }
     }
 
-    /// A packet has come; what to answer goes with it.
+    /// Handles a packet that has come, and returns the acknowledgement to send.
     pub(super) fn data(&mut self, psn: Psn, record: Record, patience: &Patience) -> (Got, Ack) {
         let ahead = psn.past(self.expected);
         let got = if self.refused.is_some() || ahead > u32::MAX >> 9 {
@@ -179,7 +179,7 @@ impl Receiver {
         (got, self.ack(gap))
     }
 
-    /// What there is to say now.
+    /// The acknowledgement to send now.
     pub(super) fn ack(&self, gap: bool) -> Ack {
         Ack { received: self.expected, taken: self.taken, gap, refused: self.refused }
     }
@@ -189,7 +189,7 @@ impl Receiver {
         self.refused.is_some()
     }
 
-    /// The domain has taken that packet, and so all before it. True if that is news.
+    /// Notes that the domain has taken that packet and all before it. Returns true if that is news.
     pub(super) fn take(&mut self, psn: Psn) -> bool {
         if self.refused.is_some() {
             return false;

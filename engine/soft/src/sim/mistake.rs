@@ -1,4 +1,4 @@
-//! Mistakes of the wire: what no network and no port may do, for checks to find.
+//! Deliberate mistakes of the wire, which no network and no port may make. Checks must find them.
 
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -18,7 +18,7 @@ pub enum Mistake {
     LateWrite,
     /// A datagram arrives without its end.
     ShortDatagram,
-    /// A datagram says that it is from who sent the one before.
+    /// A datagram names the sender of the one before as its own.
     WrongSender,
 }
 

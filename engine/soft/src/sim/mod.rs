@@ -1,4 +1,4 @@
-//! A wire in virtual time: the soft device over a network that is not there.
+//! A wire in virtual time: the soft device over a simulated network.
 //!
 //! Two devices, each with domains of its own, are joined by ports instead of by shared memory. A
 //! port is the far end of a link's memory, and between two ports lies a network that loses,

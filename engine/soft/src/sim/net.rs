@@ -19,7 +19,7 @@ pub struct Weather {
     pub delay_ns_max: u64,
 }
 
-/// What became of a packet that was sent.
+/// The fate of a packet that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Lost,
@@ -28,7 +28,7 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    /// How many will arrive.
+    /// The number of copies that will arrive.
     pub(super) fn copies(self) -> u8 {
         match self {
             Fate::Lost => 0,

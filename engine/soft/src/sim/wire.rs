@@ -233,7 +233,8 @@ impl Wire {
         end.connect(&self.lines[*line].ports[0].far, Wiring { peer: nums[1], ..wiring });
     }
 
-    /// Both queue pairs are gone, or will be without another word: their ends of the line go back.
+    /// Both queue pairs are gone, or will be without another word: gives back their ends of the
+    /// line.
     pub fn close(&mut self, conn: usize) {
         let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
         known.open = false;
@@ -259,8 +260,8 @@ impl Wire {
         [timers, urge, self.net.next_at()].into_iter().flatten().min()
     }
 
-    /// Goes on to that time: what the domains wrote is read, packets travel, timers run, and what
-    /// arrived is written to the domains.
+    /// Advances to that time: reads what the domains wrote, moves packets, runs timers, and writes
+    /// what arrived to the domains.
     pub fn advance(&mut self, now: u64) {
         self.exchange();
         while let Some(at) = self.next_at().filter(|at| *at <= now) {
@@ -302,7 +303,7 @@ impl Wire {
         })
     }
 
-    /// When domains are asked what they have taken, by line and side.
+    /// The times at which domains are asked what they have taken, by line and side.
     fn silences(&self) -> impl Iterator<Item = (u64, usize, usize)> {
         self.lines.iter().enumerate().flat_map(|(number, line)| {
             let at =
@@ -350,7 +351,7 @@ impl Wire {
         Ok(Port::new(far, near))
     }
 
-    /// Everything between ports and domains that needs no time.
+    /// Does all work between ports and domains that takes no virtual time.
     fn exchange(&mut self) {
         for line in 0..self.lines.len() {
             for side in 0..2 {
@@ -377,7 +378,7 @@ impl Wire {
         }
     }
 
-    /// What the domain on that side says of the records written to it goes back to their sender.
+    /// Tells their senders what the domain on that side says about the records written to it.
     fn hear_domain(&mut self, line: usize, side: usize) {
         let from = 1 - side;
         while let Some(taking) = self.lines[line].ports[side].next_taking() {
@@ -450,7 +451,7 @@ impl Wire {
         conns.filter(|c| !c.senders[side].dead).map(|conn| conn.senders[side].flying()).sum()
     }
 
-    /// Writes what has arrived to the domain it is for, as far as its ring has space.
+    /// Writes what has arrived to its domain, as far as the ring has space.
     fn write_domain(&mut self, number: usize, from: usize) {
         if !self.conns[number].open || !self.may_write(number, from) {
             return;
@@ -462,7 +463,7 @@ impl Wire {
             && conn.receivers[from].ready.is_empty()
             && conn.asks[1 - from] > 0
         {
-            // Nothing comes from there any more, so no answer either.
+            // Nothing comes from that side any more, so no response comes either.
             let record = Record::no_answer(conn.nums[1 - from]);
             conn.receivers[from].ready.push_back((None, record));
         }
@@ -511,7 +512,7 @@ impl Wire {
         Some(amid) == number || over
     }
 
-    /// Sends a word to a side, if the network lets it.
+    /// Sends a word to a side, if the network lets it through.
     fn send(&mut self, conn: usize, to: usize, word: Word) {
         let cut = self.now < self.conns[conn].cut_until;
         let data = match &word {
@@ -553,7 +554,7 @@ impl Wire {
         }
     }
 
-    /// A datagram has arrived.
+    /// Handles a datagram that has arrived.
     fn deliver(&mut self, relay: usize, mut datagram: Datagram) {
         let Datagram { stamp, payload } = &mut datagram;
         let last = core::mem::replace(&mut self.last_sender, stamp.from);
@@ -565,7 +566,7 @@ impl Wire {
         self.relays[relay].put(&datagram);
     }
 
-    /// An acknowledgement has come for what `side` sent.
+    /// Handles an acknowledgement for what `side` sent.
     fn hear_peer(&mut self, number: usize, side: usize, ack: &Ack) {
         let conn = &mut self.conns[number];
         let sender = &mut conn.senders[side];

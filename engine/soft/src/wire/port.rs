@@ -18,18 +18,18 @@ use crate::error::SetupError;
 use crate::provider::wake::Bell;
 use crate::wc::Status;
 
-/// Where a record read from the domain stands.
+/// The state of a record read from the domain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stand {
     /// The far domain has not taken it.
     Waiting,
-    /// It was refused, and the domain has not yet heard of that.
+    /// It was refused, and the domain has not been told yet.
     Refused,
     /// It may be acknowledged.
     Done,
 }
 
-/// Where a record that was read lies in the domain's ring, and the far queue pair that it names.
+/// The place of a read record in the domain's ring, and the far queue pair that it names.
 #[derive(Clone, Copy)]
 pub struct Span {
     at: u64,
@@ -49,7 +49,7 @@ pub struct Way {
 /// A record read from the domain.
 struct Read {
     span: Span,
-    /// None of one that goes nowhere.
+    /// `None` for a record that goes nowhere.
     way: Option<Way>,
     stand: Stand,
 }
@@ -58,7 +58,7 @@ struct Read {
 struct Written {
     at: u64,
     end: u64,
-    /// Nobody waits to hear of one without.
+    /// `None` if nobody waits to hear about the record.
     way: Option<Way>,
     asks: bool,
 }
