@@ -1,9 +1,10 @@
-//! The error of set-up calls. The data plane has its own, small ones.
+//! The error of set-up calls. The data plane has small errors of its own.
 
 use core::fmt;
 use std_alloc::string::String;
 
-/// A resource could not be made. Says what was asked, what the answer was, and what to do.
+/// A resource could not be made. The error says what was asked, what the answer was, and what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SetupError {
     code: Code,
@@ -16,29 +17,29 @@ pub struct SetupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Code {
-    /// EINVAL: the arguments do not go together or are out of range.
+    /// EINVAL: the arguments contradict each other or are out of range.
     Invalid,
     /// ENOMEM: no memory, or a limit on it.
     NoMemory,
     /// EBUSY: something still uses it.
     Busy,
-    /// ENODEV: no such device, or none behind that address.
+    /// ENODEV: no such device, or no device has that address.
     NoDevice,
     /// EOPNOTSUPP: the device cannot do this.
     NotSupported,
     /// EADDRINUSE: the port is taken.
     AddrInUse,
-    /// EADDRNOTAVAIL: the address is not one of this device.
+    /// EADDRNOTAVAIL: the address does not belong to this device.
     AddrNotAvailable,
-    /// ECONNREFUSED: nobody listens there, or the peer said no.
+    /// ECONNREFUSED: nobody listens there, or the peer rejected the request.
     Refused,
-    /// ETIMEDOUT: no answer in time.
+    /// ETIMEDOUT: no reply in time.
     TimedOut,
-    /// EACCES or EPERM: the rights are missing.
+    /// EACCES or EPERM: permission is missing.
     Denied,
-    /// ECONNRESET: the connection ended while it was being used.
+    /// ECONNRESET: the connection ended while it was in use.
     Reset,
-    /// EAGAIN: nothing there yet.
+    /// EAGAIN: nothing is available yet.
     Again,
     /// Any other errno.
     Errno(i32),
@@ -79,12 +80,13 @@ impl Code {
 }
 
 impl SetupError {
-    /// `asked`: what was wanted, with its figures; `answer`: what the system said.
+    /// Makes an error. `asked`: what was asked for, with its figures; `answer`: what the system
+    /// said.
     pub fn new(code: Code, asked: impl Into<String>, answer: impl Into<String>) -> SetupError {
         SetupError { code, asked: asked.into(), answer: answer.into(), cure: None }
     }
 
-    /// Adds what the reader can do about it.
+    /// Adds what the user can do about it.
     #[must_use]
     pub fn cure(mut self, cure: impl Into<String>) -> SetupError {
         self.cure = Some(cure.into());

@@ -1,11 +1,11 @@
-//! Asynchronous events: what happens to a device, a queue or a queue pair beside its completions.
+//! Asynchronous events: what happens to a device, a queue or a queue pair apart from completions.
 
 /// An asynchronous event (`struct ibv_async_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncKind,
-    /// To what.
+    /// What it happened to.
     pub object: Object,
 }
 
@@ -15,7 +15,7 @@ pub struct AsyncEvent {
 pub enum Object {
     /// The device as a whole.
     Device,
-    /// A port of it, counted from 1.
+    /// A port of the device, counted from 1.
     Port(u8),
     /// A queue pair, by its number.
     Qp(u32),
@@ -32,9 +32,9 @@ pub enum Object {
 pub enum AsyncKind {
     /// A completion queue was overrun, and is dead (CP-5).
     CqError = 0,
-    /// A queue pair went to ERR for a reason no completion tells.
+    /// A queue pair went to ERR for a reason that no completion reports.
     QpFatal = 1,
-    /// The peer sent a request that its queue pair may not send (CK-1).
+    /// The peer sent a request that it may not send to this queue pair (CK-1).
     QpRequestError = 2,
     /// The peer's request named memory that it may not use (CK-1).
     QpAccessError = 3,
@@ -42,9 +42,9 @@ pub enum AsyncKind {
     CommEstablished = 4,
     /// The send queue of a queue pair in SQD is empty.
     SqDrained = 5,
-    /// The path has moved.
+    /// The path has migrated.
     PathMigrated = 6,
-    /// It could not.
+    /// The path could not migrate.
     PathMigrationError = 7,
     /// The device failed.
     DeviceFatal = 8,
@@ -62,11 +62,11 @@ pub enum AsyncKind {
     SrqError = 14,
     /// Fewer receives are left in a shared queue than its limit (SRQ-14).
     SrqLimitReached = 15,
-    /// A queue pair in ERR takes nothing more from its shared receive queue (SRQ-16).
+    /// A queue pair in ERR will take no more receives from its shared receive queue (SRQ-16).
     LastWqeReached = 16,
-    /// The subnet manager asks for registrations anew.
+    /// The subnet manager asks clients to register again.
     ClientReregister = 17,
-    /// The table of addresses changed.
+    /// The GID table changed.
     GidChange = 18,
     /// A work queue failed.
     WqFatal = 19,
@@ -75,7 +75,7 @@ pub enum AsyncKind {
 }
 
 impl AsyncKind {
-    /// The kind of a number a device gave; `None` for one newer than this list.
+    /// The kind for a number from a device; `None` for a number newer than this list.
     pub fn from_raw(raw: u32) -> Option<AsyncKind> {
         use AsyncKind::*;
         const ALL: [AsyncKind; 21] = [

@@ -1,10 +1,10 @@
 //! The seam between Doorbell's worker and its devices, `no_std`.
 //!
-//! - [`wr`] and [`wc`]: requests and completions, plain data; [`event`]: what happens beside them;
-//! - [`provider`]: the traits a device implements, and what it is made and asked with;
-//! - [`error`]: what set-up calls answer.
+//! - [`wr`] and [`wc`]: requests and completions, plain data; [`event`]: asynchronous events;
+//! - [`provider`]: the traits that a device implements, and the types they use;
+//! - [`error`]: errors of set-up calls.
 //!
-//! A device needs nothing else of Doorbell, and the worker knows no device.
+//! A device needs nothing else from Doorbell, and the worker knows no particular device.
 
 #![no_std]
 

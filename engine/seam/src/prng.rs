@@ -1,17 +1,16 @@
-//! Numbers that look random and come again from the same seed.
+//! Pseudo-random numbers: the same seed gives the same sequence.
 
 /// SplitMix64: one word of state, integers only, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Prng(u64);
 
 impl Prng {
-    /// The sequence of a seed.
+    /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Prng {
         Prng(seed)
     }
 
-    /// A sequence of its own, for one part of a simulation: what another part draws does not
-    /// move it.
+    /// An independent sequence for one part of a simulation: draws by other parts do not change it.
     #[must_use]
     pub fn fork(&mut self) -> Prng {
         Prng(self.word() ^ 0x5851_f42d_4c95_7f2d)
@@ -39,7 +38,7 @@ impl Prng {
         self.word() >> 54 < u64::from(odds)
     }
 
-    /// One of a list; the default of an empty one.
+    /// One entry of a list; the default value if the list is empty.
     pub fn pick<T: Copy + Default>(&mut self, list: &[T]) -> T {
         list.get(self.below(list.len() as u64) as usize).copied().unwrap_or_default()
     }

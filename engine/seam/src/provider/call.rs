@@ -1,11 +1,11 @@
-//! Calls of the data path as values: what a wrapper of a device sees.
+//! Calls of the data path as values: what a wrapper around a device sees.
 #![expect(unsafe_code, reason = "passes posts on")]
 
 use super::{Doorbell, InlineSend, Polled, Poller, Qp};
 use crate::wc::Wc;
 use crate::wr::{PostError, SendFlags, SendWr};
 
-/// A path of the seam: which method a message goes by.
+/// A path through the seam: the method that a message goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Lane {
@@ -30,7 +30,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// All of them, in the order of their numbers.
+    /// All lanes, in the order of their numbers.
     pub const ALL: [Lane; 9] = [
         Lane::Post,
         Lane::PostList,
@@ -58,7 +58,7 @@ pub enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Its path.
+    /// The lane of this call.
     pub fn lane(self) -> Lane {
         match self {
             Call::Post([_]) => Lane::Post,
@@ -70,7 +70,7 @@ impl Call<'_> {
         }
     }
 
-    /// Requests in it.
+    /// Number of requests in this call.
     pub fn len(self) -> usize {
         match self {
             Call::Post(list) => list.len(),
@@ -85,7 +85,7 @@ impl Call<'_> {
         self.len() == 0
     }
 
-    /// The same with the first `count` requests.
+    /// The same call with only its first `count` requests.
     #[must_use]
     pub fn first(self, count: usize) -> Self {
         match self {
@@ -98,7 +98,7 @@ impl Call<'_> {
         }
     }
 
-    /// The numbers of its first `count` requests that ask for a completion.
+    /// The numbers of those among the first `count` requests that ask for a completion.
     pub fn signaled(self, count: usize) -> impl Iterator<Item = u64> {
         let (list, inline) = match self {
             Call::Post(list) => (list, None),
@@ -111,7 +111,7 @@ impl Call<'_> {
         listed.chain(inline.into_iter().take(count))
     }
 
-    /// Makes the call: how many requests were taken.
+    /// Makes the call. Returns how many requests the device took.
     ///
     /// # Errors
     /// Those of [`Qp::post`].
@@ -137,7 +137,7 @@ impl Call<'_> {
 /// One call that polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// [`Poller::poll_one`]; the list has one place.
+    /// [`Poller::poll_one`]; the output has room for one completion.
     One,
     /// [`Poller::poll_more`].
     More,
@@ -146,7 +146,7 @@ pub enum Look {
 }
 
 impl Look {
-    /// Its path.
+    /// The lane of this call.
     pub fn lane(self) -> Lane {
         match self {
             Look::One => Lane::PollOne,
@@ -155,7 +155,8 @@ impl Look {
         }
     }
 
-    /// Makes the call: how many completions are in `out`. `None` stands for [`Polled::More`].
+    /// Makes the call. Returns how many completions are in `out`; `None` stands for
+    /// [`Polled::More`].
     pub fn make<Q: Poller>(self, poller: &mut Q, out: &mut [Wc]) -> Option<usize> {
         match self {
             Look::More => Some(poller.poll_more(out)),

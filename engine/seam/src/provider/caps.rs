@@ -1,4 +1,4 @@
-//! What a device can do, and what its ports are: `ibv_query_device`, `ibv_query_port`.
+//! Capabilities of a device and attributes of its ports: `ibv_query_device`, `ibv_query_port`.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use super::extended::SendOps;
 use super::rereg::ReregFlags;
 
 /// Limits and capabilities of a device (`ibv_query_device`, `ibv_query_device_ex`): what the
-/// constructors accept. It prints as a table. A limit of `u32::MAX` is none.
+/// constructors accept. It prints as a table. `u32::MAX` means no limit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Caps {
@@ -17,55 +17,55 @@ pub struct Caps {
     pub device: String,
     /// Ports, counted from 1.
     pub ports: u8,
-    /// Queue pairs at most.
+    /// Maximum number of queue pairs.
     pub qp_max: u32,
-    /// Requests in one work queue at most.
+    /// Maximum number of requests in one work queue.
     pub qp_wr_max: u32,
-    /// Pieces of one send request at most.
+    /// Maximum number of scatter-gather entries in one send request.
     pub send_sge_max: u32,
-    /// Completion queues at most.
+    /// Maximum number of completion queues.
     pub cq_max: u32,
-    /// Entries in one completion queue at most.
+    /// Maximum number of entries in one completion queue.
     pub cqe_max: u32,
-    /// Shared receive queues at most.
+    /// Maximum number of shared receive queues.
     pub srq_max: u32,
-    /// Requests in one shared receive queue at most.
+    /// Maximum number of requests in one shared receive queue.
     pub srq_wr_max: u32,
-    /// Regions at most.
+    /// Maximum number of regions.
     pub mr_max: u32,
-    /// Memory windows at most; 0 if there are none.
+    /// Maximum number of memory windows; 0 if the device has none.
     pub mw_max: u32,
-    /// Protection domains at most.
+    /// Maximum number of protection domains.
     pub pd_max: u32,
-    /// Multicast groups at most; 0 if there are none.
+    /// Maximum number of multicast groups; 0 if the device has none.
     pub mcast_groups_max: u32,
-    /// Bytes in one message at most.
+    /// Maximum number of bytes in one message.
     pub message_max: u32,
-    /// Inline bytes a queue pair may ask for at most, where the device says so.
+    /// Maximum number of inline bytes that a queue pair may ask for, where the device says so.
     pub inline_max: u32,
-    /// READs and atomics in flight at most, as their target and as their source.
+    /// Maximum number of READs and atomics in flight, as their target and as their source.
     pub rd_atomic_max: u8,
-    /// With whom atomics are atomic.
+    /// What the device's atomics are atomic with respect to.
     pub atomics: Atomics,
-    /// Extended reliable connections are there (XRC-1).
+    /// The device supports extended reliable connections (XRC-1).
     pub xrc: bool,
-    /// There are parent domains ([`super::ThreadDomains::alloc_parent_domain`]).
+    /// The device has parent domains ([`super::ThreadDomains::alloc_parent_domain`]).
     pub parent_domains: bool,
-    /// There are thread domains ([`super::ThreadDomains::alloc_td`]).
+    /// The device has thread domains ([`super::ThreadDomains::alloc_td`]).
     pub thread_domains: bool,
     /// Operations that queue pairs of RC can be made for by name (`send_ops_flags`); a driver that
     /// takes some has the extended post of rdma-core (`ibv_wr_start`) for them. Requests are posted
     /// the plain way all the same, which was found to be no slower and to tell more.
     pub send_ops: SendOps,
-    /// Completion vectors: ways to wake somebody, each with an interrupt of its own on a NIC.
+    /// Number of completion vectors; on a NIC each has an interrupt of its own.
     pub comp_vectors: u32,
-    /// Fields that completions can be asked for ([`super::ExtendedCq::create_cq_ex`]).
+    /// Fields that completions can carry ([`super::ExtendedCq::create_cq_ex`]).
     pub wc_fields: WcFields,
-    /// Flags that such a queue can be made with.
+    /// Flags that an extended completion queue can be made with.
     pub cq_flags: CqFlags,
     /// Shared receive queues can grow ([`super::SrqLimits::resize`]).
     pub srq_resize: bool,
-    /// What of a region can be changed ([`super::Reregister::reregister`]).
+    /// What can be changed about a region ([`super::Reregister::reregister`]).
     pub rereg: ReregFlags,
 }
 
@@ -73,17 +73,17 @@ pub struct Caps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Atomics {
-    /// There are none.
+    /// The device has no atomics.
     #[default]
     None = 0,
-    /// With other atomics of the same device.
+    /// Atomic with respect to other atomics of the same device.
     Hca = 1,
-    /// With those of the processor, too.
+    /// Atomic with respect to the processor's atomics, too.
     Global = 2,
 }
 
 impl Caps {
-    /// Limits of a device of that name, all zero: for a device to fill in.
+    /// Limits of a device of that name, all zero; the device fills them in.
     pub fn named(device: &str) -> Caps {
         Caps {
             device: String::from(device),
@@ -163,28 +163,28 @@ impl fmt::Display for Caps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortAttr {
-    /// Whether it can be used.
+    /// The state of its link.
     pub state: PortState,
-    /// What it is of.
+    /// Its link layer.
     pub link_layer: LinkLayer,
-    /// Payload of a packet at most, in bytes.
+    /// Largest payload of a packet that the port supports, in bytes.
     pub max_mtu: u32,
-    /// The same as it is now; datagrams are no longer.
+    /// Largest payload in use now, in bytes; datagrams cannot be longer.
     pub active_mtu: u32,
-    /// Bytes in one message at most.
+    /// Maximum number of bytes in one message.
     pub message_max: u32,
-    /// Entries of its table of GIDs ([`super::Ports::query_gid`]).
+    /// Number of entries in its GID table ([`super::Ports::query_gid`]).
     pub gids: u32,
-    /// Entries of its table of partition keys ([`super::Ports::query_pkey`]).
+    /// Number of entries in its partition key table ([`super::Ports::query_pkey`]).
     pub pkeys: u32,
     /// Its local identifier; 0 where ports have none (RoCE, soft).
     pub lid: u16,
-    /// That of the subnet manager.
+    /// The subnet manager's local identifier.
     pub sm_lid: u16,
 }
 
 impl PortAttr {
-    /// An active port of that kind and payload, with nothing else: for a device to fill in.
+    /// An active port with that link layer and MTU and nothing else; the device fills in the rest.
     pub fn active(link_layer: LinkLayer, mtu: u32) -> PortAttr {
         PortAttr {
             state: PortState::Active,
@@ -205,20 +205,20 @@ impl PortAttr {
 #[repr(u32)]
 #[non_exhaustive]
 pub enum PortState {
-    /// Anything else, and numbers newer than this list.
+    /// Any other state, and numbers newer than this list.
     Other = 0,
-    /// It has no link.
+    /// The port has no link.
     Down = 1,
-    /// It has one, and nobody has set it up.
+    /// It has a link that nobody has set up.
     Init = 2,
     /// It is being set up.
     Armed = 3,
-    /// Messages go.
+    /// It carries messages.
     Active = 4,
 }
 
 impl PortState {
-    /// The state of a number a device gave.
+    /// The state for a number from a device.
     pub fn from_raw(raw: u32) -> PortState {
         use PortState::*;
         let all = [Down, Init, Armed, Active];
@@ -226,7 +226,7 @@ impl PortState {
     }
 }
 
-/// What a port is of (`IBV_LINK_LAYER_*`, numbers as there).
+/// The link layer of a port (`IBV_LINK_LAYER_*`, numbers as there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LinkLayer {
@@ -234,12 +234,12 @@ pub enum LinkLayer {
     Unspecified = 0,
     /// InfiniBand.
     InfiniBand = 1,
-    /// Ethernet: RoCE, iWARP; soft counts as that.
+    /// Ethernet: RoCE, iWARP; the soft device also reports this.
     Ethernet = 2,
 }
 
 impl LinkLayer {
-    /// That of a number a device gave.
+    /// The link layer for a number from a device.
     pub fn from_raw(raw: u8) -> LinkLayer {
         match raw {
             1 => LinkLayer::InfiniBand,

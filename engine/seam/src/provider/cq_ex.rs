@@ -1,11 +1,12 @@
-//! Extended completion queues (`ibv_create_cq_ex`, CP-9): completions with the fields that were
-//! asked for, the time among them.
+//! Extended completion queues (`ibv_create_cq_ex`, CP-9): completions with the requested fields,
+//! such as timestamps.
 //!
-//! In C they are walked by `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`, each allowed after
-//! some of the others only, and each field is read by a function that is not there unless the queue
-//! was made with it. [`super::PollerEx::next`] is all of that for one completion, and hands out a
-//! value: there is no wrong moment to look at it, and no lock is held meanwhile. Drivers hold the
-//! queue's from start to end; a thread that destroyed a queue pair in between would wait for ever.
+//! In C, a program reads them with `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`, each
+//! allowed only after some of the others. A function reads each field, and it exists only if the
+//! queue was made with that field. [`super::PollerEx::next`] does all of that for one completion
+//! and returns a value: the caller may read it at any time, and no lock is held meanwhile. Drivers
+//! hold the queue's lock from start to end; a thread that destroyed a queue pair in between would
+//! wait for ever.
 
 use bitflags::bitflags;
 
@@ -17,7 +18,7 @@ bitflags! {
     pub struct WcFields: u32 {
         /// Bytes received or read.
         const BYTE_LEN = 1 << 0;
-        /// Immediate data, or the key that the message has closed.
+        /// Immediate data, or the key that the message has invalidated.
         const IMM = 1 << 1;
         /// The queue pair.
         const QP_NUM = 1 << 2;
@@ -27,11 +28,11 @@ bitflags! {
         const SLID = 1 << 4;
         /// The service level, of datagrams; 0 as above.
         const SL = 1 << 5;
-        /// By which of its own port's numbers they came, of datagrams; 0 as above.
+        /// The low bits of the destination LID, of datagrams; 0 as above.
         const DLID_PATH_BITS = 1 << 6;
-        /// When it was made, by the device's clock.
+        /// Time of the completion, by the device's clock.
         const COMPLETION_TIMESTAMP = 1 << 7;
-        /// The VLAN tag that was taken out of a frame.
+        /// The VLAN tag that was removed from a frame.
         const CVLAN = 1 << 8;
         /// When it was made, in nanoseconds since 1970.
         const COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11;
@@ -40,43 +41,42 @@ bitflags! {
 
 bitflags! {
     /// Flags of creation (`enum ibv_create_cq_attr_flags`, numbers as there).
-    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` is not among them: it takes the driver's locks away,
-    /// which are there for queue pairs that are destroyed on another thread.
+    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` is not among them: it removes the driver's locks, which
+    /// are needed when another thread destroys a queue pair.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CqFlags: u32 {
-        /// A completion that comes when the queue is full takes the place of the oldest, instead of
-        /// ending the queue (CP-5).
+        /// A completion that comes when the queue is full overwrites the oldest, instead of
+        /// breaking the queue (CP-5).
         const IGNORE_OVERRUN = 1 << 1;
     }
 }
 
-/// What a completion queue is made with (`struct ibv_cq_init_attr_ex`).
+/// Attributes for making a completion queue (`struct ibv_cq_init_attr_ex`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqInit {
-    /// Entries at least.
+    /// Minimum number of entries.
     pub depth: u32,
-    /// Which of the device's ways to wake somebody is used, below
-    /// [`super::Caps::comp_vectors`].
+    /// The completion vector to use, below [`super::Caps::comp_vectors`].
     pub comp_vector: u32,
-    /// The fields its completions are to have.
+    /// The fields that its completions carry.
     pub fields: WcFields,
     /// Flags of creation.
     pub flags: CqFlags,
 }
 
 impl CqInit {
-    /// A plain one of at least `depth` entries.
+    /// A plain queue of at least `depth` entries.
     pub fn new(depth: u32) -> CqInit {
         CqInit { depth, ..CqInit::default() }
     }
 
-    /// True if it takes the extended call.
+    /// True if making it needs the extended call.
     pub fn is_extended(&self) -> bool {
         !self.fields.is_empty() || !self.flags.is_empty()
     }
 }
 
-/// A completion of an extended queue: a field is there if the queue was made with it and the
+/// A completion of an extended queue: a field is present if the queue was made with it and the
 /// completion has it. On an error only `wr_id`, `status`, `vendor_err` and `qp_num` are defined
 /// (CP-1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct WcEx {
     pub status: Status,
     /// What it was; undefined on an error.
     pub opcode: WcOpcode,
-    /// The device's own word on an error.
+    /// The vendor's code for an error.
     pub vendor_err: u32,
     /// What else is defined.
     pub flags: WcFlags,
@@ -97,15 +97,15 @@ pub struct WcEx {
     pub byte_len: Option<u32>,
     /// Immediate data of the sender.
     pub imm: Option<u32>,
-    /// The key of the window that the message has closed.
+    /// The key of the window that the message has invalidated.
     pub invalidated: Option<u32>,
-    /// The sender's queue pair; of what is no datagram 0, where it is there.
+    /// The sender's queue pair; where present, 0 for anything but a datagram.
     pub src_qp: Option<u32>,
     /// The sender's port.
     pub slid: Option<u32>,
     /// The service level.
     pub sl: Option<u8>,
-    /// The low bits of the port's number it came to.
+    /// The low bits of the destination LID.
     pub dlid_path_bits: Option<u8>,
     /// When it was made, in ticks of the device's clock; nanoseconds on soft.
     pub completion_ts: Option<u64>,
@@ -116,7 +116,7 @@ pub struct WcEx {
 }
 
 impl WcEx {
-    /// As an ordinary completion; what is not there is 0.
+    /// The same as an ordinary completion; missing fields are 0.
     pub fn plain(&self) -> Wc {
         let word = self.imm.or(self.invalidated).or(self.cvlan.map(u32::from));
         Wc {
@@ -132,7 +132,7 @@ impl WcEx {
         }
     }
 
-    /// What there is of those fields in an ordinary one; it has no times.
+    /// Takes those fields from an ordinary completion, as far as it has them; it has no timestamps.
     pub fn of(wc: &Wc, fields: WcFields) -> WcEx {
         let ok = wc.status.is_ok();
         let datagram = ok && wc.flags.contains(WcFlags::GRH);
