@@ -34,7 +34,7 @@ pub enum AsyncKind {
     CqError = 0,
     /// A queue pair went to ERR for a reason that no completion reports.
     QpFatal = 1,
-    /// The peer sent a request that it may not send to this queue pair (CK-1).
+    /// The peer sent a request that its queue pair may not send (CK-1).
     QpRequestError = 2,
     /// The peer's request named memory that it may not use (CK-1).
     QpAccessError = 3,

@@ -1,4 +1,4 @@
-//! What queue pairs are made with besides capacities (`struct ibv_qp_init_attr_ex`): numbers as
+//! Attributes for making queue pairs, besides capacities (`struct ibv_qp_init_attr_ex`): numbers as
 //! there.
 
 use bitflags::bitflags;
@@ -7,20 +7,20 @@ use super::QpType;
 use crate::wr::SendOp;
 
 bitflags! {
-    /// Which fields of an extended call count (`enum ibv_qp_init_attr_mask`, QX-4).
+    /// Which fields of an extended call are valid (`enum ibv_qp_init_attr_mask`, QX-4).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AttrMask: u32 {
         /// A protection domain: that of the device's handle.
         const PD = 1 << 0;
-        /// A domain of XRC.
+        /// An XRC domain.
         const XRCD = 1 << 1;
         /// [`CreateFlags`].
         const CREATE_FLAGS = 1 << 2;
         /// The longest header of a segmented send.
         const MAX_TSO_HEADER = 1 << 3;
-        /// A table of work queues, among which receives are spread.
+        /// A table of work queues over which receives are spread.
         const IND_TABLE = 1 << 4;
-        /// By what they are spread.
+        /// The hash by which receives are spread.
         const RX_HASH = 1 << 5;
         /// [`SendOps`].
         const SEND_OPS_FLAGS = 1 << 6;
@@ -31,18 +31,18 @@ bitflags! {
     /// Flags of creation (`enum ibv_qp_create_flags`, QX-6).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CreateFlags: u32 {
-        /// What a queue pair sends to a multicast group does not come back to it.
+        /// A queue pair does not receive its own messages to a multicast group.
         const BLOCK_SELF_MCAST_LB = 1 << 1;
         /// Each frame received is followed by its check sequence, four bytes.
         const SCATTER_FCS = 1 << 8;
-        /// The outer VLAN tag of a frame is taken out of it, and stands in the completion
+        /// The device removes the outer VLAN tag of a frame and reports it in the completion
         /// ([`crate::wc::WcFlags::CVLAN`]).
         const CVLAN_STRIPPING = 1 << 9;
     }
 }
 
 impl CreateFlags {
-    /// Those that queue pairs of a type may have.
+    /// The flags that queue pairs of a type may have.
     pub fn of(kind: QpType) -> CreateFlags {
         match kind {
             QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => CreateFlags::empty(),
@@ -70,11 +70,11 @@ bitflags! {
         const ATOMIC_CMP_AND_SWP = 1 << 5;
         /// Fetch and add.
         const ATOMIC_FETCH_AND_ADD = 1 << 6;
-        /// Closing a window of one's own.
+        /// Invalidating a local window.
         const LOCAL_INV = 1 << 7;
-        /// Opening a window.
+        /// Binding a window.
         const BIND_MW = 1 << 8;
-        /// SEND that closes a window of the peer's.
+        /// SEND that invalidates a window of the peer.
         const SEND_WITH_INV = 1 << 9;
         /// A segmented send.
         const TSO = 1 << 10;
@@ -86,7 +86,7 @@ bitflags! {
 }
 
 impl SendOps {
-    /// Those that queue pairs of a type can do.
+    /// The operations that queue pairs of a type can do.
     pub fn of(kind: QpType) -> SendOps {
         let sends = SendOps::SEND | SendOps::SEND_WITH_IMM;
         match kind {
@@ -100,7 +100,7 @@ impl SendOps {
         }
     }
 
-    /// The one that a request is.
+    /// The operation of a request.
     pub fn needed(op: SendOp) -> SendOps {
         match op {
             SendOp::Send | SendOp::SendTo(_) => SendOps::SEND,

@@ -1,5 +1,5 @@
-//! What some devices can do besides: one trait for each capability. The control plane asks for
-//! them; a worker does not.
+//! Capabilities that only some devices have: one trait for each. The control plane uses them; a
+//! worker does not.
 
 use super::cq_ex::{CqInit, WcEx};
 use super::rereg::{Rereg, Reregistered};
@@ -8,23 +8,23 @@ use crate::error::SetupError;
 use crate::event::AsyncEvent;
 use crate::wr::{Binding, PostError, SendFlags};
 
-/// What there is to know of ports.
+/// Queries about ports.
 pub trait Ports: Provider {
-    /// What a port is, and how it is now (`ibv_query_port`); they count from 1 to
+    /// The attributes and current state of a port (`ibv_query_port`); ports count from 1 to
     /// [`super::Caps::ports`].
     ///
     /// # Errors
-    /// `Invalid`: there is no such port; what the device answers.
+    /// `Invalid`: there is no such port. Otherwise the device's error.
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError>;
 
-    /// An entry of a port's table of GIDs (`ibv_query_gid`); one that is not used may be all zero,
-    /// or an error.
+    /// An entry of a port's GID table (`ibv_query_gid`); an unused entry may be all zero or give an
+    /// error.
     ///
     /// # Errors
-    /// `Invalid`: no such port or entry; what the device answers.
+    /// `Invalid`: no such port or entry. Otherwise the device's error.
     fn query_gid(&self, port: u8, index: u32) -> Result<Gid, SetupError>;
 
-    /// An entry of a port's table of partition keys (`ibv_query_pkey`).
+    /// An entry of a port's partition key table (`ibv_query_pkey`).
     ///
     /// # Errors
     /// As for [`Ports::query_gid`].
@@ -33,20 +33,22 @@ pub trait Ports: Provider {
 
 /// Protection domains. Each handle on a device is one.
 pub trait ProtectionDomains: Provider {
-    /// Another handle on the same device, with a protection domain of its own (`ibv_alloc_pd`): to
-    /// that belong the memory, receive queues, windows, address handles and queue pairs that are
-    /// made through it. Keys are good within their domain (MR-2). Completion queues, XRC domains
-    /// and ids are the device's. The domain goes with all that belongs to it.
+    /// Makes another handle on the same device, with a protection domain of its own
+    /// (`ibv_alloc_pd`). Memory, receive queues, windows, address handles and queue pairs made
+    /// through the handle belong to that domain. Keys are valid within their domain (MR-2).
+    /// Completion queues, XRC domains and ids belong to the device. The domain ends when everything
+    /// that belongs to it is gone.
     ///
     /// # Errors
     /// The device's limit.
     fn alloc_pd(&self) -> Result<Self, SetupError>;
 
-    /// Handles on the protection domain of this one, itself among them, and what belongs to it.
+    /// The number of handles on this handle's protection domain, this one included, and of objects
+    /// that belong to the domain.
     fn pd_users(&self) -> usize;
 
-    /// True if both are handles on one device: what is made through one goes with what is made
-    /// through the other, but for protection domains.
+    /// True if both are handles on one device: objects made through either can be used together, as
+    /// far as their protection domains allow.
     fn is_same_device(&self, other: &Self) -> bool;
 }
 
@@ -55,70 +57,72 @@ pub trait ThreadDomains: Provider {
     /// A thread domain.
     type Td: Clone + Send + Sync + 'static;
 
-    /// Makes a thread domain (`ibv_alloc_td`): a promise for which some devices leave out locks and
-    /// give a doorbell of its own. It goes with the parent domains that name it.
+    /// Makes a thread domain (`ibv_alloc_td`): the caller's promise lets some devices leave out
+    /// locks and use a doorbell of its own. It ends with the parent domains that name it.
     ///
     /// # Errors
     /// `NotSupported`: the device has none ([`super::Caps::thread_domains`]).
     ///
     /// # Safety
-    /// What is made on parent domains that name it, all of that together, is posted to and polled
-    /// by one thread at a time, and not while it is moved to RESET or destroyed. Otherwise any
-    /// thread may make, change and destroy it: those calls are the system's, which locks by itself.
-    /// Some drivers keep posts out by the queue's lock while they move it to ERR: without it, a
-    /// request that is posted at just that moment may be flushed no sooner than the next one is.
+    /// Take together all objects made on parent domains that name it: only one thread at a time
+    /// posts to them or polls them, and none does so to an object that is being moved to RESET or
+    /// destroyed. Otherwise any thread may make, change and destroy these objects: such calls go to
+    /// the system, which locks by itself. Some drivers hold the queue's lock against posts while
+    /// they move it to ERR: without that lock, a request posted at that moment may not be flushed
+    /// before the next one is.
     #[expect(unsafe_code, reason = "devices rely on the promise")]
     unsafe fn alloc_td(&self) -> Result<Self::Td, SetupError>;
 
-    /// Handles on a thread domain, and the parent domains that name it.
+    /// The number of handles on a thread domain and of parent domains that name it.
     fn td_users(td: &Self::Td) -> usize;
 
-    /// Makes a parent domain (`ibv_alloc_parent_domain`): another handle on the protection domain
-    /// of this one, which stands for that in every call. What is made on it is under the thread
-    /// domain's promise: queue pairs, shared receive queues, and extended completion queues. The
-    /// protection domain goes after it.
+    /// Makes a parent domain (`ibv_alloc_parent_domain`): another handle on this handle's
+    /// protection domain, valid wherever the domain is. The thread domain's promise covers the
+    /// queue pairs, shared receive queues and extended completion queues that are made on it. The
+    /// protection domain outlives it.
     ///
     /// # Errors
     /// `NotSupported`: the device has none ([`super::Caps::parent_domains`]); `Invalid`: the thread
-    /// domain is another device's.
+    /// domain belongs to another device.
     fn alloc_parent_domain(&self, td: Option<&Self::Td>) -> Result<Self, SetupError>;
 }
 
 /// Asynchronous events.
 pub trait AsyncEvents: Provider {
-    /// The next asynchronous event, if there is one (`ibv_get_async_event`, AE-1). It is
-    /// acknowledged as it is taken, so nothing that is destroyed later waits for it.
+    /// The next asynchronous event, if there is one (`ibv_get_async_event`, AE-1). This call
+    /// acknowledges it, so that destroying an object later does not wait for it.
     fn next_async_event(&self) -> Option<AsyncEvent>;
 
-    /// A descriptor that is readable when there is one; `None` where nobody can be woken.
+    /// A descriptor that is readable when there is an event; `None` if the device cannot wake
+    /// anyone.
     fn async_fd(&self) -> Option<i32>;
 
-    /// By what number events name a completion queue.
+    /// The number by which events name a completion queue.
     fn cq_id(&self, cq: &Self::Cq) -> u64;
 }
 
-/// Regions that change.
+/// Changing regions.
 pub trait Reregister: Provider {
     /// Registers a region as something else (`ibv_rereg_mr`, MR-5): with other rights, in the
-    /// protection domain of this handle, or of other memory. The region comes back, and with it the
-    /// memory it was of, if that changed. Its keys may be new, and the old ones then open nothing;
-    /// memory windows bound to it close. To requests that use it this is as if it were
-    /// deregistered: what [`Qp::post`] and [`Srq::post`] ask for ends here.
+    /// protection domain of this handle, or over other memory. The call returns the region, and its
+    /// previous memory if that changed. The keys may be new; then the old ones are invalid. Memory
+    /// windows bound to the region close. For requests that use the region, this counts as
+    /// deregistering it: the guarantees that [`Qp::post`] and [`Srq::post`] ask for end here.
     ///
     /// # Errors
-    /// `Invalid`: access flags that do not go together (MR-1), a region of another device;
-    /// `NotSupported`: the device cannot ([`super::Caps::rereg`]).
-    /// [`super::ReregFailed`] says what is left.
+    /// `Invalid`: access flags that contradict each other (MR-1), or a region of another device;
+    /// `NotSupported`: the device cannot ([`super::Caps::rereg`]). [`super::ReregFailed`] says what
+    /// is left.
     fn reregister(&self, region: Self::Region, change: Rereg) -> Reregistered<Self::Region>;
 }
 
-/// Completion queues on a vector of choice, and extended ones.
+/// Completion queues on a chosen vector, and extended ones.
 pub trait ExtendedCq: Provider {
     /// The one reader of an extended completion queue.
     type PollerEx: PollerEx + Send + 'static;
 
-    /// As [`Provider::create_cq`], on that completion vector (`comp_vector`): which of the device's
-    /// interrupts wakes who waits.
+    /// As [`Provider::create_cq`], on that completion vector (`comp_vector`): the vector chooses
+    /// the device interrupt that wakes a waiting thread.
     ///
     /// # Errors
     /// As there; `Invalid`: the device has no such vector ([`super::Caps::comp_vectors`]).
@@ -130,7 +134,7 @@ pub trait ExtendedCq: Provider {
     ) -> Result<(Self::Cq, Self::Poller), SetupError>;
 
     /// Makes an extended completion queue (`ibv_create_cq_ex`, CP-9) and its reader. Queue pairs
-    /// take it as any other; it is [`Sharing::Shared`].
+    /// use it like any other; it is [`Sharing::Shared`].
     ///
     /// # Errors
     /// As for [`ExtendedCq::create_cq_on`]; `NotSupported`: the device lacks one of the fields or
@@ -138,60 +142,63 @@ pub trait ExtendedCq: Provider {
     fn create_cq_ex(&self, init: &CqInit) -> Result<(Self::Cq, Self::PollerEx), SetupError>;
 }
 
-/// The reader of an extended completion queue. It can read it as any other, without the fields.
+/// The reader of an extended completion queue. It can also poll it like any other queue, without
+/// the extended fields.
 pub trait PollerEx: Poller {
     /// Takes the oldest completion, if there is one.
     fn next(&mut self) -> Option<WcEx>;
 }
 
-/// Completion queues that change their size.
+/// Resizing completion queues.
 pub trait ResizeCq: Provider {
-    /// Gives a completion queue room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says
-    /// for how many. What is in it stays, and it stays armed. One that is larger may stay so.
+    /// Gives a completion queue room for at least `depth` entries (`ibv_resize_cq`, CP-8), and
+    /// returns the new capacity. Its entries stay, and it stays armed. A larger queue may keep its
+    /// size.
     ///
     /// # Errors
-    /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
-    /// is another device's. It stays as it was.
+    /// `Invalid`: it holds more entries than `depth`, `depth` is 0 or over the device's limit, or
+    /// the queue belongs to another device. The queue is unchanged.
     fn resize_cq(&self, cq: &Self::Cq, depth: u32) -> Result<u32, SetupError>;
 }
 
 /// Sizes and limits of a shared receive queue.
 pub trait SrqLimits: Srq {
     /// Gives it room for at least `depth` receives (`ibv_modify_srq`, `IBV_SRQ_MAX_WR`, SRQ-15);
-    /// [`Srq::depth`] says for how many. What is in it stays. One that is larger may stay so.
+    /// [`Srq::depth`] gives the new capacity. Its receives stay. A larger queue may keep its size.
     ///
     /// # Errors
-    /// `Invalid`: more than that are in it, the limit is more, or `depth` is 0 or over the device's
-    /// limit; `NotSupported`: the device cannot ([`super::Caps::srq_resize`]). It stays as it was.
+    /// `Invalid`: it holds more receives than `depth`, its limit is higher than `depth`, or `depth`
+    /// is 0 or over the device's limit; `NotSupported`: the device cannot resize
+    /// ([`super::Caps::srq_resize`]). The queue is unchanged.
     fn resize(&self, depth: u32) -> Result<(), SetupError>;
 
-    /// Asks for one event when fewer receives than that are left (`ibv_modify_srq`, SRQ-14);
-    /// 0 asks for none. Once it has come, the limit is 0 again.
+    /// Asks for one event when fewer than `limit` receives are left (`ibv_modify_srq`, SRQ-14); 0
+    /// asks for none. After the event, the limit is 0 again.
     ///
     /// # Errors
     /// A limit over the depth, or the device's refusal.
     fn set_limit(&self, limit: u32) -> Result<(), SetupError>;
 
-    /// The limit as it stands (`ibv_query_srq`).
+    /// The current limit (`ibv_query_srq`).
     ///
     /// # Errors
     /// The device's refusal.
     fn limit(&self) -> Result<u32, SetupError>;
 
-    /// By what number events name it.
+    /// The number by which events name it.
     fn id(&self) -> u64;
 }
 
-/// Multicast groups of a queue pair of UD.
+/// Multicast groups of a UD queue pair.
 pub trait Multicast: Qp {
-    /// Attaches a queue pair of UD to a multicast group (`ibv_attach_mcast`); a second time changes
-    /// nothing. It leaves its groups when it is dropped.
+    /// Attaches a UD queue pair to a multicast group (`ibv_attach_mcast`); attaching twice changes
+    /// nothing. A dropped queue pair leaves its groups.
     ///
     /// # Errors
-    /// `Invalid`: not a queue pair of UD, or not a group; what the device answers.
+    /// `Invalid`: not a UD queue pair, or not a group. Otherwise the device's error.
     fn attach_mcast(&mut self, group: Gid) -> Result<(), SetupError>;
 
-    /// Takes a queue pair out of a group (`ibv_detach_mcast`).
+    /// Detaches a queue pair from a group (`ibv_detach_mcast`).
     ///
     /// # Errors
     /// `Invalid`: it is not in that group.
@@ -215,22 +222,22 @@ pub trait Windows: Provider {
 #[repr(u8)]
 pub enum WindowKind {
     /// Bound by [`Window::bind`], which chooses the key; open to every queue pair of the device's
-    /// domain, until bound anew.
+    /// domain until it is bound again.
     One = 1,
     /// Bound by [`crate::wr::SendOp::Bind`], with a key of the poster's choice; open to the peer of
-    /// that queue pair, until invalidated by either.
+    /// that queue pair, until either side invalidates it.
     Two = 2,
 }
 
-/// A memory window: part of a region, opened and closed by requests. Dropping it closes it. A
-/// region that goes closes the windows bound to it.
+/// A memory window: part of a region, opened and closed by requests. Dropping it closes it.
+/// Deregistering a region closes the windows bound to it.
 pub trait Window: Send + Sync + 'static {
     /// The device's queue pairs.
     type Qp: Qp;
 
-    /// Posts to `qp` a request that opens this window, of type 1, or closes it with a length of 0
-    /// (`ibv_bind_mw`, MW-1), and says under what key: that of the binding is not looked at. The
-    /// key opens it once the request has completed.
+    /// Posts to `qp` a request that binds this window, of type 1, or closes it if the length is 0
+    /// (`ibv_bind_mw`, MW-1). Returns the new key; the key in the binding is ignored. The new key
+    /// is valid once the request has completed.
     ///
     /// # Errors
     /// See [`PostError`]; a window of the other type is [`crate::wr::PostCause::Malformed`].
@@ -246,15 +253,15 @@ pub trait Window: Send + Sync + 'static {
         flags: SendFlags,
     ) -> Result<u32, PostError>;
 
-    /// Its kind.
+    /// The kind of this window.
     fn kind(&self) -> WindowKind;
-    /// The key it was made with, or was last given by [`Window::bind`]. Of type 2: the upper 24
-    /// bits of each key it can have.
+    /// The key it was made with, or the last key from [`Window::bind`]. For type 2, the upper 24
+    /// bits of every key that it can have.
     fn rkey(&self) -> u32;
-    /// By what number a [`crate::wr::Binding`] names it.
+    /// The number by which a [`crate::wr::Binding`] names it.
     fn handle(&self) -> u64;
-    /// A request that opens it under that key has been posted: some devices want to be told the
-    /// last key with the next such request.
+    /// Notes that a request was posted that binds it under that key: some devices need the last key
+    /// for the next such request.
     fn set_rkey(&mut self, _rkey: u32) {}
 }
 
@@ -270,8 +277,7 @@ pub trait Xrc: Provider {
     /// `NotSupported`: the device has none ([`super::Caps::xrc`]).
     fn open_xrcd(&self) -> Result<Self::Xrcd, SetupError>;
 
-    /// The domain that serves who names none, one for each device: opened when it is first asked
-    /// for (QP-16).
+    /// The default XRC domain, one for each device, opened on first use (QP-16).
     ///
     /// # Errors
     /// As for [`Xrc::open_xrcd`].
@@ -281,8 +287,8 @@ pub trait Xrc: Provider {
     /// least `depth` receives, which complete in `cq`.
     ///
     /// # Errors
-    /// `depth` of 0 or over the device's limit; `NotSupported`: the device has none, or not with a
-    /// completion queue that is [`Sharing::Exclusive`].
+    /// `depth` of 0 or over the device's limit; `NotSupported`: the device has no such queues, or
+    /// none with a completion queue that is [`Sharing::Exclusive`].
     fn create_xrc_srq(
         &self,
         xrcd: &Self::Xrcd,
@@ -291,9 +297,9 @@ pub trait Xrc: Provider {
     ) -> Result<Self::Srq, SetupError>;
 }
 
-/// A shared receive queue that senders name.
+/// A shared receive queue that senders address by number.
 pub trait XrcSrq: Srq {
-    /// The number by which senders name it (`ibv_get_srq_num`, SRQ-10); none of one that is not of
-    /// an [XRC domain](Xrc::create_xrc_srq).
+    /// The number by which senders name it (`ibv_get_srq_num`, SRQ-10); `None` unless the queue
+    /// belongs to an [XRC domain](Xrc::create_xrc_srq).
     fn number(&self) -> Option<u32>;
 }

@@ -1,9 +1,9 @@
-//! Faults on purpose: a device around a device.
+//! Fault injection: a device that wraps another device.
 //!
-//! [`Odds`] are faults that a device may show at any time: a path that does not take what it could,
-//! a post that takes only the first part of a list, a doorbell that rings early, a poll that finds
-//! nothing, completions that are seen late. [`Plant`] are mistakes that no device may make; a
-//! simulation that does not find each of them is no good.
+//! [`Odds`] covers behaviour that is legal at any time: an inline path refuses a message, a post
+//! takes only the first part of a list, a doorbell rings early, a poll finds nothing, completions
+//! arrive late. [`Plant`] covers mistakes that no device may make; a simulation must find each of
+//! them.
 #![expect(unsafe_code, reason = "passes posts on")]
 
 use core::{mem, slice};
@@ -20,33 +20,33 @@ use crate::prng::Prng;
 use crate::wc::{Status, Wc, WcOpcode};
 use crate::wr::{PostCause, PostError, RecvWr, Sge};
 
-/// Polls that find nothing in a row at most, besides those that do by chance.
+/// Longest planned run of empty polls; chance may add more.
 pub const DOZE_MAX: u64 = 200;
 
-/// Completions held back in one queue at most.
+/// Maximum number of completions held back in one queue.
 const HELD_MAX: usize = 64;
 
-/// How often what a device may do happens, in 1024.
+/// How often each legal fault happens, out of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
     /// A post takes a part of its list, or none, and says that the queue is full.
     pub partial_post: u32,
-    /// A path that may refuse takes nothing, or a part of its list.
+    /// A path that may refuse takes nothing, or only a part of its list.
     pub refuse: u32,
-    /// A message without a doorbell rings at once.
+    /// A message posted without a doorbell rings at once.
     pub early_doorbell: u32,
-    /// A poll for one completion asks for a poll for a list.
+    /// A poll for one completion asks the caller to poll for a list.
     pub more: u32,
-    /// A poll finds nothing, whatever there is.
+    /// A poll finds nothing, even if there are completions.
     pub empty_poll: u32,
-    /// A poll hands out fewer completions than there are; the others are seen later.
+    /// A poll returns fewer completions than there are; the others come later.
     pub short_poll: u32,
-    /// A poll finds nothing, and so do up to [`DOZE_MAX`] after it.
+    /// A poll finds nothing, and so do up to [`DOZE_MAX`] polls after it.
     pub doze: u32,
 }
 
 impl Odds {
-    /// All of them that many times as often.
+    /// Makes every fault that many times as likely.
     #[must_use]
     pub fn times(self, times: u32) -> Odds {
         Odds {
@@ -61,31 +61,31 @@ impl Odds {
     }
 }
 
-/// A mistake to be found.
+/// A planted mistake that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
-    /// A send's success is reported before the peer has taken it.
+    /// The device reports a send's success before the peer has taken it.
     EarlySlot,
     /// A receive is posted a second time.
     DoubleRepost,
-    /// `post` says that it took the whole list, and lost the end of it.
+    /// `post` says that it took the whole list, but loses the end of it.
     LostTail,
     /// `post_inline` with a doorbell at once changes a byte.
     AlteredNow,
-    /// `post_inline` with a later doorbell says that it took a message, and lost it.
+    /// `post_inline` with a later doorbell says that it took a message, but loses it.
     LostLater,
-    /// `post_inline_list` exchanges the first two messages.
+    /// `post_inline_list` swaps the first two messages.
     SwappedList,
     /// `ring_doorbell` does not ring.
     LostDoorbell,
     /// `poll_one` gives a completion that the next poll gives again.
     DoubledOne,
-    /// `poll` or `poll_more` exchanges two messages of a queue pair.
+    /// `poll` or `poll_more` swaps two messages of a queue pair.
     SwappedPoll,
 }
 
 impl Plant {
-    /// The mistake that can be made in a call that sends.
+    /// The mistake that fits a call that sends.
     fn of(call: Call<'_>) -> Option<Plant> {
         match call.lane() {
             Lane::PostList => Some(Plant::LostTail),
@@ -99,10 +99,10 @@ impl Plant {
     }
 }
 
-/// How often a planted mistake is made where it can be, in 1024.
+/// How often a planted mistake happens where it can, out of 1024.
 const PLANT_ODDS: u32 = 64;
 
-/// What all parts of one device share.
+/// State that all parts of one device share.
 struct Dice {
     prng: Prng,
     odds: Odds,
@@ -114,7 +114,7 @@ impl Dice {
         self.plant == Some(plant) && self.prng.chance(PLANT_ODDS)
     }
 
-    /// How many requests of a call the device may see.
+    /// How many requests of a call to pass on to the device.
     fn part(&mut self, call: Call<'_>) -> usize {
         let odds = match call.lane() {
             Lane::Post | Lane::PostList => self.odds.partial_post,
@@ -139,32 +139,32 @@ pub type FaultCq<P> = WrappedCq<P, Faults>;
 pub type FaultQp<P> = WrappedQp<P, Faults>;
 
 impl<P: Provider> Fault<P> {
-    /// Wraps a device. What goes wrong, and when, comes from `prng` alone.
+    /// Wraps a device. `prng` alone decides what goes wrong, and when.
     pub fn new(inner: P, prng: Prng, odds: Odds, plant: Option<Plant>) -> Fault<P> {
         Wrapped::around(inner, Faults(Arc::new(Mutex::new(Dice { prng, odds, plant }))))
     }
 
-    /// Changes the odds of what a device may do.
+    /// Changes the odds of the legal faults.
     pub fn set_odds(&self, odds: Odds) {
         self.hook.0.lock().odds = odds;
     }
 }
 
-/// What is known of a completion queue.
+/// State of one completion queue.
 #[derive(Default)]
 pub struct Seen {
-    /// Polled inside, not yet seen outside, in order.
+    /// Completions polled from the inner device but not yet handed out, in order.
     held: VecDeque<Wc>,
-    /// Polls that will find nothing.
+    /// Number of polls still to find nothing.
     doze: u64,
-    /// The last poll for one asked for a list, and the device inside does not know.
+    /// The last poll for one completion asked for a list without asking the inner device.
     skipped: bool,
-    /// Sends that were reported early, whose real completion must not be seen.
+    /// Sends reported early; their real completions must not be handed out.
     known: Vec<(u32, u64)>,
 }
 
 impl Seen {
-    /// Takes in what the device inside gave.
+    /// Stores completions from the inner device.
     fn put(&mut self, fresh: &[Wc]) {
         for wc in fresh {
             let known = self.known.iter().position(|known| *known == (wc.qp_num, wc.wr_id));
@@ -178,13 +178,13 @@ impl Seen {
         }
     }
 
-    /// Polls the device inside, as far as there is room. `None`: a list has to be polled for.
+    /// Polls the inner device, as far as there is room. `None`: the caller has to poll for a list.
     fn look<Q: Poller>(&mut self, poller: &mut Q, look: Look, room: usize) -> Option<Fresh> {
         let mut list = [Wc::default(); HELD_MAX];
         let skipped = mem::take(&mut self.skipped);
         let room = room.min(HELD_MAX - self.held.len().min(HELD_MAX));
         let count = match look {
-            // What is held back comes first.
+            // Completions held back come first.
             Look::One if !self.held.is_empty() => 0,
             Look::More if skipped => Look::List.make(poller, &mut list[..room])?,
             look => look.make(poller, &mut list[..room])?,
@@ -192,7 +192,7 @@ impl Seen {
         Some(Fresh { list, count })
     }
 
-    /// Gives the oldest completions, up to `most` of them.
+    /// Hands out the oldest completions, up to `most` of them.
     fn give(&mut self, out: &mut [Wc], most: usize) -> usize {
         let count = most.min(self.held.len()).min(out.len());
         for (place, wc) in out.iter_mut().zip(self.held.drain(..count)) {
@@ -202,7 +202,7 @@ impl Seen {
     }
 }
 
-/// What one poll of the device inside gave.
+/// The result of one poll of the inner device.
 struct Fresh {
     list: [Wc; HELD_MAX],
     count: usize,
@@ -213,7 +213,7 @@ impl Fresh {
         &mut self.list[..self.count]
     }
 
-    /// Exchanges the first two messages that follow each other on one queue pair.
+    /// Swaps the first two consecutive messages of one queue pair.
     fn swap(&mut self) {
         let message = |wc: &Wc| wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
         let pair = |two: &[Wc]| two.iter().all(message) && two[0].qp_num == two[1].qp_num;
@@ -290,7 +290,7 @@ impl Hook for Faults {
         if look == Look::One && fresh.count > 0 && dice.plants(Plant::DoubledOne) {
             seen.held.extend(fresh.get().iter());
         }
-        // The device works on meanwhile; only what it has done is not seen.
+        // The device keeps working meanwhile; only its completions are not seen.
         let dozes = seen.doze > 0;
         seen.doze = seen.doze.saturating_sub(1);
         let all = if dozes { 0 } else { seen.held.len().min(out.len()) };
@@ -326,7 +326,7 @@ impl Faults {
     }
 }
 
-/// Makes a call with the mistake of its path: how many requests seem to be taken.
+/// Makes a call with the mistake planted in its path. Returns how many requests seem to be taken.
 ///
 /// # Safety
 /// As for [`Call::make`].
@@ -353,10 +353,10 @@ unsafe fn spoil<Q: Qp>(qp: &mut Q, call: Call<'_>) -> Result<usize, PostError> {
     }
 }
 
-/// The bytes of an inline piece, with another last one.
+/// The bytes of an inline payload with the last byte changed.
 ///
 /// # Safety
-/// The piece can be read.
+/// The payload can be read.
 unsafe fn altered(sge: Sge) -> Vec<u8> {
     // SAFETY: as the caller vouches.
     let bytes = unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };

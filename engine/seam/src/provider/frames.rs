@@ -1,5 +1,5 @@
-//! What queue pairs of RAW_PACKET deal in: Ethernet frames, who gets which, and how they are spread
-//! among work queues.
+//! Types for RAW_PACKET queue pairs: Ethernet addresses, flow rules, and spreading of frames over
+//! work queues.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use bitflags::bitflags;
 use crate::error::SetupError;
 use crate::wr::{PostError, RecvWr};
 
-/// An Ethernet address, in the order of the wire.
+/// An Ethernet address, in wire order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
@@ -16,7 +16,7 @@ impl Mac {
     /// All stations.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// True if it is of a group, all stations among them.
+    /// True if it is a group address, broadcast included.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -35,34 +35,33 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// Which frames of its port a queue pair of RAW_PACKET gets (`struct ibv_flow_attr`). Without a
-/// rule it gets none; with several, what any of them says, once.
+/// Which frames of its port a RAW_PACKET queue pair gets (`struct ibv_flow_attr`). Without a rule
+/// it gets none; with several, it gets each frame that any of them matches, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FlowRule {
     /// All of them (`IBV_FLOW_ATTR_SNIFFER`).
     All,
-    /// Those to an address (`IBV_FLOW_ATTR_NORMAL` with `struct ibv_flow_spec_eth`).
+    /// Frames sent to an address (`IBV_FLOW_ATTR_NORMAL` with `struct ibv_flow_spec_eth`).
     To(Mac),
 }
 
-/// Bytes of a key for spreading by hash: what a Toeplitz function over addresses and ports of IPv6
-/// takes.
+/// Bytes of a hash key: what a Toeplitz function over IPv6 addresses and ports needs.
 pub const HASH_KEY_BYTES: usize = 40;
 
-/// A function to spread by (`enum ibv_rx_hash_function_flags`, numbers as there).
+/// The hash function for spreading (`enum ibv_rx_hash_function_flags`, numbers as there).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum HashFunction {
-    /// The one of receive-side scaling.
+    /// The Toeplitz hash of receive-side scaling.
     #[default]
     Toeplitz = 1,
 }
 
 bitflags! {
-    /// Fields of a frame to spread by (`enum ibv_rx_hash_fields`, numbers as there). Those of both
-    /// versions of IP, or ports of both TCP and UDP, do not go together.
+    /// Fields of a frame to spread by (`enum ibv_rx_hash_fields`, numbers as there). Fields of both
+    /// IP versions, or ports of both TCP and UDP, cannot be combined.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HashFields: u64 {
         /// The source's IPv4 address.
@@ -84,26 +83,26 @@ bitflags! {
     }
 }
 
-/// By what receives are spread among work queues (`struct ibv_rx_hash_conf`): the low bits of the
-/// hash are the place in the table. A frame without the fields has a hash of 0.
+/// How receives are spread over work queues (`struct ibv_rx_hash_conf`): the low bits of the hash
+/// are the index into the table. A frame without the fields has a hash of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxHash {
     /// The function.
     pub function: HashFunction,
     /// Its key.
     pub key: [u8; HASH_KEY_BYTES],
-    /// What goes into it.
+    /// The fields to hash.
     pub fields: HashFields,
 }
 
 bitflags! {
-    /// Flags of a work queue (`enum ibv_wq_flags`, numbers as there): what [`CreateFlags`] of these
-    /// names do, with the frames that come here.
+    /// Flags of a work queue (`enum ibv_wq_flags`, numbers as there): they act as the
+    /// [`CreateFlags`] of the same names, on frames that arrive here.
     ///
     /// [`CreateFlags`]: crate::provider::CreateFlags
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WqFlags: u32 {
-        /// The outer VLAN tag is taken out of a frame.
+        /// The device removes the outer VLAN tag of a frame.
         const CVLAN_STRIPPING = 1 << 0;
         /// A frame is followed by its check sequence.
         const SCATTER_FCS = 1 << 1;
@@ -114,28 +113,28 @@ bitflags! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WqState {
-    /// Takes nothing; what was posted is forgotten.
+    /// Takes nothing; posted receives are forgotten.
     #[default]
     Reset = 0,
     /// Takes receives and frames.
     Ready = 1,
-    /// What was posted is flushed, and what is posted from now on.
+    /// Receives are flushed, those already posted and those posted from now on.
     Err = 2,
 }
 
-/// A receive work queue (`struct ibv_wq`), for tables by which frames are spread.
+/// A receive work queue (`struct ibv_wq`), for tables that frames are spread over.
 pub trait Wq {
-    /// Its number, which its completions have in place of a queue pair's.
+    /// Its number; its completions carry it in place of a queue pair's number.
     fn num(&self) -> u32;
 
-    /// Receives it takes.
+    /// How many receives it holds.
     fn depth(&self) -> u32;
 
-    /// Takes it to another state (`ibv_modify_wq`): from RESET to RDY, from there to ERR, from
+    /// Moves it to another state (`ibv_modify_wq`): from RESET to RDY, from there to ERR, from
     /// anywhere to RESET.
     ///
     /// # Errors
-    /// `Invalid`: no such way; what the device answers.
+    /// `Invalid`: there is no such transition. Otherwise the device's error.
     fn modify(&self, to: WqState) -> Result<(), SetupError>;
 
     /// Posts receives, oldest first, with one doorbell (`ibv_post_wq_recv`).

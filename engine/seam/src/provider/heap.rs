@@ -1,4 +1,4 @@
-//! Memory from the allocator, for devices that reach any.
+//! Memory from the allocator, for devices that can reach any memory.
 #![expect(unsafe_code, reason = "allocates by hand: pages of their own")]
 
 use core::ptr::NonNull;
@@ -26,7 +26,7 @@ unsafe fn free(_owner: *mut (), ptr: NonNull<u8>, len: usize) {
     }
 }
 
-/// At least `len` bytes, zeroed: whole pages, in which nothing else lies.
+/// At least `len` bytes, zeroed, in whole pages that hold nothing else.
 ///
 /// # Errors
 /// `NoMemory`.

@@ -44,33 +44,33 @@ use crate::error::{Code, SetupError};
 use crate::wc::Wc;
 use crate::wr::{AhName, PostError, RecvWr, Remote, SendWr, Sge};
 
-/// An address handle (`struct ibv_ah`): the way of datagrams to a port or a group. It has to live
-/// until what was sent by it has completed.
+/// An address handle (`struct ibv_ah`): the route of datagrams to a port or a group. It must live
+/// until the requests that use it have completed.
 pub trait AddressHandle {
-    /// What requests call it; good as long as one clone of the handle lives.
+    /// The name that requests use for it; valid as long as one clone of the handle lives.
     fn name(&self) -> AhName;
 }
 
-/// Address handles and where datagrams come from. A device without datagrams has nothing to write
-/// but `type Ah = NoAddress`.
+/// Address handles and senders of datagrams. A device without datagrams only writes `type Ah =
+/// NoAddress`.
 pub trait Datagrams: Clone + Send + Sync + Sized + 'static {
-    /// The way to a port or a multicast group.
+    /// The route to a port or a multicast group.
     type Ah: AddressHandle + Clone + Send + Sync + 'static;
 
     /// Makes an address handle (`ibv_create_ah`).
     ///
     /// # Errors
-    /// `Invalid` or `NoDevice`: nothing is reached by that address.
+    /// `Invalid` or `NoDevice`: nothing can be reached at that address.
     fn create_ah(&self, to: &AddressVector) -> Result<Self::Ah, SetupError> {
         let asked = std_alloc::format!("an address handle to {to:?}");
         Err(SetupError::new(Code::NotSupported, asked, "the device has no datagrams"))
     }
 
-    /// The way back to the sender of a datagram (`ibv_init_ah_from_wc`): `header` is the first
+    /// The address of the sender of a datagram (`ibv_init_ah_from_wc`): `header` is the first
     /// [`GRH_BYTES`] of its receive.
     ///
     /// # Errors
-    /// `Invalid`: the completion is not of a datagram with a header (its flag says so).
+    /// `Invalid`: the completion is not for a datagram with a header (a flag tells).
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         let _ = (wc, header);
         let answer = "the device has no datagrams";
@@ -78,7 +78,7 @@ pub trait Datagrams: Clone + Send + Sync + Sized + 'static {
     }
 }
 
-/// The address handle of a device without datagrams: there is none.
+/// The address handle of a device without datagrams: a type without values.
 #[derive(Clone, Copy, Debug)]
 pub enum NoAddress {}
 
@@ -88,19 +88,19 @@ impl AddressHandle for NoAddress {
     }
 }
 
-/// One device, open: what a worker needs of it. Cloning gives another handle on the same device.
+/// An open device: what a worker needs from it. Cloning gives another handle on the same device.
 ///
 /// A new device implements this trait with [`Region`], [`Poller`], [`Srq`] and [`Qp`], where most
-/// methods have defaults, and [`Datagrams`]. What else a device can do are traits of their own, one
-/// for each capability: see [`extension`].
+/// methods have defaults, and [`Datagrams`]. Each other capability has a trait of its own: see
+/// [`extension`].
 pub trait Provider: Datagrams {
     /// Registered memory.
     type Region: Region;
-    /// A completion queue as a resource: named when a queue pair is made.
+    /// A completion queue as a resource, given when a queue pair is made.
     type Cq: Clone + Send + Sync + 'static;
     /// The one reader of a completion queue.
     type Poller: Poller + Send + 'static;
-    /// A shared receive queue; several workers post to it.
+    /// A shared receive queue; several workers may post to it.
     type Srq: Srq + Clone + Send + Sync + 'static;
     /// A queue pair, owned by one worker or id. Dropping it destroys it.
     type Qp: Qp + Send + 'static;
@@ -112,7 +112,7 @@ pub trait Provider: Datagrams {
     /// unmaps second, so no device ever writes to memory that is gone.
     ///
     /// # Errors
-    /// Access flags that do not go together (MR-1), or the device's refusal, with its cure.
+    /// Access flags that contradict each other (MR-1), or the device's refusal, with its cure.
     fn register(&self, memory: Mapping, access: Access) -> Result<Self::Region, SetupError>;
 
     /// Makes a completion queue of at least `depth` entries (`ibv_create_cq`) and its reader.
@@ -131,8 +131,8 @@ pub trait Provider: Datagrams {
     /// `depth` of 0 or over the device's limit.
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError>;
 
-    /// Memory for words that peers write: at least `len` bytes, zeroed, in pages of their own, of
-    /// the kind that the device's peers reach best.
+    /// Memory for words that peers write: at least `len` bytes, zeroed, in pages of its own, of the
+    /// kind that suits the device's peers best.
     ///
     /// # Errors
     /// `NoMemory`.
@@ -161,21 +161,21 @@ pub trait Provider: Datagrams {
 /// address.
 #[expect(unsafe_code, reason = "raw pointers handed out here are trusted by the worker")]
 pub unsafe trait Region: Send + Sync + 'static {
-    /// First byte.
+    /// Address of the first byte.
     fn as_ptr(&self) -> *mut u8;
-    /// Bytes, as mapped (a multiple of the page).
+    /// Length in bytes, as mapped (a multiple of the page size).
     fn len(&self) -> usize;
-    /// True where there is not one byte.
+    /// True if it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
     /// Key for local use, in an [`crate::wr::Sge`].
     fn lkey(&self) -> u32;
-    /// Key a peer needs for one-sided access.
+    /// Key that a peer needs for one-sided access.
     fn rkey(&self) -> u32;
-    /// By what number a [`crate::wr::Binding`] names it.
+    /// The number by which a [`crate::wr::Binding`] names it.
     fn handle(&self) -> u64;
-    /// What a peer is told, for one-sided access to the bytes from `offset` on.
+    /// The address and key that a peer needs for one-sided access to the bytes from `offset` on.
     fn remote(&self, offset: usize) -> Remote {
         Remote { addr: (self.as_ptr() as u64).wrapping_add(offset as u64), rkey: self.rkey() }
     }
@@ -188,61 +188,62 @@ pub enum Polled {
     Nothing,
     /// One completion, taken.
     One(Wc),
-    /// A list has to be polled for.
+    /// The caller has to poll for a list.
     More,
 }
 
 /// The reader of a completion queue.
 pub trait Poller {
-    /// Takes up to `out.len()` completions, oldest first, and says how many (CP-4). 0 is an
+    /// Takes up to `out.len()` completions, oldest first, and returns how many (CP-4). 0 means an
     /// empty queue.
     fn poll(&mut self, out: &mut [Wc]) -> usize;
 
-    /// Takes the next completion by itself, where a device can give it with less work than a list,
-    /// as that of a message that came alone. [`Polled::More`]: nothing was taken, and only
-    /// [`Poller::poll`] knows whether there is something.
+    /// Takes one completion, where a device can give it with less work than a list, such as that of
+    /// a message that came alone. [`Polled::More`]: nothing was taken, and only [`Poller::poll`]
+    /// can tell whether there is a completion.
     #[inline(always)]
     fn poll_one(&mut self) -> Polled {
         Polled::More
     }
 
-    /// [`Poller::poll`] for who has just heard [`Polled::More`]: what `poll_one` has looked at need
-    /// not be looked at again.
+    /// [`Poller::poll`] right after [`Polled::More`]: the device need not check again what
+    /// `poll_one` has checked.
     #[inline(always)]
     fn poll_more(&mut self, out: &mut [Wc]) -> usize {
         self.poll(out)
     }
 
-    /// True if the queue was overrun or failed, and gives nothing more for good (CP-4, CP-5).
+    /// True if the queue was overrun or failed, and will never give another completion (CP-4,
+    /// CP-5).
     fn is_broken(&self) -> bool {
         false
     }
 
     /// Asks to be woken by the next completion (`ibv_req_notify_cq`, CP-6): the descriptors of
-    /// [`Poller::wake_fds`] become readable then. Completions that were there before wake nobody,
-    /// so poll once more before sleeping. `solicited`: only by a message whose sender asked for
-    /// that, or an error; a device may wake for less.
+    /// [`Poller::wake_fds`] become readable then. Completions already in the queue wake nobody, so
+    /// poll once more before sleeping. `solicited`: only a message whose sender asked for it, or an
+    /// error, has to wake; a device may wake for less.
     ///
     /// # Errors
-    /// `NotSupported`: nobody can be woken here.
+    /// `NotSupported`: the device cannot wake anyone.
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
         let _ = solicited;
         Err(SetupError::new(Code::NotSupported, "arm a completion queue", "it wakes nobody"))
     }
 
-    /// What to wait on; `None` where nobody can be woken.
+    /// What to wait on; `None` if the device cannot wake anyone.
     fn wake_fds(&self) -> Option<WakeFds> {
         None
     }
 
-    /// To be called when a wait is over, however it ended: makes the descriptors unreadable again,
-    /// and says whether the completion that was waited for has come. If not, the queue is still
-    /// armed, and who wants to sleeps on.
+    /// Call this when a wait is over, however it ended. It makes the descriptors unreadable again
+    /// and tells whether the awaited completion has come. If not, the queue is still armed, and the
+    /// caller may sleep again.
     fn woken(&mut self) -> bool {
         false
     }
 
-    /// What other threads ring to wake this poller, besides the device.
+    /// What other threads signal to wake this poller; the device wakes it too.
     fn bell(&self) -> Option<Bell> {
         None
     }
@@ -250,7 +251,7 @@ pub trait Poller {
 
 /// A shared receive queue.
 pub trait Srq {
-    /// The depth that came back (SRQ-3).
+    /// The granted depth (SRQ-3).
     fn depth(&self) -> u32;
 
     /// Posts receives, oldest first, with one doorbell (`ibv_post_srq_recv`).
@@ -259,18 +260,18 @@ pub trait Srq {
     /// See [`PostError`].
     ///
     /// # Safety
-    /// The buffers stay registered, and nobody else touches them, until their completions were
-    /// polled or every queue pair on this queue and the queue itself are gone.
+    /// The buffers stay registered, and nobody else touches them, until their completions have been
+    /// polled, or every queue pair on this queue and the queue itself are gone.
     #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError>;
 }
 
-/// When a device is rung for a message.
+/// When to ring the device's doorbell for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     /// At once.
     Now,
-    /// With a later one: more is to follow.
+    /// With a later message: more will follow.
     Later,
 }
 
@@ -279,7 +280,7 @@ pub enum Doorbell {
 pub struct InlineSend {
     /// Number of the request.
     pub wr_id: u64,
-    /// The payload; its key is not looked at.
+    /// The payload; its key is ignored.
     pub sge: Sge,
     /// Immediate data.
     pub imm: Option<u32>,
@@ -292,7 +293,7 @@ pub trait Qp {
     /// Its number (QX-13).
     fn num(&self) -> u32;
 
-    /// The capacities that came back, each at least what was asked (QX-11).
+    /// The granted capacities, each at least what was requested (QX-11).
     fn caps(&self) -> QpCaps;
 
     /// Posts send requests in order with one doorbell (`ibv_post_send`).
@@ -309,13 +310,13 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device reads the buffers behind Rust's back")]
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// True if [`Qp::post_inline`] and [`Qp::post_inline_list`] take messages, so that no list of
-    /// requests has to be made for them.
+    /// True if [`Qp::post_inline`] and [`Qp::post_inline_list`] take messages, so that the caller
+    /// need not build a list of requests.
     const POSTS_INLINE: bool = false;
 
     /// Posts one inline SEND. With [`Doorbell::Later`] the peer sees it with the next
-    /// [`Qp::ring_doorbell`] or [`Qp::post`] of this queue pair at the latest. False: nothing was
-    /// done, because the device cannot simply take it; [`Qp::post`] takes it, or says why not.
+    /// [`Qp::ring_doorbell`] or [`Qp::post`] of this queue pair at the latest. False: the device
+    /// could not take it this way and did nothing; [`Qp::post`] takes it, or says why not.
     ///
     /// # Safety
     /// As for [`Qp::post`]; the payload is no longer than the inline limit.
@@ -326,9 +327,9 @@ pub trait Qp {
         false
     }
 
-    /// Posts inline SENDs without completions or a doorbell, under numbers that follow `first`: how
-    /// many were taken from the front of the list. It stops before a message that is longer than
-    /// the inline limit, or that [`Qp::post_inline`] would not take.
+    /// Posts inline SENDs without completions or a doorbell, under numbers that follow `first`.
+    /// Returns how many messages it took from the front of the list. It stops before a message that
+    /// is longer than the inline limit, or that [`Qp::post_inline`] would not take.
     ///
     /// # Safety
     /// As for [`Qp::post`].
@@ -339,7 +340,7 @@ pub trait Qp {
         0
     }
 
-    /// Rings for what was posted with [`Doorbell::Later`].
+    /// Rings the doorbell for messages posted with [`Doorbell::Later`].
     ///
     /// # Safety
     /// With [`Sharing::Exclusive`] the caller is the thread that polls the completion queue.
@@ -358,10 +359,10 @@ pub trait Qp {
     #[expect(unsafe_code, reason = "the device writes to the buffers behind Rust's back")]
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError>;
 
-    /// Moves the queue pair to ERR: what is outstanding completes as flushed (SM-2).
+    /// Moves the queue pair to ERR: outstanding requests complete as flushed (SM-2).
     fn fail(&mut self);
 
-    /// Moves a queue pair of UC or UD from SQE, where a failed send has left it, back to RTS
+    /// Moves a UC or UD queue pair from SQE, where a failed send left it, back to RTS
     /// (`ibv_modify_qp`, SM-6). In any other state nothing happens.
     fn recover(&mut self) {}
 }
