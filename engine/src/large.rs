@@ -1,12 +1,12 @@
-//! Messages larger than a block, over a worker: the sender offers a piece of its registered memory,
-//! the receiver says where it goes and reads it from there, and tells the sender when it is done.
-//! Optional, as [`crate::rpc`]: a [`Handler`](crate::worker::Handler) keeps a [`Large`] and passes
-//! on what concerns it. Nothing is allocated after set-up, and no memory is used but the piece at
-//! either end.
+//! Messages larger than a block, over a worker: the sender offers a piece of its registered memory;
+//! the receiver chooses where to put it, reads it with RDMA, and tells the sender when it is done.
+//! Optional, like [`crate::rpc`]: a [`Handler`](crate::worker::Handler) keeps a [`Large`] and
+//! passes it the events that concern it. It allocates nothing after set-up, and uses no memory but
+//! the piece at either end.
 //!
-//! Each offer ends once at the sender ([`Received::Done`], or [`Large::lost`]), and the bytes stay
-//! as they are until then. Each offer taken ends once at the receiver ([`Large::read`], or
-//! [`Large::lost`]).
+//! Each offer ends exactly once at the sender ([`Received::Done`], or [`Large::lost`]), and the
+//! bytes must not change until then. Each accepted offer ends exactly once at the receiver
+//! ([`Large::read`], or [`Large::lost`]).
 
 use std_alloc::vec;
 use std_alloc::vec::Vec;
@@ -26,11 +26,11 @@ const OFFER: u32 = 0xdb1c_0011;
 const TAKEN: u32 = 0xdb1c_0012;
 const DECLINED: u32 = 0xdb1c_0013;
 
-/// Bytes of an offer, and of the answer to one.
+/// Bytes of an offer, and of the reply to one.
 const OFFER_BYTES: usize = 32;
 const ANSWER_BYTES: usize = 8;
 
-/// An offer of a peer: see [`Large::take`] and [`Large::decline`].
+/// An offer from a peer: see [`Large::take`] and [`Large::decline`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     peer: PeerId,
@@ -57,37 +57,37 @@ impl Offer {
     }
 }
 
-/// How [`Large`] understands a message.
+/// What a message means to [`Large`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A large message is offered.
+    /// The peer offers a large message.
     Offered(Offer),
-    /// The peer has done with the offer of this key; `taken` says whether it has read it.
+    /// The peer has finished with the offer of this key; `taken` says whether it has read it.
     Done {
         /// As given to [`Large::offer`].
         key: u64,
-        /// It was read, and not declined.
+        /// True if it was read, false if it was declined.
         taken: bool,
     },
-    /// No message of this kind.
+    /// The message does not belong to [`Large`].
     Foreign,
 }
 
-/// How a read has ended.
+/// How a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// The offer that was taken.
     pub offer: Offer,
     /// As given to [`Large::take`].
     pub key: u64,
-    /// All of it is there; or why not.
+    /// Success if all of it has arrived; otherwise the error.
     pub result: Result<(), Status>,
 }
 
-/// A transfer that its peer's end has interrupted.
+/// A transfer that ended because its peer went down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// An offer to the peer; it was read or not. The bytes are yours again.
+    /// An offer to the peer, read or not. The bytes are yours again.
     Offer {
         /// As given to [`Large::offer`].
         key: u64,
@@ -109,28 +109,28 @@ enum Transfer {
         offer: Offer,
         key: u64,
         to: Piece,
-        /// Bytes that are there, and those a request is on its way for.
+        /// Bytes that have arrived, and bytes that a request in flight asks for.
         got: u32,
         in_flight: u32,
     },
 }
 
-/// A place for a transfer.
+/// A slot for a transfer.
 #[derive(Clone)]
 struct Place {
     generation: u16,
     transfer: Transfer,
 }
 
-/// Large messages of one worker, on their way in or out.
+/// Large messages of one worker, in transit in either direction.
 pub struct Large {
     places: Vec<Place>,
     tokens: u64,
 }
 
 impl Large {
-    /// For at most `most` messages at a time, in and out (65 536 at most). Its requests have the
-    /// tokens `tokens` to `tokens + most - 1`.
+    /// Makes room for at most `most` messages at a time, in and out together (65 536 at most). Its
+    /// requests use the tokens `tokens` to `tokens + most - 1`.
     pub fn new(most: u32, tokens: u64) -> Large {
         Large {
             places: vec![
@@ -151,8 +151,8 @@ impl Large {
         self.places.get_mut(index).map(|place| &mut place.transfer)
     }
 
-    /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer, `key`
-    /// comes back when it has done with it.
+    /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer; `key`
+    /// comes back when the peer has finished with the offer.
     ///
     /// # Errors
     /// As [`Outbox::send`]; `TooMany`, `TooLong`, `OutOfBounds`. Then nothing is offered.
@@ -184,7 +184,7 @@ impl Large {
         Ok(())
     }
 
-    /// How [`Large`] understands a message.
+    /// What a message means to [`Large`].
     pub fn received(&mut self, message: &Message<'_>) -> Received {
         let bytes = message.bytes();
         let Some((kind, rest)) = bytes.split_first_chunk::<4>() else { return Received::Foreign };
@@ -203,11 +203,12 @@ impl Large {
         }
     }
 
-    /// Takes an offer: reads it to `to`, which is registered for local writes and long enough.
+    /// Accepts an offer: reads it into `to`, which must be registered for local writes and long
+    /// enough.
     ///
     /// # Errors
     /// `TooMany`; `OutOfBounds`: the piece is too short. It never fails for lack of room: the reads
-    /// begin when there is some, see [`Large::progress`].
+    /// begin when there is room, see [`Large::progress`].
     pub fn take<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -225,10 +226,10 @@ impl Large {
         Ok(())
     }
 
-    /// Tells the sender that its offer is not taken.
+    /// Tells the sender that its offer is declined.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; then it was not told.
+    /// As [`Outbox::send`]; then the sender was not told.
     pub fn decline<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -237,8 +238,9 @@ impl Large {
         out.send(offer.peer, &answer(DECLINED, offer.number))
     }
 
-    /// A request of the worker is over: the message that has arrived by it, or failed. `None`: more
-    /// is to come, or it was none of these requests. For [`crate::worker::Handler::on_send_done`].
+    /// Handles the end of a request of the worker. Returns the message that has now arrived or
+    /// failed. `None`: more is to come, or the request does not belong to [`Large`]. For
+    /// [`crate::worker::Handler::on_send_done`].
     pub fn read<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -258,8 +260,8 @@ impl Large {
         self.finish(out, index)
     }
 
-    /// Goes on with transfers that found no room before: a message that has arrived, if one has.
-    /// For [`crate::worker::Handler::on_idle`], until it says `None`.
+    /// Continues transfers that found no room before. Returns a message that has arrived, if there
+    /// is one. Call it in [`crate::worker::Handler::on_idle`] until it returns `None`.
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         for index in 0..self.places.len() {
             if matches!(self.transfer(index), Some(Transfer::In { in_flight: 0, .. })) {
@@ -272,9 +274,9 @@ impl Large {
         None
     }
 
-    /// One more message that was on its way to a peer that is gone, or from it; `None` after the
-    /// last. For [`crate::worker::Handler::on_peer_down`], when the worker has answered all
-    /// requests to that peer.
+    /// Returns one more message that was in transit to or from a peer that is gone; `None` after
+    /// the last. Call it in [`crate::worker::Handler::on_peer_down`], when the worker has completed
+    /// all requests to that peer.
     pub fn lost(&mut self, peer: PeerId) -> Option<Lost> {
         let lost = |transfer: &Transfer| match *transfer {
             Transfer::Out { peer: to, key } if to == peer => Some(Lost::Offer { key }),
@@ -291,7 +293,7 @@ impl Large {
         Some(lost)
     }
 
-    /// Messages on their way.
+    /// Number of messages in transit.
     pub fn pending(&self) -> usize {
         self.places.iter().filter(|place| !matches!(place.transfer, Transfer::Free)).count()
     }
@@ -314,7 +316,8 @@ impl Large {
         }
     }
 
-    /// When all is there: tells the sender, and ends, if there is room to tell.
+    /// Once all bytes have arrived: tells the sender and ends the transfer, if there is room to
+    /// tell.
     fn finish<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) -> Option<Arrived> {
         let transfer = self.transfer(index)?;
         let Transfer::In { offer, key, got, .. } = *transfer else { return None };
@@ -341,7 +344,7 @@ impl Large {
     }
 }
 
-/// The name of a place between two sides.
+/// The number by which both sides name a slot.
 fn number(generation: u16, index: usize) -> u32 {
     u32::from(generation) << 16 | index as u32
 }

@@ -1,14 +1,14 @@
-//! Requests and answers over a worker: many calls at a time to any number of peers, answered in any
+//! Requests and replies over a worker: many calls at a time to any number of peers, answered in any
 //! order, with deadlines. Optional: a [`Handler`](crate::worker::Handler) keeps [`Calls`] and
-//! passes on what concerns them. Nothing is allocated after set-up.
+//! passes them the events that concern them. It allocates nothing after set-up.
 //!
 //! A call is a message with a header of [`HEADER`] bytes in front: the call's number, and whether
 //! this is the call or its answer. The answering side has no state: it answers in the block of the
-//! call, at once or, when it keeps the message, later.
+//! call, at once, or later if it keeps the message.
 //!
-//! Each call ends once: with its answer ([`Calls::incoming`]), its deadline ([`Calls::expired`]),
-//! the end of its peer ([`Calls::lost`]) or when it is taken back ([`Calls::cancel`]). What comes
-//! after that is late, and is passed over.
+//! Each call ends exactly once: with its answer ([`Calls::incoming`]), its deadline
+//! ([`Calls::expired`]), the end of its peer ([`Calls::lost`]) or its cancellation
+//! ([`Calls::cancel`]). An answer that comes after that is late and is ignored.
 
 use std_alloc::boxed::Box;
 use std_alloc::vec;
@@ -24,7 +24,7 @@ pub const HEADER: usize = 8;
 const CALL: u32 = 0xdb1c_0001;
 const ANSWER: u32 = 0xdb1c_0002;
 
-/// A call on its way. One that has ended names nothing.
+/// Names a call in progress. The id of a call that has ended names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId {
     index: u16,
@@ -44,7 +44,7 @@ impl CallId {
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming<'m> {
-    /// A call of the peer, with its payload: to be answered, see [`answer`].
+    /// A call from the peer, with its payload; answer it with [`answer`].
     Call(&'m [u8]),
     /// The answer to the call with this key, which has ended.
     Answer {
@@ -53,13 +53,13 @@ pub enum Incoming<'m> {
         /// The payload.
         bytes: &'m [u8],
     },
-    /// The answer to a call that has ended otherwise.
+    /// The answer to a call that has already ended in another way.
     Late,
-    /// Neither.
+    /// Neither a call nor an answer.
     Foreign,
 }
 
-/// One place for a call.
+/// One slot for a call.
 #[derive(Clone, Copy)]
 struct Place {
     generation: u16,
@@ -73,7 +73,7 @@ struct Call {
     timer: Option<TimerId>,
 }
 
-/// Calls of one worker that are not answered.
+/// Unanswered calls of one worker.
 pub struct Calls {
     places: Vec<Place>,
     free: Vec<u16>,
@@ -82,8 +82,9 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// For at most `most` calls at a time (65 536 at most), each with a payload of at most `bytes`.
-    /// Their deadlines are timers of the worker, with the keys `timers` to `timers + most - 1`.
+    /// Makes room for at most `most` calls at a time (65 536 at most), each with a payload of at
+    /// most `bytes`. Their deadlines are timers of the worker, with the keys `timers` to `timers +
+    /// most - 1`.
     pub fn new(most: u32, bytes: usize, timers: u64) -> Calls {
         let most = most.min(1 << 16);
         Calls {
@@ -94,11 +95,11 @@ impl Calls {
         }
     }
 
-    /// Calls a peer. `key` comes back when the call ends; `deadline` is a time of the worker's
+    /// Calls a peer. `key` comes back when the call ends; `deadline` is a time on the worker's
     /// clock.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; `TooMany`: as many calls are on their way as may be, or no timer is
+    /// As [`Outbox::send`]; `TooMany`: the maximum number of calls is in progress, or no timer is
     /// left. Then nothing was sent and the call does not exist.
     pub fn call<P: Provider>(
         &mut self,
@@ -133,7 +134,7 @@ impl Calls {
         Ok(id)
     }
 
-    /// What a message is; an answer ends its call.
+    /// Tells what a message is; an answer ends its call.
     pub fn incoming<'m, P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -155,23 +156,24 @@ impl Calls {
         }
     }
 
-    /// A timer of the worker has fired: the key of the call whose deadline it was, which has
-    /// ended. `None`: it is another timer.
+    /// Handles a timer of the worker that has fired. Returns the key of the call whose deadline it
+    /// was; that call has ended. `None`: the timer belongs to no call.
     pub fn expired(&mut self, timer: u64) -> Option<u64> {
         let index = u16::try_from(timer.checked_sub(self.timers)?).ok()?;
         let generation = self.places.get(usize::from(index))?.generation;
         self.end(CallId { index, generation }, None).map(|call| call.key)
     }
 
-    /// Takes a call back: its key, and its answer is late from now on. `None`: it has ended.
+    /// Cancels a call. Returns its key; its answer is late from now on. `None`: the call has
+    /// already ended.
     pub fn cancel<P: Provider>(&mut self, out: &mut Outbox<'_, P>, id: CallId) -> Option<u64> {
         let call = self.end(id, None)?;
         call.timer.map(|timer| out.cancel_timer(timer));
         Some(call.key)
     }
 
-    /// The key of one more call to a peer that is gone, which has ended; `None` after the last.
-    /// For [`crate::worker::Handler::on_peer_down`].
+    /// Ends one more call to a peer that is gone and returns its key; `None` after the last. Call
+    /// it in [`crate::worker::Handler::on_peer_down`].
     pub fn lost<P: Provider>(&mut self, out: &mut Outbox<'_, P>, peer: PeerId) -> Option<u64> {
         let of = |place: &Place| place.call.is_some_and(|call| call.peer == peer);
         let index = self.places.iter().position(of)?;
@@ -179,12 +181,12 @@ impl Calls {
         self.cancel(out, CallId { index: index as u16, generation })
     }
 
-    /// Calls that have not ended.
+    /// Number of calls that have not ended.
     pub fn pending(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Ends a call, if it is that one, and of that peer.
+    /// Ends a call, if the id names it and it belongs to that peer.
     fn end(&mut self, id: CallId, peer: Option<PeerId>) -> Option<Call> {
         let place = self.places.get_mut(usize::from(id.index))?;
         let call = place.call.filter(|_| place.generation == id.generation)?;
@@ -211,10 +213,10 @@ fn read_header(bytes: &[u8]) -> Option<(u32, u32, &[u8])> {
     Some((u32::from_le_bytes(*number), u32::from_le_bytes(*kind), rest))
 }
 
-/// Turns a call into its answer, in place: `write` gets the room for the payload, where that of the
-/// call still lies, and returns how many bytes it has put there. The result is the length for
+/// Turns a call into its answer, in place: `write` gets the room for the payload, which still holds
+/// the call's payload, and returns how many bytes it has written. The result is the length for
 /// [`crate::worker::Verdict::Reply`], or for [`Outbox::reply`] if the message was kept. `None`: the
-/// message is no call.
+/// message is not a call.
 pub fn answer(message: &mut Message<'_>, write: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
     let (number, kind, _) = read_header(message.bytes())?;
     if kind != CALL {

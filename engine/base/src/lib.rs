@@ -1,5 +1,5 @@
-//! What the datapath is built from, `no_std`: [`room`], lists and maps with room that was made
-//! beforehand, and [`sync`], the atomics of memory that threads and processes share.
+//! The building blocks of the datapath, `no_std`: [`room`], lists and maps with preallocated room,
+//! and [`sync`], atomics for memory that threads and processes share.
 //!
 //! In a model run (`--cfg loom`) the atomics are loom's, and `models` runs a crate's models with
 //! each memory order weakened in turn.

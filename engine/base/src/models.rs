@@ -1,9 +1,9 @@
-//! Runs models of what threads and processes do to memory they share, in every order that the
-//! rules of memory allow, over [`crate::sync`].
+//! Runs models of how threads and processes use shared memory, in every order that the memory model
+//! allows, over [`crate::sync`].
 //!
-//! A crate's models run by themselves through [`check`]. [`Weakened`] shows that each order asked
-//! for is needed: it runs them with each site in turn asking for none, and one must fail.
-//! (`--nocapture` shows which.)
+//! A crate's models run by themselves through [`check`]. [`Weakened`] shows that each ordering in
+//! the code is needed: it weakens each site in turn to no ordering and runs the models; one must
+//! fail. (`--nocapture` shows which.)
 #![expect(clippy::expect_used, reason = "a model fails by panicking")]
 
 use core::cell::Cell;
@@ -22,21 +22,21 @@ use std::vec::Vec;
 
 use crate::sync::{Site, begin_run, passed, weaken};
 
-/// A model, and its name.
+/// The name of a model, and the model.
 pub type Model = (&'static str, fn());
 
-/// The models of a package, and what is known of the orders that they need. A site is named by
-/// file, function, and which of the function's: `ring.rs publish 1`.
+/// The models of a package, and what is known about the orderings that they need. A site is named
+/// by file, function, and its number within the function: `ring.rs publish 1`.
 pub struct Weakened {
     /// The package's folder.
     pub package: &'static str,
     /// The models, cheap and likely ones first.
     pub models: Vec<Model>,
-    /// Sites that may ask for nothing without a model failing, and why.
+    /// Sites that may be weakened without a model failing, and why.
     pub spared: &'static [(&'static str, &'static str)],
-    /// Spared sites one of which is needed.
+    /// Groups of spared sites; one of each group is needed.
     pub either: &'static [&'static [&'static str]],
-    /// Functions with sites that no model passes, and why.
+    /// Functions with sites that no model reaches, and why.
     pub unseen: &'static [(&'static str, &'static str)],
 }
 
@@ -44,8 +44,8 @@ std::thread_local! {
     static GOAL: Cell<Goal> = const { Cell::new(Goal::Holds) };
 }
 
-/// What a thread's models are run for: to see that they hold, which sites they pass, or whether
-/// they fail.
+/// Why a thread runs its models: to see that they hold, which sites they reach, or whether they
+/// fail.
 #[derive(Clone, Copy)]
 enum Goal {
     Holds,
@@ -54,8 +54,8 @@ enum Goal {
 }
 
 impl Goal {
-    /// If all take turns, and how many switches there are at most that are nobody's wish. More show
-    /// nothing new in reasonable time.
+    /// Whether all threads take turns, and the maximum number of involuntary switches. More
+    /// switches show nothing new in reasonable time.
     fn ways(self) -> &'static [(bool, usize)] {
         match self {
             Goal::Holds => &[(false, 3), (true, 2)],
@@ -79,8 +79,8 @@ pub fn check(run: impl Fn() + Sync + Send + 'static) {
     }
 }
 
-/// Runs it on a thread of its own, which loom may leave as it likes, with those sites weakened: the
-/// sites it passed, or what failed.
+/// Runs it with those sites weakened, on a thread of its own, which loom may leave in any state.
+/// Returns the sites it reached, or what failed.
 fn run(model: Model, weak: Vec<Site>) -> Result<BTreeSet<Site>, String> {
     let ran = thread::spawn(move || {
         GOAL.set(if weak.is_empty() { Goal::Sites } else { Goal::Fails });
@@ -94,7 +94,7 @@ fn run(model: Model, weak: Vec<Site>) -> Result<BTreeSet<Site>, String> {
     })
 }
 
-/// The function that a line is in, by its name.
+/// The name of the function that a line is in.
 fn function_of(lines: &[&str], line: usize) -> String {
     let named = |line: &&str| {
         let (before, name) = line.trim_start().split_once("fn ")?;
@@ -107,7 +107,7 @@ fn function_of(lines: &[&str], line: usize) -> String {
     lines[..line].iter().rev().find_map(named).unwrap_or_default()
 }
 
-/// Functions of a source file that ask for an order, or have a fence.
+/// Functions of a source file that use an ordering or a fence.
 fn asking(text: &str) -> BTreeSet<String> {
     const ASKS: [&str; 5] = [
         "Ordering::Acquire",
@@ -162,7 +162,8 @@ impl Weakened {
         fs::read_to_string(self.root().join(file)).expect("a source file")
     }
 
-    /// `ring.rs publish 1`: the file, the function, which of its sites.
+    /// The names of sites, such as `ring.rs publish 1`: the file, the function, the number of the
+    /// site.
     fn names(&self, sites: &BTreeSet<Site>) -> BTreeMap<Site, String> {
         let mut names = BTreeMap::new();
         let mut numbers = BTreeMap::<String, u32>::new();
@@ -178,7 +179,7 @@ impl Weakened {
         names
     }
 
-    /// What of the sites and the lists above is not as they say.
+    /// Where the sites and the lists above disagree.
     fn wrong(&self, names: &BTreeMap<Site, String>, found: &[(Vec<Site>, bool)]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (sites, found) in found {
@@ -196,7 +197,7 @@ impl Weakened {
         wrong
     }
 
-    /// The functions that ask for an order and are neither passed nor excused, and those that are
+    /// The functions that use an ordering and are neither reached nor excused, and those that are
     /// both.
     fn unseen(&self, names: &BTreeMap<Site, String>) -> Vec<String> {
         let passes = |name: &String| {
@@ -219,7 +220,7 @@ impl Weakened {
     /// Runs the models with each site of the package weakened.
     ///
     /// # Panics
-    /// If none fails where one must, or the lists are not as they say.
+    /// If no model fails where one must, or the lists are wrong.
     pub fn check(&self) {
         quiet_panics();
         let ran =
@@ -254,7 +255,7 @@ fn base(file: &str) -> &str {
     file.rsplit_once('/').map_or(file, |(_, base)| base)
 }
 
-/// Does something for each of a list, on as many threads as there are processors.
+/// Calls `act` for each entry of a list, on as many threads as there are processors.
 fn in_parallel<T: Sync, R: Send>(list: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -270,7 +271,7 @@ fn in_parallel<T: Sync, R: Send>(list: &[T], act: impl Fn(&T) -> R + Sync) -> Ve
     done.into_inner().expect("no panic")
 }
 
-/// No message of a panic that is looked for.
+/// Suppresses the messages of expected panics.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |what| {

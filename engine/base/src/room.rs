@@ -1,5 +1,5 @@
-//! Room that was made beforehand: lists that the data plane fills and never grows, so that no push
-//! of its ends the process for want of memory, and nothing that it does to a list can panic.
+//! Preallocated room: lists that the data plane fills and never grows, so that no push ends the
+//! process for lack of memory, and no list operation can panic.
 
 use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
@@ -10,15 +10,15 @@ pub trait Room<T> {
     /// Adds an entry at the end, or gives it back if there is no room.
     fn offer(&mut self, value: T) -> Result<(), T>;
 
-    /// Takes out the first entries, as many as there are at most.
+    /// Removes the first `count` entries, or all if there are fewer.
     fn drop_first(&mut self, count: usize);
 
-    /// Adds an entry where its owner has made room for all there can be.
+    /// Adds an entry to a list whose owner has made room for every possible entry.
     fn put(&mut self, value: T);
 }
 
-/// Where nothing comes by construction. Apart, so that the compiler takes it to be rare; `inline`,
-/// so that other crates see that it does nothing.
+/// Marks a branch that cannot be reached by construction. A function of its own, so that the
+/// compiler treats it as rare; `inline`, so that other crates see that it does nothing.
 #[cold]
 #[inline]
 pub fn never() {
@@ -27,12 +27,11 @@ pub fn never() {
 
 /// A list that commands of the control plane may make longer.
 pub trait Grow<T>: Room<T> {
-    /// Makes room for that many entries in all. False: there is no memory for them.
+    /// Makes room for that many entries in total. False: there is no memory for them.
     #[must_use]
     fn make_room(&mut self, entries: usize) -> bool;
 
-    /// Puts an entry in the place of another, or behind the last. False: there is no memory for one
-    /// more.
+    /// Replaces an entry, or adds one at the end. False: there is no memory for one more.
     #[must_use]
     fn place(&mut self, at: usize, value: T) -> bool;
 }
@@ -139,12 +138,12 @@ impl<T, const N: usize> Room<T> for ArrayVec<T, N> {
     }
 }
 
-/// A list out of whose middle entries are taken.
+/// A list that entries can be removed from at any position.
 pub trait Take<T> {
-    /// Takes out the entry at a place; the last one is there then.
+    /// Removes the entry at a position; the last entry takes its place.
     fn take_at(&mut self, at: usize) -> Option<T>;
 
-    /// Takes out the entry at a place; those behind it move up.
+    /// Removes the entry at a position; later entries move up.
     fn take_out(&mut self, at: usize) -> Option<T>;
 }
 
@@ -170,7 +169,7 @@ impl<T> Take<T> for Vec<T> {
     }
 }
 
-/// Copies as much as both have; how much that is.
+/// Copies as much as both slices hold. Returns how much.
 #[inline(always)]
 pub fn copy_into<T: Copy>(to: &mut [T], from: &[T]) -> usize {
     let count = to.len().min(from.len());
@@ -180,7 +179,7 @@ pub fn copy_into<T: Copy>(to: &mut [T], from: &[T]) -> usize {
     count
 }
 
-/// Entries by number, in order. A map that does not panic where there is no memory for one more.
+/// Entries sorted by number. A map that does not panic if there is no memory for one more.
 pub struct Book<T>(Vec<(u32, T)>);
 
 impl<T> Default for Book<T> {
@@ -190,7 +189,7 @@ impl<T> Default for Book<T> {
 }
 
 impl<T> Book<T> {
-    /// An empty one.
+    /// An empty map.
     pub const fn new() -> Book<T> {
         Book(Vec::new())
     }
@@ -209,18 +208,18 @@ impl<T> Book<T> {
         self.0.binary_search_by_key(&number, |(number, _)| *number)
     }
 
-    /// The entry of a number.
+    /// The entry with that number.
     pub fn get(&self, number: u32) -> Option<&T> {
         let at = self.place(number).ok()?;
         self.0.get(at).map(|(_, entry)| entry)
     }
 
-    /// Enters what has no entry yet. False: there is no memory for it.
+    /// Adds an entry under a number that has none yet. False: there is no memory for it.
     pub fn insert(&mut self, number: u32, entry: T) -> bool {
         if !self.0.make_room(self.0.len() + 1) || self.0.offer((number, entry)).is_err() {
             return false;
         }
-        // The last one moves down to its place.
+        // The new entry, now last, moves down to its place.
         for pair in (0..self.0.len() - 1).rev() {
             match self.0.get_mut(pair..pair + 2) {
                 Some([before, new]) if before.0 > new.0 => core::mem::swap(before, new),
@@ -230,7 +229,7 @@ impl<T> Book<T> {
         true
     }
 
-    /// Takes out the entry of a number.
+    /// Removes the entry with that number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let at = self.place(number).ok()?;
         self.0.take_out(at).map(|(_, entry)| entry)
@@ -271,7 +270,7 @@ mod tests {
         assert_eq!(to, [1, 2, 3, 4]);
     }
 
-    /// Against a map of the library, over many entries that come and go.
+    /// Compares with the standard library's map while many entries come and go.
     #[test]
     fn a_book_agrees_with_a_map() {
         let (mut book, mut map) = (Book::new(), BTreeMap::new());

@@ -1,6 +1,6 @@
-//! The atomics of what threads and processes share without a lock. In a model run (`--cfg loom`)
-//! they are loom's instead, those in shared memory found by their addresses, so that every order
-//! the rules of memory allow is tried.
+//! Atomics for data that threads and processes share without a lock. In a model run (`--cfg loom`)
+//! loom's atomics replace them, and those in shared memory are found by address, so that loom tries
+//! every order that the memory model allows.
 
 #[cfg(not(loom))]
 mod real {
@@ -23,19 +23,20 @@ mod real {
         unsafe { at.cast::<T>().as_ref() }
     }
 
-    /// Keeps the order of what comes before and after in this thread; the other side makes the
-    /// processors keep it (see `alarm` of the soft device).
+    /// Keeps the compiler from reordering across this point; the other side makes the processors
+    /// keep the order (see `alarm` of the soft device).
     #[inline(always)]
     pub fn half_barrier() {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Those bytes of shared memory, which are not used as atomics, are written from here on. Only
-    /// for a model: it fails if somebody may be reading them.
+    /// Marks that those bytes of shared memory, which are not used as atomics, are written from
+    /// here on. Only for a model: it fails if another thread may be reading them.
     #[inline(always)]
     pub fn wrote(_at: *const u8, _length: usize) {}
 
-    /// Those bytes are read. Only for a model: it fails if somebody may be writing them.
+    /// Marks that those bytes are read. Only for a model: it fails if another thread may be writing
+    /// them.
     #[inline(always)]
     pub fn reads(_at: *const u8, _length: usize) {}
 }

@@ -1,4 +1,4 @@
-//! Work completions: what is polled. 32 bytes, plain data.
+//! Work completions: what a poll returns. 32 bytes, plain data.
 
 use bitflags::bitflags;
 
@@ -7,26 +7,26 @@ use bitflags::bitflags;
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Status {
-    /// Done.
+    /// The request succeeded.
     #[default]
     Success = 0,
     /// The message was longer than the receive, or than the device allows.
     LocalLength = 1,
     /// The queue pair could not carry out the request.
     LocalQpOperation = 2,
-    /// A local key, bound or right was wrong.
+    /// A local key, bound or access right was wrong.
     LocalProtection = 4,
     /// The queue pair was in error before the request ran.
     Flushed = 5,
     /// A memory window could not be bound.
     MwBind = 6,
-    /// An answer of the peer made no sense.
+    /// A response from the peer made no sense.
     BadResponse = 7,
     /// A local access failed while the request ran.
     LocalAccess = 8,
-    /// The peer found the request itself wrong.
+    /// The peer found the request invalid.
     RemoteInvalidRequest = 9,
-    /// The peer's key, bounds or rights did not allow it.
+    /// The key, bounds or rights at the peer did not allow it.
     RemoteAccess = 10,
     /// The peer could not carry it out.
     RemoteOperation = 11,
@@ -38,14 +38,14 @@ pub enum Status {
     RemoteAborted = 16,
     /// The device failed.
     Fatal = 19,
-    /// The peer's answer took too long.
+    /// The peer's response took too long.
     ResponseTimeout = 20,
-    /// Anything else, and numbers newer than this list.
+    /// Any other error, and numbers newer than this list.
     General = 21,
 }
 
 impl Status {
-    /// The status of a number a device gave; unknown ones are [`Status::General`].
+    /// The status for a number from a device; unknown numbers are [`Status::General`].
     pub fn from_raw(raw: u32) -> Status {
         match raw {
             0 => Status::Success,
@@ -85,11 +85,11 @@ pub enum WcOpcode {
     Send = 0,
     /// A WRITE of ours.
     Write = 1,
-    /// A READ of ours; its bytes are there.
+    /// A READ of ours; its bytes have arrived.
     Read = 2,
-    /// A compare-and-swap of ours; what was there before has come.
+    /// A compare-and-swap of ours; the previous value has arrived.
     CompareSwap = 3,
-    /// A fetch-and-add of ours; what was there before has come.
+    /// A fetch-and-add of ours; the previous value has arrived.
     FetchAdd = 4,
     /// A memory window of ours is open.
     Bind = 5,
@@ -106,7 +106,7 @@ pub enum WcOpcode {
 }
 
 impl WcOpcode {
-    /// The opcode of a number a device gave.
+    /// The opcode for a number from a device.
     pub fn from_raw(raw: u32) -> WcOpcode {
         match raw {
             0 => WcOpcode::Send,
@@ -132,9 +132,9 @@ bitflags! {
         const GRH = 1;
         /// `imm` holds the immediate data of the sender.
         const WITH_IMM = 2;
-        /// `imm` holds the key of the memory window that the message has closed (RC-5).
+        /// `imm` holds the key of the memory window that the message has invalidated (RC-5).
         const WITH_INV = 8;
-        /// `imm` holds the VLAN tag that was taken out of a frame, in its low 16 bits
+        /// `imm` holds the VLAN tag that was removed from a frame, in its low 16 bits
         /// ([`crate::provider::CreateFlags::CVLAN_STRIPPING`]).
         const CVLAN = 16;
     }
@@ -154,7 +154,7 @@ pub struct Wc {
     pub byte_len: u32,
     /// Immediate data, as the sender gave it, if the flag says so.
     pub imm: u32,
-    /// The device's own word on an error.
+    /// The vendor's code for an error.
     pub vendor_err: u32,
     /// How it ended.
     pub status: Status,
@@ -162,15 +162,15 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// What else is defined.
     pub flags: WcFlags,
-    /// The sender's queue pair; of datagrams only.
+    /// The sender's queue pair; for datagrams only.
     pub src_qp: u32,
 }
 
 impl Wc {
-    /// True for a message that came well and has nothing besides its bytes.
+    /// True for a message that arrived successfully and carries nothing but its bytes.
     #[inline(always)]
     pub fn is_plain_receive(&self) -> bool {
-        // The three in one look.
+        // One comparison covers all three.
         let [low, high] = self.flags.bits().to_le_bytes();
         let what = [self.status as u8, self.opcode as u8, low, high];
         u32::from_le_bytes(what) == u32::from_le_bytes([0, WcOpcode::Recv as u8, 0, 0])

@@ -1,4 +1,4 @@
-//! Work requests: what is posted. Plain data, built with borrows, never allocated.
+//! Work requests: what a program posts. Plain data that borrows its lists and never allocates.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub struct Sge {
     pub addr: u64,
     /// Length in bytes; 0 is legal (SQ-9).
     pub length: u32,
-    /// Key of the region that holds the bytes; never looked at for inline sends (SQ-4).
+    /// Key of the region that holds the bytes; ignored for inline sends (SQ-4).
     pub lkey: u32,
 }
 
@@ -26,33 +26,33 @@ impl Sge {
         Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
     }
 
-    /// True if it is as long as the other, in the same region.
+    /// True if both have the same length and lie in the same region.
     #[inline(always)]
     pub fn is_like(self, other: Sge) -> bool {
-        // Both in one look.
+        // One comparison covers both.
         let word = |sge: Sge| u64::from(sge.length) | u64::from(sge.lkey) << 32;
         word(self) == word(other)
     }
 }
 
-/// Memory at the peer, for one-sided requests: what the owner of a region tells its peers.
+/// Memory at the peer, for one-sided requests: the owner of a region tells it to its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// Address of the first byte, in the owner's terms.
+    /// Address of the first byte, in the owner's address space.
     pub addr: u64,
     /// The key that opens it: the region's [`crate::provider::Region::rkey`].
     pub rkey: u32,
 }
 
 impl Remote {
-    /// The memory `bytes` further on, under the same key.
+    /// The memory `bytes` later, with the same key.
     #[must_use]
     pub fn offset(self, bytes: u64) -> Remote {
         Remote { addr: self.addr.wrapping_add(bytes), ..self }
     }
 }
 
-/// What a memory window opens, once it is bound: part of a region, with some of its rights.
+/// The binding of a memory window: part of a region, with some of its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The window, by [`crate::provider::Window::handle`].
@@ -65,7 +65,7 @@ pub struct Binding {
     pub length: u64,
     /// What a peer may do there.
     pub access: Access,
-    /// The key it is to have: the window's own with other low eight bits (MW-1).
+    /// The new key: the window's own key with different low eight bits (MW-1).
     pub rkey: u32,
 }
 
@@ -75,9 +75,9 @@ pub struct Segmentation {
     /// Address of the header that each frame begins with: Ethernet, IP and TCP. It is read during
     /// the post, and needs no key.
     pub header: u64,
-    /// Its bytes; at most what the queue pair was made for (QX-7).
+    /// Bytes of the header; at most what the queue pair was made for (QX-7).
     pub header_len: u16,
-    /// Payload bytes of each frame but the last, which has the rest.
+    /// Payload bytes of each frame but the last, which carries the rest.
     pub mss: u16,
 }
 
@@ -88,15 +88,15 @@ pub struct AhName(pub usize);
 /// Where a datagram goes (`wr.ud` of `struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The way there.
+    /// The address handle that leads there.
     pub ah: AhName,
-    /// The queue pair; [`MULTICAST_QPN`] for all that are attached to a group.
+    /// The queue pair number; [`MULTICAST_QPN`] for all queue pairs attached to a group.
     pub qpn: u32,
-    /// What that queue pair's key must be; with the top bit set, the sender's own is sent.
+    /// The key that the queue pair must have; if the top bit is set, the sender's own key is sent.
     pub qkey: u32,
 }
 
-/// The queue pair number that stands for all of a multicast group.
+/// The queue pair number that stands for all queue pairs of a multicast group.
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 /// What a send request does (`enum ibv_wr_opcode`).
@@ -104,62 +104,63 @@ pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 pub enum SendOp {
     /// SEND: consumes one receive at the peer.
     Send,
-    /// SEND with four bytes of immediate data; the value arrives as it was given, whatever the
-    /// byte order of either side (CP-3).
+    /// SEND with four bytes of immediate data; the value arrives unchanged, whatever the byte order
+    /// of either side (CP-3).
     SendWithImm(u32),
-    /// SEND of a datagram, on a queue pair of UD: one packet to a queue pair named here.
+    /// SEND of a datagram, on a UD queue pair: one packet to the queue pair named here.
     SendTo(Destination),
     /// As `SendTo`, with four bytes of immediate data.
     SendToWithImm(Destination, u32),
-    /// RDMA WRITE: the pieces go to the peer's memory, which hears nothing of it.
+    /// RDMA WRITE: the pieces go to the peer's memory; the peer is not told.
     Write(Remote),
     /// RDMA WRITE, then four bytes of immediate data that consume one receive at the peer, whose
-    /// buffer stays as it is (RC-4).
+    /// buffer is untouched (RC-4).
     WriteWithImm(Remote, u32),
     /// RDMA READ: the peer's memory goes to the pieces, in order.
     Read(Remote),
-    /// Eight bytes at the peer, aligned to eight, become `swap` if they are `compare`; what they
-    /// were goes to the piece, which has eight bytes (RC-6). In the peer's byte order.
+    /// Eight bytes at the peer, aligned to eight, become `swap` if they equal `compare`; their
+    /// previous value goes to the piece, which has eight bytes (RC-6). In the peer's byte order.
     CompareSwap {
         /// The eight bytes.
         at: Remote,
-        /// What they must be.
+        /// The value to compare with.
         compare: u64,
-        /// What they become.
+        /// The new value.
         swap: u64,
     },
-    /// `add` is added to eight bytes at the peer, aligned to eight, wrapping; what they were goes
-    /// to the piece, which has eight bytes (RC-6).
+    /// `add` is added to eight bytes at the peer, aligned to eight, wrapping; their previous value
+    /// goes to the piece, which has eight bytes (RC-6).
     FetchAdd {
         /// The eight bytes.
         at: Remote,
-        /// What is added.
+        /// The value to add.
         add: u64,
     },
-    /// SEND; before the peer hears of it, its memory window of that key is closed (RC-5).
+    /// SEND; the peer's memory window with that key is invalidated before the peer learns of the
+    /// message (RC-5).
     SendWithInv(u32),
-    /// Closes our own memory window of that key, of type 2. It has no pieces; READs through the
+    /// Invalidates our own type 2 memory window with that key. It has no pieces; READs through the
     /// window should have finished, see [`SendFlags::FENCE`].
     LocalInv(u32),
-    /// Opens a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
+    /// Binds a memory window of type 2, for the peer of this queue pair alone (MW-1). It has no
     /// pieces.
     Bind(Binding),
-    /// What goes to the peer of a queue pair of [`QpType::XrcSend`]: a receive that it takes is one
-    /// of the shared receive queue that is named, and memory that it uses is of that queue's
-    /// protection domain (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
+    /// A request on a queue pair of [`QpType::XrcSend`]: a receive that it consumes comes from the
+    /// named shared receive queue, and memory that it uses belongs to that queue's protection
+    /// domain (`qp_type.xrc.remote_srqn` of `struct ibv_send_wr`).
     Xrc {
         /// The number of the queue ([`crate::provider::XrcSrq::number`]).
         srq: u32,
-        /// What is done.
+        /// The operation.
         op: XrcOp,
     },
-    /// A send of TCP that is cut into frames, each with a header of its own; on a queue pair of
-    /// RAW_PACKET.
+    /// A TCP send that is cut into frames, each with a header of its own; on a RAW_PACKET queue
+    /// pair.
     Tso(Segmentation),
 }
 
-/// What is done, where a request names a shared receive queue: the operations of [`SendOp`] of
-/// these names.
+/// The operation of a request that names a shared receive queue: the same as the [`SendOp`] of that
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the operation of that name")]
 pub enum XrcOp {
@@ -198,7 +199,7 @@ impl XrcOp {
         !self.is_atomic() && !matches!(self, XrcOp::Read(_))
     }
 
-    /// What its completion says it was.
+    /// The opcode of its completion.
     fn completes_as(self) -> WcOpcode {
         match self {
             XrcOp::Send | XrcOp::SendWithImm(_) | XrcOp::SendWithInv(_) => WcOpcode::Send,
@@ -227,7 +228,7 @@ impl SendOp {
         }
     }
 
-    /// True if the payload goes to the peer; false if bytes of the peer come to the pieces.
+    /// True if the payload goes to the peer; false if bytes from the peer go to the pieces.
     #[inline(always)]
     pub fn is_outward(self) -> bool {
         match self {
@@ -241,7 +242,7 @@ impl SendOp {
         }
     }
 
-    /// True for messages: what takes a receive and names no memory of the peer's.
+    /// True for messages: requests that consume a receive and name no memory of the peer.
     #[inline(always)]
     pub fn is_send(self) -> bool {
         match self {
@@ -251,13 +252,13 @@ impl SendOp {
         }
     }
 
-    /// True for what queue pairs of UD send, and no others.
+    /// True for operations that only UD queue pairs send.
     #[inline(always)]
     pub fn is_datagram(self) -> bool {
         matches!(self, SendOp::SendTo(_) | SendOp::SendToWithImm(..))
     }
 
-    /// What its completion says it was.
+    /// The opcode of its completion.
     #[inline(always)]
     pub fn completes_as(self) -> WcOpcode {
         match self {
@@ -281,7 +282,7 @@ bitflags! {
     pub struct SendFlags: u8 {
         /// Starts only after earlier READs and atomics have finished (SQ-5).
         const FENCE = 1;
-        /// Gives a completion also on success; errors always do (SQ-3).
+        /// Gives a completion on success too; errors always give one (SQ-3).
         const SIGNALED = 2;
         /// Wakes a peer that armed its queue for solicited completions (CP-6).
         const SOLICITED = 4;
@@ -293,13 +294,13 @@ bitflags! {
 /// One send request (`struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Number of the request, returned in the completion.
     pub wr_id: u64,
     /// The operation with its operands.
     pub op: SendOp,
     /// Signalling, inline, fence, solicited.
     pub flags: SendFlags,
-    /// First piece: of the payload, or of where what is read goes; length 0 for none.
+    /// First piece of the payload, or of the buffer for what is read; length 0 for none.
     pub sge: Sge,
     /// Further pieces, gathered or scattered in order.
     pub more: &'a [Sge],
@@ -322,13 +323,13 @@ impl SendWr<'_> {
         1 + self.more.len()
     }
 
-    /// All of them, in order.
+    /// All pieces, in order.
     #[inline]
     pub fn all_pieces(&self) -> impl Iterator<Item = Sge> {
         core::iter::once(self.sge).chain(self.more.iter().copied())
     }
 
-    /// True if operation, flags and pieces go together (see [`PostCause::Malformed`]).
+    /// True if operation, flags and pieces fit together (see [`PostCause::Malformed`]).
     #[inline(always)]
     pub fn is_well_formed(&self) -> bool {
         match self.op {
@@ -355,15 +356,15 @@ impl SendWr<'_> {
 /// One receive request (`struct ibv_recv_wr`): where the next message goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvWr {
-    /// Comes back in the completion.
+    /// Number of the request, returned in the completion.
     pub wr_id: u64,
     /// The buffer; length 0 takes empty messages only.
     pub sge: Sge,
 }
 
 /// A list post that stopped (PL-1): `list[..accepted]` belongs to the device and will run,
-/// `list[accepted]` was refused for `cause`, nothing after it was looked at. A device that failed
-/// without saying where counts as one that has taken the whole list: any of it may run.
+/// `list[accepted]` was refused for `cause`, and the device did not look at the rest. A device that
+/// failed without saying where counts as having taken the whole list: any of it may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device took {accepted} of the list and refused the next: {cause}")]
 pub struct PostError {
@@ -377,8 +378,8 @@ pub struct PostError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostCause {
-    /// All slots are taken by requests that have not been retired (SQ-1, PL-5): poll, then
-    /// post again. ENOMEM, on some devices ENOSPC.
+    /// Requests that have not been retired take all slots (SQ-1, PL-5): poll, then post again.
+    /// ENOMEM, on some devices ENOSPC.
     Full,
     /// The state of the queue pair does not allow it (SM-7). EINVAL.
     State,
@@ -386,14 +387,14 @@ pub enum PostCause {
     InlineTooLong,
     /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
     TooManyPieces,
-    /// The operation and what it came with do not go together: READs and atomics are never inline
-    /// (SQ-4), the result of an atomic has eight bytes, windows take no pieces, datagrams are for
-    /// queue pairs of UD and those send nothing else, and a sender of XRC names a receive queue.
-    /// EINVAL.
+    /// The operation and its operands do not fit together: READs and atomics are never inline
+    /// (SQ-4), the result of an atomic has eight bytes, window requests take no pieces, only UD
+    /// queue pairs send datagrams and they send nothing else, and an XRC sender names a receive
+    /// queue. EINVAL.
     Malformed,
     /// The queue pair was made for other operations (QX-10). EINVAL.
     NotAsked,
-    /// Another answer of the device, as a positive errno.
+    /// Another error of the device, as a positive errno.
     Device(i32),
 }
 

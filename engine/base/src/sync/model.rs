@@ -1,5 +1,5 @@
-//! The same in a model run, over loom's: so that every order the rules of memory allow is tried,
-//! also with one place made weaker than it says.
+//! The same for a model run, over loom's atomics: loom tries every order that the memory model
+//! allows, also with one site weaker than the code says.
 #![allow(missing_docs, reason = "as in `core`, or beside `real`")]
 
 use core::any::Any;
@@ -18,21 +18,21 @@ use loom::sync::atomic as loomed;
 
 pub use loom::sync::atomic::Ordering;
 
-/// Where an order stronger than Relaxed, or a fence, is asked for.
+/// A place in the code with an ordering stronger than Relaxed, or a fence.
 pub type Site = Location<'static>;
 
-/// What a model run knows. All threads of a model run on one, which has this.
+/// State of a model run. All threads of a model run on one thread, which owns this.
 #[derive(Default)]
 struct Run {
     /// Words of shared memory, by address.
     words: HashMap<usize, Box<dyn Any>>,
-    /// Words that are not used as atomics: who may touch them when.
+    /// Words that are not used as atomics; their cells check who accesses them when.
     plain: HashMap<usize, UnsafeCell<()>>,
-    /// Stored to before everything else.
+    /// Stored to before every use of an atomic.
     turn: Option<Rc<loomed::AtomicU32>>,
-    /// The sites passed, over all runs.
+    /// The sites reached, over all runs.
     passed: BTreeSet<Site>,
-    /// Those that are to be weak.
+    /// The sites to weaken.
     weak: Vec<Site>,
 }
 
@@ -40,7 +40,8 @@ std::thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
 }
 
-/// Forgets the words of the last run of a model. In this one all take `turns`, or not.
+/// Forgets the words of the last run of a model. `turns` says whether all threads take turns in
+/// this run.
 pub fn begin_run(turns: bool) {
     let turn = turns.then(|| Rc::new(loomed::AtomicU32::new(0)));
     RUN.with_borrow_mut(|run| {
@@ -50,17 +51,17 @@ pub fn begin_run(turns: bool) {
     });
 }
 
-/// From here on those sites ask for nothing, in this thread's models.
+/// From here on, those sites have no ordering in this thread's models.
 pub fn weaken(sites: &[Site]) {
     RUN.with_borrow_mut(|run| run.weak = sites.to_vec());
 }
 
-/// The sites that this thread's models have passed.
+/// The sites that this thread's models have reached.
 pub fn passed() -> BTreeSet<Site> {
     RUN.with_borrow(|run| run.passed.clone())
 }
 
-/// Notes the site; true if it is to be weak.
+/// Records the site; true if it is to be weakened.
 fn is_weak(site: &Site) -> bool {
     RUN.with_borrow_mut(|run| {
         let weak = run.weak.contains(site);
@@ -71,10 +72,10 @@ fn is_weak(site: &Site) -> bool {
     })
 }
 
-/// To be called before each use of an atomic. Of the uses of one, loom remembers but the last, and
-/// takes only two of the same atomic for such whose order may matter: so it passes over orders that
-/// do, as where one thread looks, and another looks and then writes. With a store to one and the
-/// same before each it tries them all.
+/// Call this before each use of an atomic. Loom remembers only the last use of each atomic, and
+/// treats only two uses of the same atomic as ones whose order may matter. So it misses orders that
+/// do matter, for example where one thread reads, and another reads and then writes. With a store
+/// to one common atomic before each use, loom tries them all.
 fn take_turn() {
     let turn = RUN.with_borrow(|run| run.turn.clone());
     if let Some(turn) = turn {
@@ -82,14 +83,14 @@ fn take_turn() {
     }
 }
 
-/// What a site gets that asks for this.
+/// The ordering that a site gets for the one it asks for.
 #[track_caller]
 fn order(asked: Ordering) -> Ordering {
     let strong = asked != Ordering::Relaxed;
     if strong && is_weak(Location::caller()) { Ordering::Relaxed } else { asked }
 }
 
-/// The same of an exchange, which is one site.
+/// The same for an exchange, which counts as one site.
 #[track_caller]
 fn orders(done: Ordering, failed: Ordering) -> (Ordering, Ordering) {
     (order(done), order(failed))
@@ -195,7 +196,7 @@ impl AtomicU64 {
     }
 }
 
-/// The word at an address, zero at first.
+/// The word at an address, initially zero.
 ///
 /// # Safety
 /// The result is not used after the run of the model. No memory is touched.
@@ -205,15 +206,15 @@ pub unsafe fn word<'a, T: Default + 'static>(at: NonNull<u8>) -> &'a T {
     RUN.with_borrow_mut(|run| {
         let word = run.words.entry(at.addr().get()).or_insert_with(|| Box::new(T::default()));
         let word = word.downcast_ref::<T>().expect("a word has one type");
-        // SAFETY: a box that is kept until the next run begins.
+        // SAFETY: the word is in a box that is kept until the next run begins.
         unsafe { NonNull::from(word).as_ref() }
     })
 }
 
-/// Bytes at both ends of a range that are looked after: in between it would only take time.
+/// Bytes checked at both ends of a range: checking those in between would only take time.
 const ENDS: usize = 64;
 
-/// Does something with the cell of each word in those bytes.
+/// Calls `act` with the cell of each word in those bytes.
 fn each_cell(at: *const u8, length: usize, act: impl Fn(&UnsafeCell<()>)) {
     let words = (0..length).step_by(8).filter(|word| *word < ENDS || word + ENDS >= length);
     RUN.with_borrow_mut(|run| {
@@ -224,18 +225,18 @@ fn each_cell(at: *const u8, length: usize, act: impl Fn(&UnsafeCell<()>)) {
 }
 
 /// Those bytes, of whole words that are not used as atomics, are written from here on: fails if
-/// somebody may be reading them.
+/// another thread may be reading them.
 pub fn wrote(at: *const u8, length: usize) {
     each_cell(at, length, |cell| cell.with_mut(|_| ()));
 }
 
-/// Those bytes are read until here: fails if somebody may be writing them.
+/// Those bytes are read until here: fails if another thread may be writing them.
 pub fn reads(at: *const u8, length: usize) {
     each_cell(at, length, |cell| cell.with(|_| ()));
 }
 
-/// A queue of many to one. It is weaker than the real one: what was put in may be missed by who
-/// has not heard of it.
+/// A many-to-one queue. It is weaker than the real one: a reader that has not been told of an entry
+/// may miss it.
 pub struct ArrayQueue<T> {
     items: Mutex<VecDeque<T>>,
     most: usize,

@@ -20,7 +20,7 @@ use crate::prng::Prng;
 use crate::wc::{Status, Wc, WcOpcode};
 use crate::wr::{PostCause, PostError, RecvWr, Sge};
 
-/// Longest planned run of empty polls; chance may add more.
+/// Maximum number of empty polls in one run, besides those that happen by chance.
 pub const DOZE_MAX: u64 = 200;
 
 /// Maximum number of completions held back in one queue.

@@ -1,4 +1,4 @@
-//! Changing what memory is registered as (`ibv_rereg_mr`, MR-5).
+//! Changing the registration of memory (`ibv_rereg_mr`, MR-5).
 
 use core::fmt;
 
@@ -10,31 +10,31 @@ use super::Access;
 use crate::error::{Code, SetupError};
 
 bitflags! {
-    /// What of a region changes (`enum ibv_rereg_mr_flags`, numbers as there).
+    /// What changes about a region (`enum ibv_rereg_mr_flags`, numbers as there).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ReregFlags: u8 {
-        /// Where it lies, and how long it is.
+        /// Its address and length.
         const CHANGE_TRANSLATION = 1 << 0;
         /// The protection domain it belongs to.
         const CHANGE_PD = 1 << 1;
-        /// What it may be used for.
+        /// Its access rights.
         const CHANGE_ACCESS = 1 << 2;
     }
 }
 
-/// What to change of a region; what is not named stays. See [`super::Reregister::reregister`].
+/// What to change about a region; anything not given stays. See [`super::Reregister::reregister`].
 #[derive(Debug, Default)]
 pub struct Rereg {
-    /// The memory it is of from now on.
+    /// Its new memory.
     pub memory: Option<Mapping>,
-    /// It goes to the protection domain of the handle that is asked.
+    /// True to move it to the protection domain of the handle that makes the call.
     pub pd: bool,
-    /// What it may be used for from now on.
+    /// Its new access rights.
     pub access: Option<Access>,
 }
 
 impl Rereg {
-    /// Which properties it changes.
+    /// The properties that it changes.
     pub fn flags(&self) -> ReregFlags {
         let mut flags = ReregFlags::empty();
         flags.set(ReregFlags::CHANGE_TRANSLATION, self.memory.is_some());
@@ -43,7 +43,7 @@ impl Rereg {
         flags
     }
 
-    /// Why no device does it, if that is so.
+    /// Why every device refuses it, if so.
     pub fn refusal(&self, same_device: bool) -> Option<SetupError> {
         let invalid = |answer| SetupError::new(Code::Invalid, self.asked(), answer);
         if self.access.is_some_and(|access| !access.is_consistent()) {
@@ -52,22 +52,22 @@ impl Rereg {
         (!same_device).then(|| invalid("the region is of another device"))
     }
 
-    /// What was asked for, for an error.
+    /// The request as text, for an error.
     pub fn asked(&self) -> std_alloc::string::String {
         std_alloc::format!("change a region by {:?}", self.flags())
     }
 
-    /// Refused: the region is as it was.
+    /// A refusal: the region is unchanged.
     pub fn refused<R>(self, cause: SetupError, region: R) -> ReregFailed<R> {
         ReregFailed::new(cause, Left::Region(region), self.memory)
     }
 }
 
-/// The region, and the memory it was of if that changed; or why not.
+/// The region, and its previous memory if that changed; or the failure.
 pub type Reregistered<R> = Result<(R, Option<Mapping>), ReregFailed<R>>;
 
-/// A region could not be changed. The man page says of each error whether the region is as it was;
-/// here its type says so.
+/// A region could not be changed. For each error the man page says whether the region is unchanged;
+/// here the type says so.
 pub struct ReregFailed<R>(Box<Parts<R>>);
 
 struct Parts<R> {
@@ -76,17 +76,17 @@ struct Parts<R> {
     memory: Option<Mapping>,
 }
 
-/// What is there after a region could not be changed.
+/// What is left after a region could not be changed.
 pub enum Left<R> {
-    /// The region, as it was.
+    /// The region, unchanged.
     Region(R),
-    /// The device failed midway: the region is registered no more. Its memory; none if the device
-    /// did not let go of it, which keeps it mapped for good.
+    /// The device failed midway: the region is no longer registered. Holds its memory, or none if
+    /// the device did not release it; that memory stays mapped for ever.
     Memory(Option<Mapping>),
 }
 
 impl<R> ReregFailed<R> {
-    /// A failure for that cause; what is left of the region, and the memory that was to be its.
+    /// Makes a failure from its cause, what is left of the region, and the memory meant for it.
     pub fn new(cause: SetupError, left: Left<R>, memory: Option<Mapping>) -> ReregFailed<R> {
         ReregFailed(Box::new(Parts { cause, left, memory }))
     }
@@ -96,7 +96,7 @@ impl<R> ReregFailed<R> {
         &self.0.cause
     }
 
-    /// Why, what is left of the region, and the memory that it was to be of.
+    /// The cause, what is left of the region, and the memory meant for it.
     pub fn into_parts(self) -> (SetupError, Left<R>, Option<Mapping>) {
         let Parts { cause, left, memory } = *self.0;
         (cause, left, memory)

@@ -1,4 +1,4 @@
-//! A device that records what passes: which path of the seam took how many messages.
+//! A device that records its calls: how many messages took which path of the seam.
 #![expect(unsafe_code, reason = "passes posts on")]
 
 use core::mem;
@@ -13,19 +13,19 @@ use super::{InlineSend, Poller, Provider, Qp};
 use crate::wc::Wc;
 use crate::wr::PostError;
 
-/// What one call moved: messages, completions, or for a doorbell nothing.
+/// What one call moved: messages, completions, or nothing for a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Passed {
-    /// By what path.
+    /// The path of the call.
     pub lane: Lane,
-    /// How many.
+    /// How many messages or completions.
     pub count: usize,
-    /// An inline message without immediate data or a completion, behind another of the same queue
-    /// pair. A device may be prepared for such a message.
+    /// True for an inline message without immediate data or a completion that follows another of
+    /// the same queue pair. A device may be prepared for such a message.
     pub repeats: bool,
 }
 
-/// Records what passes.
+/// Records the calls.
 #[derive(Clone, Default)]
 pub struct Recorder(Arc<Mutex<Record>>);
 
@@ -45,7 +45,7 @@ impl<P: Provider> Trace<P> {
         Wrapped::around(inner, Recorder::default())
     }
 
-    /// What has passed since the last call of this.
+    /// The calls recorded since this was last called.
     pub fn take_passed(&self) -> Vec<Passed> {
         mem::take(&mut self.hook.0.lock().passed)
     }

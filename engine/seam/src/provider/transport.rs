@@ -1,4 +1,4 @@
-//! Transports: what a queue pair promises, and to whom it talks.
+//! Transports: what a queue pair promises, and who its peers are.
 
 use core::fmt;
 
@@ -7,26 +7,26 @@ use core::fmt;
 #[repr(u32)]
 #[non_exhaustive]
 pub enum QpType {
-    /// Reliable connection: everything arrives once and in order, or the sender hears why not.
+    /// Reliable connection: everything arrives once and in order, or the sender learns why not.
     #[default]
     Rc = 2,
-    /// Unreliable connection: SEND and WRITE to one peer, which may be lost without a word; a send
-    /// is complete when it is on its way (UC-1).
+    /// Unreliable connection: SEND and WRITE to one peer, which may be lost silently; a send
+    /// completes when it is on its way (UC-1).
     Uc = 3,
-    /// Unreliable datagrams: SEND to any queue pair of this type that an address handle leads to.
+    /// Unreliable datagrams: SEND to any queue pair of this type that an address handle reaches.
     Ud = 4,
     /// Ethernet frames, headers and all, to and from the device's port. It has no peer.
     RawPacket = 8,
-    /// The sending end of an extended reliable connection: as RC, but a message names the shared
-    /// receive queue that it goes to ([`crate::wr::SendOp::Xrc`]), and nothing comes in.
+    /// The sending end of an extended reliable connection: as RC, but each message names the shared
+    /// receive queue that it goes to ([`crate::wr::SendOp::Xrc`]), and this end receives nothing.
     XrcSend = 9,
-    /// The receiving end of one: it has no queues, and puts what comes into the shared receive
-    /// queues of its domain (XRC-1).
+    /// The receiving end of an extended reliable connection: it has no queues, and puts incoming
+    /// messages into the shared receive queues of its domain (XRC-1).
     XrcRecv = 10,
 }
 
 impl QpType {
-    /// True if nobody tells a sender what became of its message.
+    /// True if a sender does not learn what became of its message.
     #[inline]
     pub fn is_unreliable(self) -> bool {
         matches!(self, QpType::Uc | QpType::Ud | QpType::RawPacket)
@@ -39,8 +39,8 @@ impl QpType {
     }
 }
 
-/// Bytes before the payload in each receive of a datagram: room for a global routing header, used
-/// or not (UD-1).
+/// Bytes before the payload in each receive of a datagram, reserved for a global routing header,
+/// used or not (UD-1).
 pub const GRH_BYTES: usize = 40;
 
 /// A global identifier (`union ibv_gid`): of a port, or, with a first byte of 0xff, of a multicast
@@ -49,7 +49,7 @@ pub const GRH_BYTES: usize = 40;
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// True if it is that of a group.
+    /// True if it names a multicast group.
     pub fn is_multicast(self) -> bool {
         self.0[0] == 0xff
     }
@@ -67,12 +67,12 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The way to a port or a group (`struct ibv_ah_attr`), as plain data: to tell another process, or
-/// to make an address handle from. On InfiniBand without a route the local identifier leads there;
-/// RoCE always has one.
+/// The address of a port or a group (`struct ibv_ah_attr`), as plain data: a program can send it to
+/// another process or make an address handle from it. On InfiniBand the local identifier is enough
+/// without a route; RoCE always needs a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The peer's GID, with what a global route needs.
+    /// The peer's GID and the other fields of a global route.
     pub route: Option<GlobalRoute>,
     /// The peer's local identifier.
     pub lid: u16,
@@ -82,12 +82,12 @@ pub struct AddressVector {
     pub source_path: u8,
     /// Rate limit of the path; 0 for none.
     pub static_rate: u8,
-    /// The own port.
+    /// The local port.
     pub port: u8,
 }
 
 impl AddressVector {
-    /// The way to a GID from the first port and GID of this device.
+    /// The address of a GID, from the first port and the first GID of this device.
     pub fn to(gid: Gid) -> AddressVector {
         let route = GlobalRoute { gid, hop_limit: 64, ..GlobalRoute::default() };
         AddressVector { route: Some(route), port: 1, ..AddressVector::default() }
@@ -97,13 +97,13 @@ impl AddressVector {
 /// A route by GID (`struct ibv_global_route`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalRoute {
-    /// The peer's GID, in the order of the wire.
+    /// The peer's GID, in wire order.
     pub gid: Gid,
     /// Flow label.
     pub flow_label: u32,
-    /// Which of the own GIDs is the source.
+    /// Index of the local GID that is the source.
     pub source_index: u8,
-    /// Hops at most.
+    /// Maximum number of hops.
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,

@@ -1,4 +1,4 @@
-//! What wakes a thread that sleeps: descriptors of the system, without knowing which.
+//! Waking a sleeping thread, through system descriptors of any kind.
 
 use core::any::Any;
 use core::fmt;
@@ -16,7 +16,7 @@ pub struct Bell {
 
 impl Bell {
     /// A bell over descriptor `fd`, open as long as `keep` lives. `ring` makes it readable, `clear`
-    /// makes it unreadable until it is rung again; neither blocks.
+    /// makes it unreadable until the next `ring`; neither blocks.
     pub fn new(fd: i32, keep: Arc<dyn Any + Send + Sync>, ring: fn(i32), clear: fn(i32)) -> Bell {
         Bell { fd, ring, clear, _keep: keep }
     }
@@ -26,7 +26,7 @@ impl Bell {
         self.fd
     }
 
-    /// Wakes whoever waits on the descriptor, now or next.
+    /// Wakes the thread that waits on the descriptor now, or the next one that does.
     pub fn ring(&self) {
         (self.ring)(self.fd);
     }
@@ -43,11 +43,11 @@ impl fmt::Debug for Bell {
     }
 }
 
-/// The descriptors of a [`super::Poller`] that sleeps: readable when there is reason to poll.
+/// The descriptors of a sleeping [`super::Poller`]: readable when there is a reason to poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakeFds {
     /// Something came for the thread that polls.
     pub device: i32,
-    /// Something was put into this queue by another thread, if that can be.
+    /// Another thread put something into this queue, if threads can.
     pub queue: Option<i32>,
 }

@@ -1,10 +1,10 @@
-//! A device around a device, written once: every call of the seam passes here.
+//! A device that wraps another device, written once: every call of the seam passes through here.
 //!
-//! Calls of the data path go to a [`Hook`], which may look at them, change them or leave them out;
-//! all others go straight to the device inside. [`super::fault`] and [`super::trace`] are hooks.
+//! Calls of the data path go to a [`Hook`], which may look at them, change them or drop them; all
+//! others go straight to the inner device. [`super::fault`] and [`super::trace`] are hooks.
 //!
-//! The wrapper must not inherit a method: a default body would hide a path of the device inside.
-//! The lint `missing_trait_methods` refuses an `impl` here that leaves one out.
+//! The wrapper must not inherit a method: a default body would hide a path of the inner device. The
+//! lint `missing_trait_methods` rejects an `impl` here that omits one.
 #![expect(unsafe_code, reason = "passes posts on")]
 #![deny(clippy::missing_trait_methods)]
 
@@ -20,12 +20,12 @@ use crate::error::SetupError;
 use crate::wc::Wc;
 use crate::wr::{PostError, RecvWr, SendWr};
 
-/// What stands between the caller and the device inside.
+/// Code that runs between the caller and the inner device.
 pub trait Hook: Clone + Send + Sync + 'static {
-    /// What it knows of a completion queue, and of the queue pairs whose sends complete there.
+    /// Its state for a completion queue and the queue pairs whose sends complete there.
     type Queue: Clone + Default + Send + Sync + 'static;
 
-    /// A call that sends. How many requests were taken.
+    /// Handles a call that sends. Returns how many requests were taken.
     ///
     /// # Errors
     /// Those of [`Qp::post`].
@@ -39,7 +39,7 @@ pub trait Hook: Clone + Send + Sync + 'static {
         call: Call<'_>,
     ) -> Result<usize, PostError>;
 
-    /// A call that polls. As [`Look::make`].
+    /// Handles a call that polls. Returns the same as [`Look::make`].
     fn poll<Q: Poller>(
         &self,
         queue: &Self::Queue,
@@ -48,7 +48,8 @@ pub trait Hook: Clone + Send + Sync + 'static {
         out: &mut [Wc],
     ) -> Option<usize>;
 
-    /// Receives that `post` posts, to a shared queue or to a queue pair. Passes them on.
+    /// Handles receives that `post` posts to a shared queue or to a queue pair. The default passes
+    /// them on.
     ///
     /// # Errors
     /// Those of `post`.
@@ -60,7 +61,7 @@ pub trait Hook: Clone + Send + Sync + 'static {
 /// How a post ended.
 pub type Posted = Result<(), PostError>;
 
-/// The device with a hook. Clones share it.
+/// A device with a hook. Clones share the hook.
 #[derive(Clone)]
 pub struct Wrapped<P, H> {
     inner: P,
@@ -68,17 +69,17 @@ pub struct Wrapped<P, H> {
 }
 
 impl<P: Provider, H: Hook> Wrapped<P, H> {
-    /// Puts a hook before a device.
+    /// Puts a hook in front of a device.
     pub fn around(inner: P, hook: H) -> Wrapped<P, H> {
         Wrapped { inner, hook }
     }
 
-    /// The device inside.
+    /// The inner device.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// Wraps a queue pair of the device inside, whose sends complete in `cq`.
+    /// Wraps a queue pair of the inner device, whose sends complete in `cq`.
     pub fn wrap(&self, qp: P::Qp, cq: &WrappedCq<P, H>) -> WrappedQp<P, H> {
         WrappedQp { inner: qp, hook: self.hook.clone(), queue: cq.queue.clone() }
     }
@@ -161,7 +162,7 @@ impl<P: Provider, H: Hook> Clone for WrappedCq<P, H> {
 }
 
 impl<P: Provider, H: Hook> WrappedCq<P, H> {
-    /// The queue inside.
+    /// The inner queue.
     pub fn inner(&self) -> &P::Cq {
         &self.inner
     }
@@ -227,7 +228,7 @@ impl<P: Provider, H: Hook> Clone for WrappedSrq<P, H> {
 }
 
 impl<P: Provider, H: Hook> WrappedSrq<P, H> {
-    /// The queue inside.
+    /// The inner queue.
     pub fn inner(&self) -> &P::Srq {
         &self.inner
     }
@@ -252,7 +253,7 @@ pub struct WrappedQp<P: Provider, H: Hook> {
 }
 
 impl<P: Provider, H: Hook> WrappedQp<P, H> {
-    /// The queue pair inside.
+    /// The inner queue pair.
     pub fn inner(&self) -> &P::Qp {
         &self.inner
     }
@@ -292,7 +293,7 @@ impl<P: Provider, H: Hook> Qp for WrappedQp<P, H> {
     }
 
     unsafe fn ring_doorbell(&mut self) {
-        // SAFETY: the caller's promise, passed on. Nothing is refused.
+        // SAFETY: the caller's promise, passed on. This call is never refused.
         let _ = unsafe { self.send(Call::Doorbell) };
     }
 
