@@ -1,5 +1,5 @@
-//! Buffers: registered memory with one owner. Posting moves a buffer to the device, its
-//! completion brings it back, so nobody can touch or free what a device may still write to.
+//! Buffers: registered memory with one owner. Posting moves a buffer to the device, its completion
+//! returns it, so nobody can touch or free memory that a device may still write to.
 #![expect(unsafe_code, reason = "bytes of a region, each in exactly one buffer")]
 
 use std::fmt;
@@ -33,13 +33,13 @@ impl<P: Provider> Buffer<P> {
     /// `count` buffers of `len` bytes each, zeroed, all in one region.
     ///
     /// # Errors
-    /// `Invalid`: no bytes at all, or over 4 GiB each. What the system says to so much memory, or
-    /// the device to another region.
+    /// `Invalid`: no bytes at all, or over 4 GiB each. The system's error for the memory, or the
+    /// device's for the region.
     pub fn many(device: &P, count: usize, len: usize) -> Result<Vec<Buffer<P>>, CmError> {
         let asked = || format!("{count} buffers of {len} bytes");
         let too_much = || CmError::new(Code::Invalid, asked(), "that is more than there can be");
         let length = u32::try_from(len).map_err(|_| too_much())?;
-        // Whole cache lines: neighbours do not disturb each other.
+        // Whole cache lines, so that neighbours do not share one.
         let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;
         let bytes = stride.checked_mul(count.max(1)).ok_or_else(too_much)?;
         let memory = MapRequest::new(bytes)

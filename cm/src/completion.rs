@@ -1,4 +1,4 @@
-//! What is posted, and what comes back of it.
+//! Send requests, and the completions that they return.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ use crate::buffer::Buffer;
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {
-    /// The payload is its beginning, or that is where what is read goes.
+    /// Its beginning holds the payload, or receives what is read.
     pub buffer: Buffer<F>,
     /// Bytes to send, to write or to read; 8 for an atomic.
     pub len: usize,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
     /// Signalling, inline, fence, solicited.
     pub flags: SendFlags,
@@ -39,9 +39,9 @@ pub struct Completion<P: Provider> {
     pub status: Status,
     /// What it was; undefined on an error (CP-1).
     pub opcode: WcOpcode,
-    /// The device's own word on an error.
+    /// The vendor's code for an error.
     pub vendor_err: u32,
-    /// The buffer that was posted; none for a payload that was given inline.
+    /// The posted buffer; `None` for an inline payload.
     pub buffer: Option<Buffer<P>>,
     /// Bytes received or read, or written by the peer's WRITE with immediate data; 0 for sends
     /// and WRITEs and on an error (CP-1, CP-2).
@@ -50,20 +50,20 @@ pub struct Completion<P: Provider> {
     pub imm: Option<u32>,
     /// The sender's queue pair, of a datagram received.
     pub src_qp: u32,
-    /// It begins with the header of a datagram.
+    /// True if the buffer begins with the header of a datagram.
     pub(crate) with_header: bool,
-    /// The key of our window that the message has closed (RC-5).
+    /// The key of our window that the message has invalidated (RC-5).
     pub invalidated: Option<u32>,
-    /// The VLAN tag that was taken out of a frame (QX-6); on the verbs device never there: its
-    /// completions of this kind do not say.
+    /// The VLAN tag that was removed from a frame (QX-6); never present on the verbs device, whose
+    /// completions of this kind do not carry it.
     pub vlan_tag: Option<u16>,
-    /// All fields that its completion queue was asked for, of an extended one
+    /// On an extended completion queue, all fields that the queue was asked for
     /// ([`crate::CompletionQueue::with`]).
     pub extended: Option<Box<WcEx>>,
 }
 
 impl<P: Provider> Completion<P> {
-    /// The bytes received or read; none of a WRITE, which leaves the buffer as it is (RC-4).
+    /// The bytes received or read; empty for a WRITE, which leaves the buffer untouched (RC-4).
     pub fn bytes(&self) -> &[u8] {
         if self.opcode == WcOpcode::RecvWriteWithImm {
             return &[];
@@ -71,7 +71,7 @@ impl<P: Provider> Completion<P> {
         self.buffer.as_deref().and_then(|buffer| buffer.get(..self.len)).unwrap_or(&[])
     }
 
-    /// Itself if it succeeded.
+    /// Returns the completion itself if it succeeded.
     ///
     /// # Errors
     /// `Errno(EIO)` with the status.
@@ -116,9 +116,9 @@ pub(crate) fn completion<P: Provider>(polled: Polled, buffer: Option<Buffer<P>>)
     let room = buffer.as_ref().map_or(0, |buffer| buffer.len());
     let len = match wc.opcode {
         _ if !wc.status.is_ok() => 0,
-        // The length says what the peer wrote elsewhere.
+        // The length counts what the peer wrote elsewhere.
         WcOpcode::RecvWriteWithImm => wc.byte_len as usize,
-        // A device is not believed past the buffer it was given.
+        // Never trust a length beyond the buffer that the device was given.
         WcOpcode::Recv | WcOpcode::Read => (wc.byte_len as usize).min(room),
         WcOpcode::CompareSwap | WcOpcode::FetchAdd => room.min(8),
         _ => 0,

@@ -14,7 +14,7 @@ use doorbell_seam::provider::{Qp, QpType};
 
 use crate::worker_qp;
 
-/// A word for a worker that its mailbox had no room for yet.
+/// A notice for a worker whose mailbox had no room for it yet.
 enum Word {
     /// With the private data of the peer.
     Up(Vec<u8>),
@@ -60,7 +60,7 @@ impl<F: Fabric> Connections<F> {
         self.live.len()
     }
 
-    /// What their queue pairs are; without those that their workers have given up already.
+    /// The attributes of their queue pairs, except those that workers have already given up.
     pub(crate) fn query_qps(&self) -> Vec<QpFields> {
         self.live.values().filter_map(|connection| connection.id.query_qp().ok()).collect()
     }
@@ -86,7 +86,7 @@ impl<F: Fabric> Connections<F> {
             Err(error) => return Err((id, error)),
         };
         let qp_num = qp.num();
-        // What came with a request; a connect has had no answer yet.
+        // The private data of a request; a connect has had no answer yet.
         let data = Some(id.private_data()).filter(|data| !data.is_empty());
         if let Err(qp) = intake.admit(qp, grant, data) {
             drop(qp);
@@ -95,7 +95,7 @@ impl<F: Fabric> Connections<F> {
                 .cure("let the worker turn, or raise Config::peers");
             return Err((id, error));
         }
-        // Every resource the device has.
+        // All READ and atomic resources of the device.
         let Retry { rnr_retry, ack_timeout, retry_count, .. } = intake.retry();
         let param =
             ConnParam { private_data: &handshake, rnr_retry, retry_count, ..ConnParam::default() };
@@ -109,12 +109,13 @@ impl<F: Fabric> Connections<F> {
         Ok(key)
     }
 
-    /// Handles an event of a connection; what it means, if it decides whether it comes up.
+    /// Handles an event of a connection. Returns the outcome, if the event decides whether the
+    /// connection comes up.
     pub(crate) fn handle(&mut self, event: &Event<F>) -> Option<Outcome> {
         match event.kind {
             EventKind::Established => {
                 let connection = self.live.get_mut(&event.key)?;
-                // It fails only where the worker has given the queue pair up already.
+                // It fails only if the worker has already given the queue pair up.
                 let _ = connection.id.set_rnr_timer(connection.intake.retry().rnr_timer);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
                 let data = connection.id.private_data().to_vec();
@@ -137,11 +138,11 @@ impl<F: Fabric> Connections<F> {
         }
     }
 
-    /// A connection has ended: the worker is told, the peer too, and the id goes.
+    /// Ends a connection: tells the worker and the peer, and drops the id.
     fn end(&mut self, key: IdKey) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;
-            // Both ends say goodbye (CM-10); one that never was connected cannot, which is fine.
+            // Both ends disconnect (CM-10); one that never was connected cannot, which is fine.
             let _ = connection.id.disconnect();
             self.say(connection.intake, connection.qp_num, Word::Gone);
         }
@@ -162,7 +163,8 @@ impl<F: Fabric> Connections<F> {
         }
     }
 
-    /// Says again what mailboxes had no room for, and ends what workers want ended.
+    /// Retries notices that mailboxes had no room for, and ends connections that workers want
+    /// ended.
     pub(crate) fn tend(&mut self, intakes: &[Intake<F>]) {
         for (intake, qp_num, word) in std::mem::take(&mut self.unsaid) {
             self.say(intake, qp_num, word);

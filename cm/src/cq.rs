@@ -19,7 +19,7 @@ use crate::wait::readable;
 const NEEDED: WcFields =
     WcFields::BYTE_LEN.union(WcFields::IMM).union(WcFields::QP_NUM).union(WcFields::SRC_QP);
 
-/// Completions taken with one poll.
+/// Maximum number of completions taken with one poll.
 const BATCH: usize = 16;
 
 /// A completion queue (`ibv_create_cq`) that ids may share. Cloning gives another handle.
@@ -31,7 +31,7 @@ struct Queue<F: Fabric> {
     reader: Mutex<Reader<F>>,
 }
 
-/// The one reader, and what it has read for queue pairs that have not asked yet.
+/// The one reader, and the completions it has read for queue pairs that have not asked yet.
 struct Reader<F: Fabric> {
     poller: Source<F>,
     inboxes: HashMap<u32, Inbox>,
@@ -39,14 +39,14 @@ struct Reader<F: Fabric> {
     shared: HashMap<u64, VecDeque<Polled>>,
 }
 
-/// Where a reader reads.
+/// The poller that a reader uses.
 enum Source<F: Fabric> {
     Plain(F::Poller),
     Extended(F::PollerEx),
 }
 
 impl<F: Fabric> Source<F> {
-    /// As far as all are alike.
+    /// The poller, through the interface that both kinds share.
     fn waker(&mut self) -> &mut dyn Poller {
         match self {
             Source::Plain(poller) => poller,
@@ -56,7 +56,7 @@ impl<F: Fabric> Source<F> {
 }
 
 impl<F: Fabric> Reader<F> {
-    /// Polls once, and gives each completion to whom it is for.
+    /// Polls once, and sorts the completions by receiver.
     fn poll(&mut self) {
         let mut out = [Wc::default(); BATCH];
         match &mut self.poller {
@@ -80,7 +80,7 @@ impl<F: Fabric> Reader<F> {
             inbox.push_back(polled);
             return;
         }
-        // Of a queue pair that is gone: nobody waits for it (QX-17).
+        // The queue pair is gone, and nobody waits for this (QX-17).
         let Some(inbox) = self.inboxes.get_mut(&polled.wc.qp_num) else { return };
         if receive {
             inbox.receives.push_back(polled);
@@ -104,7 +104,7 @@ impl<F: Fabric> Clone for CompletionQueue<F> {
 
 impl<F: Fabric> CompletionQueue<F> {
     /// Makes a queue of at least `depth` entries. It must hold what its queue pairs can have
-    /// outstanding together: one that runs over is dead (CP-5).
+    /// outstanding together: a queue that overruns is dead (CP-5).
     ///
     /// # Errors
     /// `Invalid`: `depth` 0 or over the device's limit.
@@ -113,8 +113,8 @@ impl<F: Fabric> CompletionQueue<F> {
     }
 
     /// Makes one as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`, CP-9):
-    /// then each [`crate::Completion`] has in [`crate::Completion::extended`] the fields asked for,
-    /// besides those that each has.
+    /// then [`crate::Completion::extended`] of each [`crate::Completion`] holds the requested
+    /// fields, besides those that every completion has.
     ///
     /// # Errors
     /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:
@@ -133,17 +133,17 @@ impl<F: Fabric> CompletionQueue<F> {
         Ok(CompletionQueue(Arc::new(Queue { cq, depth: AtomicU32::new(depth), reader })))
     }
 
-    /// The depth asked for, or that came back when its size was changed last.
+    /// The requested depth, or the one granted when the queue was last resized.
     pub fn depth(&self) -> u32 {
         self.0.depth.load(Ordering::Relaxed)
     }
 
-    /// Gives it room for at least `depth` entries (`ibv_resize_cq`, CP-8), and says for how many.
-    /// What is in it stays, and it stays armed. One that is larger may stay so.
+    /// Gives it room for at least `depth` entries (`ibv_resize_cq`, CP-8), and returns the new
+    /// capacity. Its entries stay, and it stays armed. A larger queue may keep its size.
     ///
     /// # Errors
-    /// `Invalid`: more than that are in it, `depth` is 0 or over the device's limit, or the queue
-    /// is another device's. It stays as it was.
+    /// `Invalid`: it holds more entries than `depth`, `depth` is 0 or over the device's limit, or
+    /// the queue belongs to another device. The queue is unchanged.
     pub fn resize(&self, device: &F, depth: u32) -> Result<u32, CmError> {
         let real = device.resize_cq(&self.0.cq, depth)?;
         self.0.depth.store(real, Ordering::Relaxed);
@@ -154,13 +154,13 @@ impl<F: Fabric> CompletionQueue<F> {
         &self.0.cq
     }
 
-    /// By what number asynchronous events name it.
+    /// The number by which asynchronous events name it.
     pub fn id(&self, device: &F) -> u64 {
         device.cq_id(&self.0.cq)
     }
 
     /// Asks for one wake-up by the next completion, or by the next that is solicited or an error
-    /// (`ibv_req_notify_cq`, CP-6). Completions that are there already wake nobody: look for them
+    /// (`ibv_req_notify_cq`, CP-6). Completions already in the queue wake nobody: poll for them
     /// after this and before [`CompletionQueue::wait`].
     ///
     /// # Errors
@@ -169,19 +169,19 @@ impl<F: Fabric> CompletionQueue<F> {
         Ok(lock(&self.0.reader).poller.waker().arm(solicited)?)
     }
 
-    /// The descriptors of its completion channel, to wait on for several queues and other things at
-    /// once; good as long as the queue. When one is readable, [`CompletionQueue::wait`] for no time
-    /// says whether it was this queue. `None` where nobody can be woken.
+    /// The descriptors of its completion channel, for waiting on several queues and other things at
+    /// once; valid as long as the queue. When one is readable, [`CompletionQueue::wait`] with a
+    /// limit of zero tells whether it was this queue. `None` if the device cannot wake anyone.
     pub fn wake_fds(&self) -> Option<WakeFds> {
         lock(&self.0.reader).poller.waker().wake_fds()
     }
 
     /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
     /// for ever). True if it came; it is acknowledged (`ibv_get_cq_event`, `ibv_ack_cq_events`),
-    /// and the queue is armed no more.
+    /// and the queue is no longer armed.
     ///
     /// # Errors
-    /// What the system answers; `NotSupported` where nobody can be woken.
+    /// The system's error; `NotSupported` if the device cannot wake anyone.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
         let asked = "wait for a completion";
         let fds = self.wake_fds().ok_or_else(|| {
@@ -201,7 +201,7 @@ impl<F: Fabric> CompletionQueue<F> {
         }
     }
 
-    /// Keeps completions of that queue pair from now on, or no more.
+    /// Starts or stops keeping completions of that queue pair.
     pub(crate) fn serve(&self, qp: u32, on: bool) {
         let inboxes = &mut lock(&self.0.reader).inboxes;
         if on {
@@ -225,7 +225,7 @@ impl<F: Fabric> CompletionQueue<F> {
         waiting(&mut reader.inboxes)
     }
 
-    /// Keeps receives of that shared queue from now on, or no more.
+    /// Starts or stops keeping receives of that shared queue.
     pub(crate) fn serve_shared(&self, queue: u64, on: bool) {
         let shared = &mut lock(&self.0.reader).shared;
         if on {

@@ -1,4 +1,4 @@
-//! Datagrams of ids and queue pairs: where they go, and where they came from.
+//! Datagrams of ids and queue pairs: sending them, and finding their senders.
 
 use doorbell_fabric::{CmError, Fabric, UDP_QKEY, UdParam};
 use doorbell_seam::error::Code;
@@ -17,8 +17,8 @@ impl<F: Fabric> Id<F> {
     /// Posts one datagram: the first `len` bytes of a buffer, at most the path's MTU.
     ///
     /// # Errors
-    /// See [`doorbell_seam::wr::PostCause`]; the buffer comes back. Whether it arrives nobody
-    /// knows.
+    /// See [`doorbell_seam::wr::PostCause`]; the buffer comes back. Success does not mean that the
+    /// datagram arrives.
     pub fn post_send_to(
         &mut self,
         target: &Target<F>,
@@ -50,11 +50,11 @@ impl<F: Fabric> Id<F> {
         }
     }
 
-    /// The way back to the sender of a datagram (`ibv_create_ah_from_wc`), with the key that queue
-    /// pairs of ids have.
+    /// The address of the sender of a datagram (`ibv_create_ah_from_wc`), with the key that queue
+    /// pairs of ids use.
     ///
     /// # Errors
-    /// `Invalid`: it is no datagram, or came without its header.
+    /// `Invalid`: it is not a datagram, or came without its header.
     pub fn sender_of(&self, completion: &Completion<F>) -> Result<UdParam, CmError> {
         sender_of(self.fabric(), completion)
     }
@@ -100,8 +100,8 @@ fn sender_of<F: Fabric>(fabric: &F, completion: &Completion<F>) -> Result<UdPara
 }
 
 impl<F: Fabric> Completion<F> {
-    /// Header and payload of a datagram that was received; none of anything else, or if it came
-    /// without its header.
+    /// Header and payload of a received datagram; `None` for anything else, or if it came without
+    /// its header.
     pub fn datagram(&self) -> Option<(&[u8; GRH_BYTES], &[u8])> {
         if !self.with_header {
             return None;

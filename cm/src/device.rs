@@ -10,9 +10,9 @@ use doorbell_soft::{SOFT_DEVICE, SoftDevice};
 /// The environment variable that names the device.
 const VARIABLE: &str = "DOORBELL_DEVICE";
 
-/// A device of this machine, open.
+/// An open device of this machine.
 pub enum Device {
-    /// The soft device: always there.
+    /// The soft device, which every machine has.
     Soft(SoftDevice),
     /// An RDMA device through rdma-core.
     #[cfg(feature = "verbs")]
@@ -21,7 +21,7 @@ pub enum Device {
 
 /// A program that runs on any device.
 pub trait Program {
-    /// What it answers.
+    /// Its result.
     type Output;
 
     /// Runs on that device.
@@ -33,8 +33,8 @@ impl Device {
     /// device that owns `addr`; else `soft0`.
     ///
     /// # Errors
-    /// `NoDevice`: no device of that name, with those there are; what the device answers when it
-    /// is opened.
+    /// `NoDevice`: no device has that name; the error lists those that exist. Otherwise the
+    /// device's error when it is opened.
     pub fn choose(name: Option<&str>, addr: Option<IpAddr>) -> Result<Device, CmError> {
         let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
         match name.or(variable.as_deref()) {
@@ -113,7 +113,7 @@ fn open(name: &str) -> Result<Device, CmError> {
         .cure(CURE))
 }
 
-/// The RDMA device that owns an address; one that cannot be opened does not count.
+/// The RDMA device that owns an address; a device that cannot be opened does not count.
 #[cfg(feature = "verbs")]
 fn owner(addr: IpAddr) -> Option<Device> {
     use doorbell_verbs::Verbs;

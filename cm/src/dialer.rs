@@ -35,23 +35,23 @@ impl<F: Fabric> Dialer<F> {
         &self.fabric
     }
 
-    /// What the queue pairs of its connections are, as the device says (`ibv_query_qp`): timers and
-    /// tries among it. In no order, and without those that have failed.
+    /// The attributes of its connections' queue pairs, as the device reports them (`ibv_query_qp`),
+    /// timers and retries included. In no order, and without those that have failed.
     pub fn query_qps(&self) -> Vec<QpFields> {
         self.connections.query_qps()
     }
 
-    /// Connections there are now.
+    /// Number of connections now.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connects a worker to `addr`, within `limit`. When this returns, the worker's handler will
-    /// be told of the peer on its next turn. The worker may turn meanwhile, but need not.
+    /// Connects a worker to `addr`, within `limit`. After this returns, the worker's next turn
+    /// tells its handler of the peer. The worker may turn meanwhile, but need not.
     ///
     /// # Errors
-    /// `Refused`: nobody listens, or the peer said no; `TimedOut`; an address that cannot be
-    /// reached from this device.
+    /// `Refused`: nobody listens, or the peer rejected the request; `TimedOut`; an address that
+    /// this device cannot reach.
     pub fn dial(
         &mut self,
         addr: SocketAddr,
@@ -82,19 +82,19 @@ impl<F: Fabric> Dialer<F> {
         Ok(key)
     }
 
-    /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and again whenever the
-    /// connection has ended or could not be made, after waits as `backoff` says. The handler hears
-    /// of each connection as of a peer of its own.
+    /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and dials again whenever the
+    /// connection ends or cannot be made, after the waits that `backoff` gives. The handler sees
+    /// each connection as a new peer.
     pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) {
         self.kept.push(Kept::new(addr, intake.clone(), backoff));
     }
 
-    /// Why connections that were to be kept were given up, by address.
+    /// The kept connections that were given up, with the reason, by address.
     pub fn given_up(&self) -> impl Iterator<Item = (SocketAddr, &CmError)> {
         self.kept.iter().filter_map(|kept| kept.given_up().map(|error| (kept.addr, error)))
     }
 
-    /// Dials what is to be kept and is due.
+    /// Dials the kept connections that are due.
     fn redial(&mut self) {
         for n in 0..self.kept.len() {
             let (now, connections) = (Instant::now(), &self.connections);
@@ -107,7 +107,7 @@ impl<F: Fabric> Dialer<F> {
         }
     }
 
-    /// Handles events until the one that is waited for; others are handled as they come.
+    /// Handles events as they come, until the awaited one.
     fn wait_for(
         &mut self,
         key: IdKey,
@@ -137,11 +137,11 @@ impl<F: Fabric> Dialer<F> {
         }
     }
 
-    /// One step: dials what is to be kept and is due, then waits up to `limit` for an event and
+    /// One step: dials the kept connections that are due, then waits up to `limit` for an event and
     /// handles it. True if there was one.
     ///
     /// # Errors
-    /// What the connection manager answers.
+    /// The connection manager's error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
         self.connections.tend(&self.intakes);
         self.redial();

@@ -30,7 +30,7 @@ impl<F: Fabric> Endpoint<F> {
     /// Endpoint::create(device, &info, None)
     /// # }
     /// ```
-    /// No address at all cannot be said (EP-14):
+    /// A call without any address does not compile (EP-14):
     /// ```compile_fail,E0308
     /// use doorbell_cm::{AddrInfo, CmError, Endpoint, Hints};
     /// use doorbell_soft::SoftDevice;
@@ -41,7 +41,7 @@ impl<F: Fabric> Endpoint<F> {
     /// ```
     ///
     /// # Errors
-    /// As for the calls it stands for: resolve and make a queue pair, or bind. Nothing is left
+    /// Those of the calls it combines: resolve and make a queue pair, or bind. It leaves nothing
     /// behind (EP-13).
     pub fn create(
         fabric: &F,
@@ -78,7 +78,7 @@ impl<F: Fabric> Endpoint<F> {
         Ok(id)
     }
 
-    /// The id, without what was saved for requests.
+    /// The id, without the attributes saved for requests.
     pub fn into_id(self) -> Id<F> {
         self.id
     }

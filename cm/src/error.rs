@@ -1,10 +1,10 @@
-//! What refused posts and changes give back.
+//! Errors of refused posts and changes, with what they give back.
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::wr::{PostCause, PostError};
 
-/// A list post stopped: what was not taken is still in the list.
+/// A list post stopped: requests that were not taken are still in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device refused a request: {cause}")]
 pub struct PostFailed {
@@ -13,7 +13,7 @@ pub struct PostFailed {
 }
 
 impl PostFailed {
-    /// There is no queue pair, or its state does not allow it.
+    /// For a post without a queue pair, or in a state that does not allow it.
     pub(crate) fn state() -> PostFailed {
         PostFailed { cause: PostCause::State }
     }
@@ -38,11 +38,11 @@ impl From<PostFailed> for CmError {
 pub struct NotChanged<T> {
     /// Why.
     pub cause: CmError,
-    /// What was to be changed, as it was; none if the device has lost it.
+    /// The unchanged object; `None` if the device has lost it.
     pub back: Option<T>,
 }
 
-/// A post was refused; what was to be posted comes back.
+/// A post was refused; the buffer comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("the device refused the request: {cause}")]
 pub struct Refused<T> {

@@ -1,5 +1,5 @@
-//! Memory that peers may use by themselves. Nobody here can borrow its bytes: they are copied in
-//! and out, because a peer may change them at any moment.
+//! Memory that peers may access by themselves. The local side cannot borrow its bytes but copies
+//! them in and out, because a peer may change them at any moment.
 #![expect(unsafe_code, reason = "bytes that a peer changes behind Rust's back")]
 
 use std::fmt;
@@ -13,7 +13,7 @@ use doorbell_seam::provider::{Access, Provider, Region};
 use doorbell_seam::wr::Remote;
 
 /// Registered memory for one-sided access. Cloning gives another handle; the last one deregisters
-/// it, and from then on its key opens nothing (MR-3).
+/// it, and from then on its key is invalid (MR-3).
 pub struct Exposed<P: Provider> {
     pub(crate) region: Arc<P::Region>,
     pub(crate) len: usize,
@@ -45,13 +45,13 @@ impl<P: Provider> Exposed<P> {
     /// REMOTE_ATOMIC; LOCAL_WRITE comes with the latter two, MR-1).
     ///
     /// # Errors
-    /// `NoMemory`: what the system says to so much memory, or the device to another region.
+    /// `NoMemory`: the system has too little memory, or the device no room for another region.
     pub fn new(device: &P, len: usize, rights: Access) -> Result<Exposed<P>, CmError> {
         let region = device.register(map(len)?, access(rights))?;
         Ok(Exposed { region: Arc::new(region), len })
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -61,7 +61,7 @@ impl<P: Provider> Exposed<P> {
         self.len == 0
     }
 
-    /// What it lies in, for the device: the region's handle, and an address.
+    /// Its place, for the device: the region's handle, and an address.
     pub(crate) fn place(&self, offset: usize) -> (u64, u64) {
         (self.region.handle(), self.region.remote(offset).addr)
     }
@@ -76,13 +76,13 @@ impl<P: Provider> Exposed<P> {
         }
     }
 
-    /// What a peer is told, to reach the bytes from `offset` on.
+    /// The address and key with which a peer reaches the bytes from `offset` on.
     pub fn remote(&self, offset: usize) -> Remote {
         self.region.remote(offset)
     }
 
-    /// Copies bytes out. What a peer writes meanwhile may be seen in part; what it wrote before
-    /// its latest message came is seen whole (SQ-6).
+    /// Copies bytes out. It may see part of a peer's concurrent write; it sees all that the peer
+    /// wrote before its latest message came (SQ-6).
     ///
     /// # Errors
     /// `Invalid`: past the end.

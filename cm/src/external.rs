@@ -18,18 +18,18 @@ use crate::qp::{Parts, QueuePair};
 /// How long a wait sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);
 
-/// A queue pair of its own, not of an id (`ibv_create_qp`): made in RESET, taken from state to
+/// A queue pair that belongs to no id (`ibv_create_qp`): made in RESET, and moved from state to
 /// state by hand ([`ExternalQp::modify`]). An id can connect on its behalf
 /// ([`crate::Id::connect_with`], [`crate::Id::accept_with`], CM-12) and says what to set for each
 /// state ([`crate::Id::init_qp_attr`]).
 ///
-/// It knows its own state, and refuses what that does not allow before the device sees it: some
-/// carry out later what they refuse.
+/// It knows its own state, and refuses a request that the state does not allow before the device
+/// sees it: some devices refuse such a request but carry it out later.
 pub struct ExternalQp<F: Fabric> {
     qp: QueuePair<F>,
     kind: QpType,
     state: QpState,
-    /// What was set last.
+    /// The fields set last.
     set: QpFields,
     fabric: F,
 }
@@ -62,28 +62,28 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.context()
     }
 
-    /// The capacities that came back (QP-10).
+    /// The granted capacities (QP-10).
     pub fn caps(&self) -> QpCaps {
         self.qp.caps()
     }
 
-    /// The queue in which its sends complete; XRC_RECV has none.
+    /// The completion queue of its sends; XRC_RECV has none.
     pub fn send_cq(&self) -> Option<&CompletionQueue<F>> {
         self.qp.send_cq()
     }
 
-    /// The queue in which its receives complete; XRC has none.
+    /// The completion queue of its receives; XRC has none.
     pub fn recv_cq(&self) -> Option<&CompletionQueue<F>> {
         self.qp.recv_cq()
     }
 
-    /// The state it was taken to, or ERR once a request has failed; SQE if that was a send of UC or
+    /// The state it was moved to, or ERR once a request has failed; SQE if that was a send of UC or
     /// UD (SM-3).
     pub fn state(&self) -> QpState {
         self.state
     }
 
-    /// Sets fields, and so takes it to another state (`ibv_modify_qp`).
+    /// Sets fields, and so moves it to another state (`ibv_modify_qp`).
     ///
     /// # Errors
     /// `Invalid`: no such step, a field too few or too many (SM-6), or out of range; it
@@ -100,11 +100,11 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(())
     }
 
-    /// What the device says of it (`ibv_query_qp`), and what was set last where a device does not
-    /// tell (SM-5).
+    /// Its fields as the device reports them (`ibv_query_qp`), or as they were last set where a
+    /// device does not report them (SM-5).
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     pub fn query(&self) -> Result<QpFields, CmError> {
         let fields = self.fabric.query_qp(self.qp.raw())?;
         Ok(fields.or(QpFields { state: Some(self.state), ..self.set }))
@@ -136,7 +136,7 @@ impl<F: Fabric> ExternalQp<F> {
         result.map_err(|failed| Refused { cause: failed.cause, back: list.pop() })
     }
 
-    /// Posts receives in order with one doorbell. What was taken leaves `list` (PL-1).
+    /// Posts receives in order with one doorbell. Requests that were taken leave `list` (PL-1).
     ///
     /// # Errors
     /// As for one.
@@ -166,7 +166,7 @@ impl<F: Fabric> ExternalQp<F> {
         })
     }
 
-    /// Posts sends in order with one doorbell. What was taken leaves `list` (PL-1).
+    /// Posts sends in order with one doorbell. Requests that were taken leave `list` (PL-1).
     ///
     /// # Errors
     /// As for one.

@@ -1,4 +1,4 @@
-//! What only queue pairs of RAW_PACKET do: rules for what they get, and segmented sends.
+//! Calls for RAW_PACKET queue pairs only: flow rules and segmented sends.
 
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
@@ -10,12 +10,12 @@ use crate::error::Refused;
 use crate::external::ExternalQp;
 
 impl<F: Fabric> ExternalQp<F> {
-    /// Adds a rule: what it speaks of comes in, from RTR on (`ibv_create_flow`). Rules end with the
-    /// queue pair.
+    /// Adds a rule: from RTR on, the queue pair gets the frames that match it (`ibv_create_flow`).
+    /// Rules end with the queue pair.
     ///
     /// # Errors
-    /// `Invalid`: it is no queue pair of RAW_PACKET, or has that rule already; what the device
-    /// answers.
+    /// `Invalid`: it is not a RAW_PACKET queue pair, or has that rule already. Otherwise the
+    /// device's error.
     pub fn create_flow(&mut self, rule: FlowRule) -> Result<(), CmError> {
         let refused = |answer: &str| {
             Err(CmError::new(Code::Invalid, format!("the rule {rule:?} of a queue pair"), answer))
@@ -32,9 +32,9 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(())
     }
 
-    /// Posts one send of TCP, which is cut into frames (`IBV_WR_TSO`, QX-7): each begins with
-    /// `header` (Ethernet, IP, TCP), made its own, and takes `mss` bytes of the first `len` of the
-    /// buffer, the last one the rest.
+    /// Posts one TCP send, which is cut into frames (`IBV_WR_TSO`, QX-7): each begins with `header`
+    /// (Ethernet, IP, TCP), made its own, and takes `mss` bytes of the first `len` of the buffer,
+    /// the last one the rest.
     ///
     /// # Errors
     /// `Malformed`: the header is longer than [`crate::QpInit::max_tso_header`], or `mss` is 0;
@@ -53,7 +53,7 @@ impl<F: Fabric> ExternalQp<F> {
         }
     }
 
-    /// Takes a rule away (`ibv_destroy_flow`): nothing comes in by it any more.
+    /// Removes a rule (`ibv_destroy_flow`): its frames no longer come in.
     ///
     /// # Errors
     /// `Invalid`: there is no such rule.

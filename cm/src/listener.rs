@@ -56,23 +56,23 @@ impl<F: Fabric> Listener<F> {
         self.intakes.push(intake);
     }
 
-    /// What the queue pairs of its connections are, as the device says (`ibv_query_qp`): timers and
-    /// tries among it. In no order, and without those that have failed.
+    /// The attributes of its connections' queue pairs, as the device reports them (`ibv_query_qp`),
+    /// timers and retries included. In no order, and without those that have failed.
     pub fn query_qps(&self) -> Vec<QpFields> {
         self.connections.query_qps()
     }
 
-    /// Connections there are now.
+    /// Number of connections now.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connections that have come and gone.
+    /// Number of connections that have ended.
     pub fn ended(&self) -> u64 {
         self.connections.ended()
     }
 
-    /// Requests that were rejected because no queue pair could be made for them.
+    /// Number of requests rejected because no queue pair could be made for them.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -80,7 +80,7 @@ impl<F: Fabric> Listener<F> {
     /// One step: waits up to `limit` for an event and handles it. True if there was one.
     ///
     /// # Errors
-    /// What the connection manager answers. One connection that fails is no error.
+    /// The connection manager's error. The failure of one connection is not an error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
         self.connections.tend(&self.intakes);
         let Some(mut event) = self.connections.next(limit)? else { return Ok(false) };
@@ -113,7 +113,8 @@ impl<F: Fabric> Listener<F> {
         let handed = self.connections.hand_over(request, &intake, F::Id::accept);
         if let Err((mut request, _)) = handed {
             self.refused += 1;
-            // The peer hears no instead of nothing; one that has given up already is fine.
+            // The peer gets a rejection instead of silence; a peer that has already given up is
+            // fine.
             let _ = request.reject(&[]);
         }
         Ok(())

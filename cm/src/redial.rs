@@ -1,4 +1,4 @@
-//! A connection that is to be there: dialled again, in growing steps, whenever it has ended.
+//! A kept connection: dialled again, after growing waits, whenever it has ended.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use doorbell_engine::worker::Intake;
 use doorbell_fabric::{CmError, Fabric, IdKey};
 
-/// How long to wait before a connection is tried again.
+/// How long to wait before dialling again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure, or after the end of a connection.
+    /// The wait after the first failure, or after the end of a connection.
     pub first: Duration,
-    /// At most; each failure doubles the wait up to here.
+    /// The longest wait; each failure doubles the wait up to this.
     pub most: Duration,
     /// How long one try may take.
     pub limit: Duration,
-    /// Failures in a row after which it is given up; 0 is never.
+    /// Consecutive failures after which it is given up; 0 means never.
     pub tries: u32,
 }
 
 impl Backoff {
-    /// A tenth of a second, doubled up to five; a second for a try; for ever.
+    /// First wait 0.1 s, doubled up to 5 s; 1 s for each try; never gives up.
     pub const DEFAULT: Backoff = Backoff {
         first: Duration::from_millis(100),
         most: Duration::from_secs(5),
@@ -35,17 +35,17 @@ impl Backoff {
     }
 }
 
-/// Where a kept connection stands.
+/// The state of a kept connection.
 enum State {
     /// It was up when last seen.
     Up(IdKey),
     /// It is tried again at that time.
     Due(Instant),
-    /// It is not tried any more.
+    /// It is no longer tried.
     GivenUp,
 }
 
-/// A connection that is to be there.
+/// A kept connection.
 pub(crate) struct Kept<F: Fabric> {
     pub(crate) addr: SocketAddr,
     pub(crate) intake: Intake<F>,
@@ -62,7 +62,7 @@ impl<F: Fabric> Kept<F> {
         Kept { addr, intake, backoff, state, failures: 0, error: None }
     }
 
-    /// True if it is to be tried now. `alive` says whether a connection still is.
+    /// True if it should be tried now. `alive` tells whether a connection is still up.
     pub(crate) fn is_due(&mut self, now: Instant, alive: impl Fn(IdKey) -> bool) -> bool {
         match self.state {
             State::Up(key) if !alive(key) => {
@@ -74,7 +74,7 @@ impl<F: Fabric> Kept<F> {
         }
     }
 
-    /// What came of a try.
+    /// Records the result of a try.
     pub(crate) fn tried(&mut self, now: Instant, result: Result<IdKey, CmError>) {
         match result {
             Ok(key) => {
@@ -90,7 +90,7 @@ impl<F: Fabric> Kept<F> {
         }
     }
 
-    /// When it is tried next.
+    /// The time of the next try.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         match self.state {
             State::Due(at) => Some(at),

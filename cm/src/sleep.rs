@@ -1,4 +1,4 @@
-//! Workers that sleep when nothing comes.
+//! Workers that sleep while idle.
 
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -9,18 +9,18 @@ use doorbell_seam::provider::Provider;
 
 use crate::wait::readable;
 
-/// Turns of a worker until `stop` is true. After `spin` turns in a row that found nothing its
-/// thread sleeps until there is a completion, mail of the control plane, or work of a handle;
-/// nothing is missed meanwhile. `limit` bounds each sleep, and so how late `stop` is seen; on a
-/// device where nobody can be woken, also how late a completion is. Whoever wants the end at once
-/// sets `stop` and then submits work.
+/// Turns a worker until `stop` is true. After `spin` turns in a row that found nothing its thread
+/// sleeps until there is a completion, mail of the control plane, or work of a handle; nothing is
+/// missed meanwhile. `limit` bounds each sleep, and so how late `stop` is seen; on a device that
+/// cannot wake anyone, it also bounds how late a completion is. To end at once, set `stop` and then
+/// submit work.
 ///
-/// A sleep and its end are system calls on both sides, some microseconds of latency: `spin` is
-/// for how many turns, of some ten nanoseconds, a thread would rather burn than pay them.
+/// A sleep and its end are system calls on both sides, some microseconds of latency: `spin` is the
+/// number of turns, of some ten nanoseconds each, that a thread spends to avoid them.
 ///
 /// A worker that has a waker already keeps it; to wake this sleep, it must ring [`Worker::bell`].
-/// Nobody tells a worker the time here: one with timers has a loop of its caller's own, with
-/// [`Worker::rest_armed`] in it.
+/// This loop does not tell the worker the time: a worker with timers needs a loop of its caller's
+/// own, with [`Worker::rest_armed`] in it.
 pub fn run_sleeping<P: Provider, H: Handler<P>>(
     worker: &mut Worker<P, H>,
     stop: &AtomicBool,
@@ -33,7 +33,7 @@ pub fn run_sleeping<P: Provider, H: Handler<P>>(
         None => worker.set_waker(Box::new(move || me.unpark())),
     }
     worker.run_resting(stop, spin, |fds| match fds {
-        // However it ends: the worker turns, and sleeps again if there is nothing.
+        // However the wait ends, the worker turns, and sleeps again if there is nothing.
         Some(fds) => drop(readable(&[fds.device, fds.queue.unwrap_or(fds.device)], Some(limit))),
         None => thread::park_timeout(limit),
     });

@@ -21,7 +21,7 @@ use crate::xrc::XrcDomain;
 /// How long a wait sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What a shared receive queue is made with (`struct ibv_srq_init_attr_ex`).
+/// Attributes for making a shared receive queue (`struct ibv_srq_init_attr_ex`).
 pub struct SrqInit<F: Fabric> {
     pub(crate) depth: u32,
     pub(crate) pd: Option<F>,
@@ -40,8 +40,8 @@ impl<F: Fabric> SrqInit<F> {
         SrqInit { depth, pd: None, xrc: None }
     }
 
-    /// One of an XRC domain (`IBV_SRQT_XRC`): of the one that serves who names none, with a
-    /// completion queue of its own (SRQ-5), unless others are named.
+    /// A queue of an XRC domain (`IBV_SRQT_XRC`): of the default domain and with a completion queue
+    /// of its own (SRQ-5), unless others are named.
     pub fn xrc(depth: u32) -> SrqInit<F> {
         SrqInit { xrc: Some(Wanted { domain: None, cq: None }), ..SrqInit::new(depth) }
     }
@@ -54,14 +54,14 @@ impl<F: Fabric> SrqInit<F> {
         self
     }
 
-    /// The domain it is of; makes it one of XRC.
+    /// The domain it belongs to; makes it an XRC queue.
     #[must_use]
     pub fn domain(mut self, domain: &XrcDomain<F>) -> Self {
         self.wanted().domain = Some(domain.clone());
         self
     }
 
-    /// The queue in which its receives complete; makes it one of XRC.
+    /// The completion queue of its receives; makes it an XRC queue.
     #[must_use]
     pub fn cq(mut self, cq: &CompletionQueue<F>) -> Self {
         self.wanted().cq = Some(cq.clone());
@@ -168,7 +168,7 @@ impl<F: Fabric> SharedReceive<F> {
         let xrc = self.0.xrc.as_ref()?;
         loop {
             let polled = xrc.cq.take_shared(xrc.queue)?;
-            // A device that names what it does not have is not believed.
+            // Ignore a device that names a buffer it does not have.
             if let Some(buffer) = self.take(&polled.wc) {
                 return Some(completion(polled, Some(buffer)));
             }
@@ -198,15 +198,16 @@ impl<F: Fabric> SharedReceive<F> {
         }
     }
 
-    /// The depth that came back (SRQ-3).
+    /// The granted depth (SRQ-3).
     pub fn depth(&self) -> u32 {
         self.0.srq.depth()
     }
 
     /// Gives it room for at least `depth` receives (`ibv_modify_srq`, `IBV_SRQ_MAX_WR`, SRQ-15);
-    /// [`SharedReceive::depth`] says for how many. What is in it stays. One that is larger
-    /// may stay so. A completion queue that was made along with it grows, too. Those of its queue
-    /// pairs do not: give them room first ([`CompletionQueue::resize`]), that none overruns (CP-5).
+    /// [`SharedReceive::depth`] gives the new capacity. Its receives stay. A larger queue may keep
+    /// its size. A completion queue that was made along with it grows, too. Those of its queue
+    /// pairs do not: give them room first ([`CompletionQueue::resize`]), so that none overruns
+    /// (CP-5).
     ///
     /// # Errors
     /// `Invalid`: more receives are outstanding, or the limit is more, or `depth` is 0 or over the
@@ -234,8 +235,8 @@ impl<F: Fabric> SharedReceive<F> {
         Ok(())
     }
 
-    /// Posts receives in order, with one doorbell (`ibv_post_srq_recv`). What was taken leaves
-    /// `list`; on an error the rest stays in it (PL-1).
+    /// Posts receives in order, with one doorbell (`ibv_post_srq_recv`). Receives that were taken
+    /// leave `list`; on an error the rest stays in it (PL-1).
     ///
     /// # Errors
     /// The queue is full.
@@ -255,12 +256,12 @@ impl<F: Fabric> SharedReceive<F> {
         if full { Err(PostFailed { cause: PostCause::Full }) } else { result }
     }
 
-    /// By what number asynchronous events name it.
+    /// The number by which asynchronous events name it.
     pub fn id(&self) -> u64 {
         self.0.srq.id()
     }
 
-    /// Asks for one event, SRQ_LIMIT_REACHED, when fewer receives than that are left
+    /// Asks for one event, SRQ_LIMIT_REACHED, when fewer than `limit` receives are left
     /// (`ibv_modify_srq`, SRQ-14); 0 asks for none.
     ///
     /// # Errors
@@ -269,7 +270,7 @@ impl<F: Fabric> SharedReceive<F> {
         Ok(self.0.srq.set_limit(limit)?)
     }
 
-    /// The limit as it stands: 0 once the event has come.
+    /// The current limit: 0 once the event has come.
     ///
     /// # Errors
     /// The device's refusal.

@@ -24,12 +24,12 @@ impl<F: Fabric> Target<F> {
     /// The target that an event or a datagram names.
     ///
     /// # Errors
-    /// What the device says to the address.
+    /// The device's error for the address.
     pub fn new(fabric: &F, to: &UdParam) -> Result<Target<F>, CmError> {
         Ok(Target { way: fabric.create_ah(&to.to)?, qp_num: to.qp_num, qkey: to.qkey })
     }
 
-    /// Another queue pair on the same way, with its key.
+    /// Another queue pair through the same address handle, with its key.
     #[must_use]
     pub fn other(&self, qp_num: u32, qkey: u32) -> Target<F> {
         Target { way: self.way.clone(), qp_num, qkey }

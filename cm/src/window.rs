@@ -9,7 +9,7 @@ use doorbell_seam::provider::{Window as _, WindowKind};
 use crate::exposed::Exposed;
 
 /// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind_window`] opens it. A
-/// window of type 2 ends with the queue pair that has opened it last.
+/// window of type 2 ends with the queue pair that opened it last.
 pub struct Window<F: Fabric> {
     // Before what it is bound to: the device lets go of the window first.
     state: Arc<Mutex<State<F>>>,
@@ -58,7 +58,8 @@ impl<F: Fabric> Window<F> {
         &self.state
     }
 
-    /// It is bound to that memory now, under that key. The memory stays registered meanwhile.
+    /// Records that it is now bound to that memory, with that key. The memory stays registered
+    /// meanwhile.
     pub(crate) fn note(&mut self, rkey: u32, memory: Exposed<F>) {
         (self.rkey, self.bound) = (rkey, Some(memory));
     }

@@ -32,7 +32,7 @@ impl<F: Fabric> XrcDomain<F> {
         Ok(XrcDomain::over(device.open_xrcd()?))
     }
 
-    /// The domain that serves who names none, one for each device (QP-16).
+    /// The default XRC domain, one for each device (QP-16).
     ///
     /// # Errors
     /// As for [`XrcDomain::open`].
@@ -44,7 +44,7 @@ impl<F: Fabric> XrcDomain<F> {
         XrcDomain(Arc::new(Inner { raw, users: AtomicUsize::new(0) }))
     }
 
-    /// Queue pairs and shared receive queues that were made with it and are there.
+    /// Number of queue pairs and shared receive queues made with it that still exist.
     pub fn users(&self) -> usize {
         self.0.users.load(Ordering::Relaxed)
     }
