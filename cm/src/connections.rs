@@ -95,7 +95,7 @@ impl<F: Fabric> Connections<F> {
                 .cure("let the worker turn, or raise Config::peers");
             return Err((id, error));
         }
-        // All READ and atomic resources of the device.
+        // Every resource the device has.
         let Retry { rnr_retry, ack_timeout, retry_count, .. } = intake.retry();
         let param =
             ConnParam { private_data: &handshake, rnr_retry, retry_count, ..ConnParam::default() };

@@ -42,7 +42,7 @@ pub struct NotChanged<T> {
     pub back: Option<T>,
 }
 
-/// A post was refused; the buffer comes back.
+/// A post was refused; what was not posted comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("the device refused the request: {cause}")]
 pub struct Refused<T> {

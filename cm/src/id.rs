@@ -23,20 +23,20 @@ use crate::qp::{Parts, QueuePair};
 use crate::srq::{SharedReceive, SrqInit};
 use crate::window::Window;
 
-/// How long completions are still waited for once the peer has left: its last messages and
-/// acknowledgements come another way than the news that it has gone.
+/// How long to wait for completions after the peer has left: its last messages and acknowledgements
+/// take another path than the notice that it has gone.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Empty polls before a wait begins to sleep.
 const SPINS: u32 = 2000;
-/// How long it sleeps between polls then.
+/// How long a wait then sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);
 
 /// A communication identifier (`rdma_create_id`) with at most one queue pair and one shared
 /// receive queue of its own.
 ///
-/// Without a channel it is synchronous: calls return when what they ask for has happened (ID-4).
-/// Dropping it ends the connection and gives back everything, the device first.
+/// Without a channel it is synchronous: each call returns when its work is done (ID-4). Dropping it
+/// ends the connection and frees everything, the device's objects first.
 pub struct Id<F: Fabric> {
     qp: Option<QueuePair<F>>,
     srq: Option<SharedReceive<F>>,
@@ -47,7 +47,7 @@ pub struct Id<F: Fabric> {
     ended: bool,
     /// The multicast groups joined.
     groups: Vec<IpAddr>,
-    /// What the address has to say to the peer, in front of private data (EP-5).
+    /// Bytes of the address that go to the peer in front of private data (EP-5).
     said_first: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl<F: Fabric> Id<F> {
     /// Id::create(device, None, PortSpace::Tcp)
     /// # }
     /// ```
-    /// A port space that there is not cannot be said (ID-7):
+    /// A port space that does not exist does not compile (ID-7):
     /// ```compile_fail,E0308
     /// use doorbell_cm::{CmError, Id, PortSpace};
     /// use doorbell_soft::SoftDevice;
@@ -101,12 +101,12 @@ impl<F: Fabric> Id<F> {
         }
     }
 
-    /// Says these bytes to the peer in front of private data (EP-5).
+    /// Sends these bytes to the peer in front of private data (EP-5).
     pub(crate) fn say_first(&mut self, data: &[u8]) {
         self.said_first = data.to_vec();
     }
 
-    /// Private data with what goes first.
+    /// Private data, with the bytes that go first.
     fn whole_data<'a>(&self, data: &'a [u8]) -> Cow<'a, [u8]> {
         match self.said_first.is_empty() {
             true => Cow::Borrowed(data),
@@ -124,7 +124,7 @@ impl<F: Fabric> Id<F> {
         self.cm.context()
     }
 
-    /// Sets it.
+    /// Sets the context.
     pub fn set_context(&mut self, context: u64) {
         self.cm.set_context(context);
     }
@@ -201,7 +201,7 @@ impl<F: Fabric> Id<F> {
     /// id.create_qp(&QpInit::rc())
     /// # }
     /// ```
-    /// No attributes at all cannot be said (QP-12):
+    /// A call without attributes does not compile (QP-12):
     /// ```compile_fail,E0308
     /// use doorbell_cm::{CmError, Id, QpInit};
     /// use doorbell_soft::SoftDevice;
@@ -231,8 +231,7 @@ impl<F: Fabric> Id<F> {
 
     /// Makes the shared receive queue of this id (`rdma_create_srq`), for at least `depth`
     /// receives; queue pairs made on the id afterwards use it (QP-13). On an id of XRC_RECV it is
-    /// of the XRC domain that serves who names none, with a completion queue ([`Id::recv_cq`],
-    /// SRQ-5).
+    /// of the default XRC domain, with a completion queue ([`Id::recv_cq`], SRQ-5).
     ///
     /// # Errors
     /// `Invalid`: bound to no device (SRQ-1), has one already (SRQ-4), or a depth out of range.
@@ -351,7 +350,7 @@ impl<F: Fabric> Id<F> {
         self.cm.qp_type()
     }
 
-    /// The queue in which the queue pair's sends complete (QP-6).
+    /// The completion queue of the queue pair's sends (QP-6).
     pub fn send_cq(&self) -> Option<&CompletionQueue<F>> {
         self.qp.as_ref().and_then(QueuePair::send_cq)
     }
@@ -469,10 +468,10 @@ impl<F: Fabric> Id<F> {
         self.cm.establish()
     }
 
-    /// What the device says of the id's queue pair (`ibv_query_qp`).
+    /// The id's queue pair as the device reports it (`ibv_query_qp`).
     ///
     /// # Errors
-    /// `Invalid` without one; what the device answers.
+    /// `Invalid` without one. Otherwise the device's error.
     pub fn query_qp(&self) -> Result<QpFields, CmError> {
         match &self.qp {
             Some(_) => self.cm.query_qp(),
@@ -553,8 +552,8 @@ impl<F: Fabric> Id<F> {
         result.map_err(|failed| Refused { cause: failed.cause, back: list.pop() })
     }
 
-    /// Posts receives in order with one doorbell. What was taken leaves `list`; on an error the
-    /// rest stays in it (PL-1).
+    /// Posts receives in order with one doorbell. Requests that were taken leave `list`; on an
+    /// error the rest stays in it (PL-1).
     ///
     /// # Errors
     /// The queue is full, or there is no queue pair.
@@ -585,10 +584,10 @@ impl<F: Fabric> Id<F> {
         })
     }
 
-    /// Posts sends in order with one doorbell. What was taken leaves `list`; on an error the rest
-    /// stays in it (PL-1).
+    /// Posts sends in order with one doorbell. Requests that were taken leave `list`; on an error
+    /// the rest stays in it (PL-1).
     ///
-    /// One call is a batch: it is never open, so that nobody else can post in between:
+    /// One call is a batch: it is never left open, so nobody else can post in between:
     /// ```
     /// use doorbell_cm::{Id, SendRequest};
     /// use doorbell_soft::SoftDevice;
@@ -599,7 +598,7 @@ impl<F: Fabric> Id<F> {
     ///     std::thread::scope(|scope| scope.spawn(|| id.post_sends(two)).join()).ok();
     /// }
     /// ```
-    /// Two at once cannot be said (PL-4):
+    /// Two at once do not compile (PL-4):
     /// ```compile_fail,E0499
     /// use doorbell_cm::{Id, SendRequest};
     /// use doorbell_soft::SoftDevice;
@@ -642,8 +641,8 @@ impl<F: Fabric> Id<F> {
 
     /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with
     /// those rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory
-    /// is exposed with MW_BIND. What the peer is told comes back; it holds once the request has
-    /// completed. A window of type 1 and no bytes: it is closed.
+    /// is exposed with MW_BIND. Returns what to tell the peer; it is valid once the request has
+    /// completed. With no bytes, a window of type 1 is closed.
     ///
     /// # Errors
     /// See [`doorbell_seam::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
@@ -662,7 +661,7 @@ impl<F: Fabric> Id<F> {
         }
     }
 
-    /// Posts a request that closes our own window of type 2 with that key (LOCAL_INV). With a
+    /// Posts a request that invalidates our own window of type 2 with that key (LOCAL_INV). With a
     /// [`SendFlags::FENCE`] it waits for READs through the window.
     ///
     /// # Errors
@@ -696,7 +695,7 @@ impl<F: Fabric> Id<F> {
         })
     }
 
-    /// Buffers of sends that were not signalled and whose slots are free again (SQ-2).
+    /// Takes the buffers of unsignalled sends whose slots are free again (SQ-2).
     pub fn take_retired(&mut self) -> Vec<Buffer<F>> {
         self.qp.as_mut().map(QueuePair::take_retired).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a queue pair is made with.
+//! Attributes for making a queue pair.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::spread::{IndirectionTable, Table};
 use crate::srq::SharedReceive;
 use crate::xrc::XrcDomain;
 
-/// What a queue pair is made with (`struct ibv_qp_init_attr`). Queues that are not given are made
-/// along with it (QP-6).
+/// Attributes for making a queue pair (`struct ibv_qp_init_attr`). Completion queues that are not
+/// given are made along with it (QP-6).
 ///
 /// ```
 /// use doorbell_cm::QpInit;
@@ -57,8 +57,8 @@ impl<F: Fabric> QpInit<F> {
         QpInit::of(QpType::Rc)
     }
 
-    /// As [`QpInit::rc`], an unreliable connection: SEND and WRITE, which may be lost without a
-    /// word (UC-1).
+    /// As [`QpInit::rc`], an unreliable connection: SEND and WRITE, which may be lost silently
+    /// (UC-1).
     pub fn uc() -> QpInit<F> {
         QpInit::of(QpType::Uc)
     }
@@ -69,7 +69,7 @@ impl<F: Fabric> QpInit<F> {
     }
 
     /// As [`QpInit::rc`], for Ethernet frames, headers and all ([`crate::ExternalQp`] only): it
-    /// sends to its device's port, and receives what its rules say
+    /// sends to its device's port, and receives the frames that its rules select
     /// ([`crate::ExternalQp::create_flow`]).
     pub fn raw_packet() -> QpInit<F> {
         QpInit::of(QpType::RawPacket)
@@ -137,14 +137,14 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
-    /// The queue sends complete in.
+    /// The completion queue of its sends.
     #[must_use]
     pub fn send_cq(mut self, cq: &CompletionQueue<F>) -> Self {
         self.send_cq = Some(cq.clone());
         self
     }
 
-    /// The queue receives complete in.
+    /// The completion queue of its receives.
     #[must_use]
     pub fn recv_cq(mut self, cq: &CompletionQueue<F>) -> Self {
         self.recv_cq = Some(cq.clone());
@@ -158,15 +158,15 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
-    /// The domain of XRC_RECV (QX-9); without one it is that which serves who names none (QP-16).
+    /// The domain of XRC_RECV (QX-9); the default XRC domain if none is given (QP-16).
     #[must_use]
     pub fn xrcd(mut self, domain: &XrcDomain<F>) -> Self {
         self.xrcd = Some(domain.clone());
         self
     }
 
-    /// The handle to whose protection domain it belongs; without one it is that of the handle with
-    /// which the id was made (QP-5).
+    /// The handle whose protection domain it belongs to; by default that of the handle with which
+    /// the id was made (QP-5).
     #[must_use]
     pub fn pd(mut self, pd: &F) -> Self {
         self.pd = Some(pd.clone());
@@ -184,12 +184,12 @@ impl<F: Fabric> QpInit<F> {
         self.kind
     }
 
-    /// The handle that is named, or else `fabric`.
+    /// The named handle, or else `fabric`.
     pub(crate) fn pd_or<'a>(&'a self, fabric: &'a F) -> &'a F {
         self.pd.as_ref().unwrap_or(fabric)
     }
 
-    /// Refuses what does not go together with XRC.
+    /// Refuses attributes that XRC does not allow.
     pub(crate) fn check_xrc(&self) -> Result<(), CmError> {
         let answer = match (&self.srq, &self.xrcd) {
             (Some(srq), _) if srq.number().is_some() => {
@@ -210,7 +210,7 @@ impl<F: Fabric> QpInit<F> {
         Err(CmError::new(Code::Invalid, format!("a queue pair of {:?}", self.kind), answer))
     }
 
-    /// With `srq` where none is named (QP-13); XRC uses none.
+    /// Uses `srq` if no shared receive queue is named (QP-13); XRC uses none.
     pub(crate) fn or_srq(mut self, srq: Option<&SharedReceive<F>>) -> Self {
         if self.kind.is_xrc() {
             return self;
@@ -260,7 +260,7 @@ impl<F: Fabric> InitEx<F> {
 }
 
 impl<F: Fabric> QpInit<F> {
-    /// Flags of creation (QX-6), which not every type and device has.
+    /// Flags of creation (QX-6); not every type and device supports them.
     #[must_use]
     pub fn create_flags(mut self, flags: CreateFlags) -> Self {
         self.ex.create_flags = Some(flags);
@@ -283,21 +283,21 @@ impl<F: Fabric> QpInit<F> {
         self.recv_wr(0).recv_sge(0)
     }
 
-    /// By what receives are spread over the table (QX-8).
+    /// The hash by which receives are spread over the table (QX-8).
     #[must_use]
     pub fn rx_hash_conf(mut self, by: RxHash) -> Self {
         self.ex.rx_hash_conf = Some(by);
         self
     }
 
-    /// The operations that are going to be posted (QX-10): others are refused from then on.
+    /// The operations that will be posted (QX-10); others are refused.
     #[must_use]
     pub fn send_ops_flags(mut self, ops: SendOps) -> Self {
         self.ex.send_ops_flags = Some(ops);
         self
     }
 
-    /// Which fields of the extended call count (QX-1): those that were set, and the protection
+    /// Which fields of the extended call are valid (QX-1): those that were set, and the protection
     /// domain, which is that of the device's handle.
     pub fn comp_mask(&self) -> AttrMask {
         match self.kind() {

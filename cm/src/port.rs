@@ -10,8 +10,8 @@ use doorbell_seam::provider::{Qp, QpType};
 use crate::worker_qp;
 
 /// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has
-/// the queue pair; groups are joined and left here, on any thread. With this value it leaves them,
-/// and the worker, if it turns, gives its queue pair up.
+/// the queue pair; groups are joined and left here, on any thread. When this value is dropped, it
+/// leaves its groups, and the worker, if it turns, gives up its queue pair.
 pub struct Port<F: Fabric> {
     id: F::Id,
     fabric: F,
@@ -52,18 +52,18 @@ impl<F: Fabric> Port<F> {
     /// in it is good, and the rest is that device's own ([`crate::Source::way_to`]).
     ///
     /// # Errors
-    /// It has no address that the device knows.
+    /// The port has no address that the device knows.
     pub fn here(&self) -> Result<UdParam, CmError> {
         let none = || CmError::new(Code::Invalid, "where a port is", "it has no address");
         let source = self.fabric.source(self.local_addr().ok_or_else(none)?.ip())?;
         Ok(UdParam { to: source.way_to(source.gid), qp_num: self.qp_num, qkey: UDP_QKEY })
     }
 
-    /// Joins a multicast group: what is sent there comes to the worker as well. Where to send to
-    /// reach the group.
+    /// Joins a multicast group: the worker also receives datagrams sent to it. Returns where to
+    /// send to reach the group.
     ///
     /// # Errors
-    /// Not the address of a group; what the connection manager answers.
+    /// The address is not that of a group. Otherwise the connection manager's error.
     pub fn join(&mut self, group: IpAddr) -> Result<UdParam, CmError> {
         self.id.join_multicast(group, Join::FullMember)?;
         let none =

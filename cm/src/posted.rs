@@ -1,4 +1,4 @@
-//! Receives that a device has, by their numbers.
+//! Receives that a device holds, by their numbers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +14,28 @@ use crate::error::PostFailed;
 /// Set in the `wr_id` of a receive: on an error a completion does not say what it was (CP-1).
 pub(crate) const RECEIVE: u64 = 1 << 63;
 
-/// Numbers each queue has: so many low bits.
+/// Low bits of a number that count within one queue.
 const NUMBERS: u32 = 40;
 
-/// Where the numbers of a queue begin: each has 2^40 that no other ever uses, so that a completion
-/// of a queue pair that is gone is never taken for one of another that got its number.
+/// The first number of a new queue. Each queue has 2^40 numbers that no other ever uses, so that a
+/// completion of a destroyed queue pair is never taken for one of a later queue pair with the same
+/// queue pair number.
 pub(crate) fn first_number() -> u64 {
     static QUEUES: AtomicU64 = AtomicU64::new(0);
     (QUEUES.fetch_add(1, Ordering::Relaxed) << NUMBERS) & !RECEIVE
 }
 
-/// The queue that a number is of.
+/// The queue that a number belongs to.
 pub(crate) fn queue_of(number: u64) -> u64 {
     (number & !RECEIVE) >> NUMBERS
 }
 
-/// A lock over state that is whole whenever it is free, also after a panic elsewhere.
+/// Locks state that is consistent whenever the lock is free, even after a panic elsewhere.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Buffers that a receive queue has, each under a number that no other post ever had.
+/// Buffers that a receive queue holds, each under a number that no other post ever had.
 pub(crate) struct Posted<P: Provider> {
     next: u64,
     buffers: HashMap<u64, Buffer<P>>,
@@ -49,7 +50,7 @@ impl<P: Provider> Posted<P> {
         self.buffers.len()
     }
 
-    /// The queue that its numbers are of.
+    /// The queue that its numbers belong to.
     pub(crate) fn queue(&self) -> u64 {
         queue_of(self.next)
     }
@@ -76,7 +77,7 @@ impl<P: Provider> Posted<P> {
         result.map_err(PostFailed::from)
     }
 
-    /// The buffer a completion brings back; `None` if the device names one it does not have.
+    /// The buffer that a completion returns; `None` if the device names one it does not hold.
     pub(crate) fn take(&mut self, wc: &Wc) -> Option<Buffer<P>> {
         self.buffers.remove(&(wc.wr_id & !RECEIVE))
     }

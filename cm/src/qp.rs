@@ -1,4 +1,4 @@
-//! The queue pair of an id, with the buffers it has.
+//! The queue pair of an id, with the buffers it holds.
 #![expect(unsafe_code, reason = "posts buffers that it then owns")]
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::xrc::XrcDomain;
 
 /// What a send keeps until its slot is free.
 struct Sent<F: Fabric> {
-    /// None of an inline payload.
+    /// `None` for an inline payload.
     buffer: Option<Buffer<F>>,
     /// The address handle of a datagram.
     _way: Option<F::Ah>,
@@ -38,8 +38,8 @@ impl<F: Fabric> Sent<F> {
     }
 }
 
-/// True for requests that name objects of the device, or memory, by address: only who keeps those
-/// may post them.
+/// True for requests that name objects of the device, or memory, by address: only a caller that
+/// keeps those alive may post them.
 fn names_objects(op: SendOp) -> bool {
     op.is_datagram() || matches!(op, SendOp::Bind(_) | SendOp::Tso(_))
 }
@@ -57,7 +57,7 @@ pub(crate) enum Parts<'a, F: Fabric> {
 
 /// A queue pair with everything it uses. Dropped in this order: the device lets go first.
 pub(crate) struct QueuePair<F: Fabric> {
-    /// Rules of a queue pair of RAW_PACKET.
+    /// Rules of a RAW_PACKET queue pair.
     flows: Vec<(FlowRule, F::Flow)>,
     qp: F::Qp,
     /// Sends whose slots are not free yet, oldest first, numbered from `sent_first`.
@@ -70,12 +70,12 @@ pub(crate) struct QueuePair<F: Fabric> {
     /// overruns.
     posted_max: usize,
     srq: Option<SharedReceive<F>>,
-    /// Where its receives go, if not to it.
+    /// The table its receives go to, if any.
     _table: Option<TableUse<F>>,
-    /// What may be posted, if not all.
+    /// The operations that may be posted, if not all.
     asked: Option<SendOps>,
     context: u64,
-    /// Where its requests complete, as far as it has any (XRC).
+    /// The completion queue of its sends, if it has one (XRC).
     send_cq: Option<CompletionQueue<F>>,
     recv_cq: Option<CompletionQueue<F>>,
     xrcd: Option<XrcDomain<F>>,
@@ -84,7 +84,7 @@ pub(crate) struct QueuePair<F: Fabric> {
 }
 
 impl<F: Fabric> QueuePair<F> {
-    /// Makes it with `make`, along with the queues it lacks.
+    /// Makes it with `make`, along with the queues that were not given.
     pub(crate) fn with(
         fabric: &F,
         init: &QpInit<F>,
@@ -179,7 +179,7 @@ impl<F: Fabric> QueuePair<F> {
         self.context
     }
 
-    /// Refuses an operation that was not asked for: what a device would do is undefined (QX-10).
+    /// Refuses an operation that was not asked for, because devices leave it undefined (QX-10).
     fn check_op(&self, op: SendOp) -> Result<(), PostFailed> {
         match self.asked {
             Some(asked) if !asked.contains(SendOps::needed(op)) => {
@@ -201,8 +201,8 @@ impl<F: Fabric> QueuePair<F> {
         &mut self.qp
     }
 
-    /// The device has forgotten all requests (SM-1): their buffers are free, their completions
-    /// will not come, and those that wait are dropped.
+    /// The device has forgotten all requests (SM-1): their buffers are free, no completions will
+    /// come, and waiting completions are dropped.
     pub(crate) fn forget(&mut self) {
         let num = self.qp.num();
         for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
@@ -247,7 +247,7 @@ impl<F: Fabric> QueuePair<F> {
         if full { Err(PostFailed { cause: PostCause::Full }) } else { result }
     }
 
-    /// Posts sends; what was taken leaves the list.
+    /// Posts sends; requests that were taken leave the list.
     pub(crate) fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         let fits = |request: &SendRequest<F>| request.len <= request.buffer.len();
         if !list.iter().all(fits) {
@@ -416,7 +416,7 @@ impl<F: Fabric> QueuePair<F> {
         Ok(())
     }
 
-    /// Opens a window; what the peer is told.
+    /// Binds a window. Returns what to tell the peer.
     pub(crate) fn bind_window(
         &mut self,
         window: &mut Window<F>,
@@ -455,7 +455,7 @@ impl<F: Fabric> QueuePair<F> {
         Ok(Remote { addr, rkey })
     }
 
-    /// Knows a window of type 2 that was opened here, as long as it is there.
+    /// Remembers a type 2 window that was bound here, as long as it exists.
     fn keep_window(&mut self, state: &Arc<Mutex<window::State<F>>>) {
         self.windows.retain(|known| known.strong_count() > 0);
         if !self.windows.iter().any(|known| known.as_ptr() == Arc::as_ptr(state)) {
@@ -468,8 +468,8 @@ impl<F: Fabric> QueuePair<F> {
         loop {
             let polled = self.send_cq.as_ref()?.take(self.qp.num(), false)?;
             let number = polled.wc.wr_id;
-            // Checked against our own count: a device that names what it does not have is not
-            // believed.
+            // Checked against our own count: do not trust a device that names a send it does not
+            // hold.
             let Some(before) = number.checked_sub(self.sent_first) else { continue };
             if before >= self.sent.len() as u64 {
                 continue;
@@ -513,8 +513,7 @@ impl<F: Fabric> Drop for QueuePair<F> {
         if let Some(domain) = &self.xrcd {
             domain.count_user(false);
         }
-        // The windows first: some devices wait for those that are open, for a minute, and lose the
-        // queue pair then.
+        // Windows first: some devices wait a minute for open windows, and then lose the queue pair.
         for state in self.windows.iter().filter_map(Weak::upgrade) {
             let mut state = lock(&state);
             if state.on == Some(num) {

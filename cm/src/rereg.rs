@@ -1,4 +1,4 @@
-//! Exposed memory registered as something else: MR-5.
+//! Changing the registration of exposed memory: MR-5.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use doorbell_seam::provider::{Access, Left, Rereg, Reregister};
 use crate::error::NotChanged;
 use crate::exposed::{self, Exposed};
 
-/// What to change of exposed memory (`ibv_rereg_mr`); what is not named stays.
+/// What to change about exposed memory (`ibv_rereg_mr`); anything not given stays.
 ///
 /// ```
 /// use doorbell_cm::{Exposed, ExposedChange, NotChanged};
@@ -55,8 +55,8 @@ impl<P: Reregister> ExposedChange<P> {
         self
     }
 
-    /// Other memory of `len` bytes, zeroed (`IBV_REREG_MR_CHANGE_TRANSLATION`). What is in it now
-    /// does not go along: read it first.
+    /// Other memory of `len` bytes, zeroed (`IBV_REREG_MR_CHANGE_TRANSLATION`). Its present
+    /// contents are not copied: read them first.
     #[must_use]
     pub fn memory(mut self, len: usize) -> Self {
         self.len = Some(len);

@@ -19,8 +19,8 @@ use crate::posted::{Posted, lock};
 /// How long a wait sleeps between polls.
 const NAP: Duration = Duration::from_micros(50);
 
-/// A receive work queue (`ibv_create_wq`) with the buffers posted to it, made in RESET. Frames come
-/// into it by way of an [`IndirectionTable`].
+/// A receive work queue (`ibv_create_wq`) with the buffers posted to it, made in RESET. Frames
+/// reach it through an [`IndirectionTable`].
 pub struct WorkQueue<F: Fabric>(Arc<Queue<F>>);
 
 struct Queue<F: Fabric> {
@@ -28,7 +28,7 @@ struct Queue<F: Fabric> {
     wq: F::Wq,
     posted: Mutex<Posted<F>>,
     state: Mutex<WqState>,
-    /// Tables it is in.
+    /// Number of tables it is in.
     tables: AtomicUsize,
     cq: CompletionQueue<F>,
 }
@@ -67,7 +67,7 @@ impl<F: Fabric> WorkQueue<F> {
         self.0.wq.num()
     }
 
-    /// The depth that came back.
+    /// The granted depth.
     pub fn depth(&self) -> u32 {
         self.0.wq.depth()
     }
@@ -77,11 +77,11 @@ impl<F: Fabric> WorkQueue<F> {
         *lock(&self.0.state)
     }
 
-    /// Takes it to another state (`ibv_modify_wq`). In RESET it forgets what was posted: those
+    /// Moves it to another state (`ibv_modify_wq`). In RESET it forgets posted receives, and their
     /// buffers are free.
     ///
     /// # Errors
-    /// `Invalid`: there is no such way; what the device answers.
+    /// `Invalid`: there is no such transition. Otherwise the device's error.
     pub fn modify(&mut self, to: WqState) -> Result<(), CmError> {
         let mut state = lock(&self.0.state);
         self.0.wq.modify(to)?;
@@ -192,7 +192,7 @@ impl<F: Fabric> IndirectionTable<F> {
         Ok(IndirectionTable(Arc::new(Table { raw, queues, users: AtomicUsize::new(0) })))
     }
 
-    /// Its places: a power of two.
+    /// Number of entries: a power of two.
     pub fn size(&self) -> usize {
         self.0.queues.len()
     }
