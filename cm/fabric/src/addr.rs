@@ -95,8 +95,8 @@ impl AddrInfo {
         AddrInfo { passive, space, kind, local, remote, connect_data }
     }
 
-    /// With bytes that an active endpoint says to its peer in front of its own private data
-    /// (`ai_connect`, EP-5); what fits is for both together (CM-8).
+    /// Adds bytes that an active endpoint sends to its peer in front of its own private data
+    /// (`ai_connect`, EP-5); the limit is for both together (CM-8).
     #[must_use]
     pub fn with_connect_data(mut self, data: &[u8]) -> AddrInfo {
         self.connect_data = data.to_vec();

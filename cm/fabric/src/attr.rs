@@ -31,17 +31,17 @@ impl PortSpace {
         if self.is_datagram() { QpType::Ud } else { QpType::Rc }
     }
 
-    /// Bytes of private data with connect at most (CM-8).
+    /// Maximum bytes of private data with connect (CM-8).
     pub fn connect_data_max(self) -> usize {
         if self.is_datagram() { 180 } else { CONNECT_DATA_MAX }
     }
 
-    /// Bytes of private data with accept at most (CM-8).
+    /// Maximum bytes of private data with accept (CM-8).
     pub fn accept_data_max(self) -> usize {
         if self.is_datagram() { 136 } else { ACCEPT_DATA_MAX }
     }
 
-    /// Bytes of private data with reject at most (CM-8).
+    /// Maximum bytes of private data with reject (CM-8).
     pub fn reject_data_max(self) -> usize {
         if self.is_datagram() { 136 } else { REJECT_DATA_MAX }
     }
@@ -50,7 +50,7 @@ impl PortSpace {
 /// The key of queue pairs of UD that ids make (`RDMA_UDP_QKEY`, QP-4).
 pub const UDP_QKEY: u32 = 0x0123_4567;
 
-/// What a sender of datagrams has to know of a queue pair or a group (`struct rdma_ud_param`).
+/// What a sender of datagrams must know about a queue pair or a group (`struct rdma_ud_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdParam {
     /// The way there, for an address handle.
@@ -185,7 +185,7 @@ pub struct PathRecord {
     pub lids: (u16, u16),
     /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// Routers on the way at most.
+    /// Maximum number of routers on the way.
     pub hop_limit: u8,
     /// The traffic class.
     pub traffic_class: u8,

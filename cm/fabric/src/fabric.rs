@@ -144,7 +144,7 @@ pub trait Fabric:
     fn modify_qp(&self, qp: &mut Self::Qp, from: QpState, fields: &QpFields)
     -> Result<(), CmError>;
 
-    /// What the device says of a queue pair (`ibv_query_qp`); a field it does not keep is `None`.
+    /// A queue pair as the device reports it (`ibv_query_qp`); a field it does not keep is `None`.
     ///
     /// # Errors
     /// What the device answers.
@@ -155,7 +155,7 @@ pub trait Fabric:
 pub struct QpAttr<'a, P: Fabric> {
     /// The transport.
     pub kind: QpType,
-    /// Where sends complete.
+    /// The completion queue of its sends.
     pub send_cq: &'a P::Cq,
     /// Where receives complete; of XRC_SEND nothing does, and where they go to work queues (QX-8)
     /// this is not looked at.
@@ -198,7 +198,7 @@ impl<F: Fabric> Default for QpAttrEx<'_, F> {
 }
 
 impl<F: Fabric> QpAttrEx<'_, F> {
-    /// Which fields count (`comp_mask`, QX-1).
+    /// Which fields are valid (`comp_mask`, QX-1).
     pub fn comp_mask(&self) -> AttrMask {
         let mut mask = AttrMask::PD;
         mask.set(AttrMask::CREATE_FLAGS, self.create_flags.is_some());
@@ -382,8 +382,8 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     fn disconnect(&mut self) -> Result<(), CmError>;
 
     /// True once the peer has ended the connection, as far as is known without blocking. A
-    /// synchronous id also does what the peer's messages ask for; those on a channel learn it
-    /// from their events. Devices that work by themselves and do not know say false.
+    /// synchronous id also does what the peer's messages ask for; those on a channel learn it from
+    /// their events. Devices that work by themselves and do not know return false.
     fn peer_left(&mut self) -> bool {
         false
     }
@@ -461,7 +461,7 @@ pub enum EventKind {
     ConnectError = 6,
     /// The peer does not answer.
     Unreachable = 7,
-    /// The peer said no, or nobody listens.
+    /// The peer rejected the request, or nobody listens.
     Rejected = 8,
     /// The connection is up.
     Established = 9,
@@ -480,7 +480,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The kind of a number a device gave; `None` for one newer than this list.
+    /// The kind for a number from a device; `None` for a number newer than this list.
     pub fn from_raw(raw: u32) -> Option<EventKind> {
         use EventKind::*;
         const ALL: [EventKind; 16] = [

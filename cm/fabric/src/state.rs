@@ -29,14 +29,14 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// The state of a number a device gave.
+    /// The state for a number from a device.
     pub fn from_raw(raw: u32) -> Option<QpState> {
         use QpState::*;
         [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].get(raw as usize).copied()
     }
 }
 
-/// Bytes of a packet's payload at most (`enum ibv_mtu`, numbers as there).
+/// Maximum bytes of a packet's payload (`enum ibv_mtu`, numbers as there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mtu {
@@ -53,7 +53,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The size of a number a device gave.
+    /// The size for a number from a device.
     pub fn from_raw(raw: u32) -> Option<Mtu> {
         use Mtu::*;
         [Bytes256, Bytes512, Bytes1024, Bytes2048, Bytes4096]
@@ -61,7 +61,7 @@ impl Mtu {
             .find(|mtu| *mtu as u32 == raw)
     }
 
-    /// It in bytes.
+    /// The size in bytes.
     pub fn bytes(self) -> u32 {
         128 << self as u32
     }
@@ -157,7 +157,7 @@ pub struct QpFields {
 }
 
 impl QpFields {
-    /// No more than a state to go to.
+    /// Only a state to go to.
     pub fn to(state: QpState) -> QpFields {
         QpFields { state: Some(state), ..QpFields::default() }
     }
@@ -332,7 +332,7 @@ mod tests {
     const KINDS: [QpType; 6] =
         [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket, QpType::XrcSend, QpType::XrcRecv];
 
-    /// Fields that are all there.
+    /// Fields that are all present.
     fn full(state: QpState) -> QpFields {
         QpFields {
             state: Some(state),
