@@ -20,8 +20,8 @@ use crate::arith::{self, SizeError};
 /// [`SharedPool`](crate::SharedPool).
 ///
 /// To put a block twice, or an index that is not of the pool, is a mistake of the caller. Builds
-/// with debug assertions track who has which block; their assertions name the caller and whoever
-/// used the block before. Other builds never panic: they ignore an index that is not of the pool,
+/// with debug assertions track the owner of each block; their assertions name the caller and the
+/// previous owner. Other builds never panic: they ignore an index that is not of the pool,
 /// and a block more than the pool has.
 #[derive(Debug)]
 pub struct BlockPool {

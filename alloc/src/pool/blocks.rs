@@ -36,7 +36,7 @@ pub struct LeakedBlocks {
     pub(super) count: u32,
     pub(super) out: u32,
     pub(super) caches: usize,
-    /// Who has them: each entry starts with "; ". Empty in builds without debug assertions.
+    /// Their owners: each entry starts with "; ". Empty in builds without debug assertions.
     pub(super) held: String,
 }
 

@@ -1,4 +1,4 @@
-//! [`Tracker`]: who has which block. Only builds with debug assertions keep one.
+//! [`Tracker`] records the owner of each block. Only builds with debug assertions keep one.
 
 use core::fmt::Write;
 use core::panic::Location;
@@ -81,7 +81,7 @@ impl Tracker {
         );
     }
 
-    /// The first few blocks that are not free, and who has them.
+    /// The first few blocks that are not free, with their owners.
     pub(super) fn held(&self) -> String {
         const NAMED: usize = 8;
         let mut text = String::new();

@@ -19,8 +19,8 @@ use crate::provider::Access;
 use crate::wc::{Status, WcOpcode};
 
 impl Resources {
-    /// A record in order for a queue pair in RTS, of a kind that names memory here. False: it has
-    /// to wait, or the link is no more.
+    /// Handles a record that names memory here. It is the next in order, and its queue pair is in
+    /// RTS. The [`Outcome`] says whether the record was consumed.
     pub(super) fn receive_one_sided<S: Sink>(
         &mut self,
         link: &mut Link,
