@@ -22,6 +22,9 @@ const SIM: &[&str] = &[
 /// Seeds of the step, in which each planted mistake must be found.
 const SEEDS: &str = "2000";
 
+/// Seeds that no run had before: 10 000, or what two minutes hold.
+const NEW: &[&str] = &["--new", "--seeds", "10000", "--within", "120"];
+
 /// Cargo's words to build the program.
 const BUILD: &[&str] = &[
     "build",
@@ -46,7 +49,8 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     ended.map(exec::code).map_err(|cause| format!("cannot start the simulation: {cause}"))
 }
 
-/// Lints and tests of the feature; then all seeds must hold, and each planted mistake be found.
+/// Lints and tests of the feature; then all seeds must hold, new ones too, and each planted mistake
+/// be found.
 pub(crate) fn check() -> Outcome<Report> {
     let mut text = String::new();
     let mut count = Count::default();
@@ -59,13 +63,15 @@ pub(crate) fn check() -> Outcome<Report> {
     count += Count::of_program(&tests.text, tests.ok);
     text.push_str(&tests.text);
     exec::must(cargo().args(BUILD))?;
-    let seeds = simulate(&[])?;
-    count += Count::one(seeds.ok);
-    text.push_str(&seeds.text);
+    for words in [&["--seeds", SEEDS], NEW] {
+        let seeds = simulate(words)?;
+        count += Count::one(seeds.ok);
+        text.push_str(&seeds.text);
+    }
     let plants = capture(program(target().join("release").join("sim")).arg("--plants"))?;
     count += Count::one(plants.ok && plants.text.lines().count() > 0);
     for plant in plants.text.lines() {
-        let done = simulate(&["--plant", plant])?;
+        let done = simulate(&["--seeds", SEEDS, "--plant", plant])?;
         count += Count::one(is_found(plant, &done));
         text.push_str(&format!("planted {plant}: {}", done.text));
     }
@@ -74,7 +80,7 @@ pub(crate) fn check() -> Outcome<Report> {
 
 fn simulate(words: &[&str]) -> Outcome<exec::Captured> {
     let mut sim = program(target().join("release").join("sim"));
-    capture(sim.args(["--seeds", SEEDS]).args(words))
+    capture(sim.args(words))
 }
 
 /// True if the simulation ended at a seed that shows the planted mistake, and says how to see it

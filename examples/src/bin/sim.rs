@@ -3,6 +3,7 @@
 //! ```text
 //! sim --seeds 2000                        seeds 0 to 1999
 //! sim --seeds 2000 --first 5000           seeds 5000 to 6999
+//! sim --seeds 10000 --new --within 120    seeds that the clock chooses, for two minutes at most
 //! sim --seed 17                           one again, with every event and a hash of all of them
 //! sim --seeds 2000 --plant lost-tail      with a mistake in the device, which must be found
 //! sim --seeds 2000 --plant late-write     with one in the wire
@@ -13,6 +14,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -36,6 +38,12 @@ struct Arguments {
     /// The first of them.
     #[arg(long, default_value_t = 0, conflicts_with = "seed")]
     first: u64,
+    /// Let the clock choose the first.
+    #[arg(long, conflicts_with_all = ["first", "seed"])]
+    new: bool,
+    /// Begin no seed after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u64>,
     /// Run one seed, and print what happens.
     #[arg(long)]
     seed: Option<u64>,
@@ -83,13 +91,20 @@ fn main() -> ExitCode {
         usual(info);
         failed(SEED.load(Ordering::Relaxed), &words, "an assertion of the engine does not hold");
     }));
-    let (first, count) = match arguments.seed {
+    let (first, most) = match arguments.seed {
         Some(seed) => (seed, 1),
+        None if arguments.new => (from_clock(), arguments.seeds),
         None => (arguments.first, arguments.seeds),
     };
+    let (begin, within) = (Instant::now(), arguments.within.map(Duration::from_secs));
+    let mut count = 0;
     let mut sums = [Counts::default(); 2];
     let tell = arguments.seed.is_some();
-    for seed in first..first.saturating_add(count) {
+    for seed in first..first.saturating_add(most) {
+        if within.is_some_and(|within| begin.elapsed() >= within) {
+            break;
+        }
+        count += 1;
         SEED.store(seed, Ordering::Relaxed);
         let reports = match simulate(seed, plant.map(|(_, planted)| *planted), tell) {
             Ok(reports) => reports,
@@ -114,15 +129,21 @@ fn main() -> ExitCode {
     if tell {
         return ExitCode::SUCCESS;
     }
-    print(count, &sums);
+    print(first, count, &sums);
     if count >= SEEDS_FOR_ALL && plant.is_none() { covered(&sums) } else { ExitCode::SUCCESS }
 }
 
+/// A first seed that no run is likely to have had before.
+fn from_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
 /// Prints what all seeds had together.
-fn print(count: u64, sums: &[Counts; 2]) {
+fn print(first: u64, count: u64, sums: &[Counts; 2]) {
     let [workers, bare] = sums;
     println!(
-        "{count} seeds held: {} messages on {} connections; {} ends told of a failure, \
+        "{count} seeds from {first} held: {} messages on {} connections; {} ends told of a failure, \
          {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
          {} replies waited, {} additions; without workers {} requests went well, and {} datagrams \
          arrived",
