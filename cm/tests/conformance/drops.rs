@@ -30,11 +30,11 @@ fn ep_12_and_qx_15_everything_may_be_dropped_in_any_order<F: Fabric>(bed: &Bed<F
 }
 
 /// The same orders each time: one that hangs does so again.
-struct Orders(u64);
+pub(crate) struct Orders(pub(crate) u64);
 
 impl Orders {
     /// A number below `limit`.
-    fn next(&mut self, limit: usize) -> usize {
+    pub(crate) fn next(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

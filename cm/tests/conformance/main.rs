@@ -33,6 +33,7 @@ mod many;
 mod migrate;
 mod one_sided;
 mod options;
+mod order;
 mod parents;
 mod processes;
 mod promises;

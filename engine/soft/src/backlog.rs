@@ -159,9 +159,6 @@ fn write_request(
     };
     if written {
         let (end, index) = (link.tx.at, qp.sq.sent);
-        if !pending.op.is_send() {
-            qp.reads.one_sided_until = end;
-        }
         if signaled {
             link.signaled.push(Signaled { end, qp: qp.num, index });
         }

@@ -1,9 +1,9 @@
 //! One-sided requests carried out straight in the peer's memory, where that is mapped here.
 //!
 //! Only on success: whatever speaks against it (a key, a right, a queue pair in error, memory that
-//! is not mapped) sends the request the usual way, and its owner finds the words for it. It may
-//! overtake messages of its queue pair that the peer has not taken yet, never another one-sided
-//! request; its completion comes in order all the same.
+//! is not mapped) sends the request the usual way, and its owner finds the words for it. A request
+//! takes this way only if the peer has taken everything before it on its queue pair, so requests
+//! take effect in the order of posting (SQ-5).
 #![expect(unsafe_code, reason = "copies between registered memory of two devices")]
 
 use core::ptr::{self, NonNull};
@@ -73,17 +73,13 @@ pub(super) fn carry_out(
 /// say how far it has read, without which the completion would not come. `None`: not now.
 fn record_of(
     link: &mut Link,
-    qp: &QpContext,
+    qp: &mut QpContext,
     wr: &SendWr<'_>,
     length: u32,
 ) -> Option<Option<(Header, u32)>> {
     let nothing_waits =
         !qp.paused && qp.sq.sent == qp.sq.posted && qp.reads.in_flight() == 0 && !link.is_broken();
-    if !nothing_waits
-        || length == 0
-        || length > MESSAGE_MAX
-        || link.acked() < qp.reads.one_sided_until
-    {
+    if !nothing_waits || length == 0 || length > MESSAGE_MAX || !is_next(link, qp) {
         return None;
     }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -108,6 +104,13 @@ fn record_of(
         return None;
     }
     Some(record)
+}
+
+/// True if the peer has taken all earlier requests of the queue pair, or this one follows others
+/// that were carried out here: they looked at what was before them.
+fn is_next(link: &mut Link, qp: &mut QpContext) -> bool {
+    let last = qp.sq.posted.wrapping_sub(1);
+    qp.reads.local_until == qp.sq.posted || qp.sq.entry(last).end <= link.acked()
 }
 
 /// Where the peer's bytes are here.
@@ -204,4 +207,8 @@ fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     }
     push(qp, wr, end, Sent::ON_WIRE);
     qp.sq.sent = qp.sq.posted;
+    // Immediate data waits for a receive, and what follows waits for it.
+    if !matches!(wr.op, SendOp::WriteWithImm(..)) {
+        qp.reads.local_until = qp.sq.posted;
+    }
 }

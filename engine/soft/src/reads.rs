@@ -10,8 +10,9 @@ pub(super) struct Reads {
     /// Requests put on the wire, and those of them with their whole response; both wrap.
     sent: u32,
     done: u32,
-    /// Ring position behind the last one-sided request that was put there.
-    pub(super) one_sided_until: u64,
+    /// Index behind the last request that was carried out in the peer's memory at once. None but
+    /// such requests were posted since the peer was seen to have taken everything.
+    pub(super) local_until: u32,
     /// The requests in flight, by their count modulo the size: their indexes in the send queue.
     places: [u32; READS_MAX],
     /// Bytes of the oldest one's response that have come.

@@ -143,8 +143,8 @@ fn from_clock() -> u64 {
 fn print(first: u64, count: u64, sums: &[Counts; 2]) {
     let [workers, bare] = sums;
     println!(
-        "{count} seeds from {first} held: {} messages on {} connections; {} ends told of a failure, \
-         {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
+        "{count} seeds from {first} held: {} messages on {} connections; {} ends told of a \
+         failure, {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
          {} replies waited, {} additions; without workers {} requests went well, and {} datagrams \
          arrived",
         workers.messages + bare.messages,
