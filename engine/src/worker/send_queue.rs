@@ -198,10 +198,11 @@ impl SendQueue {
         Mark { pushed: self.pushed, waiting: self.waiting, signal_at: self.signal_at } = mark;
     }
 
-    /// Drops all requests that wait to be posted.
+    /// Drops all requests that wait to be posted, and closes the budget: they counted against it.
     pub(super) fn drop_waiting(&mut self) {
         self.pushed = self.posted();
         self.waiting = 0;
+        self.close_budget();
     }
 
     /// One more send is taken.
@@ -354,6 +355,20 @@ mod tests {
         assert_eq!((sq.pushed, sq.waiting, sq.outstanding()), (0, 1, 1));
         sq.untake(mark);
         assert_eq!((sq.pushed, sq.waiting, sq.signals()), (u32::MAX, 0, true));
+    }
+
+    /// What waits is dropped when a peer has failed. The room that it leaves is for no message.
+    #[test]
+    fn dropping_what_waits_opens_no_budget() {
+        let mut sq = queue(10);
+        for _ in 0..4 {
+            sq.push();
+            sq.waiting += 1;
+        }
+        sq.close_budget();
+        sq.drop_waiting();
+        assert_eq!((sq.pushed, sq.waiting), (0, 0));
+        assert!(!sq.has_budget::<false>());
     }
 
     /// Low bits name a send in flight, and nothing else.
