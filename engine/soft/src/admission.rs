@@ -43,18 +43,18 @@ pub(super) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
     qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
 }
 
-/// True if the piece may be read under its key, which is of that domain.
+/// True if the piece may be read under its key, which must belong to that domain.
 #[inline(always)]
 pub(super) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
     sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
 }
 
-/// True if the piece may be written under its key, which is of that domain.
+/// True if the piece may be written under its key, which must belong to that domain.
 pub(super) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
     sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::LOCAL_WRITE, pd))
 }
 
-/// Takes a request in, and no more.
+/// Enters a request in the send queue and nowhere else.
 pub(super) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
     let pieces = gathered(wr.all_pieces());
     qp.sq.keep(Pending {

@@ -83,7 +83,7 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
     }
     let outward = pending.op.is_outward();
     if !outward && qp.reads.depth == 0 {
-        // It could wait for ever.
+        // Otherwise it could wait for ever.
         return Some(Status::LocalQpOperation);
     }
     if qp.kind.is_unreliable() && matches!(pending.op, SendOp::SendWithInv(_)) {
@@ -142,8 +142,8 @@ fn write_request(
             Some(srq) => write_with_notice(link, qp, pending, to, (srq, imm)),
             None => write_fragments(link, qp, pending, Onto::Memory(to, None), (Some(imm), 0)),
         },
-        // These never come here: `admissible` keeps them to queue pairs of UD and RAW_PACKET. And
-        // no operation of XRC has another inside.
+        // These never come here: `admissible` keeps them on UD and RAW_PACKET queue pairs. An XRC
+        // operation never contains another.
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Tso(_) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {
@@ -226,12 +226,12 @@ fn write_read(
     true
 }
 
-/// The place of a payload at the peer.
+/// The address of a payload at the peer.
 #[derive(Clone, Copy)]
 enum Onto {
-    /// The next receive, of the shared queue of that number if there is one.
+    /// The next receive; of the shared queue of that number if there is one.
     Receive(Option<u32>),
-    /// Its memory; for the domain of that shared queue if there is one.
+    /// The peer's memory; in the domain of that shared queue if there is one.
     Memory(Remote, Option<u32>),
 }
 
@@ -302,7 +302,7 @@ fn write_fragments(
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
         let header = Header::new(kind, flags, operands + length, qp.peer);
         let bytes = header.record() + if last { behind } else { 0 };
-        // For a message of many records the ring may grow.
+        // The ring may grow for a message of many records.
         let long = pending.length > FRAGMENT;
         if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;

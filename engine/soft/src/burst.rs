@@ -47,7 +47,7 @@ impl Burst {
         self.tail - self.at > u64::from(record)
     }
 
-    /// A cursor over the next messages that are like that one and have at most `room` bytes.
+    /// A cursor over the next messages that look like that one and have at most `room` bytes.
     #[inline(always)]
     pub(super) fn plain(&self, like: Header, room: u32) -> Plain {
         let most = u64::from(room.min(RECORD_MAX - 8));
@@ -55,7 +55,7 @@ impl Burst {
         Plain { next, left: self.tail - self.at, like, most }
     }
 
-    /// Moves to the end of what such a cursor has read.
+    /// Moves to the end of what that cursor has read.
     #[inline(always)]
     pub(super) fn end_plain(&mut self, plain: &Plain) {
         self.at = self.tail - plain.left;
@@ -95,10 +95,10 @@ impl Burst {
     }
 }
 
-/// Reads messages that differ in their length only.
+/// Reads messages that differ only in their length.
 pub(super) struct Plain {
     next: *const u8,
-    /// Published bytes from there on.
+    /// Published bytes from `at` on.
     left: u64,
     like: Header,
     most: u64,
@@ -150,14 +150,14 @@ mod tests {
     use super::super::layout::{KIND_SEND, RecordFlags};
     use super::*;
 
-    /// Only messages like the one asked for are read, only those that have room and lie whole
-    /// inside what was published; and one that is none of that stays for another look.
+    /// It reads only messages like the given one that have room and lie whole inside the published
+    /// bytes. Any other record stays for another look.
     #[test]
     fn what_is_not_like_the_others_stays() {
         let plain = RecordFlags::FIRST | RecordFlags::LAST;
         let record = |kind, flags, length, qp| Header::new(kind, flags, length, qp).0;
         let good = |length| record(KIND_SEND, plain, length, 7);
-        // Each with so many words of payload published.
+        // Each record with this many words of payload published.
         let odd = [
             (record(KIND_SEND, plain, 8, 6), 9000),
             (record(KIND_SEND, plain | RecordFlags::ACK_REQ, 8, 7), 9000),
@@ -184,7 +184,7 @@ mod tests {
             for (length, record) in want {
                 assert_eq!(cursor.next(), Some((length, record)));
                 let mut to = [0xee; 41];
-                // SAFETY: longer than the longest that is allowed.
+                // SAFETY: it is longer than the longest allowed length.
                 unsafe { cursor.fetch(length, to.as_mut_ptr()) };
                 assert!(to[length as usize..].iter().all(|byte| *byte == 0xee));
                 cursor.consume(record);

@@ -12,14 +12,14 @@ use super::xrc_part::NewXrcQueue;
 pub(super) enum Command {
     /// A new queue pair with its receive queue.
     Add(Owned, Arc<RecvQueue>, Used),
-    /// A new shared receive queue of an XRC domain, and that it goes.
+    /// Adds, or removes, a shared receive queue of an XRC domain.
     AddSrq(Box<NewXrcQueue>),
     RemoveSrq(u32),
     /// A new link, not yet used.
     AddLink(Box<Link>),
     /// The queue pair is connected over that link.
     Connect(Connect),
-    /// The queue pair's peer waits that long between its retries.
+    /// The wait of the queue pair's peer between its retries.
     SetRnrTimer {
         num: u32,
         rnr_timer_ns: u64,
@@ -29,19 +29,19 @@ pub(super) enum Command {
         num: u32,
         lost: bool,
     },
-    /// A queue pair of UD has that key.
+    /// Sets the key of a UD queue pair.
     SetQkey {
         num: u32,
         qkey: u32,
     },
-    /// A queue pair of UD goes to RTS.
+    /// Moves a UD queue pair to RTS.
     Open {
         num: u32,
-        /// What came before that ticket is dropped.
+        /// Datagrams before that ticket are dropped.
         first: u64,
     },
-    /// The queue pair begins no more sends, and an event says when none is under way if `notify`;
-    /// or it begins them again.
+    /// Stops the queue pair from beginning sends, or lets it begin them again. With `notify`, an
+    /// event says when no send is under way any more.
     Pause {
         num: u32,
         notify: bool,
@@ -49,7 +49,7 @@ pub(super) enum Command {
     Resume {
         num: u32,
     },
-    /// The queue pair begins anew, in INIT.
+    /// Restarts the queue pair in INIT.
     Reset(Box<Reset>),
     /// An unreliable queue pair goes from SQE back to RTS.
     Recover {

@@ -32,10 +32,10 @@ unsafe fn short(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// As [`short`], any number of bytes that were written a moment ago, by words: a load that spans
-/// more than one store waits until those have left the store buffer, and there they stand behind
-/// stores to lines that the peer has. So the first and last 16 bytes, where what changes from
-/// message to message usually is, are loaded by words.
+/// As [`short`], for any number of bytes that were written a moment ago. A load that spans more
+/// than one store waits until those stores have left the store buffer, where they queue behind
+/// stores to lines that the peer owns. So the first and last 16 bytes, which usually change from
+/// message to message, are loaded by words.
 ///
 /// # Safety
 /// As for [`short`].
@@ -45,7 +45,7 @@ pub(super) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
         // SAFETY: as in `short`.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes) };
     };
-    // SAFETY: as there: the last pieces overlap those before.
+    // SAFETY: as there; the last pieces overlap those before.
     let word = |at: usize| unsafe { one(to.add(at), from.add(at)) };
     if length > 64 {
         if length > 256 {
@@ -76,11 +76,11 @@ pub(super) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
     word(length - 8);
 }
 
-/// A word that lies anywhere.
+/// A word at any alignment.
 #[repr(C, packed)]
 struct Word(u64);
 
-/// Copies one word, and by itself: a volatile load is never made one with another.
+/// Copies one word. The load is volatile, so the compiler never merges it with another.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for 8 bytes.
@@ -94,7 +94,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
 /// meanwhile. The bytes of the last word beyond the payload are unspecified.
 ///
 /// # Safety
-/// `from` is readable for `length` bytes, and `to` is the place of so many words, aligned and only
+/// `from` is readable for `length` bytes, and `to` points to the words for them, aligned and only
 /// ever used as atomics.
 #[inline(always)]
 pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) {
@@ -104,7 +104,7 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
         return unsafe { copy_x86::copy_recent(to.as_ptr(), from, length) };
     }
     let mut at = 0;
-    // SAFETY: words that begin below `length`; of the last one only bytes below it are read.
+    // SAFETY: the words begin below `length`; of the last one only bytes below `length` are read.
     unsafe {
         while at + 8 <= length {
             let bytes = from.add(at).cast::<u64>().read_unaligned();
@@ -122,8 +122,8 @@ pub(super) unsafe fn to_shared(to: NonNull<u8>, from: *const u8, length: usize) 
 /// The most bytes that fit in registers while they are copied twice.
 pub(super) const DUAL_MAX: usize = 32;
 
-/// Copies at most [`DUAL_MAX`] bytes that were written a moment ago to `one`, and when `then` was
-/// done to the words it gives, as [`to_shared`] does.
+/// Copies at most [`DUAL_MAX`] bytes that were written a moment ago to `one`; then calls `then` and
+/// copies them to the words that it returns, as [`to_shared`] does.
 ///
 /// # Safety
 /// As for [`short`] and [`to_shared`].
@@ -146,7 +146,7 @@ pub(super) unsafe fn copy_dual(
     }
 }
 
-/// Writes `length` bytes, at most 256, read from words as in [`to_shared`].
+/// Copies `length` bytes, at most 256, out of words as in [`to_shared`].
 ///
 /// # Safety
 /// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
@@ -158,7 +158,8 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
         return unsafe { copy_x86::pull(to, from.as_ptr(), length) };
     }
     let mut at = 0;
-    // SAFETY: words that begin below `length`; of the last one only bytes below it are written.
+    // SAFETY: the words begin below `length`; of the last one only bytes below `length` are
+    // written.
     unsafe {
         while at + 8 <= length {
             let bytes = word::<AtomicU64>(from.add(at)).load(Ordering::Relaxed);
@@ -172,12 +173,12 @@ pub(super) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     }
 }
 
-/// As [`short`], any number of bytes, from memory that another process may write to meanwhile: what
-/// comes may be of two writes, byte by byte, but each byte is loaded once, whatever the compiler
-/// thinks of memory that nobody here writes.
+/// As [`short`], for any number of bytes, from memory that another process may write to meanwhile.
+/// The result may mix two writes byte by byte, but each byte is loaded once, although the compiler
+/// sees no writer of that memory.
 ///
 /// # Safety
-/// As for [`short`], of bytes that are only looked at when they are copied.
+/// As for [`short`]; `from` may be written to by another process.
 #[inline(always)]
 pub(super) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
     reads(from, length);
@@ -258,7 +259,7 @@ mod tests {
         for (length, skip) in (0..=256usize).flat_map(|length| [(length, 0), (length, 1)]) {
             let (words, from) = (Words::new(|_| !0), &from[skip..]);
             let length = length - skip.min(length);
-            // SAFETY: `from` is as long as the longest, and so many words there are.
+            // SAFETY: `from` is as long as the longest length, and there are words for it.
             unsafe { to_shared(words.start(), from.as_ptr(), length) };
             holds(&words, from, length);
         }

@@ -1,16 +1,16 @@
-//! Copies to and from the slot, 16 bytes at a time where there are so many: what is published
-//! leaves the store buffer behind all that was stored before it, so there must be few stores. In
-//! assembler, since the memory is another process' as well: what a copy holds while the other side
-//! writes may be of two messages, byte by byte, and the seals say whether it is.
+//! Copies to and from the slot, in pieces of 16 bytes where the length allows. A publication leaves
+//! the store buffer behind all stores before it, so there must be few stores. The copies are in
+//! assembler because another process writes to the same memory: a copy made during such a write may
+//! mix two messages, and the seals tell whether it did.
 //!
-//! They copy 8 to 256 bytes ([`copy_dual`] to 32, [`pull_any`] as many as there are), none beyond
-//! on either side; the last pieces overlap those before.
+//! They copy 8 to 256 bytes ([`copy_dual`] up to 32, [`pull_any`] any number) and touch no byte
+//! beyond them; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// Copies what was not written a moment ago to memory that nobody else writes.
+/// Copies bytes that were not written a moment ago to memory that nobody else writes.
 ///
 /// # Safety
 /// As for [`copy_recent`].
@@ -42,7 +42,7 @@ pub(super) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// The same of at most 64 bytes. False: there are more, and nothing was copied.
+/// The same for at most 64 bytes. False: there are more, and nothing was copied.
 ///
 /// # Safety
 /// As for [`copy_recent`].
@@ -67,7 +67,7 @@ unsafe fn pull_short(to: *mut u8, from: *const u8, length: usize) -> bool {
     true
 }
 
-/// The same of 65 to 256 bytes.
+/// The same for 65 to 256 bytes.
 ///
 /// # Safety
 /// As for [`copy_recent`].
@@ -89,7 +89,7 @@ unsafe fn pull_lines(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// The same of 64 bytes or more. Marked cold so that short copies keep their registers.
+/// The same for 64 bytes or more. Marked cold so that short copies keep their registers.
 ///
 /// # Safety
 /// As for [`copy_recent`].
@@ -187,8 +187,8 @@ unsafe fn pull_last<const BACK: usize>(to: *mut u8, from: *const u8, length: usi
     }
 }
 
-/// Copies 8 to 32 bytes that were written a moment ago to two places: to `one`, and when `then` was
-/// done, to the one it gives. They are loaded once.
+/// Copies 8 to 32 bytes that were written a moment ago to two places: first to `one`, then to the
+/// address that `then` returns. They are loaded once.
 ///
 /// # Safety
 /// As for [`copy_recent`], for each of the two.
@@ -221,8 +221,8 @@ pub(super) unsafe fn copy_dual(
     }
 }
 
-/// Copies what was written a moment ago. Each word is loaded by itself: a load that spans more
-/// than one store waits until those have left the store buffer.
+/// Copies bytes that were written a moment ago. Each word is loaded by itself: a load that spans
+/// more than one store waits until those stores have left the store buffer.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes.

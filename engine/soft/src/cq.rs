@@ -33,17 +33,17 @@ impl Retire {
     }
 }
 
-/// What an extended queue does besides.
+/// The extra part of an extended queue.
 #[derive(Clone, Copy)]
 pub(super) struct Stamps {
-    /// The clocks whose time each entry is to have.
+    /// The clocks that each entry records.
     pub(super) clock: Option<fn() -> u64>,
     pub(super) wallclock: Option<fn() -> u64>,
-    /// An entry that finds no room takes the place of the oldest.
+    /// An entry that finds no room replaces the oldest.
     pub(super) overwrites: bool,
 }
 
-/// Timestamps, one place beside each place of the ring.
+/// Timestamps, one for each place of the ring.
 struct Stamped {
     stamps: Stamps,
     times: Box<[[Option<u64>; 2]]>,
@@ -65,7 +65,7 @@ impl Stamped {
 /// A completion queue's ring.
 pub(super) struct CompletionQueue {
     ring: Box<[(Wc, Retire)]>,
-    /// Of an extended queue.
+    /// The part of an extended queue.
     stamped: Option<Box<Stamped>>,
     depth: u32,
     head: u32,
@@ -92,11 +92,11 @@ enum Health {
     Good,
     /// It takes entries; extended queue.
     Extended,
-    /// An entry found it full; its queue pairs do not know yet.
+    /// An entry found it full; its queue pairs have not been told.
     Overrun,
-    /// Its queue pairs know. It takes no more entries.
+    /// Its queue pairs have been told. It takes no more entries.
     Dead,
-    /// There is no queue in this place.
+    /// No queue.
     Gone,
 }
 
@@ -184,8 +184,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Records the time beside the next entry, and makes room for the entry if the queue
-    /// overwrites. Returns false if the queue takes no more.
+    /// Records the time for the next entry, and makes room for the entry if the queue overwrites.
+    /// Returns false if the queue takes no more.
     #[cold]
     fn make_stamps(&mut self) -> bool {
         let (Health::Extended, Some(stamped)) = (self.health, &mut self.stamped) else {
@@ -228,7 +228,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// True once after an overrun: its queue pairs are to fail.
+    /// True once after an overrun: the queue's pairs must fail now.
     pub(super) fn take_overrun(&mut self) -> bool {
         let overrun = self.health == Health::Overrun;
         if overrun {
@@ -277,8 +277,8 @@ pub(super) trait Sink {
     fn room(&self) -> usize;
     /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
-    /// Lets `fill` write completions of receives that wake nobody, from the first place on; it
-    /// says how many, which comes back. 0 where each has to be looked at.
+    /// Lets `fill` write completions of receives that wake nobody, from the first place on. `fill`
+    /// returns their number, which this returns too. 0 if each completion needs a look of its own.
     fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize;
 }
 

@@ -26,7 +26,7 @@ impl Soft {
         Ok((cq, SoftPollerEx { poller, fields: init.fields }))
     }
 
-    /// There is one way to wake somebody.
+    /// Fails unless the completion vector exists. This device has one way to wake a thread.
     pub(super) fn check_vector(&self, vector: u32) -> Result<(), SetupError> {
         let count = self.nic.caps.comp_vectors;
         if vector < count {

@@ -29,19 +29,19 @@ pub struct SoftQpInit<'a> {
     pub caps: QpCaps,
     /// Every send completes (SQ-8).
     pub signal_all: bool,
-    /// What the extended call has besides.
+    /// The additions of the extended call.
     pub ex: SoftQpEx<'a>,
 }
 
-/// What a queue pair is made with by the extended call (`ibv_create_qp_ex`). Whether it goes
-/// together with the type is for the caller to look at.
+/// The arguments of the extended call (`ibv_create_qp_ex`). The caller checks that they fit the
+/// type.
 #[derive(Clone, Copy, Default)]
 pub struct SoftQpEx<'a> {
     /// Flags of creation (QX-6).
     pub create_flags: CreateFlags,
-    /// The longest header of a segmented send; 0 for none of those (QX-7).
+    /// The longest header of a segmented send; 0 for no segmented sends (QX-7).
     pub max_tso_header: u16,
-    /// The work queues that receives go to instead of one of its own, and by what (QX-8).
+    /// The work queues that receives go to instead of one of its own, and how one is chosen (QX-8).
     pub spread: Option<(&'a SoftIndTable, &'a RxHash)>,
 }
 

@@ -42,9 +42,9 @@ const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1
 const AROUND: usize = 8 + 12 + 8 + 4;
 
 impl QpContext {
-    /// From INIT to RTS, as a queue pair of UD or RAW_PACKET. Drops what came before that ticket:
-    /// the owner may have asked for this long before the domain gets to it, and told its peers
-    /// meanwhile. False: it is none, or not in INIT.
+    /// Moves a UD or RAW_PACKET queue pair from INIT to RTS. Drops the datagrams before that
+    /// ticket: the owner may have asked for RTS long before the domain carries it out, and may have
+    /// told its peers meanwhile. False: it is another type, or not in INIT.
     pub(super) fn open(&mut self, first: u64, clock: fn() -> u64) -> bool {
         let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
             return false;
@@ -54,7 +54,7 @@ impl QpContext {
         true
     }
 
-    /// True if something may have come to its inbox: then it has to be scheduled.
+    /// True if something may be in its inbox; then it must be scheduled.
     fn has_datagrams(&self) -> bool {
         let waits = self.state != State::Err && !self.is_scheduled;
         waits && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.inbox.has_news())
@@ -148,13 +148,13 @@ impl Soft {
 }
 
 impl QpControl {
-    /// Sets the key of a UD queue pair, which senders have to know. Does nothing to any other.
+    /// Sets the key of a UD queue pair, which senders must give. Does nothing to other types.
     pub fn set_qkey(&self, qkey: u32) {
         self.domain.command(Command::SetQkey { num: self.num, qkey });
     }
 
     /// Moves a UD queue pair from INIT to RTS: from then on it receives and sends. Does nothing to
-    /// any other.
+    /// other types.
     pub fn open(&self) {
         if let Some(groups) = &self.groups {
             self.domain.command(Command::Open { num: self.num, first: groups.door.next() });
@@ -221,7 +221,8 @@ impl Resources {
         goes.then_some(pieces)
     }
 
-    /// Sends one datagram. The status tells only what this side knows: nobody learns more.
+    /// Sends one datagram. The status tells only what this side knows: nobody learns whether it
+    /// arrived.
     pub(super) fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
         let (to, imm) = match wr.op {
             SendOp::SendTo(to) => (to, None),

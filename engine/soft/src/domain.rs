@@ -190,7 +190,7 @@ impl Domain {
 
     /// Announces a command.
     fn call(&self) {
-        // Release pairs with the Acquire in `enter`: who sees the flag sees the command.
+        // Release pairs with the Acquire in `enter`: a thread that sees the flag sees the command.
         self.attention.store(true, Ordering::Release);
         if self.sharing == Sharing::Shared {
             // SAFETY: `enter` locks a shared domain.
@@ -245,7 +245,7 @@ impl Domain {
     #[inline(never)]
     fn attend(&self, state: &mut DomainState) {
         // Cleared first: a command pushed after the last pop raises it again. A swap, because it
-        // also reads: whoever's flag it takes away, it sees that one's command.
+        // also reads: this thread sees the command behind every flag that it clears.
         self.attention.swap(false, Ordering::AcqRel);
         state.drop_prediction();
         while let Some(command) = self.next_command() {

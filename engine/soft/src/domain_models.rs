@@ -1,4 +1,4 @@
-//! Models of a command for a domain that goes to sleep.
+//! Models of a command for a domain that falls asleep.
 #![expect(unsafe_code, reason = "the one thread that enters")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "the owner's thread alone enters")]
 
@@ -34,7 +34,7 @@ fn domain(nic: &Arc<Nic>) -> Arc<Domain> {
     Arc::new(Domain::new(nic, Sharing::Exclusive))
 }
 
-/// What nobody has to do with.
+/// The parts of a host that the model does not use.
 const COMMAND: Command = Command::Resume { num: 2 };
 
 impl Domain {
@@ -42,13 +42,13 @@ impl Domain {
         !self.commands.lock().list.is_empty()
     }
 
-    /// As the owner's poll does it.
+    /// As the owner's poll does.
     fn poll(&self) {
         unsafe { self.enter(|_| ()) };
     }
 }
 
-/// CP-6: it is seen by the last look, or wakes.
+/// CP-6: the last look sees the command, or the command wakes the domain.
 fn for_a_sleeper() {
     let nic = nic();
     check(move || {
@@ -62,7 +62,7 @@ fn for_a_sleeper() {
     });
 }
 
-/// None is left behind by who has taken the flag down.
+/// The thread that clears the flag leaves no command behind.
 fn one_after_the_other() {
     let nic = nic();
     check(move || {

@@ -33,7 +33,7 @@ impl Ports for Soft {
     }
 
     fn query_pkey(&self, port: u8, index: u32) -> Result<u16, SetupError> {
-        // That of the default partition, with full membership.
+        // The key of the default partition, with full membership.
         self.nic.port_entry(port, index).map(|()| 0xffff)
     }
 }
@@ -107,8 +107,8 @@ impl ExtendedCq for Soft {
             Sharing::Shared => self.shared.clone(),
             Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
         };
-        // A worker's completions go straight to its poller: its queue needs no ring, and what wakes
-        // it is the domain's own bell.
+        // A worker's completions go straight to its poller: its queue needs no ring, and the
+        // domain's own notifier wakes it.
         let room = match sharing {
             Sharing::Shared => (depth, (self.nic.host.bell)()),
             Sharing::Exclusive => (0, None),
@@ -123,7 +123,7 @@ impl ExtendedCq for Soft {
 }
 
 impl ResizeCq for Soft {
-    /// A queue that is [`Sharing::Exclusive`] keeps no entries, so that any size will do.
+    /// A queue that is [`Sharing::Exclusive`] keeps no entries, so any size will do.
     fn resize_cq(&self, cq: &SoftCq, depth: u32) -> Result<u32, SetupError> {
         check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
         let asked = || format!("a completion queue of {depth}");

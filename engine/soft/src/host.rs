@@ -17,21 +17,21 @@ use crate::provider::wake::Bell;
 /// The services that the device needs from its system.
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// Nanoseconds that never go back; asked only while a peer waits for a receive, and for
-    /// completions that are to have it.
+    /// Nanoseconds that never go back. Read only while a peer waits for a receive, and for
+    /// completions that record it.
     pub clock: fn() -> u64,
-    /// Nanoseconds since 1970; asked only for completions that are to have it.
+    /// Nanoseconds since 1970. Read only for completions that record it.
     pub wallclock: fn() -> u64,
-    /// Random bytes, from which the keys of regions come. The same ones give the same keys.
+    /// Random bytes, from which region keys are derived. Equal bytes give equal keys.
     pub seed: [u8; 32],
     /// The file behind memory, by which another process can find it.
     pub name_file: fn(&Mapping) -> Option<FileName>,
-    /// A new bell; without one nobody can sleep on this device.
+    /// Makes a notifier; without one nobody can sleep on this device.
     pub bell: fn() -> Option<Bell>,
     /// Makes each thread of each process that shares a link with this one pass a full memory
     /// barrier before it returns.
     pub barrier: fn(),
-    /// Other devices, for datagrams; without it there are no queue pairs of UD.
+    /// Other devices, for datagrams; without it there are no UD queue pairs.
     pub neighbours: Option<Neighbours>,
 }
 
@@ -58,13 +58,13 @@ pub struct Neighbours {
     pub process: i32,
     /// Memory of that many bytes, zeroed, that other processes can find by the name of its file.
     pub memory: fn(usize) -> Result<Mapping, SetupError>,
-    /// The device of a process whose table has that name.
+    /// Finds the device of a process whose table has that name.
     pub remote_map: fn(process: i32, directory: FileName) -> Option<Arc<RemoteMap>>,
     /// Maps an inbox.
     pub attach: Attach,
-    /// The name of a bell of this process, by its descriptor, if others can open it.
+    /// The name of a notifier of this process, by its descriptor, if others can open it.
     pub name_bell: fn(i32) -> Option<FileName>,
-    /// Opens a bell by its name.
+    /// Opens a notifier by its name.
     pub bell: OpenBell,
     /// Publishes a queue pair's membership of a group to all devices of that name. The membership
     /// ends when the returned value is dropped or the process ends.

@@ -5,16 +5,16 @@
 //! inbox:  [ header line: owner, hint where the next goes, asleep, bell ][ slots ]
 //! slot:   [ state | length, sender | key, flags | immediate data | sender's GID ][ payload ]
 //! ```
-//! The state word of a slot has its lap and its state: `FREE` → `CLAIMED` by a sender → `READY` →
-//! `FREE` in the next lap. Senders claim the slot that the hint names, with one compare-and-swap,
-//! and any of them moves the hint on; so a sender that dies anywhere holds up no other. A full ring
-//! drops what comes: that is legal for datagrams.
+//! The state word of a slot holds its lap and its state: `FREE` → `CLAIMED` by a sender → `READY` →
+//! `FREE` in the next lap. A sender claims the slot that the hint names with one compare-and-swap.
+//! Any sender moves the hint on, so a sender that dies anywhere holds up no other. A full ring
+//! drops new datagrams, which is legal.
 //!
-//! A sender that dies between claim and ready would stop the owner. It waits for a bounded time,
-//! then it takes the slot out of use (`LEFT`) and goes on: whoever claimed it may still be writing
-//! there, so no other sender gets it until that one gives it back (`RETURNED`). A sender that only
-//! lost its processor for a while does so, and puts its datagram into another slot. A sender that
-//! was killed never does, and costs the inbox one slot.
+//! A sender that dies between claim and ready would stop the owner. The owner therefore waits for a
+//! bounded time, then takes the slot out of use (`LEFT`) and goes on. The sender may still be
+//! writing there, so no other sender gets the slot until that one gives it back (`RETURNED`). A
+//! sender that only lost its processor for a while does so, and puts its datagram into another
+//! slot. A sender that was killed never does, and costs the inbox one slot.
 //!
 //! The owner believes nothing: its position is its own, it resets a slot in an impossible state,
 //! and it reads each word once and then checks it.
@@ -156,9 +156,9 @@ pub(super) struct Stamp {
 /// The owner's side.
 pub(super) struct Inbox {
     slots: Slots,
-    /// The ticket of the next datagram.
+    /// The ticket of the next datagram to take.
     at: u64,
-    /// Since when a sender has been writing it.
+    /// When the owner first saw that a sender is writing it.
     since_ns: Option<u64>,
     memory: Arc<Mapping>,
 }
@@ -169,14 +169,14 @@ unsafe impl Send for Inbox {}
 
 impl Inbox {
     /// The inbox of a queue pair, in memory that is all zero; `None` if that is too short. `bell`
-    /// wakes its owner.
+    /// wakes the owner.
     pub(super) fn new(memory: Mapping, num: u32, bell: Option<FileName>) -> Option<Inbox> {
         let slots = Slots::over(&memory)?;
         slots.say_whose(num, bell);
         Some(Inbox { slots, at: 0, since_ns: None, memory: Arc::new(memory) })
     }
 
-    /// The inbox as others than its owner see it.
+    /// A view for others than the owner.
     pub(super) fn door(&self) -> Door {
         Door { slots: self.slots, _memory: self.memory.clone() }
     }
@@ -191,8 +191,8 @@ impl Inbox {
         }
     }
 
-    /// Notes that the owner is about to sleep, or awake again. [`super::peer_waker`] argues why no
-    /// sender misses it.
+    /// Notes that the owner is about to sleep, or is awake again. [`super::peer_waker`] argues why
+    /// no sender misses it.
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.slots.asleep().store(asleep.into(), Ordering::SeqCst);
     }
@@ -300,7 +300,7 @@ unsafe impl Send for Door {}
 unsafe impl Sync for Door {}
 
 impl Door {
-    /// The ticket of the next datagram that comes.
+    /// The ticket of the next datagram to come.
     pub(super) fn next(&self) -> u64 {
         self.slots.hint().load(Ordering::Relaxed)
     }
@@ -337,7 +337,7 @@ impl Outlet {
         Some(Outlet { slots, process, open, bell: Mutex::new(None), _memory: memory })
     }
 
-    /// True while it is the inbox of that queue pair.
+    /// True while the inbox belongs to that queue pair.
     pub(super) fn is_for(&self, num: u32) -> bool {
         self.slots.owner().load(Ordering::Acquire) == u64::from(num)
     }

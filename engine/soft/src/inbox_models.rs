@@ -27,8 +27,8 @@ std::thread_local! {
     static RINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The memory of an inbox, and a sender's side, which keeps nothing of a run. All sides have the
-/// memory at one address: its words are known by that.
+/// The memory of an inbox, and a sender's side, which keeps nothing of a run. All sides map the
+/// memory at one address, because loom knows its words by address.
 fn place() -> (Arc<Mapping>, Arc<Outlet>) {
     let map = || MapRequest::new(INBOX_BYTES).pages(Ask::Plain).map().expect("memory");
     let memory = Arc::new(map());
@@ -45,12 +45,12 @@ fn open(process: i32, name: FileName) -> Option<Bell> {
 
 const NAME: FileName = FileName { fd: 3, inode: 9 };
 
-/// An inbox whose next ticket is the first. It does not say that it goes: there is nobody to hear
-/// it after a run that failed.
+/// An inbox whose next ticket is the first. It does not announce its end: after a failed run nobody
+/// would hear it.
 fn empty(memory: &Arc<Mapping>) -> ManuallyDrop<Inbox> {
     RINGS.set(0);
     let slots = Slots::over(memory).expect("long enough");
-    // All words are there before there are threads.
+    // Loom must know all words before there are threads.
     for offset in (0..LINE).step_by(8) {
         slots.word(offset).store(0, Ordering::Relaxed);
     }
@@ -72,7 +72,7 @@ fn put(outlet: &Outlet, n: u32) {
     unsafe { outlet.put(&stamp, &pieces) };
 }
 
-/// What comes next, if something does: it is whole.
+/// The next datagram, if there is one: it must be whole.
 fn take(inbox: &mut Inbox, clock: fn() -> u64) -> Option<u32> {
     let stamp = inbox.first(clock)?;
     let mut bytes = [0; 12];
@@ -89,7 +89,7 @@ fn still() -> u64 {
     0
 }
 
-/// A clock that passes any patience with each look.
+/// A clock that exceeds every wait with each look.
 fn racing() -> u64 {
     std::thread_local! {
         static NOW: Cell<u64> = const { Cell::new(0) };
@@ -117,7 +117,7 @@ fn next_lap() {
     check(move || {
         let (mut inbox, outlet) = (empty(&memory), outlet.clone());
         put(&outlet, 1);
-        // As if all slots behind it had been used.
+        // As if all slots behind it were in use.
         outlet.slots.hint().store(SLOTS, Ordering::Relaxed);
         let sender = thread::spawn(move || put(&outlet, 2));
         assert_eq!(take(&mut inbox, still), Some(1));
@@ -129,7 +129,7 @@ fn next_lap() {
     });
 }
 
-/// A sender too slow for the owner gives its slot back, and the owner gives it to another.
+/// A sender that is too slow gives its slot back, and the owner gives the slot to another.
 fn given_back() {
     let (memory, outlet) = place();
     check(move || {
@@ -140,16 +140,16 @@ fn given_back() {
             slow.publish(ticket);
         });
         let owner = thread::spawn(move || {
-            // Waited for once, then no more.
+            // The owner waits once, then no more.
             let _ = inbox.first(racing);
             let _ = inbox.first(racing);
-            // As if all slots behind it had been used, and there is something in the next.
+            // As if all slots behind it were in use, and the next one held a datagram.
             inbox.at = SLOTS;
             inbox.slots.slot(SLOTS + 1, 0).store(state(1, READY), Ordering::Relaxed);
             let _ = inbox.first(racing);
         });
         let next = thread::spawn(move || {
-            // By a look that orders nothing: so that it is not looked for in vain.
+            // Relaxed loads, to wait until there is something to find.
             if other.slots.slot(ticket, 0).load(Ordering::Relaxed) == state(2, FREE) {
                 other.slots.hint().store(2 * SLOTS, Ordering::Relaxed);
                 put(&other, 2);
@@ -161,7 +161,7 @@ fn given_back() {
     });
 }
 
-/// CP-6: it is seen by the last look, or wakes.
+/// CP-6: the last look sees the datagram, or the sender wakes the owner.
 fn for_a_sleeper() {
     let (memory, outlet) = place();
     check(move || {
@@ -175,7 +175,7 @@ fn for_a_sleeper() {
     });
 }
 
-/// Who finds whose inbox it is finds that one's bell.
+/// A sender that finds the inbox's owner finds that owner's notifier.
 fn owner() {
     let (memory, outlet) = place();
     check(move || {

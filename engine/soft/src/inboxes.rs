@@ -1,8 +1,8 @@
 //! The inboxes of a domain: which queue pairs take datagrams or frames.
 //!
 //! Full polls look at all of them. The short poll, which waits for one link's next message, looks
-//! at one of them now and then, as it looks at idle links. A datagram in an inbox schedules its
-//! queue pair.
+//! at one of them now and then, as it looks at idle links. A queue pair with a datagram in its
+//! inbox is scheduled.
 
 use std_alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::room::Room;
 /// The numbers of those queue pairs.
 pub(super) struct Inboxes {
     nums: Vec<u32>,
-    /// The one that a short poll looks at next.
+    /// The one to look at in the next short poll.
     next: usize,
 }
 
@@ -32,7 +32,7 @@ impl Inboxes {
         self.nums.put(num);
     }
 
-    /// It is gone.
+    /// A queue pair takes no more datagrams: it is gone.
     pub(super) fn remove(&mut self, num: u32) {
         self.nums.retain(|it| *it != num);
     }

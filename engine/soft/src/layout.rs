@@ -14,13 +14,13 @@
 //! A record never wraps: a jump, which is a header alone, says that the next record is at the start
 //! of the data (see [`super::wrap_policy`]).
 //!
-//! A record posted alone is also copied into the mailbox slot: it then costs one cache line
-//! transfer, of the line that the receiver already reads. The reply goes into the same line, which
-//! the replying side owns by then. With a line for each direction it would first have to take that
-//! line from the peer, who polls it, and that transfer costs as much as the message. A record that
-//! is in the ring alone is published in a line of its direction, which its sender never reads. If
-//! it were published in the slot, each look of the sender at the slot would take the line away from
-//! the receiver.
+//! A record posted alone is also copied into the mailbox slot. It then costs one transfer of a
+//! cache line, which the receiver already reads. The reply goes into the same line, which the
+//! replying side owns by then. If each direction had a line of its own, the replying side would
+//! first have to take its line from the peer, which polls it; that transfer costs as much as the
+//! message. A record that is in the ring alone is published in a line of its direction, which its
+//! sender never reads. If it were published in the slot, each look of the sender at the slot would
+//! take the line away from the receiver.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
 use core::ptr::NonNull;
@@ -32,7 +32,7 @@ use crate::wr::SendFlags;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
-/// Bytes of ring data. A ring touches no line behind those that it has ever needed.
+/// Bytes of ring data. A ring never touches a line beyond those it has needed.
 pub(super) const AREA: u32 = 4 * SEGMENT;
 /// Bytes of the ring that a lap uses unless it needs more: 16 KiB stay in L1 of both cores.
 pub(super) const SEGMENT: u32 = 256 * LINE as u32;
@@ -42,8 +42,8 @@ pub(super) const RECORD_MAX: u32 = SEGMENT / 4;
 pub(super) const FRAGMENT: u32 = RECORD_MAX - 16;
 /// Lines of the slot.
 pub(super) const SLOT_LINES: usize = 4;
-/// Words before the payload in the first line of the slot, and in the second. From there the
-/// payload runs on to the slot's end.
+/// Words before the payload in the first line of the slot, and in the second. From there on the
+/// payload fills the rest of the slot.
 const SLOT_HEAD: usize = 4;
 const SLOT_REST_HEAD: usize = 2;
 /// Bytes of payload in the first line of the slot, and in those behind it.
@@ -247,15 +247,15 @@ impl Header {
 pub(super) struct Direction {
     base: NonNull<u8>,
     slot: NonNull<u8>,
-    /// The word of the slot that is this direction's sender's.
+    /// The slot's word that belongs to this direction's sender.
     slot_tail: NonNull<u8>,
     /// Marks the seals of this direction, since both senders write to the slot. Positions are
     /// multiples of 8, so the low bits are free.
     mark: u64,
 }
 
-// SAFETY: the words behind it are atomics, or written by one side at a time as the positions say;
-// which thread a side runs on does not matter.
+// SAFETY: the words behind it are atomics, or one side at a time writes them, as the positions say.
+// It does not matter which thread a side runs on.
 unsafe impl Send for Direction {}
 
 /// The two directions seen from one side, and the header: (out, in, header).

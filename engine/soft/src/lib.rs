@@ -4,10 +4,10 @@
 //! publishes them at once; the peer's poll moves each into the next posted receive and makes the
 //! completion. The modules below are in the order of the arrows: a file uses those above it.
 //!
-//! A message passes, in this order: `queue_pair` (the handle) → `requester`, or `deferred`
-//! where it is published later → `ring` → the peer's `poll` → `reader`, `burst` →
-//! `receive` → `recvq` → `completion`, `cq`. A one-sided request goes the same way to
-//! `responder`, and what it asked for comes back through `read_response`.
+//! A message passes, in this order: `queue_pair` (the handle) → `requester`, or `deferred` where it
+//! is published later → `ring` → the peer's `poll` → `reader`, `burst` → `receive` → `recvq` →
+//! `completion`, `cq`. A one-sided request goes the same way to `responder`, and its response comes
+//! back through `read_response`.
 //!
 //! What one process shares is a [`Soft`]. Connections between processes are the business of the
 //! control plane, which passes the memory of a [`LinkShared`] from one to the other.
@@ -17,7 +17,7 @@ extern crate alloc as std_alloc;
 #[cfg(all(any(test, loom, feature = "sim"), not(feature = "std")))]
 extern crate std;
 
-// What is known of everything.
+// Known to all.
 mod limits;
 
 // Verbs semantics: keys, receive queues, completion queues.
@@ -58,7 +58,7 @@ mod qp;
 mod qp_table;
 mod xrc_part;
 
-// What a domain holds.
+// The state of a domain.
 mod completion;
 mod inboxes;
 mod link_scheduler;

@@ -34,7 +34,7 @@ const SIGNALED_MAX: u32 = 512;
 /// The most refusals that wait for the peer to settle them.
 const REFUSALS_MAX: usize = 64;
 
-/// The part of a link that the control plane holds too: memory, and who still uses it.
+/// The part of a link that the control plane holds too: the memory, and the count of its users.
 pub struct LinkShared {
     memory: Arc<Mapping>,
     header: LinkHeader,
@@ -238,7 +238,7 @@ impl Deref for LinkPlace {
 
     #[inline(always)]
     fn deref(&self) -> &Link {
-        // SAFETY: this value owns the link; whoever points to it besides is inside the domain,
+        // SAFETY: this value owns the link; other pointers to it are used only inside the domain,
         // where one thread does one thing at a time.
         unsafe { self.0.as_ref() }
     }
@@ -271,11 +271,11 @@ pub(super) struct Link {
     pub(super) signaled: SignaledQueue,
     /// The peer has taken every record up to here, as last read.
     acked: u64,
-    /// The acknowledgement in the slot that was last taken over.
+    /// The acknowledgement last taken from the slot.
     last_ack: u32,
-    /// The queue pair that the last message in the slot was for.
+    /// The queue pair of the last message in the slot.
     pub(super) last_qp: u32,
-    /// Polls since something last came.
+    /// Polls since something came.
     pub(super) empty_polls: u32,
     /// The last message came alone, from a peer that had read everything sent to it.
     pub(super) ping_pong: bool,
@@ -292,7 +292,7 @@ pub(super) struct Link {
     always_slow: bool,
     /// The number of queue pairs in SQD, which begin no sends.
     pauses: u32,
-    /// The key of the queue pairs it was made for, see [`super::qp::QpContext::key`].
+    /// The key of the queue pairs that it was made for, see [`super::qp::QpContext::key`].
     pub(super) key: u32,
     /// Queue pairs with requests that did not fit, in order.
     backlog: VecDeque<u32>,
@@ -307,7 +307,7 @@ pub(super) struct Link {
     /// never looks as if it had succeeded.
     refusals: ArrayVec<Refusal, REFUSALS_MAX>,
     refusal_number: u32,
-    /// The queue pairs refused lately.
+    /// The queue pairs that were refused lately.
     refused: ArrayVec<u32, REFUSALS_MAX>,
     /// The peer's memory, if any of it can be mapped here.
     pub(super) remote_map: Option<Arc<RemoteMap>>,
@@ -391,7 +391,7 @@ impl Link {
     /// low half the peer sends is enough.
     #[inline(always)]
     pub(super) fn acked(&mut self) -> u64 {
-        // Only a new one: 4 GiB later an old one looks new.
+        // Take a new one only: after 4 GiB an old one looks new.
         let peer_ack = self.rx.peer_ack();
         if peer_ack != self.last_ack {
             self.last_ack = peer_ack;
@@ -418,15 +418,15 @@ impl Link {
     #[inline(always)]
     pub(super) fn has_unacked(&mut self) -> bool {
         let published = self.tx.published();
-        // Usually the last acknowledgement is new, and covers everything.
+        // Usually the last acknowledgement is new and covers everything.
         let peer_ack = self.rx.peer_ack();
         (peer_ack != published as u32 || peer_ack == self.last_ack) && self.acked() != published
     }
 
-    /// True if a record of that size that is published alone goes by the slot: not where messages
-    /// cross ([`super::policy::contention`]). A record uses the slot's further lines only if the
-    /// peer has read everything: in a stream it is read from the ring anyway, and writing those
-    /// lines would cost.
+    /// True if a record of that size, published alone, uses the slot: not while messages cross
+    /// ([`super::policy::contention`]). A record uses the slot's further lines only if the peer has
+    /// read everything. In a stream it is read from the ring anyway, and writing those lines would
+    /// cost.
     #[inline(always)]
     pub(super) fn uses_slot(&mut self, record: u32) -> bool {
         self.contention.allows_slot()
@@ -434,7 +434,7 @@ impl Link {
     }
 
     /// Notes whether messages that came at once crossed with others: they did, unless it was one
-    /// message, from a peer that had read everything. True if it was.
+    /// message from a peer that had read everything. True if it was.
     pub(super) fn note_arrivals(&mut self, messages: usize) -> bool {
         let follows = messages == 1 && self.rx.peer_ack() == self.tx.published() as u32;
         if follows {
@@ -465,7 +465,7 @@ impl Link {
         self.shared.peer_gone();
     }
 
-    /// True if the link has more work than to wait for the next message.
+    /// True if the link has more work than waiting for the next message.
     #[inline(always)]
     pub(super) fn is_busy(&self) -> bool {
         self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
@@ -559,7 +559,7 @@ impl Link {
         self.responses.make_room(self.responses_max)
     }
 
-    /// One queue pair less.
+    /// A queue pair gives its room back.
     pub(super) fn release_responses(&mut self, less: u8) {
         self.responses_max -= usize::from(less);
     }
@@ -599,7 +599,8 @@ impl Link {
         self.tx.fits(bytes) || self.find_space(bytes, false)
     }
 
-    /// The same for records that are published with many others: the ring may grow for them.
+    /// The same for records that are published together with many others: the ring may grow for
+    /// them.
     #[inline(always)]
     pub(super) fn makes_space(&mut self, bytes: u32) -> bool {
         self.tx.fits(bytes) || self.find_space(bytes, true)
@@ -683,7 +684,7 @@ impl Link {
         }
     }
 
-    /// Follows the jump whose header was read. False: no honest peer writes it.
+    /// Follows the jump whose header was read. False: no honest peer writes such a jump.
     #[must_use]
     pub(super) fn jump(&mut self) -> bool {
         let follows = self.rx.jump();

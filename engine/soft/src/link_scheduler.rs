@@ -61,8 +61,8 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// No message is predicted on the previous one when this changes: commands and full polls drop
-    /// the prediction first.
+    /// Commands and full polls drop the prediction before this changes, so no message is predicted
+    /// on the previous link.
     fn set_only(&mut self, links: &[Option<LinkPlace>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());
@@ -160,7 +160,7 @@ impl Links {
         let Some(Some(link)) = self.table.get_mut(index) else { return };
         link.set_idle(false);
         let scheduler = &mut self.scheduler;
-        // Usually it is the one just checked.
+        // Usually it is the one checked last.
         let is_it = |idle: &u32| *idle as usize == index;
         let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
         if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
@@ -191,7 +191,7 @@ impl Links {
     /// Begins a poll of the busy links and returns their number.
     pub(super) fn begin_round(&mut self) -> usize {
         let busy = self.scheduler.busy.len();
-        // There may be fewer than last time.
+        // There may be fewer links than last time.
         if self.scheduler.first >= busy {
             self.scheduler.first = 0;
         }

@@ -1,9 +1,9 @@
 //! One-sided requests carried out straight in the peer's memory, where that is mapped here.
 //!
-//! Only on success: whatever speaks against it (a key, a right, a queue pair in error, memory that
-//! is not mapped) sends the request the usual way, and its owner finds the words for it. A request
-//! takes this way only if the peer has taken everything before it on its queue pair, so requests
-//! take effect in the order of posting (SQ-5).
+//! This side carries out only what succeeds. If anything speaks against it (a key, a right, a queue
+//! pair in error, memory that is not mapped), the request goes the usual way, and the owner refuses
+//! it with the right status. A request takes this way only if the peer has taken everything before
+//! it on its queue pair, so requests take effect in the order of posting (SQ-5).
 #![expect(unsafe_code, reason = "copies between registered memory of two devices")]
 
 use core::ptr::{self, NonNull};
@@ -20,18 +20,18 @@ use super::send_queue::Sent;
 use crate::provider::Access;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
-/// What is done where.
+/// What to do, and where.
 enum Deed {
-    /// Bytes go there.
+    /// Write bytes there.
     Put,
-    /// Bytes come from there.
+    /// Read bytes from there.
     Get,
-    /// Eight bytes change there; what they were comes back.
+    /// Change eight bytes there, and return the old value.
     Change(Step),
 }
 
-/// Carries out a request that is admissible, if it is one-sided and may be. False: nothing was
-/// done.
+/// Carries out an admissible request, if it is one-sided and nothing speaks against it. False:
+/// nothing was done.
 pub(super) fn carry_out(
     link: &mut Link,
     memory: &Memory,
@@ -58,8 +58,8 @@ pub(super) fn carry_out(
     if matches!(deed, Deed::Change(_)) && !place.addr().is_multiple_of(8) {
         return false;
     }
-    // SAFETY: `place` has `length` bytes of the peer's memory, mapped here for good, which its
-    // owner lets us use so; the poster vouches for the pieces, whose keys were checked unless they
+    // SAFETY: `place` has `length` bytes of the peer's memory, mapped here for good, whose owner
+    // permits this access; the poster vouches for the pieces, whose keys were checked unless they
     // are inline.
     unsafe { perform(&deed, place, wr) };
     if let Some((header, imm)) = record {
@@ -69,8 +69,8 @@ pub(super) fn carry_out(
     true
 }
 
-/// The record that has to go along, if one has: immediate data, or something that makes the peer
-/// say how far it has read, without which the completion would not come. `None`: not now.
+/// The record that goes along, if one must: immediate data, or a record that makes the peer say how
+/// far it has read, because without it the completion would not come. `None`: not now.
 fn record_of(
     link: &mut Link,
     qp: &mut QpContext,
@@ -106,14 +106,14 @@ fn record_of(
     Some(record)
 }
 
-/// True if the peer has taken all earlier requests of the queue pair, or this one follows others
-/// that were carried out here: they looked at what was before them.
+/// True if the peer has taken all earlier requests of the queue pair, or if this one follows
+/// requests that were carried out here, which have checked that.
 fn is_next(link: &mut Link, qp: &mut QpContext) -> bool {
     let last = qp.sq.posted.wrapping_sub(1);
     qp.reads.local_until == qp.sq.posted || qp.sq.entry(last).end <= link.acked()
 }
 
-/// Where the peer's bytes are here.
+/// The local address of the peer's bytes.
 fn place_of(
     link: &Link,
     qp: &QpContext,
@@ -135,13 +135,13 @@ fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> 
     core::iter::once(&wr.sge).chain(wr.more).all(allowed)
 }
 
-/// One-sided requests are seen in order also by an owner who looks at the bytes and at nothing
-/// else: behind a flag that was written last is what was written before (Release fence before each
-/// WRITE), and what is read behind a flag is no older than it (Acquire fence after each READ).
-/// Atomics are both by themselves.
+/// An owner that looks at nothing but the bytes sees one-sided requests in order, too. Everything
+/// written before a flag is visible behind it (Release fence before each WRITE), and everything
+/// read after a flag is no older than it (Acquire fence after each READ). Atomics do both by
+/// themselves.
 ///
 /// # Safety
-/// `place` is valid for as many bytes as the pieces have, and they are valid for what is done.
+/// `place` and the pieces are equally long, and both are valid for the operation.
 unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
     if let Deed::Change(step) = deed {
         // SAFETY: the caller vouches for both; `place` is aligned.
@@ -157,10 +157,10 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
     }
     let word = NonNull::new(place).filter(|_| place.addr().is_multiple_of(8));
     if let (Deed::Put, [], 8, Some(word)) = (deed, wr.more, wr.sge.length, word) {
-        // What was written before is seen before it.
+        // Earlier writes become visible first.
         fence(Ordering::Release);
-        // SAFETY: as the caller vouches, and the word is aligned. It goes as one: who waits for it
-        // reads it as an atomic.
+        // SAFETY: as the caller vouches, and the word is aligned. One store writes it whole: an
+        // owner that waits for it reads it as an atomic.
         return unsafe { copy::to_shared(word, wr.sge.addr as *const u8, 8) };
     }
     if matches!(deed, Deed::Put) {
@@ -168,8 +168,8 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
     }
     for sge in core::iter::once(&wr.sge).chain(wr.more) {
         let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
-        // SAFETY: as the caller vouches. The two may be one memory seen twice: `copy` allows it. It
-        // is a call, and nothing is read of the peer's bytes but by it.
+        // SAFETY: as the caller vouches. Both may be the same memory, mapped twice: `copy` allows
+        // that. It is a call, and the compiler reads the peer's bytes nowhere else.
         unsafe {
             match deed {
                 Deed::Put => ptr::copy(piece, place, length),
@@ -199,7 +199,7 @@ fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
     link.tx.publish(ack);
 }
 
-/// Enters the request in the send queue, done but for its completion.
+/// Enters the request in the send queue; only its completion is missing.
 fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     let end = link.tx.at;
     if qp.signal_all || wr.flags.contains(SendFlags::SIGNALED) {

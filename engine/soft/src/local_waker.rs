@@ -18,8 +18,8 @@ impl LocalWaker {
         LocalWaker { asleep: AtomicBool::new(false), bell }
     }
 
-    /// To be called after what the domain should see was written. SeqCst: either this sees that it
-    /// sleeps, or its last look before sleeping sees what was written.
+    /// Call it after writing what the domain should see. SeqCst: either this thread sees that the
+    /// domain sleeps, or the domain's last look before sleeping sees the write.
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)

@@ -54,10 +54,10 @@ pub(super) struct Slot {
     qp: AtomicU32,
 }
 
-/// In a slot's rights: it is a memory window, which only peers may use.
+/// In a slot's rights: the slot is a memory window, which only peers may use.
 const WINDOW: u32 = 1 << 31;
 
-/// In a slot's rights: the protection domain it belongs to.
+/// In a slot's rights: its protection domain.
 const PD: u32 = 0x7fff_ff00;
 const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
 
@@ -150,7 +150,7 @@ pub(super) fn index_of(key: u32) -> usize {
     (key >> SECRET_BITS) as usize
 }
 
-/// The place of the table.
+/// Where the table lies.
 enum Home {
     Private(Box<[AtomicU64]>),
     Shared(Mapping),
@@ -199,7 +199,7 @@ impl Memory {
             Home::Shared(mapping) => mapping.as_ptr(),
         };
         let lent = (0..REGIONS).map(|_| AtomicU32::new(0)).collect();
-        // Slot 0 is never used, and below gets the key of another slot: the key 0 is never valid.
+        // Slot 0 is never used, and gets a key of another slot below: the key 0 is never valid.
         let free = Free {
             slots: (1..REGIONS as u32).collect(),
             inboxes: Vec::new(),
@@ -246,7 +246,7 @@ impl Memory {
         Some(key)
     }
 
-    /// Makes a place for a memory window, closed; returns its key but for the low bits.
+    /// Makes a place for a closed memory window; returns its key without the low bits.
     pub(super) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;
@@ -255,9 +255,9 @@ impl Memory {
         Some(key)
     }
 
-    /// Opens a memory window under `binding.rkey`, to the peer of that queue pair, or of any of its
-    /// domain if the number is 0; a length of 0 leaves it closed. False: the region's key, rights
-    /// or bounds do not allow it, or not all are of one domain (MW-1).
+    /// Opens a memory window under `binding.rkey` for the peer of that queue pair, or for any peer
+    /// of its domain if the number is 0. A length of 0 leaves it closed. False: the region's key,
+    /// rights or bounds do not allow it, or the objects are of different domains (MW-1).
     pub(super) fn bind(&self, window: u32, binding: &Binding, who: Who) -> bool {
         let Who { qp, pd } = who;
         let slot = &self.table().slots[index_of(window)];
@@ -292,7 +292,7 @@ impl Memory {
     }
 
     /// Closes the memory window of that key, which must be open to the peer of `qp` alone. False:
-    /// there is none (MW-2).
+    /// there is no such window (MW-2).
     pub(super) fn invalidate(&self, key: u32, qp: u32) -> bool {
         let slot = &self.table().slots[index_of(key)];
         let open = slot.key.load(Ordering::Acquire) == key
@@ -304,8 +304,8 @@ impl Memory {
         open
     }
 
-    /// Takes a region out: its key fails from here on, and no access is under way that this device
-    /// carries out for a peer. (What a peer carries out itself is nowhere counted.)
+    /// Removes a region. When this returns, its key fails, and this device carries out no access to
+    /// it for a peer. (Accesses that a peer carries out itself are not counted.)
     pub(super) fn remove(&self, key: u32) {
         let index = index_of(key);
         // SeqCst, as in `lend`: at least one of the two sees the other.
@@ -324,10 +324,10 @@ impl Memory {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// Enters the inbox of a queue pair; its place, or `None` if there is none left. With no file
-    /// nobody finds it, and it takes a place all the same.
+    /// Enters the inbox of a queue pair; its place, or `None` if no place is left. Without a file
+    /// nobody finds the inbox, but it still takes a place.
     pub(super) fn show_inbox(&self, qp: u32, file: Option<FileName>) -> Option<usize> {
-        // The lock of the keys lets one at a time take a place.
+        // Under the lock of the keys one thread at a time takes a place.
         let mut free = self.free.lock();
         let place = free.inboxes.iter().position(|taken| !taken).or_else(|| {
             free.inboxes.push(false);
@@ -338,7 +338,7 @@ impl Memory {
             let slot = &self.table().inboxes[place];
             slot.fd.store(file.fd, Ordering::Relaxed);
             slot.inode.store(file.inode, Ordering::Relaxed);
-            // Release: a reader that sees the number sees its name, too.
+            // Release: a reader that sees the number sees the name, too.
             slot.qp.store(qp, Ordering::Release);
         }
         Some(place)
@@ -358,7 +358,7 @@ impl Memory {
     /// True if the key is alive and of that domain, the bytes lie inside its region, and the right
     /// is there (MR-2).
     ///
-    /// For memory that the poster of a request vouches for: to deregister it while it is in use
+    /// For memory that the poster of a request vouches for: deregistering it while it is in use
     /// breaks the contract of that post.
     #[inline(always)]
     pub(super) fn allows(
@@ -419,13 +419,13 @@ impl Memory {
         if slot.key.load(Ordering::Acquire) != key {
             return None;
         }
-        // It is of its region's domain, which is looked at with that.
+        // It belongs to its region's domain, which is checked with the region.
         let wanted = right.bits() | WINDOW;
         let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
         let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
         let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
         let region = slot.parent.load(Ordering::Relaxed);
-        // Acquire: what was read belongs together if the key is still the same.
+        // Acquire: the fields read belong together if the key is still the same.
         fence(Ordering::Acquire);
         let same = slot.key.load(Ordering::Relaxed) == key;
         let open = same && allowed && bounds.hold(start, length) && (only == 0 || only == qp);
@@ -454,7 +454,7 @@ impl Bounds {
 pub(super) struct MrCache {
     /// Its key; 0 for none, with no bytes.
     key: u32,
-    /// The domain whose regions it may be: that of its receive queue.
+    /// The domain its regions belong to: that of its receive queue.
     pd: PdMark,
     /// [`Memory::removals`] when it was looked up: while that is the same, the key is alive.
     removals: u64,
@@ -467,8 +467,8 @@ impl MrCache {
         MrCache { pd, ..MrCache::default() }
     }
 
-    /// Forgets the region if any has gone since it was looked up. For the start of a poll: an
-    /// access in the same poll may already be under way when a region goes.
+    /// Forgets the region if any region has been removed since the lookup. Call it at the start of
+    /// a poll: within a poll, an access may already be under way when a region is removed.
     #[inline(always)]
     pub(super) fn renew(&mut self, memory: &Memory) {
         if self.removals != memory.removals() {
@@ -487,8 +487,8 @@ impl MrCache {
         (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
     }
 
-    /// Where others like that one may begin, all of which is to be writable, in no other region
-    /// than the one lately used.
+    /// Where buffers as long as `like` may begin so that they lie in the region last used, and are
+    /// writable. `None`: `like` lies in another region.
     #[inline(always)]
     pub(super) fn starts(&self, like: Sge) -> Option<Starts> {
         let last = self.bounds.length.checked_sub(u64::from(like.length))?;
@@ -510,7 +510,7 @@ impl MrCache {
 #[derive(Clone, Copy)]
 pub(super) struct Starts {
     first: u64,
-    /// Of the last one, from the first.
+    /// The last one, relative to the first.
     last: u64,
 }
 
@@ -529,7 +529,7 @@ pub(super) struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        // Release: the access is over before `remove` sees that it is.
+        // Release: the access ends before `remove` sees that it has ended.
         self.count.fetch_sub(1, Ordering::Release);
     }
 }
@@ -544,17 +544,17 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Carries it out; returns the old value. Atomic with all that the owner's processors do
-    /// (RC-6).
+    /// Carries it out and returns the old value. It is atomic with respect to the owner's
+    /// processors (RC-6).
     ///
     /// # Safety
-    /// `at` is 8-byte aligned and valid for reads and writes, and all that is not atomic stays
-    /// away from it: the owner of the region lets peers change it.
+    /// `at` is 8-byte aligned and valid for reads and writes. Nobody uses it but with atomics: the
+    /// owner of the region lets peers change it.
     pub(super) unsafe fn apply(self, at: *mut u64) -> u64 {
         // SAFETY: the caller vouches for the address.
         let word = unsafe { AtomicU64::from_ptr(at) };
         match self {
-            // AcqRel: a side that sees the step done sees all that was written before it.
+            // AcqRel: a side that sees the operation sees everything written before it.
             Step::Swap { compare, swap } => {
                 let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
                 word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|old| old)
@@ -582,7 +582,7 @@ mod tests {
         memory.insert(0x1000, 0x100, (access, HOME), None).unwrap()
     }
 
-    /// MR-2: bounds and rights; every address around both ends.
+    /// MR-2: bounds and rights, with every address around both ends.
     #[test]
     fn mr_2_bounds_and_rights_are_checked() {
         let memory = memory();
@@ -602,7 +602,7 @@ mod tests {
         }
     }
 
-    /// MR-3: nor is a region remembered that has gone, by its key or by none.
+    /// MR-3: the cache forgets a removed region, whether asked by its key or by another.
     #[test]
     fn mr_3_a_window_forgets_what_has_gone() {
         let memory = memory();
@@ -626,7 +626,7 @@ mod tests {
         assert!(window.writable(&memory, piece(keep, 0x10ff), 1));
     }
 
-    /// MR-2: buffers of one length begin where all of one lies in the region lately used.
+    /// MR-2: buffers of one length may begin where the whole buffer lies in the region last used.
     #[test]
     fn mr_2_buffers_of_one_length_lie_in_the_region() {
         let memory = memory();
@@ -649,7 +649,7 @@ mod tests {
         assert!(window.starts(piece(key, 0x40)).is_none());
     }
 
-    /// MR-3: a key that was deregistered fails, also when its slot has a new owner.
+    /// MR-3: a deregistered key fails, even when its slot has a new owner.
     #[test]
     fn mr_3_stale_keys_fail() {
         let memory = memory();
@@ -663,7 +663,7 @@ mod tests {
         let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, (Access::empty(), HOME));
         let slots = |keys: &[u32]| keys.iter().map(|key| index_of(*key)).collect::<HashSet<_>>();
         assert_eq!(slots(&old), slots(&new), "the slots are reused");
-        // One in 2^20 meets its old key again; of 4095, hardly ever two.
+        // One in 2^20 gets its old key again; among 4095, hardly ever two.
         assert!(old.iter().filter(stale).count() < 2);
         assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, (Access::empty(), HOME))));
     }
@@ -689,7 +689,7 @@ mod tests {
         let memory = memory();
         for _ in 0..50 {
             let key = insert(&memory, Access::all());
-            // This flag stands for the bytes: while they are lent they must stay.
+            // This flag stands for the bytes, which must stay while they are lent.
             let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
             thread::scope(|scope| {
                 let users = vec![(); 2];

@@ -22,7 +22,7 @@ use super::sleep::before_last_look;
 use super::sync::{Ordering, reads, wrote};
 use crate::wc::Status;
 
-/// Those that are run with each order weakened.
+/// The models that are run with each order weakened.
 pub(crate) const SMALL_MODELS: &[Model] = &[
     ("a sleeper", || sleep(Place::Slot)),
     ("the next lap, the line says so", || reuse(Answer::Line)),
@@ -39,7 +39,7 @@ pub(crate) const SMALL_MODELS: &[Model] = &[
 const SPEAK: Option<Place> = Some(Place::Slot);
 
 std::thread_local! {
-    /// Of a link: a run leaves nothing in it but what was written to the ring.
+    /// The memory of a link. A run changes only the ring.
     static MEMORY: Arc<Mapping> =
         Arc::new(MapRequest::new(LINK_BYTES).pages(Ask::Plain).map().expect("memory"));
 }
@@ -51,7 +51,7 @@ impl Shared {
     fn new() -> Arc<Shared> {
         let end = |side| LinkShared::over(MEMORY.with(Arc::clone), side).expect("enough");
         let shared = Shared([Side::Maker, Side::Taker].map(end));
-        // All words are there before there are threads.
+        // Loom must know all words before there are threads.
         let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
         (0..32).for_each(|n| out.slot_word(n).store(0, Ordering::Relaxed));
         for way in [out, input] {
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// One end of a link: how many records it published, and how many it took.
+/// One end of a link: how many records it has published and taken.
 struct End {
     tx: Tx,
     rx: Rx,
@@ -93,11 +93,11 @@ fn header(length: u32) -> Header {
     Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
 }
 
-/// Words of a payload: as many as one line of the slot has, and one that is behind it.
+/// Words of a payload: one that fills a line of the slot, and one that is longer.
 const SHORT: usize = 2;
 const LONG: usize = 5;
 
-/// Record `n` of a side: its payload names both in each word.
+/// Record `n` of a side. Each word of its payload names both.
 fn payload(side: Side, n: u64) -> [u64; LONG] {
     let side = u64::from(side == Side::Maker);
     core::array::from_fn(|word| (n * 2 + side + 1) << 8 | word as u64)
@@ -132,7 +132,7 @@ impl End {
         }
     }
 
-    /// Takes what there is, as the device's poll does.
+    /// Takes what has come, as the device's poll does.
     fn hear(&mut self) {
         let mut to = [0u64; LONG];
         let written = !self.rx.has_seen_written();
@@ -173,7 +173,7 @@ impl End {
     }
 }
 
-/// Fills the first segment up to where one record more fits.
+/// Fills the first segment, leaving room for one record.
 fn fill_segment(tx: &mut Tx) {
     let large = header(FRAGMENT);
     while tx.fits(large.record() + 2 * header(16).record()) {
@@ -187,7 +187,7 @@ fn fill_segment(tx: &mut Tx) {
     tx.publish(0);
 }
 
-/// Reads all that is published.
+/// Reads everything that is published.
 fn drain(rx: &mut Rx) {
     let mut to = [0; FRAGMENT as usize];
     assert!(rx.look() && rx.advance());
@@ -225,13 +225,13 @@ fn exchange(places: [Place; 2], jumps: bool) {
     });
 }
 
-/// Two records alone, one after the other: a reader in the middle never mixes them.
+/// Two single records, one after the other: a reader in between never mixes them.
 #[test]
 fn models_two_records_in_the_slot() {
     exchange([Place::Slot; 2], false);
 }
 
-/// The same with records of more than one line, and of one line and more in turn.
+/// The same with long records, and with a short and a long one in turn.
 #[test]
 fn models_two_long_records_in_the_slot() {
     exchange([Place::LongSlot; 2], false);
@@ -239,7 +239,7 @@ fn models_two_long_records_in_the_slot() {
     exchange([Place::Slot, Place::LongSlot], false);
 }
 
-/// The same where the second begins the ring's next lap.
+/// The same where the second record begins the ring's next lap.
 #[test]
 fn models_a_jump_before_the_second() {
     exchange([Place::Slot; 2], true);
@@ -247,14 +247,14 @@ fn models_a_jump_before_the_second() {
     exchange([Place::Slot, Place::Ring], true);
 }
 
-/// One in the slot, then one in the ring alone, and the other way round.
+/// One record in the slot, then one in the ring alone, and the other way round.
 #[test]
 fn models_slot_and_ring_in_turn() {
     exchange([Place::Slot, Place::Ring], false);
     exchange([Place::Ring, Place::Slot], false);
 }
 
-/// Both sides write to the slot when they like. What each does, in order: `None` hears.
+/// Both sides write to the slot at any time. The arrays say what each does, in order; `None` polls.
 fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
     fn run(end: &mut End, steps: &[Option<Place>]) {
         for step in steps {
@@ -280,19 +280,19 @@ fn converse(maker: &'static [Option<Place>], taker: &'static [Option<Place>]) {
     });
 }
 
-/// Both write to the same line of the slot, at once or one behind the other: neither takes what it
-/// wrote itself for the peer's.
+/// Both sides write to the same line of the slot, at once or one after the other. Neither takes its
+/// own record for the peer's.
 #[test]
 fn models_two_writers_of_the_slot() {
     converse(&[Some(Place::Slot), None], &[Some(Place::Slot), None]);
     converse(&[Some(Place::Slot), None], &[None, Some(Place::Slot)]);
     converse(&[Some(Place::Slot), Some(Place::Slot)], &[None, Some(Place::Slot)]);
     converse(&[Some(Place::Slot), None], &[Some(Place::Ring), None, Some(Place::Slot)]);
-    // An answer that is in the ring alone, and ends where what is in the slot does.
+    // A reply that is in the ring alone, and ends at the same position as the record in the slot.
     converse(&[Some(Place::Slot), None], &[None, Some(Place::Ring)]);
 }
 
-/// The same with records of more than one line.
+/// The same with long records.
 #[test]
 fn models_two_writers_of_all_lines() {
     converse(&[Some(Place::LongSlot), None], &[Some(Place::LongSlot), None]);
@@ -300,16 +300,16 @@ fn models_two_writers_of_all_lines() {
     converse(&[Some(Place::Slot), None], &[None, Some(Place::LongSlot)]);
 }
 
-/// What says that space is given back.
+/// How the receiver gives space back.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// The receiver's own line.
+    /// In the receiver's own line.
     Line,
-    /// The acknowledgement that comes with a message.
+    /// By the acknowledgement that comes with a message.
     In(Place),
 }
 
-/// The sender writes where the receiver has read, in its next lap.
+/// In its next lap, the sender writes where the receiver has read.
 fn reuse(answer: Answer) {
     model(move || {
         let shared = Shared::new();
@@ -341,13 +341,13 @@ fn reuse(answer: Answer) {
         from.say(Place::Ring);
         let mut to = reader.join().expect("the reader");
         to.hear();
-        // Or along with the first.
+        // Or together with the first.
         assert!(to.heard == from.said || !told, "each record once");
         drop(shared);
     });
 }
 
-/// Space is given back before it is written to again, whatever says so.
+/// Space is given back before it is written to again, however it is given back.
 #[test]
 fn models_space_is_used_again() {
     reuse(Answer::Line);
@@ -356,7 +356,7 @@ fn models_space_is_used_again() {
     reuse(Answer::In(Place::Ring));
 }
 
-/// A receiver refuses a record, and another when the sender has dealt with that.
+/// A receiver refuses a record, and refuses another when the sender has settled that.
 fn refusals() {
     model(|| {
         let shared = Shared::new();
@@ -367,7 +367,7 @@ fn refusals() {
             qp: n + 4,
             status: status[n as usize % 2],
         };
-        // In the place of the line's second word, which is not written again while it may be read.
+        // Instead of the line's second word, which is not written again while it may be read.
         const PLACE: *const u8 = ptr::without_provenance(8);
         let refuser = thread::spawn(move || {
             wrote(PLACE, 8);
@@ -391,13 +391,13 @@ fn refusals() {
     });
 }
 
-/// A refusal is read whole, and not written over before it was.
+/// The sender reads a refusal whole, and the receiver does not overwrite it before that.
 #[test]
 fn models_refusals_are_whole() {
     refusals();
 }
 
-/// CP-6: a sleeper that saw nothing is rung, or the publisher came before its last look.
+/// CP-6: the publisher wakes a sleeper that saw nothing, or published before its last look.
 fn sleep(place: Place) {
     model(move || {
         let shared = Shared::new();
@@ -407,7 +407,7 @@ fn sleep(place: Place) {
         before_last_look(|| ());
         to.hear();
         publisher.join().expect("the publisher");
-        // Its alarm has taken the word away if it found the sleeper asleep.
+        // The waker has cleared the word if it found the sleeper asleep.
         let rung = shared.header().asleep(Side::Taker).load(Ordering::Relaxed) == 0;
         assert!(to.heard == 1 || rung, "asleep for good");
     });

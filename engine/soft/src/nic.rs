@@ -32,7 +32,7 @@ pub(super) struct Nic {
     events: ArrayQueue<AsyncEvent>,
     pub(super) events_lost: AtomicU32,
     pub(super) events_bell: Option<Bell>,
-    /// The GID by which others find its table; all zero if nobody does.
+    /// The GID by which others find its table; all zero if nobody can.
     pub(super) gid: Gid,
     domains: AtomicU32,
     queues: AtomicU32,
@@ -133,7 +133,7 @@ impl Nic {
     /// Takes the oldest event.
     pub(super) fn next_event(&self) -> Option<AsyncEvent> {
         if let Some(bell) = &self.events_bell {
-            // Clear before looking: an event that comes after this rings again.
+            // Clear before looking: a later event rings again.
             bell.clear();
         }
         let event = self.events.pop();
@@ -158,7 +158,7 @@ impl Nic {
 
     /// A number for a protection domain; never 0, which is the device's own.
     pub(super) fn next_pd(&self) -> u32 {
-        // It stays at the last: no number is given twice.
+        // It stays at the maximum: no number is used twice.
         let next = |pd: u32| pd.checked_add(1);
         self.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(u32::MAX)
     }
@@ -166,7 +166,7 @@ impl Nic {
     /// A free queue pair number: 24 bits, never 0 or 1 (reserved), with a slot of its own.
     pub(super) fn take_number(&self) -> Option<u32> {
         let mut numbers = self.numbers.lock();
-        // Whoever gives one back may be the data plane.
+        // The data plane may be the one that gives a number back.
         let out = numbers.out + 1;
         numbers.freed.reserve(out);
         if numbers.fresh < QPS as u32 - 2 {

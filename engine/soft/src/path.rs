@@ -8,7 +8,6 @@
 //! registration ends with the process ([`Neighbours::join`]). A sender looks up the members when it
 //! makes the group's handle, and again on a send at most every [`LOOK_EVERY_NS`]. So a new member
 //! may miss what was sent in that time, and most sends cost no lookup.
-//! sent in that time, and no message costs a look.
 #![expect(unsafe_code, reason = "requests name handles by address")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -158,7 +157,7 @@ impl Group {
         host: &Host,
         takes: impl Fn(&Member) -> bool,
     ) {
-        // Acquire pairs with the Release of who joins: what it has said is there by then.
+        // Acquire pairs with the Release of a joining thread: its registration is visible by then.
         let changes = CHANGES.load(Ordering::Acquire);
         let mut members = self.members.lock();
         if let (true, Some(neighbours)) = (members.changes != changes, &host.neighbours) {
@@ -196,7 +195,7 @@ impl Members {
             let memory = (neighbours.attach)(member.process, member.inbox, INBOX_BYTES as u64);
             let outlet =
                 memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.bell));
-            // A member for which there is no memory misses what is sent until the next lookup.
+            // A member for which no memory is left misses datagrams until the next lookup.
             if let Some(outlet) = outlet
                 && self.list.make_room(self.list.len() + 1)
             {
@@ -206,7 +205,8 @@ impl Members {
     }
 }
 
-/// The groups that a UD queue pair is in. They end with it, even while others hold this value.
+/// The groups that a UD queue pair belongs to. It leaves them when it ends, even while others hold
+/// this value.
 pub(super) struct Groups {
     device: String,
     member: Option<Member>,

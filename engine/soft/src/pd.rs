@@ -1,4 +1,4 @@
-//! Protection domains: what belongs to one, and to which. And the domains around them.
+//! Protection domains and parent domains.
 
 use std_alloc::sync::Arc;
 
@@ -6,8 +6,7 @@ use super::memory::PdMark;
 use super::nic::Nic;
 use crate::error::{Code, SetupError};
 
-/// A protection domain. All that belongs to it holds a clone, so its number is never another's
-/// while anything of it is there; nor later: numbers do not come back.
+/// A protection domain. Everything that belongs to it holds a clone. No number is used twice.
 #[derive(Clone, Default)]
 pub(super) struct Pd {
     mark: Arc<PdMark>,
@@ -20,9 +19,9 @@ struct Parent {
     _td: Option<SoftTd>,
 }
 
-/// A thread domain of the soft device. Whoever has one has promised to use what is made on its
-/// parent domains from one thread at a time. This device has no use for that: its locks are those
-/// of completion queues, and [`crate::provider::Sharing`] says who needs none.
+/// A thread domain of the soft device. Its owner has promised to use the objects made on its parent
+/// domains from one thread at a time. This device does not need that promise: its only locks are
+/// those of completion queues, and [`crate::provider::Sharing`] tells which queues need none.
 #[derive(Clone)]
 pub struct SoftTd {
     pub(super) nic: Arc<Nic>,
@@ -49,7 +48,7 @@ impl Pd {
         Ok(Pd { mark: Arc::new(mark), parent: None })
     }
 
-    /// The same, within a parent domain.
+    /// A parent domain around the same protection domain.
     pub(super) fn within_parent(&self, td: Option<&SoftTd>) -> Pd {
         let parent = Parent { _td: td.cloned() };
         Pd { mark: self.mark.clone(), parent: Some(Arc::new(parent)) }

@@ -1,11 +1,12 @@
 //! Waking a peer that sleeps.
 //!
-//! The sleeper writes that it sleeps, makes every processor of its peers pass a barrier
+//! The sleeper sets its word, makes every processor of its peers pass a barrier
 //! ([`super::Host::barrier`]), looks once more for work, and only then sleeps. The peer publishes
-//! and then reads the word. Both are two steps on two words, and without the barrier each side
-//! could miss the other's. With it: a publication before the peer passed is seen by the last look;
-//! one after it is followed by a read that finds the sleeper asleep. So the peer needs no fence of
-//! its own, only that its compiler keeps the order, and pays a load of a line that nobody writes.
+//! and then reads the word. Each side stores to one word and then reads the other's, so without the
+//! barrier each could miss the other's store. With it, the last look sees a publication that was
+//! made before the peer passed the barrier, and a later publication is followed by a read that
+//! finds the sleeper asleep. So the peer needs no fence, only a compiler barrier, and pays for a
+//! load of a line that nobody writes.
 #![expect(unsafe_code, reason = "a word of shared memory")]
 
 use core::ptr::NonNull;
@@ -24,22 +25,23 @@ pub(super) struct PeerWaker {
 unsafe impl Send for PeerWaker {}
 
 impl PeerWaker {
-    /// For the domain on that side of a link, which keeps its memory as long as the alarm lives.
+    /// For the domain on that side of a link. The link keeps its memory as long as this value
+    /// lives.
     pub(super) fn new(header: &LinkHeader, side: Side, bell: Option<Bell>) -> PeerWaker {
         PeerWaker { asleep: NonNull::from(header.asleep(side)), bell }
     }
 
-    /// To be called after what the peer should see was published.
+    /// Call it after publishing what the peer should see.
     #[inline(always)]
     pub(super) fn check(&self) {
         half_barrier();
-        // SAFETY: the link that has this alarm keeps the memory.
+        // SAFETY: the link that owns this value keeps the memory.
         if unsafe { self.asleep.as_ref() }.load(Ordering::Relaxed) != 0 {
             self.ring();
         }
     }
 
-    /// The first to find it asleep rings; the others need not.
+    /// The first thread to find the peer asleep wakes it; the others need not.
     #[cold]
     #[inline(never)]
     fn ring(&self) {

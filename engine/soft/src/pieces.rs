@@ -11,7 +11,7 @@ use crate::wr::Sge;
 /// The pieces of one request.
 pub(super) type Pieces = ArrayVec<Sge, SEND_SGE_MAX>;
 
-/// Those pieces, of which a post has let through no more than there may be.
+/// The pieces of a post, which has checked that they are not too many.
 pub(super) fn gathered(pieces: impl IntoIterator<Item = Sge>) -> Pieces {
     let mut list = Pieces::new();
     for piece in pieces {

@@ -13,8 +13,8 @@ use super::sync::{Ordering, fence};
 use crate::provider::Polled;
 use crate::wc::Wc;
 
-/// Of polls in which nothing came in, the first and every such-and-such after it look at the peer's
-/// own line where no completion is waited for.
+/// While idle, a poll reads the peer's own line in the first empty poll and in every `LOOK_IDLE`-th
+/// after it, unless a completion is awaited.
 const LOOK_IDLE: u32 = 64;
 
 impl DomainState {
@@ -49,9 +49,9 @@ impl DomainState {
     /// So this side first prepares what the next message and its reply need, and then spins for as
     /// long as [`SpinPolicy`](super::policy::spin::SpinPolicy) says.
     ///
-    /// The spin begins when the reply is visible, hence the fence. A reply that is late because the
-    /// peer just looked at the line in vain would otherwise shorten it, and this side's look
-    /// would be in vain in turn.
+    /// The spin begins when the reply is visible, hence the fence. A reply is late when the peer
+    /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
+    /// and then this side would look in vain.
     #[inline(never)]
     fn spin_after_reply(&mut self) {
         if self.links.has_background() {
@@ -59,7 +59,7 @@ impl DomainState {
         }
         let Some(link) = self.links.only() else { return };
         link.ping_pong = false;
-        // A message that was not predicted has noted this before; twice does no harm.
+        // A message that was not predicted has noted this already. To note it twice does no harm.
         link.contention.note_followed();
         if !link.rx.has_acked() {
             return;
@@ -67,15 +67,16 @@ impl DomainState {
         if !link.spin.may_spin() {
             return;
         }
-        // The last receive may just have been taken. Not for a queue pair that is gone: nobody
-        // would give the prefetched receives back.
+        // The last receive may just have been taken. Prefetch only for a queue pair that exists:
+        // nobody would give the receives of a removed one back.
         if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
             self.transport.res.prefetch_ahead(link.rq);
         }
         self.predicted.prepare(link, &mut self.transport);
         // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
         link.tx.claim(SLOT_RECORD_MAX);
-        // So do its receives, and a reply waits until the message it replies to is written there.
+        // A ping-pong goes through its receives as well, and a reply waits until the message it
+        // replies to is written there.
         for line in 0..=link.rx.slot_lines {
             claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
         }
@@ -100,8 +101,8 @@ impl DomainState {
         if nothing { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks at the next idle link and at the next inbox. True if something has come: then a full
-    /// poll is due.
+    /// Looks at the next idle link and the next inbox. True if something has come; then a full poll
+    /// is due.
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> bool {
@@ -109,7 +110,7 @@ impl DomainState {
         self.transport.check_inbox() || came
     }
 
-    /// From here on nothing is known of the next message.
+    /// Drops what is known of the next message.
     #[inline(always)]
     pub(super) fn drop_prediction(&mut self) {
         self.predicted.removals = NOTHING;
@@ -117,7 +118,8 @@ impl DomainState {
 }
 
 impl DomainState {
-    /// One poll of a domain whose poller is its thread: completions go straight to `out`; how many.
+    /// One poll of a domain whose poller is its thread. Completions go straight to `out`; returns
+    /// their number.
     #[inline(always)]
     pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
         let Some(first) = out.first_mut() else { return 0 };
@@ -140,8 +142,8 @@ impl DomainState {
         places - sink.room()
     }
 
-    /// One pass over everything there is to do, until the sink is full. Links are served in
-    /// turn, so that a busy one cannot starve the others.
+    /// One pass over all work, until the sink is full. Links are served in turn, so that a busy one
+    /// cannot starve the others.
     #[inline(always)]
     pub(super) fn progress<S: Sink>(&mut self, sink: &mut S) {
         self.drop_prediction();

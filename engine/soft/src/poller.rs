@@ -19,7 +19,7 @@ pub(super) const SHARED_BUDGET: usize = 256;
 pub struct SoftCq {
     pub(super) domain: Arc<Domain>,
     pub(super) index: usize,
-    /// Rung by other threads that put an entry in, in the shared domain.
+    /// Other threads ring it when they add an entry, in the shared domain.
     pub(super) bell: Option<Bell>,
     /// Frees the queue's place when the last handle is dropped.
     pub(super) place: Arc<CqPlace>,
@@ -38,7 +38,7 @@ impl Drop for CqPlace {
     }
 }
 
-/// The reader of a [`SoftCq`]; polling it is what moves messages.
+/// The reader of a [`SoftCq`]; polling it moves messages.
 pub struct SoftPoller {
     pub(super) cq: SoftCq,
 }
@@ -50,8 +50,8 @@ impl Poller for SoftPoller {
         if domain.sharing() == Sharing::Shared {
             return self.poll_shared(out);
         }
-        // SAFETY: this is the one reader, and who posts on this domain's queue pairs keeps to
-        // this thread by the contract of `Qp::post`.
+        // SAFETY: this is the one reader, and by the contract of `Qp::post` the thread that posts
+        // on this domain's queue pairs is this thread.
         unsafe { domain.alone().poll(out) }
     }
 

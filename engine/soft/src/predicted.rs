@@ -1,9 +1,9 @@
 //! The next message of a ping-pong, predicted while a poll waits for it.
 //!
-//! The checks of a message that do not depend on its bytes are made while waiting: which queue pair
-//! it is probably for, and where that queue pair's next receive lies. When the message comes, its
-//! header is compared with the prediction, and its length with the room in the receive. Any other
-//! message is left to the full poll.
+//! While a poll waits, it makes the checks that do not depend on the message's bytes: which queue
+//! pair the message is probably for, and where that queue pair's next receive lies. When the
+//! message comes, its header is compared with the prediction, and its length with the room in the
+//! receive. Any other message is left to the full poll.
 #![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::ptr;
@@ -16,25 +16,25 @@ use super::recvq::Prefetch;
 use super::transport::Transport;
 use crate::wc::Wc;
 
-/// The next message, as far as it is known before it arrives. What it says must still hold: every
-/// other function that serves the link, and every command, first calls
+/// The next message, as far as it is known before it arrives. It must still hold when it is used:
+/// every other function that serves the link, and every command, first calls
 /// [`DomainState::drop_prediction`].
 pub(super) struct PredictedReceive {
-    /// Its header, but for its length.
+    /// Its header, without the length.
     like: Header,
     /// Where its bytes go.
     pub(super) to: u64,
     /// How many fit there, and in the slot.
     room: u32,
     wr_id: u64,
-    /// Where that receive is the first.
+    /// The prefetch of which that receive is the first.
     prefetch: *mut Prefetch,
-    /// [`Memory::removals`] when the key of the receive was looked up; [`NOTHING`]
-    /// if no message is expected. (No header can say that: a peer may write any.)
+    /// [`Memory::removals`] when the key of the receive was looked up; [`NOTHING`] if no message is
+    /// predicted. (No header can express that, because a peer may write any.)
     pub(super) removals: u64,
 }
 
-/// More regions than ever go.
+/// More than the number of regions that can ever be removed.
 pub(super) const NOTHING: u64 = u64::MAX;
 
 impl PredictedReceive {
@@ -45,7 +45,7 @@ impl PredictedReceive {
 }
 
 impl PredictedReceive {
-    /// The first poll in which nothing came, and one in [`LOOK_IDLE`].
+    /// Runs in the first empty poll, and in every [`LOOK_IDLE`]-th.
     #[inline(never)]
     pub(super) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.removals = NOTHING;
@@ -53,13 +53,13 @@ impl PredictedReceive {
         self.predict(link, transport);
     }
 
-    /// True if the next message is known as far as it can be.
+    /// True if a message is predicted.
     #[cfg(test)]
     pub(super) fn is_known(&self) -> bool {
         self.removals != NOTHING
     }
 
-    /// Looks up what a message for the queue pair of the last one will need.
+    /// Looks up what the next message for the last queue pair will need.
     fn predict(&mut self, link: &Link, transport: &mut Transport) {
         let Transport { qps, res } = transport;
         let Some(rq) = res.rqs.get_mut(link.rq) else { return };
@@ -67,7 +67,7 @@ impl PredictedReceive {
         let memory = &res.nic.memory;
         mr_cache.renew(memory);
         let open = qps.open_on(link.last_qp, link.index).is_some();
-        // A buffer that may only be written in part needs all checks, for each message.
+        // A buffer that is only partly writable needs all checks for each message.
         if open && mr_cache.writable(memory, wr.sge, wr.sge.length) {
             let (like, removals) = (Header::plain_for(link.last_qp), mr_cache.removals());
             let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(SLOT_PAYLOAD_MAX), wr.wr_id);
@@ -76,8 +76,8 @@ impl PredictedReceive {
         }
     }
 
-    /// Takes the message in the slot, whose first word that is, if it is the predicted one, from a
-    /// peer that has read everything. `None`: nothing was done.
+    /// Takes the message in the slot, which begins with `word`, if it is the predicted one and its
+    /// peer has read everything. `None`: nothing was done.
     #[inline(always)]
     pub(super) fn receive(&mut self, link: &mut Link, word: u64, memory: &Memory) -> Option<Wc> {
         // Reads each field where it is used: there are more fields than registers.
@@ -92,7 +92,8 @@ impl PredictedReceive {
         if !unsafe { link.rx.take_from_slot(record, self.to as *mut u8) } {
             return None;
         }
-        // SAFETY: receive queues come, go and move by commands, and there was none since `predict`.
+        // SAFETY: only commands add, remove or move receive queues, and none has run since
+        // `predict`.
         unsafe { (*self.prefetch).advance(1) };
         self.removals = NOTHING;
         link.empty_polls = 0;

@@ -82,17 +82,17 @@ pub(super) struct QpContext {
     pub(super) state: State,
     pub(super) kind: QpType,
     pub(super) signal_all: bool,
-    /// The common bits of the headers of all its whole messages; set when connected.
+    /// The bits that the headers of all its whole messages have in common; set when connected.
     pub(super) common: u64,
     /// The protection domain it belongs to.
     pub(super) pd: PdMark,
-    /// Connections of this queue pair go over links of this key. At first it is that of its receive
-    /// queue; each reset gives it a new one, and so new links. A record over a link of another key
-    /// is from a peer of an earlier connection.
+    /// Connections of this queue pair use links with this key. At first it is the key of its
+    /// receive queue; each reset assigns a new one, and so new links. A record over a link with
+    /// another key is from a peer of an earlier connection.
     pub(super) key: u32,
     /// Sends are accepted and do not begin (SQD).
     pub(super) paused: bool,
-    /// An event is wanted when the sends that have begun are done.
+    /// An event is wanted when all sends that have begun are done.
     pub(super) draining: bool,
     /// The index of the link from which whole messages may be taken without further checks: `link`
     /// in RTS with no message half received, `CLOSED` otherwise.
@@ -126,7 +126,8 @@ pub(super) struct QpContext {
 
     /// For UD: the inbox for datagrams.
     pub(super) datagrams: Option<Box<Datagrams>>,
-    /// Of UC: what comes in, and that the peer is gone, so that what is sent goes nowhere.
+    /// For UC: the state of the incoming message, and whether the peer is gone, so that sends go
+    /// nowhere.
     pub(super) incoming: Incoming,
     pub(super) peer_lost: bool,
 
@@ -149,15 +150,15 @@ pub(super) struct QpContext {
 /// Ring space and send slots that the next plain messages may use without further checks, whether
 /// they are deferred or published one by one. `DomainState::post_deferred` and
 /// `DomainState::post_at_once_first` reserve. The reservation holds until something else happens to
-/// the queue pair. It is dropped by
+/// the queue pair. These drop it:
 ///
 /// - every other post: a one-sided or long request, or one that finds no space, takes a send slot
-///   without the bytes in the ring, or leaves a request that no other may overtake;
-/// - whatever takes the queue pair out of RTS: an error, SQD, a reset.
+///   without bytes in the ring, or leaves a request that no other may overtake;
+/// - everything that takes the queue pair out of RTS: an error, SQD, a reset.
 ///
 /// Posts of other queue pairs on the same link use none of the reserved space: they move `at`
 /// forward, and `until` is a position. A message may be written to a link that has left the fast
-/// path meanwhile: it is as if it had been posted a little earlier.
+/// path meanwhile, as if it had been posted a little earlier.
 #[derive(Clone, Copy)]
 pub(super) struct Reserved {
     /// The link. The queue pair counts as one of its users.
@@ -177,7 +178,7 @@ pub(super) struct Failure {
     /// A request that could not run here, with its status. The queue pair fails when all requests
     /// before it are done.
     pub(super) poison: Option<(u32, Status)>,
-    /// The peer was asked how far it has read those.
+    /// The peer was asked how far it has read those requests.
     pub(super) urged: bool,
     /// In ERR: the ring position up to which requests succeeded; `cause` is the status of the next.
     pub(super) good_until: u64,
@@ -252,7 +253,7 @@ impl QpContext {
         };
     }
 
-    /// The identity on whose behalf it uses memory.
+    /// The identity under which it uses memory.
     pub(super) fn who(&self) -> Who {
         Who { qp: self.num, pd: self.pd }
     }

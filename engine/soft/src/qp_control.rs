@@ -55,7 +55,7 @@ impl QpControl {
         (self.domain.id, self.queue)
     }
 
-    /// What wakes the domain of the queue pair: for its peers.
+    /// The notifier of the queue pair's domain, for its peers.
     pub fn bell(&self) -> Option<Bell> {
         self.domain.local_waker.bell.clone()
     }
@@ -67,9 +67,9 @@ impl QpControl {
         self.domain.command(Command::AddLink(Box::new(link)));
     }
 
-    /// Moves the queue pair from INIT to RTS over a link that was attached. The caller has taken
-    /// one end of the link ([`LinkShared::acquire`], or as its maker); it goes back when the
-    /// queue pair is dropped, or at once if that has happened already.
+    /// Moves the queue pair from INIT to RTS over an attached link. The caller has taken one end of
+    /// the link ([`LinkShared::acquire`], or as its maker). The end goes back when the queue pair
+    /// is dropped, or at once if it has been dropped already.
     pub fn connect(&self, link: &Arc<LinkShared>, wiring: Wiring) {
         self.domain.command(Command::Connect(Connect {
             num: self.num,
@@ -82,18 +82,18 @@ impl QpControl {
         }));
     }
 
-    /// Time between the retries the peer makes when this side has no receive, in nanoseconds;
-    /// for a queue pair that is connected.
+    /// Sets the peer's wait between retries when this side has no receive, in nanoseconds; for a
+    /// connected queue pair.
     pub fn set_rnr_timer(&self, rnr_timer_ns: u64) {
         self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
     }
 
-    /// Moves the queue pair to ERR, as if the peer had been lost; nothing if it is gone.
+    /// Moves the queue pair to ERR as if the peer had been lost. Does nothing if it is gone.
     pub fn fail_lost(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: true });
     }
 
-    /// Moves the queue pair to ERR (SM-2); nothing if it is gone.
+    /// Moves the queue pair to ERR (SM-2). Does nothing if it is gone.
     pub fn fail(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: false });
     }

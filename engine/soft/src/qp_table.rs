@@ -11,7 +11,7 @@ use super::qp::QpContext;
 /// A queue pair on its way into or out of a domain: a leaked box, which the domain frees.
 pub(super) struct Owned(pub(super) NonNull<QpContext>);
 
-// SAFETY: a queue pair in no table is used by nobody; one in a table only by the thread that is
+// SAFETY: nobody uses a queue pair that is in no table; one in a table is used only by the thread
 // inside its domain.
 unsafe impl Send for Owned {}
 
@@ -29,9 +29,9 @@ impl QpTable {
     #[inline(always)]
     pub(super) fn get(&self, num: u32) -> Option<&QpContext> {
         let place = self.places[num as usize % QPS]?;
-        // SAFETY: the table owns the queue pairs in it. Their handles use them only inside the
-        // domain, where one thread does one thing at a time, and none of it looks up the queue
-        // pair it was given.
+        // SAFETY: the table owns its queue pairs. Their handles use them only inside the domain,
+        // where one thread does one thing at a time, and no step looks up the queue pair that it
+        // was given.
         let qp = unsafe { place.as_ref() };
         if qp.num == num { Some(qp) } else { None }
     }
@@ -46,7 +46,7 @@ impl QpTable {
     }
 
     /// The completion queue for receives of the queue pair with that number, if it is open on that
-    /// link: whole messages may be taken for it without further checks.
+    /// link: then whole messages may be taken for it without further checks.
     #[inline(always)]
     pub(super) fn open_on(&self, num: u32, link: usize) -> Option<usize> {
         let qp = self.get(num)?;
@@ -87,9 +87,9 @@ impl Owned {
         unsafe { self.0.as_mut() }
     }
 
-    /// The box it was.
+    /// The box.
     pub(super) fn into_box(self) -> Box<QpContext> {
-        // SAFETY: it was leaked to get here, and is in no table.
+        // SAFETY: `Owned` holds a leaked box that is in no table.
         unsafe { Box::from_raw(self.0.as_ptr()) }
     }
 }

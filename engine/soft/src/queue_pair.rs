@@ -33,13 +33,13 @@ pub struct SoftQp {
     pub(super) num: u32,
     pub(super) kind: QpType,
     pub(super) caps: QpCaps,
-    /// What links of its connections are told apart by.
+    /// The key that tells the links of its connections apart.
     pub(super) key: u32,
     pub(super) shared_queue: bool,
-    /// Not gone before the queue pair that is theirs.
+    /// Objects that must outlive it.
     _kept: Kept,
     pub(super) groups: Option<Arc<Groups>>,
-    /// Ends with the queue pair.
+    /// Alive as long as the queue pair.
     pub(super) life: Arc<()>,
 }
 
@@ -96,7 +96,7 @@ impl SoftQp {
         (self.domain.id, self.key)
     }
 
-    /// Brings a new link to this queue pair's domain, before any queue pair connects over it.
+    /// Adds a new link to this queue pair's domain, before any queue pair connects over it.
     pub fn attach(&self, link: &Arc<LinkShared>) {
         self.control().attach(link);
     }
@@ -127,9 +127,9 @@ impl SoftQp {
 }
 
 impl SoftQp {
-    /// The rest of `Qp::post_inline`, for a message that has no reservation. It is a function of
-    /// its own and takes numbers, because a request in memory would cost every caller, also one
-    /// that never gets here.
+    /// The rest of `Qp::post_inline`, for a message without a reservation. It is a function of its
+    /// own and takes numbers, because a request in memory would cost every caller, even one that
+    /// never gets here.
     ///
     /// # Safety
     /// As there.

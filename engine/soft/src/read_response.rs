@@ -1,5 +1,5 @@
-//! Responses to READs and atomics: the side whose memory they come from writes them, in the order
-//! of the requests; the side that asked takes them.
+//! Responses to READs and atomics. The side that owns the memory writes them in the order of the
+//! requests; the side that asked takes them.
 #![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use super::copy;
@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// The oldest response is written whole.
+    /// The oldest response has been written whole.
     fn finish_response(&mut self, link: &mut Link) {
         let Some(response) = link.pop_response() else { return };
         if let Some(qp) = self.qps.get_mut(response.who.qp) {
@@ -45,7 +45,8 @@ impl Transport {
         }
     }
 
-    /// Writes one record of an response. `None`: no space. What is left then, if anything.
+    /// Writes one record of a response, and returns what is left to write, if anything. `None`: no
+    /// space.
     fn write_response(&mut self, link: &mut Link, response: Response) -> Option<Option<Unsent>> {
         let mut flags = RecordFlags::LAST;
         let nic = self.res.nic.clone();
@@ -91,8 +92,8 @@ impl Transport {
         Some(left)
     }
 
-    /// The status of a response: the queue pair may have failed since the request, or the memory
-    /// may have gone (then the queue pair fails, SM-3).
+    /// The status of a response. The queue pair may have failed since the request, or the memory
+    /// may be gone (then the queue pair fails, SM-3).
     fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
         let qp = self.qps.get_mut(response.who.qp).filter(|qp| qp.state == State::Rts);
         let Some(qp) = qp else { return Status::RetryExceeded };
@@ -103,14 +104,14 @@ impl Transport {
         Status::RemoteAccess
     }
 
-    /// A response, or a piece of one, has come.
+    /// Takes a response or a piece of one.
     pub(super) fn take_response(&mut self, link: &mut Link, header: Header) -> Outcome {
         let res = &mut self.res;
         let on_link = |qp: &&mut QpContext| qp.link == link.index && qp.state == State::Rts;
         let asker = self.qps.get_mut(header.qp()).filter(on_link);
         let Some([status]) = link.rx.operands::<1>(header) else { return Outcome::Hostile };
         let Some(qp) = asker else {
-            // It has failed since, or never was: then nobody is harmed.
+            // It has failed since, or never existed: ignore the record.
             link.rx.consume(header);
             return Outcome::Done;
         };
@@ -123,7 +124,7 @@ impl Transport {
         let last = header.flags().contains(RecordFlags::LAST);
         link.consume(header);
         if status != Status::Success {
-            // Those before it are done: their responses have come.
+            // Earlier requests are done: their responses have come.
             let good_until = qp.sq.entry(index).end - 1;
             res.fail_qp(qp, good_until, Some(status));
         } else if last {
@@ -134,7 +135,7 @@ impl Transport {
 }
 
 impl Resources {
-    /// Puts the bytes of a response where the request wants them, and returns how that went.
+    /// Copies the bytes of a response to where the request wants them, and returns the status.
     fn place_response(
         &mut self,
         link: &Link,
@@ -168,7 +169,7 @@ impl Resources {
         Status::Success
     }
 
-    /// The oldest request in flight has its response: what waited for that goes on.
+    /// The oldest request in flight has its response: continues what waited for it.
     fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
         qp.reads.note_done();
         if qp.reads.waits {

@@ -43,9 +43,9 @@ pub(super) struct Rx {
     seen: [u64; 2],
     /// From this position on, this side owes the sender an acknowledgement.
     pub(super) due: u64,
-    /// Lines of the slot behind the first that the last long record there filled.
+    /// Lines behind the first that the last long record in the slot filled.
     pub(super) slot_lines: usize,
-    /// The sender is close by.
+    /// The sender is on a near core.
     pub(super) is_near: bool,
     peer_waker: PeerWaker,
 }
@@ -68,7 +68,7 @@ impl Rx {
         }
     }
 
-    /// The sender's last acknowledgement, read anew: for a side that needs space and has not
+    /// Reads the sender's last acknowledgement again, for a side that needs space and has not
     /// polled.
     pub(super) fn peer_ack_now(&self) -> u32 {
         (self.newest(self.words()) >> 32) as u32
@@ -186,9 +186,10 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// The record in the slot, whose first word is `word`, if it is a message like `like`, the only
-    /// new one, and its sender has read all up to `said`, the end of this side's last record.
-    /// [`Rx::take_from_slot`] finds out whether the rest of the slot belongs to the same record.
+    /// The record in the slot, whose first word is `word`, if it is the only new one and a message
+    /// like `like`, and if its sender has read everything up to `said`, the end of this side's last
+    /// record. [`Rx::take_from_slot`] finds out whether the rest of the slot belongs to the same
+    /// record.
     #[inline(always)]
     pub(super) fn predicted_in_slot(
         &self,
@@ -281,7 +282,7 @@ impl Rx {
     /// A cursor over the records of this lap, which reads several without reloading `self`.
     #[inline(always)]
     pub(super) fn burst(&self) -> Burst {
-        // A sender that writes past the end of its lap has nothing that can be read.
+        // Of a sender that writes past the end of its lap, nothing can be read.
         let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
         Burst::new(self.data, self.at, last)
     }
@@ -345,7 +346,7 @@ impl Rx {
     ///
     /// # Safety
     /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
-    /// nobody else uses those, or they are memory that the peer may write to.
+    /// nobody else uses them unless they are memory that the peer may write to.
     pub(super) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
         debug_assert!(skip + length <= header.length());
         // SAFETY: as in `fetch`; the caller vouches for `to`.
@@ -403,7 +404,7 @@ impl Rx {
         self.peer_waker.check();
     }
 
-    /// Tells the peer that its refusal with that number was dealt with.
+    /// Tells the peer that its refusal with that number is settled.
     pub(super) fn settle_refusal(&self, number: u32) {
         self.dir.taken(3).store(u64::from(number), Ordering::Release);
         self.peer_waker.check();

@@ -7,18 +7,18 @@ use super::limits::READS_MAX;
 pub(super) struct Reads {
     /// How many it may have in flight.
     pub(super) depth: u8,
-    /// Requests put on the wire, and those of them with their whole response; both wrap.
+    /// Requests put on the wire, and the number of them whose response has come whole; both wrap.
     sent: u32,
     done: u32,
-    /// Index behind the last request that was carried out in the peer's memory at once. None but
-    /// such requests were posted since the peer was seen to have taken everything.
+    /// Index behind the last request that was carried out in the peer's memory at once. Since the
+    /// peer was seen to have taken everything, only such requests were posted.
     pub(super) local_until: u32,
     /// The requests in flight, by their count modulo the size: their indexes in the send queue.
     places: [u32; READS_MAX],
-    /// Bytes of the oldest one's response that have come.
+    /// Bytes of the oldest request's response that have come.
     pub(super) response_bytes: u32,
-    /// The next request waits for a response: it is fenced, or as many as may be are in flight. The
-    /// queue pair is in no backlog until a response comes.
+    /// The next request waits for a response: it is fenced, or the maximum is in flight. Until a
+    /// response comes the queue pair is in no backlog.
     pub(super) waits: bool,
 }
 
@@ -29,7 +29,7 @@ impl Reads {
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// The oldest one has its whole response.
+    /// The oldest request has its whole response.
     pub(super) fn note_done(&mut self) {
         self.done = self.done.wrapping_add(1);
         self.response_bytes = 0;

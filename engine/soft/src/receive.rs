@@ -27,12 +27,12 @@ use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
 /// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
-/// empty poll and in every `LOOK_EVERY`-th after it: usually they come with records. In the shared
-/// domain every poll reads it.
+/// empty poll and in every `LOOK_EVERY`-th after it, because acknowledgements usually come with
+/// records. In the shared domain every poll reads it.
 const LOOK_EVERY: u32 = 4;
 
-/// Records of one link that take the slow path in one poll at most: fragments and refusals give no
-/// completion, and a poll is one bounded step.
+/// The most records of one link that take the slow path in one poll. Fragments and refusals give no
+/// completion, so the sink does not bound them.
 const SLOW_MAX: u32 = 64;
 
 impl Transport {
@@ -69,7 +69,8 @@ impl Transport {
     }
 
     /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
-    /// record and for refusals; and whether another domain waits for receives prefetched here.
+    /// record and for refusals; and whether another domain waits for receives that are prefetched
+    /// here.
     #[inline(never)]
     pub(super) fn look_around(&mut self, link: &mut Link) {
         if link.has_unacked()
@@ -139,7 +140,7 @@ impl Transport {
         }
     }
 
-    /// Prefetches receives, if the next record lacks nothing else. True if there are some now.
+    /// Prefetches receives, if that is all the next record lacks. True if there are some now.
     fn restock(&mut self, link: &Link) -> bool {
         let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
             return false;
@@ -229,7 +230,7 @@ impl Transport {
         }
     }
 
-    /// Takes one record of any other kind, by what the ring says: the slot may be half rewritten.
+    /// Takes one record of any other kind as the ring holds it: the slot may be half rewritten.
     /// False: the record stays, and the link stands still.
     #[cold]
     #[inline(never)]
@@ -306,7 +307,7 @@ impl Transport {
         link.settle_refusal();
     }
 
-    /// The peer wrote what no honest peer writes: its connections end, and nothing else.
+    /// The peer wrote what no honest peer writes: all its connections end, and no others.
     #[cold]
     pub(super) fn cut_off(&mut self, link: &mut Link) {
         link.break_off();
@@ -368,7 +369,8 @@ impl Resources {
         Outcome::Done
     }
 
-    /// A record for a queue pair that is not there, not on this link, not ready, or dead.
+    /// A record for a queue pair that does not exist, is not on this link, is not ready, or is
+    /// dead.
     fn receive_for_nobody(
         &mut self,
         link: &mut Link,
@@ -381,7 +383,7 @@ impl Resources {
             return Outcome::Done;
         }
         if state == Some(State::Init) || waits {
-            // It is being connected, or the command that connects it is still to be carried out.
+            // It is being connected, or the command that connects it waits to be carried out.
             return Outcome::Waits;
         }
         if !link.refuse(header.qp(), Status::RetryExceeded) {
@@ -391,7 +393,7 @@ impl Resources {
         Outcome::Done
     }
 
-    /// RNR: the record stays, unless the peer's patience has a limit and it is reached (RC-1).
+    /// RNR: the record stays until the peer's retry limit is reached, if it has one (RC-1).
     pub(super) fn wait_for_receive<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -402,7 +404,7 @@ impl Resources {
         if qp.rnr_retry == 7 {
             return Outcome::Waits;
         }
-        // The fast path is closed meanwhile, so that the wait is forgotten with the next message.
+        // Closes the fast path meanwhile, so that the next message clears the wait.
         qp.open_on = CLOSED;
         let now = (self.nic.host.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
@@ -427,9 +429,9 @@ impl Resources {
         self.refuse(link, header, qp, (here, status), sink)
     }
 
-    /// Refuses a record: the receive it would have used, if it is of that kind, completes with the
-    /// first status, the peer hears the second, and this queue pair is in error (SM-3). False: it
-    /// has to wait.
+    /// Refuses a record. The receive that it would have used, if it is of that kind, completes with
+    /// the first status; the peer gets the second; and this queue pair goes to ERR (SM-3). False:
+    /// it must wait.
     pub(super) fn refuse<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -438,8 +440,7 @@ impl Resources {
         (here, there): (Option<Status>, Status),
         sink: &mut S,
     ) -> Outcome {
-        // What it asked for before comes first: of requests done, none may look as if it had
-        // failed.
+        // Earlier responses go first: a request that succeeded must not look as if it had failed.
         if qp.pending_reads > 0 || !link.refuse(header.qp(), there) {
             return Outcome::Waits;
         }
@@ -467,8 +468,8 @@ impl Resources {
 }
 
 /// Takes consecutive plain messages for one open queue pair into these receives, as long as the
-/// receives are of one length and lie in the region used last: how many. A function of its own, so
-/// that everything it uses stays in registers.
+/// receives have one length and lie in the region used last; returns how many. It is a function of
+/// its own so that everything it uses stays in registers.
 #[inline(never)]
 fn receive_run(
     burst: &mut Burst,
@@ -505,7 +506,7 @@ fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
     while index != qp.sq.posted {
         let entry = *qp.sq.entry(index);
         if !entry.sent.contains(Sent::ON_WIRE) {
-            // Cut in fragments, the first of them on the wire already.
+            // It is cut into fragments, and the first of them is on the wire already.
             return qp.sq.sent_bytes > 0 && index == qp.sq.sent;
         }
         if position < entry.end {

@@ -1,9 +1,8 @@
 //! Receive queues: one type for a queue pair's own and for a shared one.
 //!
 //! Receives leave in the order they came, to whichever domain asks. A domain prefetches a few at a
-//! time, as a NIC does, so that it takes the lock once for all of them and not once per message. A
-//! domain that finds nothing left raises `wanted`; the others then give back what they have
-//! prefetched on their next poll.
+//! time, as a NIC does, so that it takes the lock once for all of them. A domain that finds nothing
+//! left raises `wanted`; on their next poll the others give back what they have prefetched.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -24,7 +23,7 @@ pub(super) const PREFETCH_MAX: usize = 64;
 /// The queue proper: a ring of posted receives.
 struct Ring {
     slots: Box<[RecvWr]>,
-    /// How many receives it takes, including those that are prefetched and not used.
+    /// The number of receives it takes, including those that are prefetched and not used.
     depth: u32,
     head: u32,
     tail: u32,
@@ -41,7 +40,7 @@ pub(super) type Used = Arc<AtomicU32>;
 
 /// What one domain has prefetched from a queue.
 struct Claim {
-    /// How many it has prefetched, and how many of those it has used.
+    /// How many receives it has prefetched, and how many of those it has used.
     claimed: u32,
     used: Used,
     local_waker: Arc<LocalWaker>,
@@ -148,8 +147,7 @@ impl RecvQueue {
         self.pd
     }
 
-    /// One more domain consumes from here, and counts in `used`. `None`: no memory is left to note
-    /// it.
+    /// One more domain consumes from here, and counts its use in `used`. `None`: no memory for it.
     pub(super) fn attach(&self, local_waker: &Arc<LocalWaker>, used: Used) -> Option<Prefetch> {
         let mut ring = self.ring.lock();
         let claim = Claim { claimed: 0, used: used.clone(), local_waker: local_waker.clone() };
@@ -163,7 +161,7 @@ impl RecvQueue {
         Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
     }
 
-    /// One domain less: it gives back what it has prefetched.
+    /// A domain leaves and gives back what it has prefetched.
     pub(super) fn detach(&self, prefetch: &mut Prefetch) {
         self.give_back(prefetch);
         self.users.fetch_sub(1, Ordering::Relaxed);
@@ -176,8 +174,8 @@ impl RecvQueue {
     pub(super) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
         let mut room = ring.depth.saturating_sub(ring.len());
-        // Prefetched receives keep their place here: they may come back. How many of them are used
-        // stands in lines of other processors, and is read only where that matters.
+        // Prefetched receives keep their place here, because they may come back. The counts of used
+        // ones lie in lines of other processors, so they are read only where they matter.
         if list.len() > room.saturating_sub(ring.claimed()) as usize {
             room = room.saturating_sub(ring.ahead());
         }
@@ -206,20 +204,20 @@ impl RecvQueue {
         }
     }
 
-    /// From now on, the domain that leaves fewer than `limit` receives raises an event. Domains
+    /// Sets the limit: the domain that leaves fewer than `limit` receives raises an event. Domains
     /// give back what they have prefetched, so that the event comes in time.
     pub(super) fn set_limit(&self, limit: u32) {
         self.ring.lock().limit = limit;
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// The present limit.
+    /// The current limit.
     pub(super) fn limit(&self) -> u32 {
         self.ring.lock().limit
     }
 
-    /// Refills an empty prefetch. A shallow or nearly empty queue hands out one at a time, so that
-    /// no domain keeps what another needs. True if fewer than the limit are left now.
+    /// Refills an empty prefetch. A shallow or nearly empty queue hands out one receive at a time,
+    /// so that no domain keeps one that another needs. True if fewer than the limit are left now.
     #[cold]
     #[inline(never)]
     #[must_use]
@@ -232,8 +230,8 @@ impl RecvQueue {
         reached
     }
 
-    /// Refills an empty prefetch before a message needs it: not with receives that another domain
-    /// may lack, nor so that the limit event would come too early.
+    /// Refills an empty prefetch before a message needs it, unless another domain may lack those
+    /// receives or the limit event would come too early.
     #[cold]
     #[inline(never)]
     pub(super) fn prefetch_ahead(&self, prefetch: &mut Prefetch, exact: bool) {
@@ -244,7 +242,7 @@ impl RecvQueue {
         }
     }
 
-    /// A domain found nothing. It is woken when a receive comes, and the domains that have
+    /// A domain found no receive. The next posted receive wakes it; and the domains that have
     /// prefetched some are woken to give them back.
     fn want(&self, ring: &mut Ring, number: usize) {
         ring.starved = true;
@@ -406,7 +404,7 @@ mod tests {
         }
     }
 
-    /// PL-5: the walk stops at the first without room, what came before is posted.
+    /// PL-5: a post stops at the first receive without room, and those before it are posted.
     #[test]
     fn pl_5_post_beyond_depth_takes_the_first() {
         let queue = RecvQueue::new(0, 3, PdMark::default());
@@ -416,7 +414,8 @@ mod tests {
         assert_eq!(drain(&queue, &mut attach(&queue)), [0, 1, 2]);
     }
 
-    /// PL-5: the depth counts what a domain has fetched ahead and not used, and nothing else.
+    /// PL-5: the depth counts the receives that a domain has prefetched and not used, and nothing
+    /// else.
     #[test]
     fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
@@ -433,8 +432,8 @@ mod tests {
         }
     }
 
-    /// The same where less is left than was fetched, and a list is posted that would fit without
-    /// what is ahead: nothing is lost when that comes back, and nothing is there twice.
+    /// The same where fewer are left than were prefetched, and a list is posted that would fit
+    /// without the prefetched ones: none is lost or doubled when they come back.
     #[test]
     fn pl_5_a_list_leaves_room_for_what_is_fetched_ahead() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
@@ -452,8 +451,8 @@ mod tests {
         assert_eq!(drain(&queue, &mut prefetch), (28..92).collect::<Vec<_>>());
     }
 
-    /// CP-6: who found nothing and sleeps is woken by receives that come back, and who sleeps with
-    /// some ahead by who finds nothing.
+    /// CP-6: receives that come back wake a sleeping domain that found none; a domain that finds
+    /// none wakes a sleeping one that has prefetched some.
     #[test]
     fn cp_6_receives_that_come_back_wake_who_lacks_them() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
@@ -472,15 +471,15 @@ mod tests {
         assert!(!sleepers[0].is_asleep() && sleepers[1].is_asleep());
         queue.give_back(&mut one);
         assert!(!sleepers[1].is_asleep());
-        // Nobody lacks any now.
+        // No domain lacks any now.
         let _ = queue.fetch(&mut two, false);
         sleepers.iter().for_each(|local_waker| local_waker.set(true));
         queue.give_back(&mut two);
         assert!(sleepers.iter().all(|local_waker| local_waker.is_asleep()));
     }
 
-    /// Section 2.7: receives are fetched before there is a message only where that makes no event
-    /// come early and leaves some for the others; and who finds none then lacks none.
+    /// A domain prefetches ahead of messages only where that makes no event come early and leaves
+    /// some for the others; and a domain that finds none then lacks none.
     #[test]
     fn what_is_fetched_ahead_of_need_is_spare() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
@@ -500,7 +499,7 @@ mod tests {
         assert_eq!(prefetch.len(), 2);
     }
 
-    /// Section 2.7: first in, first out, over stash and give-back.
+    /// First in, first out, across prefetch and give-back.
     #[test]
     fn receives_leave_in_order_also_after_a_give_back() {
         let queue = RecvQueue::new(0, 256, PdMark::default());
@@ -520,8 +519,8 @@ mod tests {
         assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
     }
 
-    /// Section 2.7: another size loses no receive and keeps their order, also of those that are
-    /// fetched ahead and come back; one too small changes nothing.
+    /// A resize loses no receive and keeps their order, also of those that are prefetched and come
+    /// back; a depth that is too small changes nothing.
     #[test]
     fn a_queue_of_another_size_has_the_same_receives() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
@@ -546,8 +545,8 @@ mod tests {
         assert_eq!(drain(&queue, &mut prefetch), (0..8).collect::<Vec<_>>());
     }
 
-    /// Section 2.7: one event, when fewer than the limit are left, however many were fetched ahead
-    /// before; then none until a limit is set again.
+    /// One event when fewer than the limit are left, however many were prefetched before; then none
+    /// until a limit is set again.
     #[test]
     fn srq_limit_fires_once_when_fewer_are_left() {
         let queue = RecvQueue::new(0, 256, PdMark::default());

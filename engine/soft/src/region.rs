@@ -69,7 +69,7 @@ impl Soft {
             return Err(change.refused(cause, region));
         };
         (region.pd, region.access) = (pd.clone(), access);
-        // After this, no peer is accessing the old memory.
+        // From here on, no peer is accessing the old memory.
         self.nic.memory.remove(mem::replace(&mut region.key, key));
         let old = change.memory.map(|memory| mem::replace(&mut region.memory, memory));
         Ok((region, old))

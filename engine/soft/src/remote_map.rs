@@ -1,13 +1,13 @@
-//! A peer's memory, to the extent that it is mapped here.
+//! A peer's memory, as far as it is mapped here.
 //!
-//! A device shows its peers a table of its queue pairs and regions, in memory they can read and
-//! nobody but the device can write. A region behind a memfd can be mapped here by the name its
-//! owner gives; then a one-sided request is carried out by whoever posts it, after the checks its
-//! owner would make: the queue pair takes such requests, the key is alive, the bytes lie inside,
-//! the right is there.
+//! A device shows its peers a table of its queue pairs and regions, in memory that they can read
+//! and only the device can write. A region behind a memfd can be mapped here by the name its owner
+//! gives. The poster of a one-sided request then carries it out, after the checks that the owner
+//! would make: the queue pair takes such requests, the key is alive, the bytes lie inside, the
+//! right is there.
 //!
-//! The table is the word of a peer: what is used is compared with the mapping that we have
-//! ourselves, so that a lie ends in the peer's own memory.
+//! The table is the peer's word: this side compares it with its own mapping, so a lie ends in the
+//! peer's own memory.
 #![expect(unsafe_code, reason = "reads a table that another process writes")]
 
 use core::any::Any;
@@ -30,13 +30,13 @@ use crate::room::{Book, Room};
 /// The most regions of one peer that are mapped. The peer's own poll serves requests to the others.
 const VIEWS_MAX: usize = 256;
 
-/// Regions of so many bytes at most, and so many of them with a link, are mapped before they are
+/// Regions of at most this many bytes, and this many of them per link, are mapped before they are
 /// used.
 const AHEAD_BYTES: u64 = 1 << 20;
 const AHEAD_MAX: usize = 16;
 
-/// Maps the file that a process names, for `len` bytes; `None` if it cannot be had, is not what
-/// was named, or cannot be trusted to stay.
+/// Maps the file that a process names, for `len` bytes; `None` if it cannot be mapped, is not the
+/// named one, or could be taken away later.
 pub type Attach = fn(process: i32, file: FileName, len: u64) -> Option<Mapping>;
 
 /// One peer device.
@@ -46,7 +46,7 @@ pub struct RemoteMap {
     attach: Attach,
     bell: OpenBell,
     views: Box<[View]>,
-    /// Kept for as long as somebody may be using them.
+    /// Kept as long as somebody may be using them.
     mapped: Mutex<Vec<Mapping>>,
     outlets: Mutex<Book<Known>>,
     _keep: Arc<dyn Any + Send + Sync>,
@@ -55,13 +55,13 @@ pub struct RemoteMap {
 /// The inbox of one of the peer's queue pairs.
 struct Known {
     file: FileName,
-    /// Its mapping here; `None` if it could not be mapped, which is not tried again.
+    /// Its mapping here; `None` if mapping failed, which is not tried again.
     outlet: Option<Outlet>,
 }
 
 /// A region of the peer as it is mapped here.
 struct View {
-    /// The key it was mapped under, 0 for none. One that could not be mapped has no base.
+    /// The key it was mapped under, 0 for none. A region that could not be mapped has no base.
     key: AtomicU32,
     base: AtomicPtr<u8>,
     len: AtomicU64,
@@ -107,8 +107,8 @@ impl RemoteMap {
         unsafe { self.table.as_ref() }
     }
 
-    /// Puts a datagram into the inbox of the peer's queue pair of UD with that number, which is
-    /// mapped at its first use; nowhere if there is no such queue pair.
+    /// Puts a datagram into the inbox of the peer's UD queue pair with that number, which is mapped
+    /// at its first use. Does nothing if there is no such queue pair.
     ///
     /// # Safety
     /// As for [`Outlet::put`].
@@ -141,12 +141,12 @@ impl RemoteMap {
         outlets.remove(qp);
         let Some(file) = file else { return };
         if outlets.len() >= INBOXES {
-            // Of queue pairs that are gone; no device has more that live.
+            // Entries of queue pairs that are gone; no device has more alive.
             outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(num)));
         }
         let memory = (self.attach)(self.process, file, INBOX_BYTES as u64);
         let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.bell));
-        // A slot that changed hands, or a lie, is an inbox of another queue pair: not this time.
+        // A slot that changed hands, or a lie, leads to the inbox of another queue pair: skip it.
         let outlet = outlet.filter(|outlet| outlet.is_for(qp));
         // Without memory to remember it, it is looked up again next time.
         let _ = outlets.insert(qp, Known { file, outlet });
@@ -169,7 +169,7 @@ impl RemoteMap {
         let offset = addr.wrapping_sub(slot.start.load(Ordering::Relaxed));
         let inside = offset.saturating_add(length.into()) <= slot.length.load(Ordering::Relaxed);
         let allowed = has_right(slot.access.load(Ordering::Relaxed), right, pd);
-        // Acquire: the words above are those of this key if it is still the slot's.
+        // Acquire: the words above belong to this key if the slot still has it.
         fence(Ordering::Acquire);
         if !inside || !allowed || slot.key.load(Ordering::Relaxed) != key {
             return None;
@@ -191,7 +191,7 @@ impl RemoteMap {
     }
 
     /// Maps what the peer may be waiting for: small regions that may be written to. The first WRITE
-    /// to one, as a worker's word of credit between two messages, then needs no system call.
+    /// to one, such as a worker's credit word, then needs no system call between two messages.
     pub(super) fn map_ahead(&self) {
         let keys = self.table().slots.iter().filter_map(|slot| {
             let key = slot.key.load(Ordering::Acquire);
@@ -201,7 +201,7 @@ impl RemoteMap {
             let wanted = key != 0 && small && named && access.contains(Access::REMOTE_WRITE);
             wanted.then_some(key)
         });
-        // A bound, so that a peer that names many unmappable regions does not delay us for long.
+        // A bound, so that a peer that names many unmappable regions delays us little.
         keys.take(AHEAD_MAX).for_each(|key| self.map(key));
     }
 
@@ -210,8 +210,8 @@ impl RemoteMap {
         self.mapped.lock().len()
     }
 
-    /// Maps a region, once; one that cannot be had is not asked for again. A slot's first region
-    /// is the only one mapped: nobody knows when another thread has stopped using that.
+    /// Maps a region once; a failure is not tried again. Only the first region of a slot is mapped,
+    /// because nobody knows when another thread has stopped using that mapping.
     #[cold]
     fn map(&self, key: u32) {
         let slot = &self.table().slots[index_of(key)];
@@ -230,13 +230,13 @@ impl RemoteMap {
             view.len.store(mapping.len() as u64, Ordering::Relaxed);
             mapped.put(mapping);
         }
-        // The slot may have gone to another region while it was read; then that is not what was
-        // mapped, and the owner carries the requests out.
+        // The slot may have gone to another region while it was read; then the mapping is not that
+        // region's, and the owner carries out the requests.
         fence(Ordering::Acquire);
         if slot.key.load(Ordering::Relaxed) != key {
             view.base.store(ptr::null_mut(), Ordering::Relaxed);
         }
-        // Release: whoever sees the key sees base and length.
+        // Release: a thread that sees the key sees base and length.
         view.key.store(key, Ordering::Release);
     }
 }

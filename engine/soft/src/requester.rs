@@ -1,4 +1,4 @@
-//! The sending side of the device: post, and completions of what the peer has taken.
+//! The sending side of the device: posts, and completions of the requests that the peer has taken.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use super::admission::{admissible, push, readable};
@@ -194,7 +194,7 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendW
     let (header, payload) = (plain.header, wr.sge.addr as *const u8);
     let ack = link.ack();
     // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
-    // space, and what goes by the slot fits there.
+    // space, and a record that uses the slot fits there.
     unsafe {
         match link.uses_slot(plain.record) {
             true => link.tx.publish_in_slot(header, plain.record, payload, ack),

@@ -66,7 +66,7 @@ impl Resources {
         }
         (qp.paused, qp.draining) = (false, false);
         if qp.kind == QpType::Ud {
-            // In ERR what was posted is flushed, and what was posted then was never kept.
+            // In ERR, posts were flushed and never kept.
             if qp.state == State::Unreliable {
                 self.send_kept_datagrams(qp);
             }
@@ -104,8 +104,8 @@ impl Resources {
         }
     }
 
-    /// True if nobody waits to hear that the sends which had begun before SQD are over, or does
-    /// from now on.
+    /// In SQD, raises the event when all sends that began before it are done. False: it is still
+    /// due.
     pub(super) fn has_drained(&mut self, links: &mut Links, qp: &mut QpContext) -> bool {
         if !qp.draining || qp.state == State::Err {
             return true;
@@ -126,8 +126,8 @@ impl Resources {
 }
 
 impl DomainState {
-    /// RESET: requests and completions are forgotten (SM-1), and so is the connection; what its
-    /// peer still sends is for nobody. Then it is in INIT.
+    /// RESET: forgets requests, completions (SM-1) and the connection. Records that the old peer
+    /// still sends are dropped. Then the queue pair is in INIT.
     pub(super) fn reset(&mut self, new: Reset) {
         let Some(mut owned) = self.take_out(new.num) else { return };
         let context = owned.get_mut();

@@ -68,7 +68,7 @@ impl Resources {
         }
     }
 
-    /// Gives back what was fetched ahead and another domain waits for.
+    /// Gives back prefetched receives that another domain waits for.
     pub(super) fn give_back(&mut self) {
         for rq in &mut self.rqs {
             if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
@@ -86,7 +86,7 @@ impl Resources {
         found
     }
 
-    /// True if receives of that queue are at hand, fetching some if there are none.
+    /// True if receives of that queue are prefetched; prefetches some if there are none.
     pub(super) fn has_receives(&mut self, rq: usize) -> bool {
         let exact = self.sharing == Sharing::Shared;
         let Some(rq) = self.rqs.get_mut(rq) else { return false };
@@ -96,7 +96,7 @@ impl Resources {
         rq.prefetch.len() > 0
     }
 
-    /// Fetches the next receives, if there are none left here and no want of them anywhere.
+    /// Prefetches the next receives, if none are left here and no domain lacks any.
     pub(super) fn prefetch_ahead(&mut self, rq: usize) {
         let exact = self.sharing == Sharing::Shared;
         if let Some(rq) = self.rqs.get_mut(rq)
@@ -106,8 +106,8 @@ impl Resources {
         }
     }
 
-    /// True if those bytes may be written as a receive of the queue that the queue pair has: of
-    /// that queue's domain (SRQ-1).
+    /// True if those bytes may be written as a receive of that queue: they must be of the queue's
+    /// protection domain (SRQ-1).
     pub(super) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
         let Some(rq) = self.rqs.get(qp.rq) else { return false };
         let pd = rq.queue.pd();
@@ -154,8 +154,8 @@ impl Resources {
         }
     }
 
-    /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until`
-    /// succeeded; the next one gets `cause` if there is one, the others are flushed.
+    /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until` succeeded;
+    /// the next one gets `cause` if there is one, and the others are flushed.
     pub(super) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u64, cause: Option<Status>) {
         if qp.state == State::Err {
             return;
@@ -175,8 +175,8 @@ impl Resources {
 }
 
 impl Resources {
-    /// One more user of a receive queue, counted in `used`; its index here. `None`: there is no
-    /// memory for it.
+    /// Adds a user of a receive queue, counted in `used`; returns its index here. `None`: no memory
+    /// for it.
     pub(super) fn use_queue(&mut self, queue: Arc<RecvQueue>, used: Used) -> Option<usize> {
         let found = self.rqs.iter().position(|rq| Arc::ptr_eq(&rq.queue, &queue));
         let free = || self.rqs.iter().position(|rq| rq.users == 0);
@@ -196,7 +196,7 @@ impl Resources {
         Some(index)
     }
 
-    /// One user less.
+    /// Removes a user.
     pub(super) fn leave_queue(&mut self, index: usize) {
         let Some(rq) = self.rqs.get_mut(index) else { return };
         rq.users -= 1;

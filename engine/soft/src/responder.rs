@@ -90,8 +90,8 @@ impl Resources {
         Outcome::Done
     }
 
-    /// Immediate data of an earlier WRITE of `size` bytes, or of one that the peer has carried out
-    /// itself.
+    /// Handles the immediate data of an earlier WRITE of `size` bytes, or of one that the peer has
+    /// carried out itself.
     pub(super) fn take_notice<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -129,7 +129,7 @@ impl Resources {
         }
     }
 
-    /// A READ: this side notes the response, and writes it later.
+    /// A READ: notes the response, which is written later.
     fn take_read<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -156,7 +156,7 @@ impl Resources {
         Outcome::Done
     }
 
-    /// An atomic: it is done now; the response brings the old value.
+    /// An atomic: carries it out now. The response brings the old value.
     fn take_atomic<S: Sink>(
         &mut self,
         link: &mut Link,
@@ -184,8 +184,8 @@ impl Resources {
         let Some(lent) = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         };
-        // SAFETY: alignment, key, bounds and right were just checked: the owner lets peers change
-        // these bytes, and so uses them with atomics only; the region stays while it is lent.
+        // SAFETY: alignment, key, bounds and right were just checked. The owner lets peers change
+        // these bytes, so it uses them only with atomics. The region stays while it is lent.
         let before = unsafe { step.apply(addr as *mut u64) };
         drop(lent);
         self.queue_response(link, header, qp, Unsent::Value(before));

@@ -5,17 +5,17 @@ use super::memory::Who;
 /// A response that is still to be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Response {
-    /// Our queue pair that the request was for, and the number of the peer's that asked.
+    /// Our queue pair that the request was for, and the number of the peer's queue pair.
     pub(super) who: Who,
     pub(super) peer: u32,
     pub(super) unsent: Unsent,
 }
 
-/// What of it is unsent.
+/// The unsent part.
 #[derive(Clone, Copy)]
 pub(super) enum Unsent {
     /// Bytes of a region, from `addr` on.
     Bytes { addr: u64, rkey: u32, left: u32 },
-    /// What was there before an atomic.
+    /// The value before an atomic.
     Value(u64),
 }

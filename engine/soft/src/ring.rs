@@ -1,9 +1,9 @@
 //! The sending end of a direction: `Tx` writes records and publishes them. The other end is
 //! [`super::reader`]'s `Rx`.
 //!
-//! Positions are byte counts of 64 bits, which never wrap; their low halves travel, and are widened
-//! against what this side knows. Neither end believes a position the other wrote before it has been
-//! compared with what is possible.
+//! Positions are byte counts of 64 bits, which never wrap. Their low halves travel, and the reader
+//! widens them by what it knows. Neither end uses a position of the other before it has checked
+//! that it is possible.
 #![expect(unsafe_code, reason = "writes the shared ring")]
 
 use core::ptr::NonNull;
@@ -178,7 +178,8 @@ impl Tx {
         self.last_in_slot
     }
 
-    /// Records an acknowledgement, of the other direction's bell or of the receiver's line.
+    /// Records an acknowledgement, from the other direction's word in the slot or from the
+    /// receiver's line.
     #[inline(always)]
     pub(super) fn note_freed(&mut self, upto: u32) {
         // The peer may write anything here: accept only a step forward, up to what was published.
@@ -484,9 +485,9 @@ pub(super) fn tail_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
 }
 
-/// Writes records to the ring, one after the other. The general way: any kind of record, with or
-/// without an immediate word. The plain messages of `deferred` and `publish_in_slot` are written
-/// apart from it, because their size is known without looking at the header again.
+/// Writes records to the ring, one after the other: any kind of record, with or without an
+/// immediate word. The plain messages of `deferred` and `publish_in_slot` are written apart from
+/// it, because their size is known without a look at the header.
 pub(super) struct Writer {
     data: Data,
     /// Where the next record goes.

@@ -1,5 +1,5 @@
-//! For tests: a thread that writes to memory which others use at that very time. What it does is
-//! told by its seed; how it falls together with what the others do is not.
+//! For tests: a thread that writes to memory while others use it. Its seed decides what it writes,
+//! but not how that interleaves with the others.
 #![expect(unsafe_code, reason = "writes where nobody should")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "the test keeps the memory")]
 #![expect(clippy::unwrap_used, reason = "a test ends by panicking")]
@@ -17,8 +17,7 @@ use super::inbox::{INBOX_BYTES, SLOTS};
 use super::layout::{AREA, Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT, Side, split};
 use super::link::LinkShared;
 
-/// Memory of the allocator and no more than was asked for, so that a sanitizer sees who goes
-/// beyond.
+/// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
 pub fn heap(len: usize) -> Mapping {
     unsafe fn free(_: *mut (), start: NonNull<u8>, len: usize) {
         unsafe { dealloc(start.as_ptr(), Layout::from_size_align(len, 128).unwrap()) };
@@ -39,7 +38,7 @@ impl Drop for Seed {
     }
 }
 
-/// Tells the attacker to stop, however its victim fares.
+/// Tells the attacker to stop, however its victim ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -48,7 +47,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `life` with so many seeds, or as many times as many as the environment asks for.
+/// Runs `life` with that many seeds, or with as many as the environment asks for.
 pub fn seeds(name: &'static str, count: u64, mut life: impl FnMut(u64)) {
     let times = std::env::var("DOORBELL_FUZZ").ok().and_then(|text| text.parse().ok());
     for seed in 0..count * times.unwrap_or(1) {
@@ -57,7 +56,7 @@ pub fn seeds(name: &'static str, count: u64, mut life: impl FnMut(u64)) {
     }
 }
 
-/// Writes to those areas as long as `victims` do what they do, which hears whether it is over.
+/// Writes to those areas while `victims` runs. `victims` can ask whether the attack is over.
 pub fn under_attack(scribbler: Scribbler, mut victims: impl FnMut() -> bool) {
     let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -69,7 +68,7 @@ pub fn under_attack(scribbler: Scribbler, mut victims: impl FnMut() -> bool) {
     });
 }
 
-/// A number for each call, the same ones for each seed.
+/// A random number for each call; equal seeds give equal numbers.
 #[derive(Clone)]
 pub struct Dice(u64);
 
@@ -106,7 +105,7 @@ pub struct Area {
     holds: Holds,
 }
 
-/// What is in an area, for those where a word that is in use is worth looking for.
+/// The structure of an area, where it pays to look for a word in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Words,
@@ -116,7 +115,7 @@ enum Holds {
 }
 
 impl Area {
-    /// `words` words from `start` on, which stay for as long as a scribbler runs.
+    /// `words` words from `start` on, which must stay as long as a scribbler runs.
     pub fn new(start: *mut u8, words: usize) -> Area {
         assert!(start.addr().is_multiple_of(8) && words > 0);
         Area { start: start.expose_provenance(), words, holds: Holds::Words }
@@ -131,11 +130,11 @@ pub fn area_of_inbox(start: *mut u8) -> Area {
 /// The structures of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// How many use it, and who sleeps.
+    /// How many use it, and which side sleeps.
     Header,
     Slot,
     Tails,
-    /// What each side has read, and refused.
+    /// What each side has read and refused.
     Taken,
     Records,
     All,
@@ -173,20 +172,20 @@ pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
 pub struct Hints {
     /// Queue pair numbers.
     pub nums: Vec<u32>,
-    /// Start, length and key of regions, also of those with no rights.
+    /// Start, length and key of regions, including some without rights.
     pub regions: Vec<(u64, u64, u32)>,
     /// Numbers of shared receive queues.
     pub queues: Vec<u32>,
 }
 
-/// Writes nonsense.
+/// The attacker.
 pub struct Scribbler {
     dice: Dice,
     areas: Vec<Area>,
     hints: Hints,
-    /// What was seen before, and where.
+    /// Values seen before, and where.
     old: Vec<(usize, u64)>,
-    /// The first words of areas of records, as they last were.
+    /// The first words of areas that hold records, as they were at the last look.
     known: Vec<(usize, Vec<u64>)>,
     /// How often it writes, and how long it rests in between.
     left: u32,
@@ -199,8 +198,8 @@ pub struct Scribbler {
 pub struct Pulse(Arc<AtomicU32>);
 
 impl Pulse {
-    /// Waits until something is written, but not for long: then what was there is what it was
-    /// written to.
+    /// Waits until something changes, for a short time at most. Then the old value is the one to
+    /// attack.
     pub fn wait(&self) {
         let before = self.0.load(Relaxed);
         for _ in 0..50 {
@@ -232,7 +231,7 @@ impl Scribbler {
         self.pulse.clone()
     }
 
-    /// Until it is told to stop, or has written as often as it was to.
+    /// Writes until it is told to stop, or has reached its number of writes.
     pub fn run(mut self, stop: &AtomicBool, done: &AtomicBool) {
         while self.left > 0 && !stop.load(Relaxed) {
             self.left -= 1;
@@ -283,8 +282,8 @@ impl Scribbler {
         }
     }
 
-    /// Writes to some of the records that have come since it last looked: to their headers, and to
-    /// what is behind those.
+    /// Writes to some of the records that have come since the last look: to their headers, and
+    /// behind those.
     fn sweep(&mut self, area: Area) {
         let segment = SEGMENT as usize / 8;
         let known = self.known.iter().position(|(start, _)| *start == area.start);
@@ -313,7 +312,7 @@ impl Scribbler {
         }
     }
 
-    /// A word of a record, if one is found close to a place that is often used.
+    /// A word of a record, if one is found near a place that is often used.
     fn near_record(&mut self, area: Area) -> usize {
         let segment = SEGMENT as usize / 8;
         let far =
@@ -326,7 +325,7 @@ impl Scribbler {
         found.map_or(from, |at| (at + skip).min(area.words - 1))
     }
 
-    /// A word of the head of a slot, of one in use if one is found; or of the inbox.
+    /// A word in the head of a slot, preferably of one in use; or in the head of the inbox.
     fn in_slot(&mut self, area: Area) -> usize {
         const SLOT: usize = (INBOX_BYTES - LINE) / SLOTS as usize / 8;
         let head = |slot: usize| LINE / 8 + slot % SLOTS as usize * SLOT;
@@ -343,7 +342,7 @@ impl Scribbler {
         }
     }
 
-    /// Makes a datagram longer than there may be, if that is the head of its slot.
+    /// Makes a datagram longer than allowed, if the word is the head of its slot.
     fn stretch(&mut self, area: Area, index: usize) {
         let line = LINE / 8;
         let word = word_at(area.start + (index / line * line + 1) * 8);
@@ -351,7 +350,7 @@ impl Scribbler {
         word.store(word.load(Relaxed) & !0xffff_ffff | longer, Relaxed);
     }
 
-    /// What to write over that value.
+    /// The value to write over that one.
     fn value(&mut self, now: u64) -> u64 {
         let dice = &mut self.dice;
         match dice.below(12) {
@@ -369,7 +368,7 @@ impl Scribbler {
         }
     }
 
-    /// Close to an end of a region.
+    /// An address near an end of a region.
     fn address(&mut self) -> u64 {
         let (start, length, _) = self.dice.pick(&self.hints.regions).unwrap_or_default();
         let near = self.dice.below(80) as u64;
@@ -381,7 +380,7 @@ impl Scribbler {
         }
     }
 
-    /// A good key, and a length as WRITE and READ have it.
+    /// A valid key, and a length as WRITE and READ carry it.
     fn key(&mut self) -> u64 {
         let (_, length, key) = self.dice.pick(&self.hints.regions).unwrap_or_default();
         let near = self.dice.below(16) as u64;
@@ -408,7 +407,7 @@ impl Scribbler {
             put(16, 8, dice.below(13) as u64);
         }
         if dice.one_in(3) {
-            // Often all that makes a message whole, and the rest at random.
+            // Often all bits of a whole message, and the rest at random.
             let whole = if dice.one_in(2) { 24 } else { 0 };
             put(24, 8, dice.any() | whole);
         }
@@ -432,7 +431,7 @@ fn is_record(word: u64) -> bool {
 }
 
 fn word_at(at: usize) -> &'static AtomicU64 {
-    // Aligned, in an area, which the test keeps; what the device does there besides is what is
-    // tested.
+    // SAFETY: aligned, and in an area that the test keeps. The test is about what the device does
+    // there at the same time.
     unsafe { AtomicU64::from_ptr(core::ptr::with_exposed_provenance_mut(at)) }
 }

@@ -65,8 +65,8 @@ impl Provider for Soft {
         Ok(SoftSrq { xrc: None, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 
-    /// Memory that processes of this machine can map, if they find each other: then a WRITE there
-    /// is carried out by who posts it, and no record goes through the ring.
+    /// Memory that processes of this machine can map, if they find each other. The poster of a
+    /// WRITE to it then carries it out itself, and no record goes through the ring.
     fn peer_memory(&self, len: usize) -> Result<Mapping, SetupError> {
         match &self.nic.host.neighbours {
             Some(neighbours) => (neighbours.memory)(len),

@@ -11,22 +11,22 @@ use crate::wc::{Status, WcOpcode};
 use crate::wr::{SendOp, Sge};
 
 bitflags! {
-    /// What is known of a posted send.
+    /// The state of a posted send.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Sent: u32 {
         /// Its completion is wanted.
         const SIGNALED = 1;
         /// All of it was written to the ring; `end` says up to where.
         const ON_WIRE = 2;
-        /// What its completion says it was: the opcode's number, in the second byte.
+        /// The opcode's number for its completion, in the second byte.
         const OPCODE = 0xff00;
-        /// How it ended where nobody is asked, UC and UD: a status, in the third byte.
+        /// Its status where no peer is asked (UC and UD), in the third byte.
         const STATUS = 0xff_0000;
     }
 }
 
 impl Sent {
-    /// Nothing known yet, but what it is.
+    /// Nothing is known yet but its opcode.
     #[inline(always)]
     pub(super) fn of(op: SendOp) -> Sent {
         Sent::from_bits_retain(u32::from(op.completes_as() as u8) << 8)
@@ -37,12 +37,12 @@ impl Sent {
         Sent::from_bits_retain(u32::from(status as u8) << 16)
     }
 
-    /// How it ended, as far as [`Sent::failed`] has said.
+    /// The status that [`Sent::failed`] has stored.
     pub(super) fn status(self) -> Status {
         Status::from_raw(self.bits() >> 16 & 0xff)
     }
 
-    /// What its completion says it was.
+    /// The opcode for its completion.
     #[inline(always)]
     pub(super) fn opcode(self) -> WcOpcode {
         WcOpcode::from_raw(self.bits() >> 8 & 0xff)
@@ -56,7 +56,7 @@ pub(super) struct SqEntry {
     /// Ring position behind its last byte.
     pub(super) end: u64,
     pub(super) sent: Sent,
-    /// Bytes of its first piece, or of all if it is one-sided.
+    /// Bytes of its first piece; of all pieces if it is one-sided.
     pub(super) length: u32,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct SendQueue {
     pub(super) sent: u32,
     /// Bytes of request `sent` that are on the wire already.
     pub(super) sent_bytes: u32,
-    /// Requests whose completion, if any, was made.
+    /// Requests whose completion, if they ask for one, was made.
     pub(super) completed: u32,
     /// Requests whose slot is free again: a completion behind them was polled (SQ-2).
     pub(super) retired: u32,
@@ -91,7 +91,7 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// For `depth` requests, with inline payloads of at most `inline_max` bytes.
+    /// A queue for `depth` requests, with inline payloads of at most `inline_max` bytes.
     pub(super) fn new(depth: u32, inline_max: u32) -> SendQueue {
         let size = depth.max(1).next_power_of_two();
         // Untouched until used: an idle connection costs address space, not memory.
@@ -187,11 +187,11 @@ impl SendQueue {
         }
     }
 
-    /// What was kept of request `index`; an inline payload is one piece, in the device's copy.
+    /// What was kept of request `index`. An inline payload is one piece, in the device's copy.
     pub(super) fn kept(&self, index: u32) -> Pending {
         let slot = (index & self.mask) as usize;
-        // SAFETY: only asked for requests `sent..posted` and for READs and atomics in flight, all
-        // of which went through `keep` and have their slot still. There are `mask + 1` slots, as
+        // SAFETY: callers ask only for requests `sent..posted` and for READs and atomics in flight.
+        // All of them went through `keep` and still have their slot. There are `mask + 1` slots, as
         // `new` made them.
         let kept = unsafe { self.pending.get_unchecked(slot).assume_init_ref() };
         let pieces = if kept.inline {
@@ -204,5 +204,5 @@ impl SendQueue {
     }
 }
 
-/// Its slots, what is kept of requests that wait, and their inline payloads.
+/// The memory of a send queue: slots, waiting requests, and their inline payloads.
 type Memory = (Box<[MaybeUninit<SqEntry>]>, Box<[MaybeUninit<Pending>]>, Box<[MaybeUninit<u8>]>);

@@ -96,7 +96,7 @@ impl Resources {
             good_until = qp.sq.entry(before).end;
             before = before.wrapping_add(1);
         }
-        // The rest of a message that had begun never comes, and nothing else may follow it.
+        // The rest of a message that had begun never comes, and no other may follow it.
         if qp.sq.sent_bytes > 0 || links.acked_position(qp) >= good_until {
             self.fail_qp(qp, good_until, Some(status));
         } else if !qp.failure.urged {
@@ -129,7 +129,7 @@ impl Resources {
                 return false;
             }
             let status = qp.failure.cause.unwrap_or(Status::Flushed);
-            // Nothing succeeds from here on.
+            // Requests from here on do not succeed.
             qp.failure.cause = Some(Status::Flushed);
             self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
         }
@@ -178,8 +178,8 @@ impl Resources {
     }
 }
 
-/// Asks the peer how far it has read: it need not say so by itself for requests that complete
-/// silently. Returns false if there is no space.
+/// Asks the peer how far it has read: for requests that complete silently it need not say so by
+/// itself. Returns false if there is no space.
 fn urge(links: &mut Links, qp: &QpContext) -> bool {
     let Some(link) = links.get_mut(qp.link) else { return true };
     let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;

@@ -1,22 +1,23 @@
 //! How a domain goes to sleep and wakes up.
 //!
-//! Before it sleeps it says so to all who may wake it, and looks once more at everything.
+//! Before it sleeps, a domain announces that to everybody who may wake it, and looks once more at
+//! everything.
 
 use super::cq::{Arm, Queued};
 use super::state::DomainState;
 use super::sync::{Ordering, fence};
 use super::transport::Transport;
 
-/// Between saying that this domain sleeps and looking once more. The barrier is the half that
-/// those who ring leave out: see [`super::peer_waker`].
+/// Runs between the announcement and the last look. The barrier is the half that publishers leave
+/// out: see [`super::peer_waker`].
 pub(super) fn before_last_look(barrier: fn()) {
     fence(Ordering::SeqCst);
     barrier();
 }
 
 impl DomainState {
-    /// Lets everybody know that this domain is about to sleep. What they did before is seen by a
-    /// poll after this; what they do later wakes.
+    /// Announces that this domain is about to sleep. A poll after this sees everything that was
+    /// published before; everything published later wakes the domain.
     pub(super) fn fall_asleep(&mut self) {
         self.transport.res.local_waker.set(true);
         self.links.activate_all();
@@ -28,13 +29,13 @@ impl DomainState {
         let Transport { qps, res } = &mut self.transport;
         res.inboxes.set_asleep(qps, true);
         before_last_look(res.nic.host.barrier);
-        // So that the next poll is a full one, which looks at all inboxes.
+        // Makes the next poll a full one, which looks at all inboxes.
         if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
             res.schedule(qp);
         }
     }
 
-    /// Nobody needs to ring any more.
+    /// Announces that this domain is awake.
     pub(super) fn wake_up(&mut self) {
         self.transport.res.local_waker.set(false);
         for link in self.links.table.iter_mut().flatten() {
@@ -53,8 +54,8 @@ impl DomainState {
         self.fall_asleep();
     }
 
-    /// Somebody who waited for a queue of the shared domain was woken: does what there is to do,
-    /// for all of them, and says whether that queue's entry has come. Who else waits may go on.
+    /// A thread that waited for a queue of the shared domain was woken. Does the work of all
+    /// queues, and returns whether that queue's entry has come. Other threads may keep waiting.
     pub(super) fn attend_wake(&mut self, index: usize, budget: usize) -> bool {
         self.wake_up();
         self.progress(&mut Queued { budget });

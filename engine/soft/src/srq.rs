@@ -16,7 +16,7 @@ use crate::wr::{PostError, RecvWr};
 /// A shared receive queue of the soft device.
 #[derive(Clone)]
 pub struct SoftSrq {
-    /// Before the queue: from then on nothing fills its receives.
+    /// Dropped before the queue: from then on nothing fills its receives.
     pub(super) xrc: Option<Arc<XrcPlace>>,
     pub(super) nic: Arc<Nic>,
     pub(super) queue: Arc<RecvQueue>,

@@ -1,4 +1,4 @@
-//! The queue pairs of a domain and what they use: what serves one link.
+//! The queue pairs of a domain and what they use to serve a link.
 
 use std_alloc::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::recvq::{RecvQueue, Used};
 use super::resources::Resources;
 use crate::wc::Wc;
 
-/// The queue pairs of a domain and what they use: what serves one link.
+/// The queue pairs of a domain and what they use to serve a link.
 pub(super) struct Transport {
     pub(super) qps: QpTable,
     pub(super) res: Resources,
@@ -31,7 +31,7 @@ impl Transport {
         taken
     }
 
-    /// As `take_completions`, one with the times it was made at, as far as it has any.
+    /// As `take_completions`, for one completion with its times, as far as the queue records them.
     pub(super) fn take_stamped(&mut self, index: usize) -> Option<(Wc, [Option<u64>; 2])> {
         let cq = self.res.cqs.get_mut(index)?;
         let times = cq.first_times();
@@ -48,12 +48,12 @@ impl Transport {
 }
 
 impl Transport {
-    /// Takes a queue pair in.
+    /// Adds a queue pair.
     pub(super) fn add(&mut self, mut owned: Owned, queue: Arc<RecvQueue>, used: Used) {
         let qp = owned.get_mut();
         match self.res.use_queue(queue, used) {
             Some(rq) => qp.set_own_rq(rq),
-            // Without memory to note its receive queue it is in error, and is never connected.
+            // Without memory to note its receive queue it goes to ERR and is never connected.
             None => qp.state = State::Err,
         }
         self.qps.insert(owned);

@@ -133,7 +133,7 @@ impl Resources {
         Outcome::Done
     }
 
-    /// Takes a SEND or a fragment of one; returns what is expected of it next. A receive that has
+    /// Takes a SEND or a fragment of one, and returns what is expected next. A receive that has
     /// begun to be filled stays with the queue pair until a message completes it.
     fn take_unreliable_send<S: Sink>(
         &mut self,
@@ -178,7 +178,7 @@ impl Resources {
         Incoming::Nothing
     }
 
-    /// The receive for a message of an unreliable queue pair: one that was begun, or else the
+    /// The receive for a message of an unreliable queue pair: the one that was begun, else the
     /// oldest posted.
     pub(super) fn receive_begun(&mut self, qp: &mut QpContext) -> Option<Assembly> {
         if qp.assembly.is_some() {
@@ -190,8 +190,8 @@ impl Resources {
         self.take_receive(qp).map(|wr| Assembly { wr, received: 0 })
     }
 
-    /// Takes a WRITE or a fragment of one; returns what is expected of it next. Bytes written
-    /// before a dropped fragment stay written.
+    /// Takes a WRITE or a fragment of one, and returns what is expected next. Bytes written before
+    /// a dropped fragment stay written.
     fn take_unreliable_write<S: Sink>(
         &mut self,
         link: &mut Link,

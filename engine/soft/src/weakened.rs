@@ -6,11 +6,11 @@ use doorbell_base::models::Weakened;
 
 use crate::{domain, inbox, models};
 
-/// Sites that may ask for nothing without a model failing, and why.
+/// Sites whose order may be weakened without a failing model, and why.
 const SPARED: &[(&str, &str)] = &[
-    ("peer_waker.rs ring 1", WHO_RINGS),
-    ("inbox.rs wake 1", WHO_RINGS),
-    ("local_waker.rs wake 2", WHO_RINGS),
+    ("peer_waker.rs ring 1", WHICH_WAKES),
+    ("inbox.rs wake 1", WHICH_WAKES),
+    ("local_waker.rs wake 2", WHICH_WAKES),
     ("inbox.rs set_asleep 1", FENCED),
     ("link.rs set_asleep 1", FENCED),
     ("local_waker.rs set 1", FENCED),
@@ -21,18 +21,18 @@ const SPARED: &[(&str, &str)] = &[
     ("inbox.rs claim 2", "the load before it has acquired"),
     ("inbox.rs exchange 1", "an exchange passes on what the state before it released"),
 ];
-const WHO_RINGS: &str = "says only who rings; who was rung looks for itself";
+const WHICH_WAKES: &str = "decides only which thread wakes; the woken side looks for itself";
 const FENCED: &str = "there is a fence behind it, `before_last_look`";
 const LOCKED: &str = "the lock of the commands orders what the flag says";
 
-/// Spared sites one of which is needed.
+/// Listed sites of which at least one is needed.
 const EITHER: &[&[&str]] = &[&["inbox.rs claim 1", "inbox.rs claim 2"]];
 
-/// Functions with such sites that no model goes through, and why.
+/// Functions with such sites that no model runs, and why.
 const UNSEEN: &[(&str, &str)] = &[
-    ("inbox.rs drop", "who sees that the owner is gone does nothing"),
+    ("inbox.rs drop", "a sender that sees that the owner is gone does nothing"),
     ("inbox.rs owner", "as `is_for`, for the simulation"),
-    ("poll.rs spin_after_reply", "a matter of time alone"),
+    ("poll.rs spin_after_reply", "affects speed alone"),
     ("local_waker.rs is_asleep", "for the tests"),
 ];
 

@@ -1,4 +1,4 @@
-//! What carries the links of a device, if not shared memory: the seam for another wire.
+//! The carrier of a device's links over another wire than shared memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub trait Carrier: Send + Sync {
     fn take(&self, end: CarrierEnd, file: OwnedFd) -> Result<(), CmError>;
 }
 
-/// This side's end of a link that a [`Carrier`] carries.
+/// This side's end of a carried link.
 pub struct CarrierEnd {
     /// The far end of the domain's link.
     pub port: Port,
-    /// What the domain rings for the thread that serves the port, while that sleeps.
+    /// The notifier that the domain rings while the thread that serves the port sleeps.
     pub bell: Bell,
     /// For [`Port::fall_asleep`].
     pub barrier: fn(),
@@ -54,7 +54,7 @@ impl CarrierEnd {
     }
 }
 
-/// The carrier of a device, and the host whose bells and barriers its ports use.
+/// The carrier of a device, and the host whose notifiers and barriers its ports use.
 pub(super) struct Carried {
     pub(super) carrier: Arc<dyn Carrier>,
     pub(super) host: Host,

@@ -24,7 +24,7 @@ const TIME: u64 = u64::MAX;
 pub struct SoftChannel(pub(super) Arc<Inner>);
 
 impl AsFd for SoftChannel {
-    /// Readable while there is something to be done, also what is due because time has passed.
+    /// Readable while there is work, including work whose time has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.epoll.as_fd()
     }
@@ -34,7 +34,7 @@ impl AsFd for SoftChannel {
 /// would keep the channel alive.
 pub(super) struct Inner {
     epoll: Epoll,
-    /// They make the descriptor readable when an event was queued or is due. A channel of one
+    /// They make the descriptor readable when an event is queued or due. A channel of one
     /// synchronous id has none: only its own caller queues events and waits.
     bells: Option<(Waker, Timer)>,
     lists: Mutex<Lists>,
@@ -58,7 +58,7 @@ struct TakenOut {
 }
 
 impl Inner {
-    /// A channel for one synchronous id, or one that many threads may use.
+    /// A channel for one synchronous id, or one that several threads may use.
     pub(super) fn new(many: bool) -> Result<Inner, CmError> {
         let failed = |error: std::io::Error| {
             CmError::from_io("open an event channel", &error)
@@ -87,13 +87,13 @@ impl Inner {
         self.watch(end)
     }
 
-    /// Removes an id, and its events that nobody has taken (ID-8, ID-9).
+    /// Removes an id, and those of its events that nobody has taken (ID-8, ID-9).
     pub(super) fn leave(&self, end: &End) {
         // Dropped outside the lock: an end says goodbye to its peer.
         drop(self.take_out(end));
     }
 
-    /// Moves an id to another channel, with its events that nobody has taken (MG-3).
+    /// Moves an id to another channel, with those of its events that nobody has taken (MG-3).
     pub(super) fn hand_over(&self, end: &Arc<End>, to: &Inner) -> Result<(), CmError> {
         let TakenOut { events, incoming } = self.take_out(end);
         to.join(end)?;
@@ -118,7 +118,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes an id, and returns its events that nobody has taken.
+    /// Removes an id, and returns those of its events that nobody has taken.
     fn take_out(&self, end: &End) -> TakenOut {
         let mut taken = TakenOut { events: Vec::new(), incoming: Vec::new() };
         {
@@ -155,7 +155,7 @@ impl Inner {
         core.watched = false;
     }
 
-    /// Watches what an end waits for now: its socket, its deadline.
+    /// Watches what an end waits for now: its socket and its deadline.
     pub(super) fn watch(&self, end: &End) -> Result<(), CmError> {
         let mut core = end.lock();
         if let Some(fd) = core.watchable()
@@ -174,7 +174,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Queues an event. If others are queued, the waker is set already: it is cleared only when the
+    /// Queues an event. If others are queued the waker is set already: it is cleared only when the
     /// queue is empty.
     pub(super) fn raise(&self, key: u64, raised: Raised) {
         let first = {
@@ -234,7 +234,7 @@ impl Inner {
         }
     }
 
-    /// The end with that key; for one that has sent no request yet, also its listener.
+    /// The end with that key; for one that has not sent its request yet, its listener too.
     pub(super) fn find(&self, key: u64) -> Option<(Arc<End>, Option<u64>)> {
         let lists = self.lists();
         if let Some((end, listener)) = lists.incoming.get(&key) {
@@ -243,7 +243,7 @@ impl Inner {
         Some((lists.members.get(&key)?.upgrade()?, None))
     }
 
-    /// A descriptor can be read.
+    /// Handles a descriptor that has become readable.
     fn handle(&self, key: u64) -> Result<(), CmError> {
         if let (WAKE, Some((waker, _))) = (key, &self.bells) {
             // Only if the queue is empty: a caller that polls the descriptor would miss the rest.
@@ -285,7 +285,8 @@ impl Inner {
         self.arrived(&end, Some(listener.key), raised)
     }
 
-    /// Passes on the event of an end. An end that has sent its request becomes one of its listener.
+    /// Passes on the event of an end. An end that has sent its request becomes one of its
+    /// listener's requests.
     fn arrived(
         &self,
         end: &Arc<End>,

@@ -42,7 +42,7 @@ impl Core {
         self.try_connect()
     }
 
-    /// Tries every name the listener may have.
+    /// Tries every name that the listener may have.
     pub(super) fn try_connect(&mut self) -> Option<Raised> {
         let (Some(to), Some(socket)) = (self.remote, &self.socket) else { return None };
         for name in place::names_for(&self.place_name(), to) {
@@ -50,7 +50,7 @@ impl Core {
                 Ok(()) => return self.socket_connected(),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    // The backlog is full: as on a lossy wire, the request is sent again (CM-4).
+                    // The backlog is full: send the request again, as on a lossy wire (CM-4).
                     self.deadline = Some(Instant::now() + BACKLOG_PAUSE);
                     return None;
                 }
@@ -97,8 +97,8 @@ impl Core {
     }
 
     /// Accepts the request (`rdma_accept`). The queue pair is connected before the answer is sent,
-    /// because the peer may send as soon as it has that. The owner of a queue pair that belongs to
-    /// no id has connected it already.
+    /// because the peer may send as soon as it has the answer. For a queue pair that belongs to no
+    /// id, its owner has connected it already.
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    /// A message has come.
+    /// Handles a message.
     pub(super) fn receive(&mut self, message: Message, files: Vec<OwnedFd>) -> Option<Raised> {
         if self.space.is_datagram() {
             return self.receive_lookup(message);

@@ -16,7 +16,7 @@ use super::waiting::Waiting;
 use super::wire::Instance;
 use crate::{FileName, Soft};
 
-/// The name of the device that is always there.
+/// The name of the default device.
 pub const SOFT_DEVICE: &str = "soft0";
 
 /// The soft device, open. Opening it twice gives two devices of one name: their queue pairs can
@@ -24,7 +24,7 @@ pub const SOFT_DEVICE: &str = "soft0";
 #[derive(Clone)]
 pub struct SoftDevice(pub(super) Arc<DeviceInner>, pub(super) Soft);
 
-/// What all handles on a device share; the rest of a handle is its protection domain.
+/// What all handles of a device share. Besides it, a handle has only its protection domain.
 pub(super) struct DeviceInner {
     pub(super) name: String,
     pub(super) instance: Instance,
@@ -68,9 +68,9 @@ impl SoftDevice {
         SoftDevice::make(name, None)
     }
 
-    /// Opens a soft device whose connections another wire than shared memory carries. Both sides of
-    /// a connection need the same one, so give such a device a name of its own. Datagrams do not go
-    /// over it.
+    /// Opens a soft device whose connections use another wire than shared memory. Both sides of a
+    /// connection need the same wire, so give such a device a name of its own. Datagrams do not use
+    /// it.
     ///
     /// # Errors
     /// As for [`SoftDevice::named`].

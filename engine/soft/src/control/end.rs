@@ -1,5 +1,5 @@
-//! One end of a connection, or a listener: what it holds, and what it does when its socket can be
-//! read or its time is up.
+//! One end of a connection, or a listener: its state, and what it does when its socket becomes
+//! readable or its deadline passes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
@@ -33,15 +33,15 @@ pub(super) enum State {
     Bound,
     AddrResolved,
     RouteResolved,
-    /// The listener's backlog is full. Connecting is tried again until then.
+    /// The listener's backlog is full. The end tries again until then.
     Connecting {
         until: Instant,
     },
     Requested,
-    /// The peer has accepted, and this side's queue pair, which belongs to no id, is not up yet.
+    /// The peer has accepted. This side's queue pair belongs to no id and is not up yet.
     Answered,
     Listening,
-    /// A peer has connected, and has not sent its request.
+    /// A peer has connected and has not sent its request.
     Incoming,
     Asked,
     Replied,
@@ -56,7 +56,7 @@ pub(super) enum State {
 pub(super) struct Options {
     pub(super) reuse_addr: bool,
     pub(super) af_only: bool,
-    /// The timeout that the id's queue pair states. It has no effect: no packet is ever lost here.
+    /// The timeout that the id's queue pair reports. It has no effect: no packet is ever lost here.
     pub(super) ack_timeout: u8,
 }
 
@@ -89,7 +89,7 @@ impl Raised {
     }
 }
 
-/// The part of an end that concerns a queue pair which belongs to no id.
+/// The part of an end for a queue pair that belongs to no id.
 #[derive(Default)]
 pub(super) struct External {
     /// The queue pair on whose behalf this end connects.
@@ -100,7 +100,7 @@ pub(super) struct External {
     pub(super) unwired: bool,
     /// The link made for the queue pair of that number, before the request is accepted.
     pub(super) offered: Option<(Offer, u32)>,
-    /// The number of the first packet, given out with the fields.
+    /// The number of the first packet, which was given out with the fields.
     pub(super) psn: Option<u32>,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Core {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) qp: Option<QpControl>,
-    /// What concerns a queue pair that belongs to no id.
+    /// The part for a queue pair that belongs to no id.
     pub(super) external: External,
     pub(super) options: Options,
     /// Its channel watches the socket.
@@ -143,10 +143,10 @@ pub(super) struct Core {
     /// This side's request, until the listener has room.
     pub(super) pending_request: Option<Message>,
     pub(super) rnr_retry: u8,
-    /// The code that the queue pair's timer was set to.
+    /// The code last set for the queue pair's timer.
     pub(super) rnr_timer: u8,
     pub(super) depths: Depths,
-    /// The bell of the domain of the peer that connects.
+    /// The notifier of the connecting peer's domain.
     pub(super) peer_bell: Option<OwnedFd>,
     pub(super) peer: Option<Credentials>,
     /// The peer's device, once it has answered.
@@ -246,7 +246,7 @@ impl End {
         };
         let raised = raised?;
         if !raised.data.is_empty() {
-            // The first stays: a second set is refused.
+            // The first one counts: a second is refused.
             let _ = self.data.set(raised.data.clone());
         }
         if let Some(depths) = raised.depths {
@@ -311,7 +311,7 @@ impl Drop for End {
 }
 
 impl Core {
-    /// The socket, made when first needed.
+    /// The socket, made at its first use.
     pub(super) fn make_socket(&mut self, asked: &str) -> Result<&Socket, CmError> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
@@ -320,7 +320,7 @@ impl Core {
         Ok(self.socket.insert(socket))
     }
 
-    /// The descriptor, if the peer may be heard on it. (A socket that is not connected reads as
+    /// The descriptor, if the peer may write to it. (A socket that is not connected reads as
     /// closed.)
     pub(super) fn watchable(&self) -> Option<RawFd> {
         use State::{Answered, Asked, Established, Incoming, Listening, Replied, Requested};
@@ -331,7 +331,7 @@ impl Core {
         self.socket.as_ref().filter(|_| watchable).map(Socket::fd)
     }
 
-    /// Leaves the connection behind.
+    /// Closes the connection.
     pub(super) fn close(&mut self, state: State) {
         self.drop_external();
         self.state = state;

@@ -1,4 +1,4 @@
-//! The events of a [`SoftChannel`], and the ids that connection requests bring.
+//! The events of a [`SoftChannel`], and the ids of connection requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::id::SoftId;
 impl Channel<SoftDevice> for SoftChannel {
     fn next(&self, limit: Duration) -> Result<Option<Event<SoftDevice>>, CmError> {
         let Some((key, raised)) = self.0.next(Some(limit))? else { return Ok(None) };
-        // An id that is gone has no events, unless it goes at this very moment.
+        // A removed id has no events, unless it is being removed at this moment.
         let context = self.0.find(key).map_or(0, |(end, _)| end.context());
         let request = raised.request.map(|end| {
             end.set_context(context);

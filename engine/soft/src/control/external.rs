@@ -1,8 +1,8 @@
 //! Queue pairs that belong to no id, and connections on their behalf (CM-12).
 //!
-//! Nobody knows the connection of such a queue pair before it goes to RTR. It then names the fields
-//! that the connection manager gave out: peer, number, first packet. The end waits under these
-//! ([`super::waiting`]).
+//! The connection of such a queue pair is unknown before it goes to RTR. It then names the fields
+//! that the connection manager gave out: peer, number, first packet. Until then the end waits under
+//! these fields ([`super::waiting`]).
 
 use std::sync::{Arc, Weak};
 
@@ -22,8 +22,8 @@ use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
 use crate::{QpControl, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
-/// `ibv_create_qp_ex`, of an id or of none. The device's queue pair begins in INIT;
-/// [`crate::ExternalQp`] keeps the state RESET, and refuses what that does not allow.
+/// `ibv_create_qp_ex`, with or without an id. The device's queue pair begins in INIT;
+/// [`crate::ExternalQp`] keeps the state RESET, and refuses what RESET does not allow.
 pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,
@@ -86,7 +86,7 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// A queue pair of UD or RAW_PACKET needs no peer. From RTR on it receives. The owner of its state
+/// A UD or RAW_PACKET queue pair needs no peer. From RTR on it receives. The owner of its state
 /// refuses sends before RTS.
 fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     if let Some(qkey) = fields.qkey {
@@ -100,7 +100,7 @@ fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
     }
 }
 
-/// Joins the queue pair to the connection that the fields are of.
+/// Joins the queue pair to the connection that the fields belong to.
 fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), CmError> {
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
@@ -228,7 +228,7 @@ impl Core {
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
                 let (links, bell) = (&self.device.links, self.peer_bell.take());
                 let offer = links.offer(ends, request.directory, bell, qp)?;
-                // This side states its retries only when it accepts: too late for this.
+                // This side states its retries only when it accepts, which is too late for this.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));
                 self.external.offered = Some((offer, qp.num()));
@@ -253,7 +253,7 @@ impl Core {
     /// Gives back what was prepared for a queue pair and not used.
     pub(super) fn drop_external(&mut self) {
         if let Some((offer, _)) = self.external.offered.take() {
-            // The end the peer would have taken.
+            // The end that the peer would have taken.
             offer.link.release_end();
         }
         if std::mem::take(&mut self.external.unwired)

@@ -1,9 +1,9 @@
-//! Memory and bells of other processes, opened by the names of their files.
+//! Memory and notifiers of other processes, opened by the names of their files.
 //!
 //! A process of the same user can open `/proc/PID/fd/N`. So no file has to be handed over, and
-//! files that are newer than the connection are found as well. Nothing that is found is trusted: it
-//! must have the inode that was named, and be a memfd that is sealed against shrinking and has all
-//! its pages.
+//! files that are newer than the connection are found as well. A file that is found is not trusted:
+//! it must have the named inode, and be a memfd that is sealed against shrinking and has all its
+//! pages.
 #![expect(unsafe_code, reason = "fstat, seals and a read-only mapping have no safe form in std")]
 
 use std::fs::{File, OpenOptions};
@@ -22,28 +22,29 @@ use doorbell_seam::provider::wake::Bell;
 use super::sys;
 use crate::{DIRECTORY_BYTES, FileName, RemoteMap};
 
-/// The most bytes of a peer's region that are mapped: the page tables are paid for at once.
+/// The most bytes of a peer's region that are mapped, because mapping builds the page tables for
+/// all of them at once.
 const VIEW_MAX: u64 = 64 << 30;
 
-/// A new bell; `None` if there are no descriptors left. It is a pipe whose two ends are one
-/// descriptor: senders of datagrams open a bell by its name, and an eventfd cannot be opened so.
+/// Makes a notifier; `None` if there are no descriptors left. It is a pipe whose two ends are one
+/// descriptor: senders of datagrams open a notifier by its name, which an eventfd does not allow.
 pub(super) fn bell() -> Option<Bell> {
     let (reader, _writer) = io::pipe().ok()?;
     bell_from_peer(reader.into())
 }
 
-/// Opens the bell that another process of this user names.
+/// Opens the notifier that another process of this user names.
 pub(super) fn open_bell(process: i32, name: FileName) -> Option<Bell> {
     bell_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
 }
 
-/// The bell behind a descriptor that a peer handed over.
+/// The notifier behind a descriptor that a peer handed over.
 pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
     bell_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
 }
 
-/// Opens a bell anew: then no peer can make its reads and writes block. It is open for both ends,
-/// so a write never fails for lack of a reader.
+/// Opens a notifier again, so that no peer can make its reads and writes block. It is open for both
+/// ends, so a write never fails for lack of a reader.
 fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
     let look = look_at(path)?;
     let found = look.metadata().ok()?;
@@ -55,14 +56,15 @@ fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
     let mut both = OpenOptions::new();
     let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here).ok()?;
     let ring = |fd| {
-        // SAFETY: one byte of a constant. If it fails the pipe is full: the bell has rung already.
+        // SAFETY: one byte of a constant. If it fails, the pipe is full and the notifier has rung
+        // already.
         unsafe { libc::write(fd, [1_u8].as_ptr().cast(), 1) };
     };
     let clear = |fd| {
         let mut rings = [0_u8; 256];
-        // A limit, because somebody may ring all the time.
+        // Bounded, because somebody may ring all the time.
         for _ in 0..16 {
-            // SAFETY: the buffer is as long as said.
+            // SAFETY: the buffer has the length given.
             let got = unsafe { libc::read(fd, rings.as_mut_ptr().cast(), rings.len()) };
             if got < rings.len() as isize {
                 return;
@@ -72,7 +74,7 @@ fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
     Some(Bell::new(file.as_raw_fd(), Arc::new(file), ring, clear))
 }
 
-/// Finds a file without opening it: a peer may name a device or a pipe.
+/// Looks at a file without opening it: a peer may name a device or a pipe.
 fn look_at(path: &str) -> Option<File> {
     let mut look = OpenOptions::new();
     look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()
@@ -89,7 +91,7 @@ fn stat(fd: RawFd) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: fstat writes one stat through the pointer, which points to room for one.
     let answer = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
-    // SAFETY: it has, if it says so.
+    // SAFETY: fstat succeeded, so it has written the stat.
     (answer == 0).then(|| unsafe { stat.assume_init() })
 }
 
@@ -114,12 +116,12 @@ fn may_lose_pages(file: &File) -> bool {
     let mut found = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: fstatfs writes one statfs through the pointer, which points to room for one.
     let answer = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
-    // SAFETY: it has, if it says so.
+    // SAFETY: fstatfs succeeded, so it has written the statfs.
     answer != 0 || unsafe { found.assume_init() }.f_type == libc::HUGETLBFS_MAGIC
 }
 
-/// Maps a peer's region; `None` if it is of huge pages (see [`may_lose_pages`]), or lacks pages,
-/// which this process would have to provide.
+/// Maps a peer's region; `None` if it consists of huge pages (see [`may_lose_pages`]), or lacks
+/// pages, which this process would have to provide.
 pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
     let file = open(process, name, true)?;
     let found = file.metadata().ok()?;
@@ -173,7 +175,7 @@ fn seal(file: &File, seals: i32) -> io::Result<()> {
     }
 }
 
-/// A peer's directory, mapped to be read.
+/// A peer's directory, mapped for reading.
 struct Window {
     base: NonNull<u8>,
 }

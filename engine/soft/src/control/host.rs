@@ -1,4 +1,4 @@
-//! What the soft device asks of Linux: clocks, random bytes, bells and barriers.
+//! What the soft device asks of Linux: clocks, random bytes, notifiers and barriers.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub(super) fn host() -> io::Result<Host> {
 }
 
 /// Lets the barriers of its peers ([`Host::barrier`]) reach this process. Kernels before 4.16 have
-/// none: there a sleeping peer may miss a ring, and wakes at the limit of its sleep instead.
+/// none. There a sleeping peer may miss a wake-up, and then wakes at the limit of its sleep.
 fn register_for_barriers() {
     sys::membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }

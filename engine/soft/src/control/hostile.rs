@@ -1,8 +1,8 @@
-//! Peers that say anything: messages with any fields, cut, longer or changed, any files along with
-//! them, to listeners, to sides that ask, and to connections that stand. Each costs its own
-//! connection; nothing of what it sent stays open or mapped, and honest peers are served.
+//! Peers that send anything: messages with any fields, cut, extended or changed, with any files, to
+//! listeners, to sides that connect, and to established connections. Each loses its own connection,
+//! nothing that it sent stays open or mapped, and honest peers are served.
 //!
-//! `DOORBELL_FUZZ` is how many times as many seeds are run.
+//! `DOORBELL_FUZZ` multiplies the number of seeds.
 #![expect(unsafe_code, reason = "makes files, and sends more than the device ever would")]
 
 use std::fs::File;
@@ -22,7 +22,7 @@ use super::wire::{Found, Lookup, Message, Place, Reply, Request};
 use super::*;
 use crate::{DIRECTORY_BYTES, FileName, LINK_BYTES};
 
-/// A number for each call, the same ones for each seed.
+/// A random number for each call; equal seeds give equal numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -57,11 +57,12 @@ impl Drop for Seed {
     }
 }
 
-/// Files that a liar has, and may send or name.
+/// Files that a liar owns, and may send or name.
 struct Files(Vec<OwnedFd>);
 
 impl Files {
-    /// Pipes, memfds of several lengths, with seals and without, and what is no memory at all.
+    /// Pipes; memfds of several lengths, with and without seals; and files that are no memory at
+    /// all.
     fn new() -> Files {
         let (reader, writer) = io::pipe().unwrap();
         let all = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -79,13 +80,13 @@ impl Files {
         self.0[dice.below(self.0.len())].as_raw_fd()
     }
 
-    /// None often, else any number of them.
+    /// Often none, else any number of them.
     fn some(&self, dice: &mut Dice) -> Vec<RawFd> {
         let count = [0, 1, 2, 3, 40][dice.below(5)];
         (0..count).map(|_| self.pick(dice)).collect()
     }
 
-    /// What those are that nobody else has.
+    /// The identities of those that nobody else has.
     fn own(&self) -> Vec<Identity> {
         self.0.iter().skip(1).map(|file| identity(file.as_raw_fd())).collect()
     }
@@ -122,7 +123,7 @@ fn identity(fd: RawFd) -> Identity {
     }
 }
 
-/// How many descriptors and mappings of those files this process has.
+/// The number of descriptors and mappings that this process has of those files.
 fn held(files: &[Identity]) -> (usize, usize) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -131,8 +132,8 @@ fn held(files: &[Identity]) -> (usize, usize) {
     (open, maps.lines().filter(|line| line.contains("memfd:hostile")).count())
 }
 
-/// One message with any files, more than [`Socket::send`] takes. What the socket does not take is
-/// not sent.
+/// Sends one message with any files, more than [`Socket::send`] takes. If the socket refuses it, it
+/// is dropped.
 fn send(socket: &Socket, bytes: &[u8], files: &[RawFd]) {
     let mut piece =
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -160,7 +161,7 @@ fn send(socket: &Socket, bytes: &[u8], files: &[RawFd]) {
     }
 }
 
-/// A message of any kind, or of that one.
+/// A message of any kind, or of that kind.
 fn message(dice: &mut Dice, files: &Files, kind: usize) -> Message {
     let place = Place { instance: dice.array(), domain: dice.any() as u32, queue: 2 };
     let depths = Depths { responder: dice.any() as u8, initiator: dice.any() as u8 };
@@ -186,8 +187,8 @@ fn message(dice: &mut Dice, files: &Files, kind: usize) -> Message {
     }
 }
 
-/// Says something: often what is expected, with fields that are not, else anything. True if it is
-/// a goodbye.
+/// Sends something: often the expected message with wrong fields, else anything. True if it is a
+/// goodbye.
 fn say(dice: &mut Dice, files: &Files, socket: &Socket, expected: usize) -> bool {
     let kind = if dice.one_in(3) { dice.below(7) } else { expected };
     let mut bytes = message(dice, files, kind).encode();
@@ -205,7 +206,7 @@ fn say(dice: &mut Dice, files: &Files, socket: &Socket, expected: usize) -> bool
     Message::decode(&bytes) == Some(Message::Bye)
 }
 
-/// Everything that is to be done on a channel; requests are accepted, or not, with queue pairs that
+/// Does everything that is due on a channel. Requests are accepted, or not, with queue pairs that
 /// stay until the end.
 fn attend(dice: &mut Dice, channel: &SoftChannel, device: &SoftDevice, kept: &mut Vec<Kept>) {
     while let Some(event) = channel.next(Duration::from_millis(1)).unwrap() {
@@ -214,7 +215,7 @@ fn attend(dice: &mut Dice, channel: &SoftChannel, device: &SoftDevice, kept: &mu
                 continue;
             }
             let (qp, poller) = with_qp(device, &mut id);
-            // Whoever asked may have gone.
+            // The side that asked may be gone.
             let _ = id.accept(&ConnParam::default());
             kept.push((id, qp, poller));
         }
@@ -223,7 +224,7 @@ fn attend(dice: &mut Dice, channel: &SoftChannel, device: &SoftDevice, kept: &mu
 
 type Kept = (SoftId, SoftQp, SoftPoller);
 
-/// Liars ask a listener, which accepts most, and go on lying; how many said goodbye.
+/// Liars connect to a listener, which accepts most, and go on lying. Returns how many said goodbye.
 fn lies_to_a_listener(dice: &mut Dice, device: &SoftDevice, files: &Files) -> usize {
     let channel = device.open_channel().unwrap();
     let (_listener, name) = listener(device, &channel);
@@ -246,7 +247,7 @@ fn lies_to_a_listener(dice: &mut Dice, device: &SoftDevice, files: &Files) -> us
     goodbyes
 }
 
-/// A liar is asked, and answers.
+/// A side connects to a liar, which answers.
 fn lies_to_who_asks(dice: &mut Dice, device: &SoftDevice, files: &Files) -> usize {
     let socket = Socket::new().unwrap();
     let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
@@ -268,7 +269,7 @@ fn lies_to_who_asks(dice: &mut Dice, device: &SoftDevice, files: &Files) -> usiz
     goodbyes
 }
 
-/// Whoever lies about datagrams, on either side.
+/// Liars on either side of datagrams.
 fn lies_about_datagrams(dice: &mut Dice, device: &SoftDevice, files: &Files) -> usize {
     let channel = device.open_channel().unwrap();
     let mut listener = device.create_id(Some(&channel), PortSpace::Udp).unwrap();
@@ -306,8 +307,8 @@ fn peers_that_say_anything_cost_their_own_connections() {
                 _ => lies_about_datagrams(&mut dice, &device, &files),
             };
         }
-        // Who says goodbye has yet to give back its end of the link, which is its own to do. With
-        // the link stay its bell and its table.
+        // A liar that said goodbye still holds its end of the link, which it alone can give back.
+        // The link keeps its notifier and its table open.
         let left = device.0.links.alive();
         assert!(left <= goodbyes, "{left} links are left, of {goodbyes} goodbyes");
         let (open, mapped) = held(&own);

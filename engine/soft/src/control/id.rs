@@ -47,12 +47,12 @@ impl SoftId {
         Ok(SoftId { end, channel, synchronous })
     }
 
-    /// An id over an end that its channel knows.
+    /// An id for an end that its channel knows.
     pub(super) fn over(end: Arc<End>, channel: Arc<Inner>, synchronous: bool) -> SoftId {
         SoftId { end, channel, synchronous }
     }
 
-    /// Raises an event, unless the call itself is the answer.
+    /// Raises an event, unless the call itself returns the result.
     fn answer(&self, kind: EventKind) {
         if !self.synchronous {
             self.channel.raise(self.end.key, Raised::plain(kind));
@@ -71,7 +71,7 @@ impl SoftId {
         Ok(())
     }
 
-    /// Connects, on behalf of a queue pair that is not the id's if one is given.
+    /// Connects, with `qp` in place of the id's queue pair if it is given.
     fn request(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
         let mut core = self.end.lock();
         let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
@@ -109,7 +109,7 @@ impl SoftId {
         if self.synchronous { self.wait(asked, wanted) } else { Ok(()) }
     }
 
-    /// Accepts, on behalf of a queue pair that is not the id's if one is given.
+    /// Accepts, with `qp` in place of the id's queue pair if it is given.
     fn reply(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
         let asked = "accept a connection request";
         let mut core = self.end.lock();
@@ -156,7 +156,7 @@ impl Drop for SoftId {
     }
 }
 
-/// The error of a synchronous call that ended with an event of failure (ID-10).
+/// The error of a synchronous call that ended with a failure event (ID-10).
 fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const DENIED: i32 = -libc::EACCES;
@@ -245,7 +245,7 @@ impl Core {
         if self.qp.as_ref().is_some_and(|qp| !qp.is_gone()) {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
-        // An id of RC may have one of UC, which is then connected as if it were the other.
+        // An id of RC may have a UC queue pair, which is then connected like an RC one.
         let ours = if kind == QpType::Uc { QpType::Rc } else { kind };
         if ours != self.kind {
             let answer = format!("{kind:?} is not for an id of {:?} (QP-14)", self.kind);
@@ -563,7 +563,7 @@ impl CmId<SoftDevice> for SoftId {
 
     fn peer_left(&mut self) -> bool {
         if self.synchronous {
-            // What else is wrong shows in the state; a listener keeps its requests.
+            // The state shows everything else; a listener keeps its requests.
             if self.end.lock().state != State::Established {
                 return self.end.lock().state == State::HungUp;
             }

@@ -1,8 +1,9 @@
 //! The links of this device instance to others. Each is made once per pair of places, and shared by
 //! all connections between them.
 //!
-//! Every answer brings the memory of its link, even if the peer should have it already: each answer
-//! has its own socket, so one that names a link may be read before the one that brought it first.
+//! Every answer brings the memory of its link, even if the peer should have it already. Each answer
+//! has its own socket, so an answer that names a link may be read before the answer that first
+//! brought it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -20,7 +21,7 @@ use super::sys;
 use super::wire::{Place, Reply};
 use crate::{FileName, LINK_BYTES, LinkShared, QpControl, Side};
 
-/// Two places that a link may join. The kernel names the peer's process, so no process can pretend
+/// The two places that a link joins. The kernel names the peer's process, so no process can pretend
 /// to be another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
@@ -37,7 +38,7 @@ struct Entry {
     link: Weak<LinkShared>,
 }
 
-/// A link with one more connection's two ends taken.
+/// A link on which both ends of one more connection are taken.
 pub(super) struct Offer {
     pub(super) link: Arc<LinkShared>,
     pub(super) id: u64,
@@ -56,7 +57,7 @@ impl Offer {
 /// The registry. Crossing connections may leave two links between the same places.
 #[derive(Default)]
 pub(super) struct Links {
-    /// Carries all links, in place of shared memory; then each connection has its own.
+    /// Carries all links, in place of shared memory; then each connection has its own link.
     carrier: Option<Carried>,
     made: AtomicU64,
     table: Mutex<HashMap<Ends, Vec<Entry>>>,
@@ -68,9 +69,9 @@ impl Links {
         Links { carrier: Some(carrier), ..Links::default() }
     }
 
-    /// A link for a connection that this side accepts: one that both have, or a new one, brought
-    /// to the domain of `qp`. `bell` is what the peer has sent as that of its domain; only a new
-    /// link has use for it.
+    /// A link for a connection that this side accepts: one that both have, or a new one, added to
+    /// the domain of `qp`. `bell` is the notifier of the peer's domain as the peer has sent it;
+    /// only a new link uses it.
     pub(super) fn offer(
         &self,
         ends: Ends,
@@ -108,8 +109,8 @@ impl Links {
         Ok(Offer { link, id, maker: true, carried: None })
     }
 
-    /// The link that the peer's answer names; of `files` the first is its memory, the second the
-    /// bell of the peer's domain.
+    /// The link that the peer's answer names. The first of `files` is its memory, the second the
+    /// notifier of the peer's domain.
     pub(super) fn take(
         &self,
         ends: Ends,
@@ -177,7 +178,7 @@ fn add(table: &mut HashMap<Ends, Vec<Entry>>, ends: Ends, entry: Entry) {
 }
 
 /// Gives back the ends of processes that have ended. A process may close its connections and end
-/// before it gives back its ends of a link; then nothing else does.
+/// before it gives back its ends of a link; then nobody else does.
 fn give_up_dead(table: &HashMap<Ends, Vec<Entry>>) {
     for (ends, entries) in table {
         if sys::is_gone(ends.peer_pid) {
@@ -193,8 +194,8 @@ fn give_up_dead(table: &HashMap<Ends, Vec<Entry>>) {
 mod tests {
     use super::*;
 
-    /// A link of a process that has ended goes with the last of this side; that of one that lives
-    /// is there for its next connection.
+    /// The link of a process that has ended goes with its last user on this side. The link of a
+    /// living process stays for its next connection.
     #[test]
     fn a_link_does_not_outlive_both_its_processes() {
         let mut dead = std::process::Command::new("/bin/true").spawn().unwrap();
@@ -214,7 +215,7 @@ mod tests {
             let ends = Ends { peer_pid: *peer_pid, peer: place(1), here: place(2) };
             add(&mut table, ends, Entry { id: 0, maker: true, link: Arc::downgrade(link) });
         }
-        // As many as make it look.
+        // Enough to trigger the clean-up.
         let mut others = Vec::new();
         for domain in 3..40 {
             let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();

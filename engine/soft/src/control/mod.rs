@@ -4,13 +4,13 @@
 //! Two sides meet over a Unix socket in the abstract name space, so nothing is left behind when a
 //! process ends. The kernel confirms that both are processes of the same user. They agree on a
 //! link, a piece of shared memory that carries the messages. The socket stays open as long as the
-//! connection: when it closes, the peer's process has ended.
+//! connection. When it closes, the peer's process has ended.
 //!
 //! Messages of a peer are not trusted: `wire` accepts only whole ones, and a peer that sends
 //! anything else loses its own connection.
 //!
-//! There is no thread in the background. The connection manager works when it is called: in a
-//! blocking call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
+//! There is no background thread. The connection manager works when it is called: in a blocking
+//! call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
 
 mod carrier;
 mod channel;
@@ -251,7 +251,7 @@ impl Fabric for SoftDevice {
     }
 
     fn create_endpoint(&self, info: &AddrInfo) -> Result<SoftId, CmError> {
-        /// The limit of librdmacm for each of the two (EP-2); here neither takes time.
+        /// librdmacm's limit for each of the two steps (EP-2); here neither takes time.
         const LIMIT: Duration = Duration::from_secs(2);
         info.check_type()?;
         let mut id = SoftId::new(&self.0, None, info.space(), info.qp_type())?;

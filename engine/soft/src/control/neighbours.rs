@@ -1,7 +1,7 @@
 //! Other soft devices of this machine, for datagrams: their memory, and the members of groups.
 //!
-//! A member of a multicast group binds a socket in the abstract name space whose name says so:
-//! group, process, inbox, number. Nobody connects to it. The kernel lists such names in
+//! A member of a multicast group binds a socket in the abstract name space. The socket's name holds
+//! group, process, inbox and number. Nobody connects to it. The kernel lists such names in
 //! `/proc/net/unix`, and removes them when the process ends.
 
 use std::collections::HashMap;
@@ -115,7 +115,7 @@ mod tests {
         Member { process: 0x3f_ffff, inbox: FileName { fd: u32::MAX, inode: u64::MAX }, qp }
     }
 
-    /// The longest name fits, and says who it is of.
+    /// The longest name fits, and names its member.
     #[test]
     fn who_joins_is_listed_until_it_leaves() {
         let device = "abcdefghijklmnop";

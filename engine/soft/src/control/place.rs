@@ -1,4 +1,4 @@
-//! Addresses of the soft device: it owns every address of this host, and names its sockets after
+//! Addresses of the soft device. It owns every address of this host, and names its sockets after
 //! them.
 
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use doorbell_seam::error::Code;
 
 use super::sys::{self, Socket};
 
-/// Ports given out for port 0, as Linux does by default.
+/// Ports for requests with port 0, as Linux hands them out by default.
 const FREE_PORTS: std::ops::Range<u16> = 32768..61000;
 
 /// The abstract name of a port: one name space per user and device.
@@ -39,12 +39,13 @@ pub(super) fn names_for(device: &str, to: SocketAddr) -> Vec<String> {
     names
 }
 
-/// True if `ip` is one of this host: loopback, the wildcard, or of one of its interfaces.
+/// True if `ip` belongs to this host: loopback, the wildcard, or an address of one of its
+/// interfaces.
 pub(super) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The local address of an active side that names none: the one it connects to, or loopback if that
+/// The local address of an active side that gives none: the one it connects to, or loopback if that
 /// is a group.
 pub(super) fn source_for(to: SocketAddr) -> SocketAddr {
     let ip = match to.ip() {
@@ -55,7 +56,7 @@ pub(super) fn source_for(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// Fails unless `ip` is one of this host.
+/// Fails unless `ip` belongs to this host.
 pub(super) fn check_local(asked: &str, device: &str, ip: IpAddr) -> Result<(), CmError> {
     if is_local(ip) {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Datagrams: looking up a listener (InfiniBand's SIDR), and multicast groups.
 //!
-//! Nothing is connected. A side sends a look-up over the listener's socket, the answer says where
+//! Nothing is connected. One side sends a look-up over the listener's socket, the answer says where
 //! to send, and the socket is closed.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -56,7 +56,7 @@ impl Core {
         self.try_connect()
     }
 
-    /// Answers a look-up (`rdma_accept`): with the id's queue pair, or the one named.
+    /// Answers a look-up (`rdma_accept`) with the id's queue pair, or with the named one.
     pub(super) fn answer_lookup(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let qp = self.qp.as_ref().map_or(param.qp_num, |qp| qp.num());
         if qp == 0 {
@@ -75,13 +75,13 @@ impl Core {
         Ok(())
     }
 
-    /// The look-up has failed. The queue pair keeps its state, because it is no part of this.
+    /// The look-up has failed. The queue pair keeps its state, which a look-up does not concern.
     pub(super) fn unreachable(&mut self, status: i32) -> Raised {
         self.close(State::Closed);
         Raised::failed(EventKind::Unreachable, status)
     }
 
-    /// A message has come to an end of datagrams.
+    /// Handles a message for an end of datagrams.
     pub(super) fn receive_lookup(&mut self, message: Message) -> Option<Raised> {
         match (self.state, message) {
             (State::Incoming, Message::Lookup(lookup)) => {
@@ -107,7 +107,7 @@ impl Core {
     pub(super) fn lose_lookup(&mut self) -> Option<Raised> {
         let asking = self.state == State::Requested;
         self.close(State::Closed);
-        // As if the listener had gone with the look-up in its backlog.
+        // As if the listener had ended with the look-up in its backlog.
         asking.then(|| Raised::failed(EventKind::Unreachable, REJECTED))
     }
 
@@ -145,7 +145,7 @@ impl Core {
         self.groups.swap_remove(place);
         let attached = |how: &(IpAddr, Join)| *how == (group, Join::FullMember);
         if let Some(qp) = self.qp.as_ref().filter(|_| !self.groups.iter().any(attached)) {
-            // It is not attached if it was made later, or its owner has taken it out.
+            // It is not attached if it was made later, or if its owner has detached it.
             let _ = qp.detach_mcast(gid_of(group));
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(super) fn own(value: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Who is at the other end of a socket, as the kernel says (`SO_PEERCRED`).
+/// The process at the other end of a socket, as the kernel reports it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) pid: i32,
@@ -37,7 +37,7 @@ pub(super) fn user() -> u32 {
 /// True if there is no such process. A process that this one cannot see has the number 0, and never
 /// counts as gone.
 pub(super) fn is_gone(process: i32) -> bool {
-    // SAFETY: signal 0 is none; it takes numbers and touches no memory.
+    // SAFETY: signal 0 sends nothing; the call takes numbers and touches no memory.
     let answer = unsafe { libc::kill(process.max(0), 0) };
     answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
@@ -102,7 +102,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The next connection that waits, if any.
+    /// The next waiting connection, if there is one.
     pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let none = std::ptr::null_mut();
@@ -114,8 +114,8 @@ impl Socket {
         }
     }
 
-    /// Connects to an abstract name: `WouldBlock` if too many wait there, `ConnectionRefused` if
-    /// nobody listens.
+    /// Connects to an abstract name: `WouldBlock` if too many connections wait there,
+    /// `ConnectionRefused` if nobody listens.
     pub(super) fn connect(&self, name: &str) -> io::Result<()> {
         let (address, length) = abstract_name(name)?;
         // SAFETY: as in `bind`.
@@ -142,7 +142,7 @@ impl Socket {
         Ok(Credentials { pid: creds.pid, uid: creds.uid })
     }
 
-    /// Sends one message, with up to [`FILES_MAX`] files. Whole or not at all.
+    /// Sends one message, with up to [`FILES_MAX`] files, whole or not at all.
     pub(super) fn send(&self, bytes: &[u8], files: &[RawFd]) -> io::Result<()> {
         let mut piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
         let mut control = Control::new();
@@ -159,13 +159,13 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Receives one message; what does not fit `bytes` shows as a length one larger.
+    /// Receives one message. One that exceeds `bytes` reports a length of `bytes` plus one.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
         let mut reset = false;
         loop {
             match self.receive_once(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The peer closed with something unread. What it sent before is still there.
+                // The peer closed while it had unread data. What it sent before is still there.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !reset => {
                     reset = true;
                 }
@@ -292,7 +292,7 @@ impl Epoll {
         own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
     }
 
-    /// Watches for something to read, or the end.
+    /// Watches for data to read, or the end.
     pub(super) fn add(&self, fd: RawFd, key: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: key };
         // SAFETY: `event` is alive during the call.
@@ -307,7 +307,7 @@ impl Epoll {
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, none) };
     }
 
-    /// Keys that are ready, at most 32, after at most `limit` (none: for ever).
+    /// The keys that are ready, at most 32, after at most `limit` (`None`: for ever).
     pub(super) fn wait(&self, limit: Option<Duration>) -> io::Result<Vec<u64>> {
         let millis = limit.map_or(-1, |limit| {
             // Rounded up: a wait must not end before its time and spin.
@@ -348,10 +348,10 @@ impl Timer {
         self.0.as_raw_fd()
     }
 
-    /// Rings at that time, and stays readable until it is set anew; `None` is never.
+    /// Becomes readable at that time, and stays so until it is set again; `None`: never.
     pub(super) fn set(&self, at: Option<Instant>) {
         let left = at.map(|at| at.saturating_duration_since(Instant::now()));
-        // No time at all would mean never.
+        // A time of zero would mean never.
         let left = left.map_or(Duration::ZERO, |left| left.max(Duration::from_nanos(1)));
         let value = libc::timespec {
             tv_sec: left.as_secs() as libc::time_t,
@@ -359,8 +359,8 @@ impl Timer {
         };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: `spec` is alive during the call; the old setting is not asked for. It fails for
-        // times that are none only.
+        // SAFETY: `spec` is alive during the call; the old setting is not requested. It fails only
+        // for invalid times.
         unsafe { libc::timerfd_settime(self.fd(), 0, &raw const spec, std::ptr::null_mut()) };
     }
 }
@@ -381,14 +381,14 @@ impl Waker {
 
     pub(super) fn wake(&self) {
         let one = 1_u64;
-        // SAFETY: reads eight bytes of `one`. It can fail only when the counter is full, and
-        // then the sleeper is awake anyway.
+        // SAFETY: reads eight bytes of `one`. It fails only when the counter is full, and then the
+        // sleeper is awake anyway.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
     pub(super) fn clear(&self) {
         let mut count = 0_u64;
-        // SAFETY: writes eight bytes to `count`. It can fail only when there is nothing to clear.
+        // SAFETY: writes eight bytes to `count`. It fails only when there is nothing to clear.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
     }
 }
@@ -417,7 +417,7 @@ mod tests {
         (client, server)
     }
 
-    /// Length of the next message, and how many files came with it.
+    /// Length of the next message, and the number of files that came with it.
     fn next(socket: &Socket, bytes: &mut [u8]) -> Option<(usize, usize)> {
         match socket.receive(bytes).unwrap() {
             Received::Message(length, files) => Some((length, files.len())),

@@ -1,4 +1,4 @@
-//! What only this device's own protocol shows: peers that lie, and links.
+//! Tests of this device's own protocol: peers that lie, and links.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(super) fn listener(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, S
     (id, name)
 }
 
-/// A peer that does as it likes.
+/// A peer that the test drives by hand.
 pub(super) struct Liar(pub(super) Socket);
 
 impl Liar {
@@ -125,8 +125,8 @@ fn devices_of_different_names_do_not_see_each_other() {
     assert_eq!(error.code(), Code::Refused);
 }
 
-/// A peer that says nothing, nonsense, or the wrong thing costs its own connection only: no
-/// request comes of it, and the next peer is served.
+/// A peer that says nothing, sends nonsense, or sends the wrong message loses only its own
+/// connection: no request comes of it, and the next peer is served.
 #[test]
 fn a_listener_survives_peers_that_lie() {
     let device = SoftDevice::open().unwrap();
@@ -151,8 +151,8 @@ fn a_listener_survives_peers_that_lie() {
     }
 }
 
-/// A peer that was accepted and then talks nonsense, or claims the memory of a link it never
-/// took, loses its connection; its queue pair here is flushed.
+/// A peer that was accepted and then sends nonsense, or claims the memory of a link it never took,
+/// loses its connection; its queue pair here is flushed.
 #[test]
 fn an_accepted_peer_that_lies_is_cut_off() {
     let device = SoftDevice::open().unwrap();
@@ -174,7 +174,7 @@ fn an_accepted_peer_that_lies_is_cut_off() {
     }
 }
 
-/// A worker's words of credit lie where its peers reach them, in this process and in others.
+/// Peers in this process and in others can reach a worker's credit words directly.
 #[test]
 fn memory_for_peers_can_be_mapped() {
     let device = SoftDevice::open().unwrap();
@@ -182,8 +182,8 @@ fn memory_for_peers_can_be_mapped() {
     assert!(memory.fd().is_some() && memory.len() >= 24);
 }
 
-/// A passive side that names a link which is not there, or sends memory that is none, is refused:
-/// an error here, a rejection there.
+/// A passive side that names a missing link, or sends something other than memory, is refused: an
+/// error here, a rejection there.
 #[test]
 fn a_reply_with_a_false_link_is_refused() {
     let device = SoftDevice::open().unwrap();
@@ -223,7 +223,7 @@ fn raw(file: &std::fs::File) -> i32 {
     file.as_raw_fd()
 }
 
-/// Runs `f` on a thread that is another user, as only root can; false where that is not so.
+/// Runs `f` on a thread that acts as another user, which only root can do; false for other users.
 fn as_stranger(f: impl FnOnce() + Send + 'static) -> bool {
     const NOBODY: libc::c_long = 65534;
     if sys::user() != 0 {
@@ -400,7 +400,7 @@ fn a_queue_pair_that_is_gone_when_the_answer_comes_leaks_no_link() {
     assert_eq!(next(&there).kind, EventKind::Disconnected);
     drop(other);
     assert_eq!(two.0.links.alive(), 0);
-    // On the other side it goes when the next one comes.
+    // On the other side it is removed when the next connection comes.
     let _next = connect(&one, &two, None);
     assert_eq!(one.0.links.alive(), 1);
 }
@@ -411,7 +411,7 @@ fn a_channel_that_waits_hears_of_ids_that_join_it() {
     let channel = std::sync::Arc::new(device.open_channel().unwrap());
     let (tell, told) = std::sync::mpsc::channel();
     let waits = channel.clone();
-    // With a limit beyond the test's own: only being woken ends this in time.
+    // The wait is longer than the test allows: only a wake-up ends it in time.
     std::thread::spawn(move || {
         let event = waits.next(Duration::from_secs(3600)).unwrap().expect("an event");
         tell.send(event.kind).unwrap();
@@ -422,7 +422,7 @@ fn a_channel_that_waits_hears_of_ids_that_join_it() {
     assert_eq!(told.recv_timeout(SOON).expect("woken"), EventKind::AddrResolved);
 }
 
-/// Who goes past the safe layer meets the same rules.
+/// Callers that bypass the safe layer meet the same rules.
 #[test]
 fn an_id_makes_one_queue_pair_and_only_when_bound() {
     let device = SoftDevice::open().unwrap();
@@ -463,7 +463,7 @@ fn an_abandoned_queue_pair_is_flushed_when_its_id_goes() {
     let mut out = [Wc::default(); 4];
     assert_eq!(poller.poll(&mut out), 0);
     assert_eq!(other_poller.poll(&mut out), 0, "the peer's queue pair is untouched (QP-22)");
-    // Its channel is gone, but the id can still be asked.
+    // Its channel is gone, but the id still answers queries.
     let _ = other_id.disconnect();
     assert_eq!(other_poller.poll(&mut out), 1);
     assert_eq!(out[0].status, Status::Flushed);

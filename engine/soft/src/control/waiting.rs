@@ -1,4 +1,4 @@
-//! Ends of connections that wait for a queue pair which belongs to no id.
+//! Ends of connections that wait for a queue pair without an id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,7 +8,7 @@ use doorbell_fabric::{CmError, QpFields};
 use super::wire::Instance;
 use crate::QpControl;
 
-/// What names a connection when its queue pair goes to RTR.
+/// Names a connection when its queue pair goes to RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Token {
     /// The peer's device.
@@ -21,7 +21,7 @@ pub(super) struct Token {
 
 /// An end of a connection that can be joined to a queue pair.
 pub(super) trait JoinQp: Send + Sync {
-    /// Joins the queue pair to the connection that the fields are of.
+    /// Joins the queue pair to the connection that the fields belong to.
     fn join_qp(&self, qp: &QpControl, fields: &QpFields) -> Result<(), CmError>;
 }
 

@@ -1,4 +1,4 @@
-//! The messages of two ends, which have fixed sizes.
+//! The messages between two ends, which have fixed sizes.
 //!
 //! ```text
 //! active                         passive
@@ -19,7 +19,7 @@ use crate::FileName;
 
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
-/// Changes whenever a message or the layout of a link or a table does.
+/// Changes with every change of a message or of the layout of a link or a table.
 const VERSION: u16 = 6;
 
 /// The longest message, in bytes.
@@ -165,7 +165,7 @@ impl Message {
         out
     }
 
-    /// The message in `bytes`, if it is one and nothing but one.
+    /// Decodes `bytes`, if they are exactly one message.
     pub(super) fn decode(bytes: &[u8]) -> Option<Message> {
         let mut rest = Bytes(bytes);
         if rest.u32()? != MAGIC || rest.u16()? != VERSION {
@@ -307,8 +307,8 @@ mod tests {
         }
     }
 
-    /// A peer may write anything: no prefix, no longer message, no changed head is taken, and no
-    /// single changed byte leads to a panic.
+    /// A peer may write anything: no prefix, no longer message and no changed head is accepted, and
+    /// no single changed byte leads to a panic.
     #[test]
     fn anything_else_is_refused() {
         for message in all() {

@@ -5,7 +5,7 @@
 //! the idle ones, in turn. So the cost of a poll depends on the busy links. The first message on an
 //! idle link is seen after as many polls as there are idle links, divided by the checks of a poll.
 
-/// Polls in which nothing came after which a link may become idle.
+/// A link may become idle after this many polls without an arrival.
 const IDLE_AFTER: u32 = 256;
 
 /// Idle links that a poll checks besides the busy ones it serves.
@@ -13,7 +13,7 @@ pub(in super::super) const IDLE_CHECKS: usize = 8;
 
 /// Counts polls of a domain's links.
 pub(in super::super) struct IdlePolicy {
-    /// Polls since links were last examined.
+    /// Polls since the links were last examined.
     polls: u32,
 }
 
@@ -51,7 +51,7 @@ mod tests {
         assert!(due[IDLE_AFTER as usize - 1] && !due[IDLE_AFTER as usize]);
     }
 
-    /// One message in the time of one examination keeps a link busy.
+    /// One message per examination keeps a link busy.
     #[test]
     fn a_link_with_one_message_lately_stays_busy() {
         assert!(!IdlePolicy::is_quiet(0) && !IdlePolicy::is_quiet(IDLE_AFTER - 1));

@@ -1,9 +1,9 @@
 //! How long to leave the mailbox slot alone after a reply.
 //!
-//! The peer owns the slot's lines after a reply and will write its next message there. A look that
+//! After a reply the peer owns the slot's lines and will write its next message there. A look that
 //! comes too early takes the lines away from it. So the first look waits for about as long as the
-//! peer lately needed. Each first look that finds nothing adds three steps to the budget, each that
-//! finds a message takes one away: three of four find one. Where the budget stays at its maximum
+//! peer lately needed. A first look that finds nothing adds three steps to the budget, and one that
+//! finds a message takes one away; so three of four find one. If the budget stays at its maximum
 //! and still no first look finds a message, spinning is disabled for a while.
 
 /// The longest spin in steps of a few cycles: some 200 ns. A message from a queue pair outside the
@@ -24,7 +24,8 @@ const NEAR: u32 = BUDGET_MAX / 2;
 
 /// The spin budget of one link.
 pub(in super::super) struct SpinPolicy {
-    /// Steps that lately would have been enough; misses at the maximum count on beyond it.
+    /// The number of steps that would lately have been enough. Misses at the maximum count on
+    /// beyond it.
     budget: u32,
     /// Replies left with spinning disabled.
     disabled: u32,

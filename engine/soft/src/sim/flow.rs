@@ -1,5 +1,5 @@
 //! One direction of one connection, as a NIC runs it: packets are numbered, kept until they are
-//! known to be taken, and sent again from the first one missing (go-back-N).
+//! known to be taken, and resent from the first missing one (go-back-N).
 //!
 //! An acknowledgement says two things. *Received* stops the resending. *Taken* says that the far
 //! domain has put the message into a receive, and only that completes a send.
@@ -15,7 +15,7 @@ pub(super) struct Ack {
     pub(super) received: Psn,
     /// The first packet its domain has not taken.
     pub(super) taken: Psn,
-    /// A packet came too early: those from `received` on are missing.
+    /// A packet came too early: the packets from `received` on are missing.
     pub(super) gap: bool,
     /// Its domain refused packet `taken`, with that status.
     pub(super) refused: Option<u8>,
@@ -24,13 +24,13 @@ pub(super) struct Ack {
 /// Timeouts and limits, the same for every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Time without a word from the peer before packets are sent again, in nanoseconds.
+    /// Time without an acknowledgement before packets are sent again, in nanoseconds.
     pub timeout_ns: u64,
     /// The number of resends before the queue pair fails with `RETRY_EXC` (`retry_cnt`).
     pub retry_cnt: u8,
     /// Packets on the way that the peer has not received.
     pub window: usize,
-    /// Packets a receiver keeps that its domain's ring has no space for.
+    /// Packets that a receiver keeps because its domain's ring has no space.
     pub kept: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct Patience {
 pub(super) struct Heard {
     /// That many more packets are taken.
     pub(super) taken: u32,
-    /// The one after them is refused.
+    /// The packet after them is refused.
     pub(super) refused: Option<u8>,
     /// The rest must be sent again.
     pub(super) resend: bool,
@@ -51,7 +51,7 @@ pub(super) struct Sender {
     oldest: Psn,
     /// All packets not known to be taken.
     kept: VecDeque<Record>,
-    /// How many of them the peer has.
+    /// How many of them the peer has received.
     received: usize,
     /// When they are sent again.
     deadline: Option<u64>,
@@ -66,7 +66,7 @@ impl Sender {
         Sender { oldest: first, kept, received: 0, deadline: None, tries: 0, dead: false }
     }
 
-    /// Takes a packet in and numbers it.
+    /// Adds a packet and numbers it.
     pub(super) fn push(&mut self, record: Record, now: u64, patience: &Patience) -> Psn {
         let psn = self.oldest.plus(self.kept.len() as u32);
         self.kept.push_back(record);
@@ -133,9 +133,9 @@ impl Sender {
 pub(super) enum Got {
     /// Next in order.
     New,
-    /// Known already, or of a direction that has failed.
+    /// A duplicate, or in a direction that has failed.
     Old,
-    /// One before it is missing.
+    /// An earlier packet is missing.
     Early,
     /// No room now; the sender will try again.
     NoRoom,
@@ -145,10 +145,10 @@ pub(super) enum Got {
 pub(super) struct Receiver {
     expected: Psn,
     taken: Psn,
-    /// Received, in order, and not yet in the domain's ring. One without a number is not from the
-    /// peer: nobody waits to hear what became of it.
+    /// Received in order, and not yet in the domain's ring. A record without a number is not from
+    /// the peer: nobody waits to hear its outcome.
     pub(super) ready: VecDeque<(Option<Psn>, Record)>,
-    /// The gap was reported; once is enough until it closes.
+    /// The gap was reported; one report is enough until it closes.
     gap_told: bool,
     refused: Option<u8>,
 }
@@ -159,7 +159,7 @@ impl Receiver {
         Receiver { expected: first, taken: first, ready, gap_told: false, refused: None }
     }
 
-    /// Handles a packet that has come, and returns the acknowledgement to send.
+    /// Handles a packet that has arrived, and returns the acknowledgement to send.
     pub(super) fn data(&mut self, psn: Psn, record: Record, patience: &Patience) -> (Got, Ack) {
         let ahead = psn.past(self.expected);
         let got = if self.refused.is_some() || ahead > u32::MAX >> 9 {
@@ -184,7 +184,7 @@ impl Receiver {
         Ack { received: self.expected, taken: self.taken, gap, refused: self.refused }
     }
 
-    /// The domain has refused a packet: it takes no more.
+    /// The domain has refused a packet, and takes no more.
     pub(super) fn has_refused(&self) -> bool {
         self.refused.is_some()
     }
@@ -198,7 +198,7 @@ impl Receiver {
         true
     }
 
-    /// The domain has refused that packet; it took all before it.
+    /// The domain has refused that packet, and has taken all before it.
     pub(super) fn refuse(&mut self, psn: Psn, status: u8) {
         if self.refused.is_none() {
             self.taken = psn;

@@ -12,17 +12,17 @@ use super::flow::Receiver;
 pub enum Mistake {
     /// An atomic that arrives a second time is carried out a second time.
     ReplayedAtomic,
-    /// A piece of a READ's answer that is sent again has the bytes of the piece before it.
+    /// A resent piece of a READ response has the bytes of the piece before it.
     StaleRead,
     /// A message overtakes the WRITE before it.
     LateWrite,
     /// A datagram arrives without its end.
     ShortDatagram,
-    /// A datagram names the sender of the one before as its own.
+    /// A datagram names the sender of the previous one as its own.
     WrongSender,
 }
 
-/// The pieces of an answer as a port sends them again that has lost its place.
+/// The pieces of a response as a port resends them after losing its place.
 pub(super) fn stale(again: &mut [(Psn, Record)]) {
     for at in (1..again.len()).rev() {
         let (before, now) = (&again[at - 1].1, &again[at].1);
@@ -38,8 +38,8 @@ pub(super) fn stale(again: &mut [(Psn, Record)]) {
     }
 }
 
-/// Exchanges the next record with the one behind it, if those are a WRITE that says
-/// nothing and a message.
+/// Swaps the next record with the one behind it, if they are a WRITE without immediate data and a
+/// message.
 pub(super) fn overtake(receiver: &mut Receiver) {
     let kinds = receiver.ready.iter().take(2).map(|(_, record)| record.header.kind());
     let is_silent = |record: &Record| record.is_last() && record.header.immediate_bytes() == 0;

@@ -1,17 +1,17 @@
 //! A wire in virtual time: the soft device over a simulated network.
 //!
-//! Two devices, each with domains of its own, are joined by ports instead of by shared memory. A
-//! port is the far end of a link's memory, and between two ports lies a network that loses,
-//! doubles, delays and reorders packets as a seed says. The ports hide that as a NIC does: packet
-//! numbers, acknowledgements, go-back-N, a limit on retries. What is above the ring (states,
-//! accounting, checks, RNR, flushes, and the worker) is the same code as ever, so what a seed
-//! finds here is a fault of that code.
+//! Two devices, each with domains of its own, are joined by ports instead of shared memory. A port
+//! is the far end of a link's memory. Between two ports lies a network that loses, doubles, delays
+//! and reorders packets as a seed says. The ports hide that as a NIC does: packet numbers,
+//! acknowledgements, go-back-N, a limit on retries. The code above the ring (states, accounting,
+//! checks, RNR, flushes, and the worker) is the same as in production, so a seed that fails shows a
+//! fault of that code.
 //!
-//! In the order a message meets them: a [`Port`] reads it from its sender's ring, [`flow`] numbers
-//! it and keeps it, [`net`] carries it or not, and the other side's `flow` and port bring it to
-//! the receiver's ring; [`wire`] drives all of it, and [`prng`] is the only source of chance.
+//! In the order in which a message meets them: a [`Port`] reads it from its sender's ring, [`flow`]
+//! numbers and keeps it, [`net`] may carry it, and the other side's `flow` and port bring it to the
+//! receiver's ring. [`wire`] drives all of this, and [`prng`] is the only source of chance.
 //! Datagrams have no port: a [`relay`] takes them out of one inbox and puts them into another.
-//! [`mistake`] says what can be planted in the wire, to see whether it is found.
+//! [`mistake`] lists the mistakes that can be planted in the wire, to see whether they are found.
 //!
 //! [`Port`]: super::wire::Port
 //!
@@ -36,8 +36,8 @@ use doorbell_seam::prng;
 
 use super::SoftSrq;
 
-/// Receives that a shared queue holds now, not counting what domains have fetched ahead: for the
-/// account at the end of a simulation, when no queue pair uses it any more.
+/// The receives that a shared queue holds now, without prefetched ones: for the account at the end
+/// of a simulation, when no queue pair uses the queue any more.
 pub fn posted(srq: &SoftSrq) -> u32 {
     srq.queue.posted()
 }

@@ -13,9 +13,9 @@ pub struct Weather {
     pub double: u32,
     /// A packet takes up to eight times the longest delay, so that later ones overtake it.
     pub reorder: u32,
-    /// Shortest way, in nanoseconds.
+    /// Shortest delay, in nanoseconds.
     pub delay_ns_min: u64,
-    /// Longest way of a packet that is not reordered, in nanoseconds.
+    /// Longest delay of a packet that is not reordered, in nanoseconds.
     pub delay_ns_max: u64,
 }
 
@@ -38,7 +38,7 @@ impl Fate {
     }
 }
 
-/// Packets on their way, by time of arrival; of two at one time, the one sent first.
+/// Packets on their way, ordered by time of arrival, then by time of sending.
 pub(super) struct Net<T> {
     weather: Weather,
     prng: Prng,
@@ -72,7 +72,7 @@ impl<T: Clone> Net<T> {
     fn fly(&mut self, now: u64, packet: T) {
         let Weather { reorder, delay_ns_min, delay_ns_max, .. } = self.weather;
         let longest = if self.prng.chance(reorder) { delay_ns_max * 8 } else { delay_ns_max };
-        // At least 1: nothing arrives before what caused it is over.
+        // At least 1: nothing arrives at the moment that caused it.
         let delay = self.prng.range(delay_ns_min, longest).max(1);
         self.sent += 1;
         self.flying.insert((now + delay, self.sent), packet);

@@ -1,6 +1,6 @@
-//! A relay: the way of datagrams over the network. Senders of the other devices put theirs into an
-//! inbox of the relay, as they would into that of the queue pair; what the network lets through
-//! the relay puts there.
+//! A relay carries datagrams over the network. Senders on the other devices put them into an inbox
+//! of the relay, as they would into the queue pair's. The relay puts those that the network
+//! delivers into the queue pair's inbox.
 #![expect(unsafe_code, reason = "reads one inbox and writes another")]
 
 use arrayvec::ArrayVec;
@@ -27,9 +27,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay to the queue pair whose inbox is mapped in `to`. `bag`, all zero and as long
-    /// ([`super::super::INBOX_BYTES`]), is what senders are given instead; `None` if either is too
-    /// short.
+    /// A relay to the queue pair whose inbox is mapped in `to`. Senders get `bag` instead, which is
+    /// all zero and as long ([`super::super::INBOX_BYTES`]). `None` if either is too short.
     pub fn new(bag: Mapping, to: Mapping) -> Option<Relay> {
         let outlet = Outlet::new(to, 0, |_, _| None)?;
         let qp = outlet.owner();
@@ -41,13 +40,13 @@ impl Relay {
         self.qp
     }
 
-    /// Takes the oldest datagram that was put in.
+    /// Takes the oldest datagram.
     pub(super) fn take(&mut self) -> Option<Datagram> {
         if !self.outlet.is_for(self.qp) {
             self.inbox = None;
         }
         let inbox = self.inbox.as_mut()?;
-        // One thread does everything here: no sender is ever in the middle.
+        // One thread does everything here, so no sender is ever in the middle of a datagram.
         let stamp = inbox.first(|| 0)?;
         let mut payload = vec![0u8; stamp.length as usize];
         // SAFETY: the vector has the length asked for.
@@ -56,7 +55,7 @@ impl Relay {
         Some(Datagram { stamp, payload: payload.into() })
     }
 
-    /// Puts one into the queue pair's own inbox, if that is still there.
+    /// Puts a datagram into the queue pair's own inbox, if that still exists.
     pub(super) fn put(&self, Datagram { stamp, payload }: &Datagram) {
         if !self.outlet.is_for(self.qp) {
             return;
@@ -65,7 +64,7 @@ impl Relay {
         let mut pieces = ArrayVec::new();
         pieces.push(Sge { addr, length: payload.len() as u32, lkey: 0 });
         let stamp = Stamp { length: payload.len() as u32, ..*stamp };
-        // SAFETY: the one piece is the payload, which has the length said, and came out of a slot.
+        // SAFETY: the one piece is the payload; it came out of a slot and has the stated length.
         unsafe { self.outlet.put(&stamp, &pieces) };
     }
 }

@@ -1,4 +1,4 @@
-//! Two devices over the wire: what the weather does, the ports hide, or tell.
+//! Two devices over the wire: the ports hide the faults of the network, or report them.
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
@@ -69,7 +69,7 @@ impl End {
         }
     }
 
-    /// Message `n`, from a block of its own: its number, padded to a length that varies.
+    /// Message `n`, from a block of its own: its number, padded to a varying length.
     fn send(&mut self, n: u64) {
         let at = 512 + n as usize % 512;
         let length = 8 + (mix(n) % 3000) as usize;
@@ -158,7 +158,7 @@ fn fair_weather_delivers_in_order() {
     assert!(!pair.has(|event| matches!(event, Event::TimedOut { .. })));
 }
 
-/// Loss, doubles and reordering do not show, and did happen.
+/// Loss, doubles and reordering happen and do not show.
 #[test]
 fn foul_weather_is_hidden() {
     let mut pair = pair(Weather { loss: 100, double: 200, reorder: 300, ..FAIR }, 7);
@@ -171,7 +171,8 @@ fn foul_weather_is_hidden() {
     assert!(pair.has(|event| matches!(event, Event::Arrived { new: false, .. })));
 }
 
-/// Nothing gets through: the first send fails with 12 after all retries, the rest is flushed.
+/// Nothing gets through: the first send fails with status 12 after all retries, the rest is
+/// flushed.
 #[test]
 fn a_dead_network_ends_in_retry_exhaustion() {
     let mut pair = pair(Weather { loss: 1024, ..FAIR }, 7);
@@ -214,7 +215,7 @@ fn refusals_come_back_through_loss() {
     assert_eq!(pair.ends[1].seen.len(), 2);
 }
 
-/// The same seed, the same history, to the last packet.
+/// The same seed gives the same history, to the last packet.
 #[test]
 fn a_seed_replays() {
     let history = || {
@@ -230,7 +231,7 @@ fn a_seed_replays() {
     assert_eq!(first, history());
 }
 
-/// Lines are used again, and not once their last connection is gone.
+/// Lines are reused, but not once their last connection is gone.
 #[test]
 fn connections_come_and_go() {
     let mut pair = pair(FAIR, 7);

@@ -16,8 +16,8 @@ use super::relay::{Datagram, Relay};
 use crate::error::SetupError;
 use crate::wc::Status;
 
-/// What happens on the wire. Sides are 0 and 1; a packet is named by its connection, the side
-/// that sends, and its number.
+/// Events on the wire. Sides are 0 and 1; a packet is named by its connection, its sending side and
+/// its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A packet set out, for the first time or again.
@@ -62,15 +62,15 @@ pub enum Event {
         /// Status the sender will see.
         status: u8,
     },
-    /// No word from the peer for so long that packets go out again.
+    /// No acknowledgement came in time, and packets are sent again.
     TimedOut {
         /// Connection.
         conn: usize,
         /// Sending side.
         from: usize,
     },
-    /// All retries were in vain: the sending queue pair fails, and so does a request of the other
-    /// side that waits for an answer.
+    /// All retries failed: the sending queue pair fails, and so does a request of the other side
+    /// that waits for a response.
     Exhausted {
         /// Connection.
         conn: usize,
@@ -79,7 +79,7 @@ pub enum Event {
     },
     /// A datagram set out to a queue pair.
     Datagram {
-        /// The relay it goes by, see [`Wire::relay`].
+        /// The relay that carries it, see [`Wire::relay`].
         relay: usize,
         /// The sending queue pair.
         from: u32,
@@ -90,7 +90,7 @@ pub enum Event {
     },
 }
 
-/// A packet, or the answer to one.
+/// A packet, or an acknowledgement.
 #[derive(Clone)]
 enum Word {
     Data { psn: Psn, record: Record },
@@ -99,9 +99,9 @@ enum Word {
 
 #[derive(Clone)]
 enum Packet {
-    /// Of a connection, to a side.
+    /// For one side of a connection.
     Flow { conn: usize, to: usize, word: Word },
-    /// Of no connection.
+    /// For a datagram.
     Datagram { relay: usize, datagram: Datagram },
 }
 
@@ -110,21 +110,21 @@ struct Conn {
     line: usize,
     nums: [u32; 2],
     senders: [Sender; 2],
-    /// By the side that sends to them.
+    /// Indexed by the side that receives them.
     receivers: [Receiver; 2],
-    /// By the side that asks: READs and atomics that the other has taken, and whose answer was not
-    /// brought back. Below 0 where that came first.
+    /// READs and atomics that the other side has taken and whose response was not brought back, by
+    /// asking side. Negative where a response came first.
     asks: [i32; 2],
-    /// By the side that asks: for each answer that the other owes, whether it is of a replay.
+    /// By asking side: for each response that the other side owes, whether it is a replay.
     owed: [VecDeque<bool>; 2],
-    /// By sending side: all retries were in vain.
+    /// By sending side: all retries have failed.
     exhausted: [bool; 2],
-    /// The network is cut for it until then.
+    /// The network is cut for this connection until then.
     cut_until: u64,
     open: bool,
 }
 
-/// Two ports that belong together: what the soft device's link is without a network.
+/// Two joined ports: what the soft device's link is without a network.
 struct Line {
     places: [(u32, u32); 2],
     ports: [Port; 2],
@@ -144,18 +144,19 @@ pub struct Wire {
     last_sender: u32,
     events: Vec<(u64, Event)>,
     mistake: Option<Mistake>,
-    /// How often a message does not ask its domain to acknowledge it at once, in 1024.
+    /// How often a message does not ask its domain for an acknowledgement at once, in 1024.
     silent: u32,
-    /// After that many nanoseconds such a domain is asked what it has taken.
+    /// After this many nanoseconds such a domain is asked how far it has read.
     urge_ns: u64,
     memory: Memory,
 }
 
-/// Where a wire gets memory of that many bytes, for a link: from the caller, who has a system.
+/// Allocates zeroed memory of that many bytes for a link. The caller provides it, because it has a
+/// system.
 pub type Memory = fn(usize) -> Result<Mapping, SetupError>;
 
 impl Wire {
-    /// A wire at time 0. All that is random comes from `prng`.
+    /// A wire at time 0. `prng` is the source of everything random.
     pub fn new(mut prng: Prng, weather: Weather, patience: Patience, memory: Memory) -> Wire {
         let net = Net::new(weather, prng.fork());
         let (silent, urge_ns) = (prng.pick(&[200, 900, 1024]), prng.range(1000, 20_000));
@@ -181,20 +182,20 @@ impl Wire {
         self.mistake = Some(mistake);
     }
 
-    /// Carries the datagrams that are put into a relay; the number by which events name it.
+    /// Carries the datagrams that are put into a relay; returns the number by which events name it.
     pub fn relay(&mut self, relay: Relay) -> usize {
         self.relays.push(relay);
         self.relays.len() - 1
     }
 
-    /// The weather, to change it.
+    /// The network's faults, to change them.
     pub fn weather(&mut self) -> &mut Weather {
         self.net.weather()
     }
 
-    /// Makes a connection between two queue pairs in INIT, of different devices, and says its
-    /// number. `wirings[n].peer` is filled in. The queue pair of side 0 is in RTS with
-    /// [`Wire::start`], that of side 1 at once.
+    /// Connects two queue pairs in INIT, of different devices, and returns the connection's number.
+    /// It fills in `wirings[n].peer`. Side 1's queue pair goes to RTS at once, side 0's with
+    /// [`Wire::start`].
     ///
     /// # Errors
     /// No memory for a link.
@@ -233,7 +234,7 @@ impl Wire {
         end.connect(&self.lines[*line].ports[0].far, Wiring { peer: nums[1], ..wiring });
     }
 
-    /// Both queue pairs are gone, or will be without another word: gives back their ends of the
+    /// Both queue pairs are gone, or will be without sending more: gives back their ends of the
     /// line.
     pub fn close(&mut self, conn: usize) {
         let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
@@ -246,14 +247,14 @@ impl Wire {
         }
     }
 
-    /// Nothing of a connection arrives before that time, in either direction.
+    /// Until that time nothing of a connection arrives, in either direction.
     pub fn cut(&mut self, conn: usize, until: u64) {
         if let Some(conn) = self.conns.get_mut(conn) {
             conn.cut_until = until;
         }
     }
 
-    /// When something happens next by itself.
+    /// The time of the next event that happens by itself.
     pub fn next_at(&self) -> Option<u64> {
         let timers = self.timers().map(|(at, _, _)| at).min();
         let urge = self.silences().map(|(at, _, _)| at).min();
@@ -286,7 +287,7 @@ impl Wire {
         self.exchange();
     }
 
-    /// What happened since the last call, with its time.
+    /// The events since the last call, with their times.
     pub fn events(&mut self) -> Vec<(u64, Event)> {
         core::mem::take(&mut self.events)
     }
@@ -303,7 +304,7 @@ impl Wire {
         })
     }
 
-    /// The times at which domains are asked what they have taken, by line and side.
+    /// When domains are asked how far they have read, by line and side.
     fn silences(&self) -> impl Iterator<Item = (u64, usize, usize)> {
         self.lines.iter().enumerate().flat_map(|(number, line)| {
             let at =
@@ -312,7 +313,8 @@ impl Wire {
         })
     }
 
-    /// Asks a domain what it has taken; later, if there is no space, or a message has begun there.
+    /// Asks a domain how far it has read; asks later if there is no space, or a message has begun
+    /// there.
     fn urge(&mut self, line: usize, side: usize) {
         let free = self.is_free(line, 1 - side, None);
         let (now, port) = (self.now, &mut self.lines[line].ports[side]);
@@ -322,7 +324,7 @@ impl Wire {
         }
     }
 
-    /// The line between two domains' receive queues: one in use, or a new one.
+    /// The line between two domains' receive queues: an existing one, or a new one.
     fn line(&mut self, ends: [&QpControl; 2]) -> Result<usize, SetupError> {
         let places = [ends[0].place(), ends[1].place()];
         for (index, line) in self.lines.iter().enumerate() {
@@ -378,7 +380,7 @@ impl Wire {
         }
     }
 
-    /// Tells their senders what the domain on that side says about the records written to it.
+    /// Tells the senders what the domain on that side reports about its records.
     fn hear_domain(&mut self, line: usize, side: usize) {
         let from = 1 - side;
         while let Some(taking) = self.lines[line].ports[side].next_taking() {
@@ -405,7 +407,8 @@ impl Wire {
         }
     }
 
-    /// Reads what the domain on that side wrote, as far as the window allows, and sends it.
+    /// Reads the records that the domain on that side wrote, as far as the window allows, and sends
+    /// them.
     fn read_domain(&mut self, line: usize, side: usize) {
         while self.flying(line, side) < self.patience.window {
             let port = &mut self.lines[line].ports[side];
@@ -451,7 +454,7 @@ impl Wire {
         conns.filter(|c| !c.senders[side].dead).map(|conn| conn.senders[side].flying()).sum()
     }
 
-    /// Writes what has arrived to its domain, as far as the ring has space.
+    /// Writes the records that have arrived to their domain, as far as the ring has space.
     fn write_domain(&mut self, number: usize, from: usize) {
         if !self.conns[number].open || !self.may_write(number, from) {
             return;
@@ -472,8 +475,7 @@ impl Wire {
         }
         let ready = &mut conn.receivers[from].ready;
         while let Some((psn, record)) = ready.front() {
-            // The last asks, or the domain is asked later: it never keeps what it has taken to
-            // itself for good.
+            // The last one asks, or the domain is asked later, so it always reports in the end.
             let asking = match ready.len() {
                 1 if record.is_whole_message() && self.prng.chance(self.silent) => {
                     Asking::Later { now: self.now }
@@ -497,14 +499,14 @@ impl Wire {
         }
     }
 
-    /// False in the middle of another connection's message: on a link the pieces of one follow each
-    /// other, so that no message that waits for a receive stands between one that has taken the
-    /// last and its end.
+    /// False in the middle of another connection's message. On one link the pieces of a message
+    /// follow each other, so that no message that waits for a receive stands between the pieces of
+    /// one that has taken the last receive.
     fn may_write(&self, number: usize, from: usize) -> bool {
         self.is_free(self.conns[number].line, from, Some(number))
     }
 
-    /// The same on that line, for a record of that connection or of none.
+    /// The same for a record of that connection, or of none, on that line.
     fn is_free(&self, line: usize, from: usize, number: Option<usize>) -> bool {
         let Some(amid) = self.lines[line].amid[1 - from] else { return true };
         let other = &self.conns[amid];
@@ -512,7 +514,7 @@ impl Wire {
         Some(amid) == number || over
     }
 
-    /// Sends a word to a side, if the network lets it through.
+    /// Sends a packet to a side, if the network lets it through.
     fn send(&mut self, conn: usize, to: usize, word: Word) {
         let cut = self.now < self.conns[conn].cut_until;
         let data = match &word {

@@ -1,5 +1,5 @@
 //! A port: the far side of a domain's link memory. It reads what the domain sends and writes what
-//! the domain receives, as the peer's domain would; what lies between two ports is no memory.
+//! the domain receives, as the peer's domain would. Two ports share no memory.
 #![expect(unsafe_code, reason = "reads and writes the ring of a link")]
 
 use std_alloc::collections::VecDeque;
@@ -29,7 +29,7 @@ enum Stand {
     Done,
 }
 
-/// The place of a read record in the domain's ring, and the far queue pair that it names.
+/// The position of a read record in the domain's ring, and the far queue pair that it names.
 #[derive(Clone, Copy)]
 pub struct Span {
     at: u64,
@@ -37,7 +37,7 @@ pub struct Span {
     qp: u32,
 }
 
-/// The connection that a record goes by, as the wire counts them, and its number there.
+/// The connection of a record, as the wire counts them, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Connection.
@@ -66,11 +66,11 @@ struct Written {
 /// When the domain acknowledges a record written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
-    /// As its sender asked, or as with a stream: more records may follow at once.
+    /// As its sender asked, or as in a stream: more records may follow at once.
     Amid,
     /// With its next poll.
     Now,
-    /// When it likes, as with most messages of a peer. The caller asks later with [`Port::urge`].
+    /// At any time, as with most messages of a peer. The caller asks later with [`Port::urge`].
     Later {
         /// The caller's time, for [`Port::silent_since`].
         now: u64,
@@ -82,16 +82,16 @@ pub enum Asking {
 pub enum Taking {
     /// It took the record.
     Taken {
-        /// How it came.
+        /// The connection and number of the record.
         way: Way,
-        /// The domain owes an answer from here on.
+        /// From here on the domain owes a response.
         asks: bool,
     },
     /// It refused the record, and took all before it.
     Refused {
-        /// How it came.
+        /// The connection and number of the record.
         way: Way,
-        /// What the sender's completion says.
+        /// The status of the sender's completion.
         status: Status,
     },
 }
@@ -103,31 +103,32 @@ pub struct Port {
     pub(crate) near: Arc<LinkShared>,
     /// The end that the domain is given.
     pub(crate) far: Arc<LinkShared>,
-    /// Ring order; the front is the oldest that is not acknowledged.
+    /// In ring order; the front is the oldest record that is not acknowledged.
     read: VecDeque<Read>,
     written: VecDeque<Written>,
-    /// The first is in the line, under that number.
+    /// Refusals that the domain has not settled. The first is in the line, under that number.
     refusals: VecDeque<Refusal>,
     refusal_number: u32,
     /// Every record before it is done.
     safe: u64,
-    /// The last record written to the domain does not ask: since when the domain may be silent.
+    /// The last record written to the domain asks for no acknowledgement: since then the domain may
+    /// be silent.
     silent_since: Option<u64>,
-    /// Queue pairs of such records.
+    /// The queue pairs of such records.
     silent: Vec<u32>,
-    /// Queue pairs of which a request or an answer is written without its end.
+    /// Queue pairs of which a request or a response is written without its end.
     halves: Vec<u32>,
-    /// What the domain was last told of: read, and done.
+    /// The positions that the domain was last told: read, and done.
     told: (u64, u64),
-    /// The end of the link that stands for the far domain's has gone back.
+    /// The end of the link that stands for the far domain has been given back.
     peer_left: bool,
-    /// The rule the domain broke, if it did.
+    /// The rule that the domain broke, if it broke one.
     pub(crate) broken: Option<&'static str>,
 }
 
 impl Port {
     /// A link in `memory`, all zero, to a domain that `domain` wakes; `carrier` wakes the thread
-    /// that serves the port. The domain of `QpControl::attach` is given [`Port::link`].
+    /// that serves the port. Pass [`Port::link`] to `QpControl::attach`.
     ///
     /// # Errors
     /// As for [`LinkShared::new`].
@@ -166,7 +167,7 @@ impl Port {
         &self.far
     }
 
-    /// The rule that the domain broke, if it did: then nothing more is read.
+    /// The rule that the domain broke, if it broke one: then nothing more is read.
     pub fn broken(&self) -> Option<&'static str> {
         self.broken
     }
@@ -208,8 +209,8 @@ impl Port {
         Some((span, Record { header, imm, payload: payload.into() }))
     }
 
-    /// Bytes of the domain's ring that were read and are not done. The domain has that space again,
-    /// so a carrier that keeps records reads no more of them beyond a limit of its own.
+    /// Bytes of the domain's ring that were read and are not done. The domain may write there
+    /// again, so a carrier that keeps records stops reading at a limit of its own.
     pub fn outstanding(&self) -> u64 {
         self.link.rx.at - self.read.front().map_or(self.link.rx.at, |read| read.span.at)
     }
@@ -220,7 +221,7 @@ impl Port {
         self.read.push_back(Read { span, way, stand });
     }
 
-    /// Refuses a record that was just read: nothing goes the way of its connection any more.
+    /// Refuses a record that was just read: its connection carries nothing more.
     pub fn refuse_read(&mut self, span: Span, status: Status) {
         self.read.push_back(Read { span, way: None, stand: Stand::Refused });
         self.let_refuse(Refusal { at: span.at, qp: span.qp, status });
@@ -233,7 +234,7 @@ impl Port {
         }
     }
 
-    /// Record `way` is refused: the domain hears it, and the rest of that connection goes nowhere.
+    /// Record `way` is refused: tells the domain, and drops the rest of that connection.
     pub fn refuse(&mut self, way: Way, status: Status) {
         let mut refusal = None;
         for read in self.waiting(way.conn) {
@@ -293,7 +294,7 @@ impl Port {
             self.read.pop_front();
         }
         if self.read.is_empty() {
-            // Behind the last there may be a jump.
+            // There may be a jump behind the last record.
             self.safe = self.link.rx.at;
         }
     }
@@ -301,15 +302,15 @@ impl Port {
     /// Tells the domain how far its records were read, and how far they were taken.
     pub fn tell(&mut self) {
         self.settle();
-        // A domain that sleeps is woken by what it is told: only by news.
+        // Telling wakes a sleeping domain, so tell only news.
         let now = (self.link.rx.at, self.safe);
         if core::mem::replace(&mut self.told, now) != now {
             self.link.rx.write_ack(self.safe);
         }
     }
 
-    /// Writes a record to the domain's ring, not yet visible unless it goes by the slot. False:
-    /// there is no space. Without a way back nobody hears what the domain says of it.
+    /// Writes a record to the domain's ring, not yet visible unless it uses the slot. False: there
+    /// is no space. Without `way`, nobody hears what the domain reports about it.
     pub fn write(&mut self, record: &Record, way: Option<Way>, asking: Asking) -> bool {
         let Header(mut word) = record.header;
         if asking == Asking::Now {
@@ -354,14 +355,14 @@ impl Port {
         true
     }
 
-    /// Makes what was written visible.
+    /// Publishes what was written.
     pub fn publish(&mut self) {
         if self.link.tx.unpublished() > 0 {
             self.link.tx.publish(self.safe);
         }
     }
 
-    /// The next thing the domain says of what was written to it.
+    /// The next report of the domain about the records written to it.
     pub fn next_taking(&mut self) -> Option<Taking> {
         while !self.written.is_empty() {
             self.link.note_ack(self.link.rx.peer_ack());
@@ -398,8 +399,8 @@ impl Port {
         self.silent_since
     }
 
-    /// Asks the domain what it has taken, if it may be asked now; if not, [`Port::silent_since`] is
-    /// `now`. The question goes to a queue pair of a silent record, and between two requests.
+    /// Asks the domain how far it has read, if it may be asked now; if not, [`Port::silent_since`]
+    /// is `now`. The question goes to a queue pair with a silent record, and between two requests.
     pub fn urge(&mut self, now: u64) {
         let qp = self.silent.iter().copied().find(|qp| !self.halves.contains(qp));
         let asked = qp.is_some_and(|qp| self.write(&Record::urge(qp), None, Asking::Now));
@@ -413,21 +414,21 @@ impl Port {
         self.silent_since = Some(now);
     }
 
-    /// Lets the domain know that the thread which serves the port is about to sleep: from here on
-    /// it rings the carrier's bell. The caller looks once more before it sleeps. `barrier` is
+    /// Announces that the thread that serves the port is about to sleep: from here on the domain
+    /// wakes it. The caller looks once more before it sleeps. `barrier` is
     /// [`crate::Host::barrier`].
     pub fn fall_asleep(&self, barrier: fn()) {
         self.near.set_asleep(true);
         before_last_look(barrier);
     }
 
-    /// The domain need not ring any more.
+    /// Announces that the thread is awake.
     pub fn wake_up(&self) {
         self.near.set_asleep(false);
     }
 
-    /// True when the queue pair of the domain is gone from the link, which had one connection. The
-    /// domain goes on to refuse what comes for it.
+    /// True when the domain's queue pair has left the link, which had one connection. The domain
+    /// goes on refusing records for it.
     pub fn domain_has_left(&self) -> bool {
         self.near.users() <= u32::from(!self.peer_left)
     }
@@ -437,7 +438,7 @@ impl Port {
         self.near.users() == 0
     }
 
-    /// The far domain has left the link; said once or more.
+    /// The far domain has left the link. May be called more than once.
     pub fn peer_has_left(&mut self) {
         if !core::mem::replace(&mut self.peer_left, true) {
             self.near.release_end();

@@ -18,7 +18,7 @@ impl Psn {
     pub fn new(number: u32) -> Psn {
         Psn(number & 0x00ff_ffff)
     }
-    /// The number that many after this one.
+    /// The number `count` after this one.
     pub fn plus(self, count: u32) -> Psn {
         Psn::new(self.0.wrapping_add(count))
     }
@@ -62,8 +62,8 @@ impl Record {
         out.extend(&*self.payload);
     }
 
-    /// Reads a record from the front of `bytes`, with the number of bytes it has there; `Ok(None)`
-    /// if the rest has not come yet. What the record asks for is checked by the domain it goes to.
+    /// Reads a record from the front of `bytes`, and returns it with its encoded length; `Ok(None)`
+    /// if the rest has not come yet. The domain that receives the record checks what it asks for.
     ///
     /// # Errors
     /// No ring can hold such a record.
@@ -81,22 +81,22 @@ impl Record {
         Ok(Some((Record { header, imm, payload: Arc::from(payload) }, used)))
     }
 
-    /// True if the far domain owes an answer for it.
+    /// True if the far domain owes a response for it.
     pub fn asks(&self) -> bool {
         self.header.kind() == KIND_READ || self.is_atomic()
     }
 
-    /// True if carrying it out twice is not the same as once.
+    /// True if carrying it out twice differs from carrying it out once.
     pub fn is_atomic(&self) -> bool {
         matches!(self.header.kind(), KIND_SWAP | KIND_ADD)
     }
 
-    /// True for an answer, or a piece of one.
+    /// True for a response or a piece of one.
     pub fn is_answer(&self) -> bool {
         self.header.kind() == KIND_RESPONSE
     }
 
-    /// True for an answer, or the last piece of one.
+    /// True for a response or its last piece.
     pub fn answers(&self) -> bool {
         self.is_answer() && self.is_last()
     }
@@ -116,15 +116,14 @@ impl Record {
         self.header.flags().contains(RecordFlags::LAST)
     }
 
-    /// A WRITE of nothing, which asks the domain to say what it has taken.
+    /// An empty WRITE, which asks the domain how far it has read.
     pub(super) fn urge(qp: u32) -> Record {
         let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
         let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp);
         Record { header, imm: 0, payload: Arc::from([0; WRITE_OPERANDS as usize]) }
     }
 
-    /// What a queue pair hears that asked and whose peer is out of reach: that all retries were in
-    /// vain.
+    /// The response for a queue pair whose peer is out of reach: all retries have failed.
     pub fn no_answer(qp: u32) -> Record {
         let header = Header::new(KIND_RESPONSE, RecordFlags::LAST, RESPONSE_OPERANDS, qp);
         let status = (Status::RetryExceeded as u64).to_ne_bytes();
@@ -132,7 +131,7 @@ impl Record {
     }
 }
 
-/// The peer's side of the wire wrote what no ring can hold.
+/// The other side of the wire wrote what no ring can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no ring can hold the record that came over the wire")]
 pub struct BadRecord;
@@ -147,7 +146,7 @@ mod tests {
         Record { header: Header::new(KIND_SEND, flags, length, 9), imm, payload: payload.into() }
     }
 
-    /// Every prefix waits for the rest, and what follows a record is left alone.
+    /// Every prefix waits for the rest, and bytes behind a record are left alone.
     #[test]
     fn what_is_encoded_is_decoded() {
         for length in [0, 1, 8, 1000, super::super::super::layout::FRAGMENT - 16] {

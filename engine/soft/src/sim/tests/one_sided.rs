@@ -35,7 +35,7 @@ fn pattern(n: u64) -> Vec<u8> {
     (0..LONG as u64).map(|at| mix(n << 32 | at) as u8).collect()
 }
 
-/// What is written, read and added is done once, however often its packets come.
+/// A WRITE, READ or atomic is carried out once, however often its packets come.
 #[test]
 fn foul_weather_is_hidden_from_one_sided_requests() {
     let mut pair = pair(FOUL, 7);
@@ -64,7 +64,7 @@ fn foul_weather_is_hidden_from_one_sided_requests() {
     assert!(pair.has(|event| matches!(event, Event::Arrived { new: false, .. })));
 }
 
-/// RC-4: the receive that immediate data takes comes behind the bytes.
+/// RC-4: the receive for immediate data completes after the bytes have arrived.
 #[test]
 fn a_write_with_immediate_data_is_there_when_it_is_heard_of() {
     let mut pair = pair(FOUL, 7);
@@ -80,7 +80,7 @@ fn a_write_with_immediate_data_is_there_when_it_is_heard_of() {
     assert_eq!(pair.ends[1].bytes(30, LONG), pattern(1));
 }
 
-/// A refusal crosses a network that loses most of what it carries, behind the answers before it.
+/// A refusal crosses a network that loses most packets, behind the responses before it.
 #[test]
 fn a_wrong_key_is_refused_through_loss() {
     let mut pair = pair(Weather { loss: 400, ..FAIR }, 7);
@@ -98,8 +98,8 @@ fn a_wrong_key_is_refused_through_loss() {
     assert_eq!(pair.ends[1].word(0), 1);
 }
 
-/// The request came through, its answer never does: who asked hears of it, and so does who answers
-/// when it has something to send itself.
+/// The request arrives, but its response never does. The side that asked learns of it, and so does
+/// the responder when it has something to send itself.
 #[test]
 fn an_answer_that_never_comes_ends_the_request() {
     let mut pair = pair(FAIR, 7);
@@ -118,7 +118,7 @@ fn an_answer_that_never_comes_ends_the_request() {
     assert_eq!(pair.ends[1].statuses(), [(9, Status::RetryExceeded)]);
 }
 
-/// A request that comes when nothing goes back any more is not waited for either.
+/// A responder does not wait for a request either when nothing can go back any more.
 #[test]
 fn a_request_after_the_last_answer_ends_too() {
     let mut pair = pair(FAIR, 7);
