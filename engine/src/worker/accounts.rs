@@ -1,5 +1,5 @@
-//! What all peers of a worker share when they send: requests in flight, memory, credit that is due,
-//! counters.
+//! The state that all peers of a worker share when they send: requests in flight, memory, credit
+//! that is due, counters.
 //!
 //! Each block is in exactly one place: with the device (posted, or in flight below a send), with
 //! the handler for one call, kept by it, waiting as a deferred reply, or free.
@@ -19,41 +19,42 @@ use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
-/// How sends ended.
+/// The outcome of sends.
 #[derive(Clone, Copy)]
 pub(super) struct SendStatus {
-    /// Those that gave no completion of their own.
+    /// The outcome of sends without a completion of their own.
     earlier: Status,
-    /// The one that the completion names.
+    /// The outcome of the send that the completion names.
     last: Status,
 }
 
 impl SendStatus {
-    /// All is well.
+    /// Success.
     pub(super) const WELL: SendStatus = SendStatus::with(Status::Success);
-    /// They were done or not.
+    /// Unknown: done or not.
     pub(super) const UNKNOWN: SendStatus =
         SendStatus { earlier: Status::Flushed, last: Status::Flushed };
 
-    /// A completion with that status: the sends before it were done, or had their own.
+    /// A completion with that status. The sends before it were done, or had completions of their
+    /// own.
     pub(super) const fn with(last: Status) -> SendStatus {
         SendStatus { earlier: Status::Success, last }
     }
 }
 
-/// See above.
+/// The state that all peers of a worker share when they send.
 pub(super) struct Accounts<P: Provider> {
     pub(super) in_flight: InFlight,
     pub(super) recv: RecvBlocks<P>,
     pub(super) send: SendBlocks<P>,
     pub(super) requests: Requests,
-    /// Peers to be told of credit.
+    /// Peers whose credit word is to be written.
     pub(super) credit_due: Vec<u32>,
     pub(super) stats: Stats,
 }
 
 impl<P: Provider> Accounts<P> {
-    /// What a send held goes home, with the status of a request.
+    /// Takes home what a send held; a request ends with that status.
     #[inline(always)]
     pub(super) fn release(&mut self, held: Held, status: Status) {
         match held.holds() {
@@ -64,7 +65,7 @@ impl<P: Provider> Accounts<P> {
         }
     }
 
-    /// That many messages of a peer have left their blocks.
+    /// Counts that many messages of a peer whose blocks are free again. It may make credit due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, slot: u32, peer: &mut Peer<P>, count: u32) {
         if peer.count_done(count) {
@@ -72,7 +73,7 @@ impl<P: Provider> Accounts<P> {
         }
     }
 
-    /// The block of a message of a peer is free.
+    /// Frees the block of a peer's message.
     #[inline(always)]
     pub(super) fn free_block(&mut self, slot: u32, peer: &mut Peer<P>, block: u32) {
         self.recv.free(block);
@@ -108,7 +109,7 @@ impl<P: Provider> Accounts<P> {
     /// after the post.
     ///
     /// # Errors
-    /// The device took only a part; the rest still waits.
+    /// The device took only some; the others still wait.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
@@ -122,8 +123,8 @@ impl<P: Provider> Accounts<P> {
         if let Some(last) = list.last_mut()
             && (reads || self.in_flight.exceeds_watermark(count as u32))
         {
-            // Blocks in flight come home with the next completion, so there is one, also behind a
-            // last message that is inline; and peers at rest do not hold what others need.
+            // Blocks in flight come home with the next completion, so ask for one, even behind an
+            // inline last message. Otherwise an idle peer would hold what others need.
             last.flags |= SendFlags::SIGNALED;
             peer.sq.has_signaled();
         }
@@ -144,7 +145,7 @@ impl<P: Provider> Accounts<P> {
         }
         for (wr, held) in list.iter().zip(held).take(accepted) {
             match held.holds() {
-                // The payload is out of the block already.
+                // The payload has been copied out of the block.
                 Holds::RecvBlock(block) if wr.flags.contains(SendFlags::INLINE) => {
                     self.free_block(slot, peer, block);
                 }
@@ -157,8 +158,8 @@ impl<P: Provider> Accounts<P> {
 
     /// Moves a peer's queue pair to ERR, and posts the request that marks the end: when it is
     /// flushed, everything before it is over, signalled or not. A queue pair that was never
-    /// connected takes none, and has nothing in flight; if one with sends in flight takes none,
-    /// those have `Config::drain_turns` to complete.
+    /// connected refuses the marker and has nothing in flight. If one with sends in flight refuses
+    /// it, `Config::drain_turns` bounds the wait for them.
     pub(super) fn mark_end(&mut self, peer: &mut Peer<P>) {
         let wr_id = peer.sq.next_wr_id();
         let Some(qp) = &mut peer.qp else { return };

@@ -1,4 +1,4 @@
-//! What the control plane and other threads have left for a worker.
+//! Takes what the control plane and other threads have left for a worker.
 
 use super::core::Core;
 use super::handler::Handler;
@@ -43,15 +43,15 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
     }
 }
 
-/// The first bytes of a peer's private data, if they have come.
+/// Sets the peer's handshake from the first bytes of its private data, if they have come.
 fn set_handshake<P: Provider>(core: &mut Core<P>, slot: u32, data: PeerData) {
     if let (Some(peer), Some(data)) = (core.sender.peers.at(slot), data) {
         peer.credit.set_handshake(&data);
     }
 }
 
-/// Tells the handler of a peer, unless its first message has come before the word of the control
-/// plane and has done so.
+/// Tells the handler of a new peer, unless the peer's first message came before the control plane's
+/// notice and has done so.
 #[cold]
 #[inline(never)]
 fn bring_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, slot: u32) {
@@ -63,8 +63,8 @@ fn bring_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, slo
     }
 }
 
-/// Does what other threads have submitted: at most as much as may wait, so that a thread that
-/// submits all the time does not keep the worker from its peers.
+/// Runs the work that other threads have submitted, at most `Config::work` keys, so that a thread
+/// that submits all the time does not keep the worker from its peers.
 #[cold]
 #[inline(never)]
 pub(super) fn do_work<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {

@@ -1,4 +1,4 @@
-//! Batches: requests of a peer that gather, and go out with one doorbell.
+//! Batches: requests of one peer that gather and are posted with one doorbell.
 
 use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
@@ -18,27 +18,27 @@ pub(super) const NO_BATCH: u32 = u32::MAX;
 /// Unsent requests of one peer.
 pub(super) struct Batch {
     pub(super) slot: u32,
-    /// Some request holds something.
+    /// At least one request holds something.
     holds: bool,
-    /// The device reads some payload after the post: not all are inline.
+    /// The device reads at least one payload after the post: not all are inline.
     pub(super) reads: bool,
     pub(super) list: ArrayVec<SendWr<'static>, SEND_BATCH>,
     /// What each request holds.
     held: ArrayVec<Held, SEND_BATCH>,
-    /// Copies of inline payloads, one place of `stage_bytes` a request.
+    /// Copies of inline payloads, `stage_bytes` for each request.
     stage: Box<[u8]>,
     stage_bytes: usize,
 }
 
-/// A request without a number yet. Made where it is posted: an operation is some words that are
-/// written apart, and a copy of it by wider loads a moment later waits until those stores have left
-/// the store buffer.
+/// A request without a number yet. It is built where it is posted: an operation consists of words
+/// that are written one by one, and a copy of it by wider loads a moment later waits until those
+/// stores have left the store buffer.
 #[inline(always)]
 pub(super) fn request(op: SendOp, flags: SendFlags, sge: Sge) -> SendWr<'static> {
     SendWr { wr_id: 0, op, flags, sge, more: &[] }
 }
 
-/// A message with that immediate data, or none.
+/// A message, with that immediate data if there is any.
 #[inline(always)]
 pub(super) fn message(imm: Option<u32>, flags: SendFlags, sge: Sge) -> SendWr<'static> {
     match imm {
@@ -49,7 +49,7 @@ pub(super) fn message(imm: Option<u32>, flags: SendFlags, sge: Sge) -> SendWr<'s
 
 impl Batch {
     fn new(inline_bytes: usize) -> Batch {
-        // A word of credit has a place too.
+        // A credit word fits, too.
         let stage_bytes = inline_bytes.max(size_of::<u64>());
         Batch {
             slot: 0,
@@ -62,7 +62,7 @@ impl Batch {
         }
     }
 
-    /// Copies a payload to the place of the next request; `None` if it is longer than that.
+    /// Copies a payload to the place of the next request; `None` if it is longer than the place.
     #[inline(always)]
     pub(super) fn stage(&mut self, bytes: &[u8]) -> Option<Sge> {
         let place = self.list.len() * self.stage_bytes;
@@ -71,7 +71,7 @@ impl Batch {
         Some(Sge::inline(stage))
     }
 
-    /// Adds a request of the batch's peer; true if that filled it.
+    /// Adds a request of the batch's peer; true if that filled the batch.
     #[inline(always)]
     pub(super) fn add<P: Provider>(
         &mut self,
@@ -88,7 +88,7 @@ impl Batch {
         self.list.is_full()
     }
 
-    /// The requests, and what they hold if any holds something.
+    /// The requests, and what they hold if one holds anything.
     #[inline(always)]
     pub(super) fn parts(&mut self) -> (&mut [SendWr<'static>], &[Held]) {
         let held = if self.holds { self.held.as_slice() } else { &[] };
@@ -103,7 +103,7 @@ impl Batch {
         (self.holds, self.reads) = (false, false);
     }
 
-    /// Drops all requests: what they held.
+    /// Drops all requests; returns what they held.
     pub(super) fn abandon(&mut self) -> ArrayVec<Held, SEND_BATCH> {
         let held = core::mem::take(&mut self.held);
         self.clear();
@@ -114,11 +114,11 @@ impl Batch {
     pub(super) fn drop_posted(&mut self, accepted: usize) {
         self.list.drop_first(accepted);
         self.held.drop_first(accepted);
-        // The place of a staged payload is that of its request in the list: both move up.
+        // The place of a staged payload is that of its request in the list, so both move up.
         for (n, (wr, held)) in self.list.iter_mut().zip(&self.held).enumerate() {
             if held.is_nothing() {
                 let (from, to) = ((n + accepted) * self.stage_bytes, n * self.stage_bytes);
-                // They do not overlap if something was accepted: there is a place between.
+                // They do not overlap if something was accepted: there is a place between them.
                 let (front, rest) = self.stage.split_at_mut_checked(from).unwrap_or_default();
                 let length = wr.sge.length as usize;
                 if let (Some(to), Some(from)) =
@@ -136,7 +136,7 @@ impl Batch {
 pub(super) struct Batches {
     all: Box<[Batch]>,
     idle: Vec<u32>,
-    /// Those that belong to a peer.
+    /// The batches that belong to a peer.
     dirty: Vec<u32>,
 }
 

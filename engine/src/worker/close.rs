@@ -1,4 +1,4 @@
-//! The end of a peer, up to where its queue pair drains: at once, or after all that was accepted.
+//! The end of a peer, until its queue pair drains: at once, or after everything that was accepted.
 
 use super::batch::request;
 use super::core::{Core, Finish};
@@ -11,7 +11,7 @@ use crate::room::Room;
 use crate::wr::{Remote, SendFlags, SendOp, Sge};
 
 impl<P: Provider> Core<P> {
-    /// Takes nothing new for a peer, and closes it when the rest is acknowledged.
+    /// Accepts nothing more for a peer, and closes it when the rest is acknowledged.
     #[cold]
     pub(super) fn finish(&mut self, id: PeerId) {
         self.sender.end_reservation(id.slot);
@@ -43,7 +43,7 @@ impl<P: Provider> Core<P> {
         self.finishing.truncate(kept);
     }
 
-    /// The handler closes a peer: the control plane is asked to tell the other side.
+    /// The handler closes a peer: asks the control plane to tell the other side.
     pub(super) fn close(&mut self, id: PeerId) {
         if self.sender.peers.get(id).is_some() {
             self.fail(id.slot, DownReason::Closed);
@@ -81,7 +81,7 @@ impl<P: Provider> Core<P> {
 }
 
 impl<P: Provider> Sender<P> {
-    /// Nothing more is sent to a peer: what waits is dropped, and its end is marked.
+    /// Ends sending to a peer: drops what waits, and posts the marker.
     fn end(&mut self, slot: u32) {
         self.ring_doorbell(slot);
         if let Some(peer) = self.peers.at(slot) {
@@ -94,7 +94,8 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// True if nothing accepted for a peer is outstanding; asks for a completion of the last of it.
+    /// True if nothing accepted for a peer is outstanding. Otherwise asks for a completion of the
+    /// last send.
     fn is_finished(&mut self, id: PeerId) -> bool {
         let Some(peer) = self.peers.get(id).filter(|peer| peer.is_up()) else {
             return true;
@@ -106,7 +107,7 @@ impl<P: Provider> Sender<P> {
             return true;
         }
         if !peer.sq.last_signals() {
-            // The last did not ask for a completion: a WRITE of nothing does, behind it.
+            // The last send did not ask for a completion, so an empty WRITE behind it does.
             peer.sq.want_signal();
             let write = SendOp::Write(Remote::default());
             let wr = request(write, SendFlags::INLINE, Sge::default());

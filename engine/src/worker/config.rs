@@ -9,23 +9,24 @@ use crate::provider::{GRH_BYTES, QpCaps};
 /// Completions taken in one poll.
 pub const POLL_BATCH: usize = 64;
 
-/// Sends to one peer that go out with one doorbell at most.
+/// The most sends to one peer that go out with one doorbell.
 pub const SEND_BATCH: usize = 64;
 
-/// Peers with a batch of unsent messages at a time; one more posts them all.
+/// Peers that may have a batch of unsent messages at a time; one more peer makes the worker post
+/// them all.
 pub const DIRTY_PEERS: usize = 64;
 
 /// Longest payload a worker stages for an inline send, in bytes.
 pub const INLINE_MAX: usize = 256;
 
-/// Pieces of one request at most.
+/// The most pieces of one request.
 pub const PIECES_MAX: usize = 4;
 
-/// The longest window of receives for a peer.
+/// The largest window of receives for a peer.
 const WINDOW_MAX: u32 = u16::MAX as u32;
 
 /// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
-/// so. [`Config::check`] tells which number does not hold.
+/// so. [`Config::check`] reports a number that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Peers at a time, at most 65 536. Default: 1024.
@@ -40,7 +41,7 @@ pub struct Config {
     pub send_blocks: u32,
     /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220.
     pub inline_bytes: u32,
-    /// Every how many sends to a peer one asks for a completion; at most half of `send_queue`.
+    /// One of this many sends to a peer asks for a completion; at most half of `send_queue`.
     /// Default: 64.
     pub signal_every: u32,
     /// Requests in flight over all peers, at least 256: the completion queue has room for them.
@@ -57,14 +58,14 @@ pub struct Config {
     /// turns credits off: then peers that send too fast wait for their devices' retries, and
     /// compete for the receives. Default: 128.
     pub window: u32,
-    /// Receives promised to one peer at least. If fewer are left, another peer is refused. Default:
-    /// 4.
+    /// The least number of receives promised to a peer. If fewer are left, the next peer is
+    /// refused. Default: 4.
     pub window_min: u32,
     /// How often each receive may be promised. With 1, every message finds a receive. More suits
     /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
     /// send at once, some wait for their devices' retries, as without credits. Default: 1.
     pub overcommit: u32,
-    /// Messages a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
+    /// Messages that a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
     pub keeps: u32,
     /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
     /// Default: 64.
@@ -74,17 +75,17 @@ pub struct Config {
     /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
     /// 536. Default: 64.
     pub work: u32,
-    /// Receives for datagrams; 0: there are none. They are not shared with the peers. Default: 0.
+    /// Receives for datagrams; 0: no datagrams. They are not shared with the peers. Default: 0.
     pub datagrams: u32,
-    /// Bytes of the longest datagram that is sent or received: the device's MTU at most. Default:
+    /// Bytes of the longest datagram that is sent or received: at most the device's MTU. Default:
     /// 1024.
     pub datagram_bytes: u32,
     /// Resolved destinations of datagrams at a time; at most 65 536. Default: 64.
     pub destinations: u32,
     /// True: on a device with thread domains ([`crate::provider::Caps::thread_domains`]) the worker
-    /// has one of its own, and its queue pairs need no locks; the shared receive queue and all
-    /// memory stay on the protection domain. Otherwise everything is on the protection domain.
-    /// Default: true.
+    /// has a thread domain, and its queue pairs need no locks; the shared receive queue and all
+    /// memory stay on the protection domain. False, or a device without them: everything is on the
+    /// protection domain. Default: true.
     pub thread_domain: bool,
     /// Turns after which a failed peer is abandoned although some of its completions are missing.
     /// Default: 2^24 (16 777 216).
@@ -93,26 +94,27 @@ pub struct Config {
     pub retry: Retry,
 }
 
-/// How a connection retries requests without an answer. Both queue pairs are configured so when it
-/// comes up. A lost packet costs one wait, and a peer that is gone costs all of them. Soft loses
-/// nothing and notices a peer's death otherwise, so only the first two fields matter there.
+/// How a connection retries requests that get no answer. Both queue pairs are configured with it
+/// when the connection comes up. A lost packet costs one wait, and a peer that is gone costs all of
+/// them. Soft loses nothing and notices a peer's death otherwise, so only the first two fields
+/// matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Wait between the peer's tries while this side has no receive posted: 0 to 31, a code of the
-    /// table in RC-1; 12 is 0.64 ms. What the connection manager leaves is 0, which is 655 ms
-    /// (QP-20, QP-21).
+    /// The peer's wait between retries while this side has no receive posted: 0 to 31, a code of
+    /// the table in RC-1; 12 is 0.64 ms. Connection managers leave it at 0, which is 655 ms (QP-20,
+    /// QP-21).
     pub rnr_timer: u8,
-    /// Retries of the peer for lack of a receive; 7 is for ever.
+    /// The peer's retries for lack of a receive; 7 is for ever.
     pub rnr_retry: u8,
     /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
-    /// 16 is 0.27 s. What the connection manager takes is 19 and more, 2.1 s (QP-20).
+    /// 16 is 0.27 s. Connection managers use 19 and more, 2.1 s (QP-20).
     pub ack_timeout: u8,
-    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's.
+    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's value.
     pub retry_count: u8,
 }
 
 impl Retry {
-    /// A peer that is gone is given up after two seconds; one without receives never, since they
+    /// Gives a dead peer up after two seconds, and never a peer without receives, because those
     /// come back.
     pub const DEFAULT: Retry =
         Retry { rnr_timer: 12, rnr_retry: 7, ack_timeout: 16, retry_count: 7 };
@@ -152,10 +154,10 @@ impl Config {
         retry: Retry::DEFAULT,
     };
 
-    /// As many blocks as there is room for in `bytes` of memory for each worker, as a placement
-    /// plan has it: two thirds hold receives, which `sharers` workers put together for their shared
-    /// queue, and one third sends. At most 2^20 blocks each. Too little is for [`Config::check`] to
-    /// say.
+    /// As many blocks as fit in `bytes` of memory for each worker, as a placement plan counts it:
+    /// two thirds hold receives, which `sharers` workers put together for their shared queue, and
+    /// one third holds sends. At most 2^20 blocks each. [`Config::check`] reports too little
+    /// memory.
     #[must_use]
     pub fn with_memory(self, bytes: u64, sharers: u32) -> Config {
         let blocks = |bytes: u64| (bytes / self.stride() as u64).min(1 << 20) as u32;
@@ -181,7 +183,7 @@ impl Config {
         self.send_blocks as usize * self.stride() + datagrams
     }
 
-    /// Bytes from one receive of datagrams to the next: a header goes in front of each.
+    /// Bytes from one receive of datagrams to the next, including the header in front of each.
     pub(super) fn datagram_stride(&self) -> usize {
         ((GRH_BYTES + self.datagram_bytes as usize).div_ceil(64) | 1) * 64
     }
@@ -191,8 +193,9 @@ impl Config {
         QpCaps { recv_wr: self.datagrams, send_wr: self.send_queue, send_sge: 1, ..self.qp_caps() }
     }
 
-    /// Capacities of a queue pair of this worker. Two slots more than the user's: one for a word of
-    /// credit, and one for the request that marks the end of a closing peer. A word goes inline.
+    /// Capacities of a peer's queue pair. It has two slots more than `send_queue`: one for a credit
+    /// word, and one for the request that marks the end of a closing peer. A credit word goes
+    /// inline.
     pub fn qp_caps(&self) -> QpCaps {
         QpCaps {
             send_wr: self.send_queue + 2,
@@ -203,9 +206,9 @@ impl Config {
         }
     }
 
-    /// Entries of the completion queue: every receive of the shared queue and of datagrams may
-    /// complete here, and every request in flight when all peers fail at once, with the requests
-    /// that mark their ends; capped at the device's limit.
+    /// Entries of the completion queue, capped at the device's limit. Every receive of the shared
+    /// queue and of datagrams may complete here. When all peers fail at once, so may every request
+    /// in flight and the requests that mark their ends.
     pub fn cq_depth(&self, device_max: u32) -> u32 {
         let queues = u64::from(self.peers) + u64::from(self.datagrams > 0);
         let all = queues * u64::from(self.send_queue + 1);
@@ -214,10 +217,10 @@ impl Config {
         u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
     }
 
-    /// Checks that the numbers go together.
+    /// Checks that the numbers fit together.
     ///
     /// # Errors
-    /// `Invalid`, naming the number and what it may be.
+    /// `Invalid`, with the name of the number and its range.
     pub fn check(&self) -> Result<(), SetupError> {
         if !self.send_queue.is_power_of_two() {
             return Err(invalid(
@@ -241,7 +244,7 @@ impl Config {
         Ok(())
     }
 
-    /// What each number may be by itself, or as a part of another.
+    /// The range of each number.
     fn limits(&self) -> [Limit; 22] {
         let limit = |name, value, least, most| Limit { name, value, least, most, why: "" };
         let half = Limit {
@@ -281,13 +284,13 @@ impl Config {
     }
 }
 
-/// What a number of [`Config`] may be.
+/// The range of a number of [`Config`].
 struct Limit {
     name: &'static str,
     value: u32,
     least: u32,
     most: u32,
-    /// Where the most comes from, if from another number.
+    /// The other number that the maximum comes from, if there is one.
     why: &'static str,
 }
 
@@ -359,7 +362,7 @@ mod tests {
         }
     }
 
-    /// What a plan gives a worker is used, and no more than that.
+    /// A plan's memory for a worker is used, and not exceeded.
     #[test]
     fn memory_is_filled_and_not_overrun() {
         for (bytes, sharers) in [(1 << 20, 1), (64 << 20, 2), ((64 << 20) + 12_345, 3)] {

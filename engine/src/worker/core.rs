@@ -17,17 +17,17 @@ use super::sender::Sender;
 use super::timers::Timers;
 use crate::provider::Provider;
 
-/// A peer that is to be closed when all that was accepted for it is acknowledged.
+/// A peer that is closed when everything that was accepted for it is acknowledged.
 #[derive(Clone, Copy)]
 pub(super) struct Finish {
     pub(super) peer: PeerId,
-    /// Turn in which it began.
+    /// The turn in which that began.
     pub(super) since: u64,
 }
 
-/// Everything a worker has but its handler and its poller.
+/// All of a worker except its handler and its poller.
 pub(super) struct Core<P: Provider> {
-    // Before the sender, which has the memory that datagrams are received in.
+    // Before the sender, which owns the memory that datagrams are received in.
     pub(super) datagrams: Datagrams<P>,
     pub(super) sender: Sender<P>,
     pub(super) mailbox: Arc<Mailbox<P>>,
@@ -36,9 +36,9 @@ pub(super) struct Core<P: Provider> {
     pub(super) replies: Replies,
     pub(super) kept: Kept,
     pub(super) timers: Timers,
-    /// Peers that drain.
+    /// Peers that are draining.
     pub(super) closing: Vec<u32>,
-    /// Peers to be closed when nothing is left for them.
+    /// Peers that are closed when nothing is left to do for them.
     pub(super) finishing: Vec<Finish>,
     pub(super) turn: u64,
     /// Bytes of the longest one-sided request.
@@ -71,8 +71,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// True if nothing waits: for a doorbell, for room, to tell a peer of credit or the handler of
-    /// a request, for the end of a peer.
+    /// True if nothing waits: no doorbell, no message for room, no peer for credit, no ended
+    /// request for the handler, no peer for its end.
     #[inline(always)]
     pub(super) fn is_settled(&self) -> bool {
         let accounts = &self.sender.accounts;
@@ -81,7 +81,7 @@ impl<P: Provider> Core<P> {
         sent && told && self.closing.is_empty() && self.finishing.is_empty()
     }
 
-    /// A completion for a send: that one and all before it on its queue pair are over.
+    /// A completion for a send: that send and all before it on its queue pair are over.
     #[inline(always)]
     pub(super) fn retire(&mut self, slot: u32, generation: u16, low: u32, status: SendStatus) {
         if !self.sender.retire(slot, generation, low, status) {
@@ -96,14 +96,14 @@ impl<P: Provider> Core<P> {
         accounts.recv.refill(when, &mut accounts.stats);
     }
 
-    /// A token for the message in the handler's hands.
+    /// A token for the message that the handler is looking at.
     pub(super) fn ask_keep(&mut self, message: &Message<'_>) -> Option<Token> {
         let block = self.sender.accounts.recv.block_of(message)?;
         let Message { peer, length, imm, written, .. } = *message;
         self.kept.ask(KeptMessage { peer, block, length: length as u32, imm, written })
     }
 
-    /// The handler's verdict is to keep the block.
+    /// Keeps the block, by the handler's verdict.
     #[cold]
     pub(super) fn keep(&mut self, slot: u32, block: u32) {
         if !self.kept.keep(block) {
@@ -111,7 +111,7 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// A kept message, lent out again.
+    /// Lends a kept message out again.
     pub(super) fn kept_message(&mut self, token: Token) -> Option<Message<'_>> {
         let kept = self.kept.get(token)?;
         Some(self.sender.accounts.recv.kept_message(kept))
@@ -138,7 +138,7 @@ impl<P: Provider> Core<P> {
         kept.is_some()
     }
 
-    /// Takes home all that is kept of a peer.
+    /// Takes home everything that is kept of a peer.
     #[cold]
     pub(super) fn drop_kept(&mut self, peer: PeerId) {
         while let Some(kept) = self.kept.take_of(peer) {

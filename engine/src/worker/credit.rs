@@ -1,33 +1,33 @@
 //! Credit: how many messages a peer may send, so that each finds a posted receive.
 //!
-//! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
-//! than there are (see [`super::SharedRecv`]). What a peer may send is counted from the beginning
-//! of the connection: the window, and one more for each of its messages whose block is free again.
-//! The receiver writes that count into a word of the sender's memory, by an RDMA WRITE, half of the
-//! window at a time, and all there is when nothing has come for a while; the sender looks at the
-//! word when it has used up what it knew of.
+//! A worker promises each peer a *window* of its shared receives, and the windows add up to no more
+//! than the queue holds (see [`super::SharedRecv`]). What a peer may send is counted from the
+//! beginning of the connection: the window, and one for each of its messages whose block is free
+//! again. The receiver writes that count into a word of the sender's memory by an RDMA WRITE, after
+//! each half of the window, and completely when nothing has come for a while. The sender reads the
+//! word when it has used up the credit that it knew of.
 //!
-//! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
-//! needs a receive at the other side to leave. If both sides' windows were full of such messages,
-//! none could. So a fresh message may not take the last credit and a reply may: when the last fresh
-//! message was taken, one receive was left over. Replies only move messages, and so one is always
-//! left over somewhere; and its owner says so at once, not half a window later, when it
-//! has replies of its own that wait for this peer.
+//! **Why nothing is stuck for ever.** A message whose handler replies to it in place needs a
+//! receive at the other side to leave its block. If such messages filled the windows of both sides,
+//! none could leave. So a reply may take the last credit and a fresh message may not: when the last
+//! fresh message was taken, one receive was left over. Replies only move messages, so one receive
+//! is always left over somewhere. Its owner grants it at once, not half a window later, if it has
+//! replies of its own that wait for this peer.
 
 use crate::wr::Remote;
 
 /// Bytes that two workers tell each other when they connect: see [`super::CreditGrant::handshake`].
 pub const HANDSHAKE_BYTES: usize = 16;
 
-/// What a handshake begins with.
+/// The first bytes of a handshake.
 const MAGIC: u16 = 0xdb01;
 
-/// What a peer said of itself.
+/// A peer's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handshake {
-    /// Messages it takes before the first word of credit; 0: it does not count.
+    /// Messages it accepts before the first credit word; 0: it does not count.
     pub(super) window: u32,
-    /// Where it wants to be told of credit.
+    /// The word that it reads its credit from.
     pub(super) word: Remote,
 }
 
@@ -41,7 +41,7 @@ impl Handshake {
         bytes
     }
 
-    /// What is in the first bytes of a peer's private data; `None` if no worker wrote them.
+    /// Reads the first bytes of a peer's private data; `None` if no worker wrote them.
     pub(super) fn parse(data: &[u8]) -> Option<Handshake> {
         let (bytes, _) = data.split_first_chunk::<HANDSHAKE_BYTES>()?;
         let [a, b, c, d, rest @ ..] = *bytes;
@@ -55,35 +55,35 @@ impl Handshake {
     }
 }
 
-/// Whether a peer counts what is sent to it.
+/// Whether a peer counts the messages sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerCredit {
-    /// It has not said.
+    /// Not known yet.
     Unknown,
-    /// No worker, or one that does not count.
+    /// It is no worker, or does not count.
     Free,
-    /// It does, and promised that many receives at first.
+    /// It counts, and promised that many receives at first.
     Counted(u32),
 }
 
-/// One connection's credits, both ways.
+/// The credits of one connection, in both directions.
 pub(super) struct Credit {
     pub(super) flow: PeerCredit,
-    /// Messages of the peer still to be done with before it is told; how many that was after the
-    /// last word; and how many it usually is.
+    /// Messages of the peer that must leave their blocks before it is told of credit; that number
+    /// after the last word; and its usual value.
     pub(super) until_return: u32,
     step: u32,
     return_every: u32,
-    /// Messages it may send, counted from the beginning: the value of the next word.
+    /// Messages that the peer may send, counted from the beginning: the value of the next word.
     pub(super) granted: u64,
-    /// The word of its memory to write.
+    /// The credit word in its memory.
     pub(super) peer_word: Option<Remote>,
-    /// It is to be told.
+    /// The word is to be written.
     pub(super) due: bool,
 }
 
 impl Credit {
-    /// Of a connection with that window for the peer.
+    /// The credit of a connection with that window for the peer.
     pub(super) fn new(window: u32) -> Credit {
         let return_every = if window == 0 { u32::MAX } else { (window / 2).max(1) };
         Credit {
@@ -97,10 +97,10 @@ impl Credit {
         }
     }
 
-    /// A step is done, and the peer may send that many messages more. With `eager` it is told of
-    /// the next message at once. True if it was not to be told before, and is now.
+    /// Ends a step: the peer may send that many messages more. With `eager` the next step is one
+    /// message long. True if the peer is to be told now and was not to be told before.
     pub(super) fn step(&mut self, eager: bool) -> bool {
-        // More than a step, where several were done with at once.
+        // More than a step, if several blocks became free at once.
         let done = self.step.wrapping_sub(self.until_return);
         self.step = if eager { self.return_every.min(1) } else { self.return_every };
         self.until_return = self.step;
@@ -115,7 +115,7 @@ impl Credit {
         !core::mem::replace(&mut self.due, true)
     }
 
-    /// Takes the peer's handshake; other data shows that it is no worker. Only the first call
+    /// Sets the peer's handshake; other data shows that it is no worker. Only the first call
     /// counts.
     pub(super) fn set_handshake(&mut self, data: &[u8]) {
         if self.flow != PeerCredit::Unknown {
@@ -136,15 +136,15 @@ impl Credit {
         u32::from(self.flow != PeerCredit::Free)
     }
 
-    /// Messages that may be sent, when `sent` were, and the word says `allowed`.
+    /// Messages that may be sent, if `sent` were sent and the word says `allowed`.
     pub(super) fn left(&self, sent: u32, allowed: u64) -> u32 {
         match self.flow {
             PeerCredit::Unknown => 0,
             PeerCredit::Free => u32::MAX,
             PeerCredit::Counted(window) => {
                 let allowed = if allowed == 0 { window } else { allowed as u32 };
-                // A word that no worker writes gives nothing, or the window at most, which is what
-                // an honest one never goes beyond.
+                // A word that no worker writes gives nothing, or at most the window, which no
+                // honest word exceeds.
                 let left = allowed.wrapping_sub(sent);
                 if left > u32::MAX / 2 { 0 } else { left.min(window) }
             }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(Handshake::parse(&[]), None);
     }
 
-    /// What a peer may send, over the wrap of the count, and with words that make no sense.
+    /// The credit across the wrap of the count, and for words that make no sense.
     #[test]
     fn what_is_left_follows_the_word_and_never_goes_wild() {
         let mut credit = Credit::new(8);

@@ -1,5 +1,5 @@
-//! What a connection takes of a worker: receives for the peer, and a word of memory that the peer
-//! writes its credit to.
+//! The resources that a worker gives a connection: receives for the peer, and the word of memory
+//! that the peer writes its credit to.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use crate::provider::{Access, Provider, Region};
 
 const WORD: usize = size_of::<u64>();
 
-/// The words of a worker, one for each connection: peers may write to them.
+/// The credit words of a worker, one for each connection. Peers may write to them.
 pub(super) struct CreditWords<P: Provider> {
     region: P::Region,
     free: ArrayQueue<u32>,
 }
 
 impl<P: Provider> CreditWords<P> {
-    /// Registers words for `peers` connections and a few that are on their way in or out.
+    /// Registers words for `peers` connections, and a few more for those that come and go.
     pub(super) fn new(nic: &P, peers: u32) -> Result<CreditWords<P>, SetupError> {
         let count = peers + 16;
         let memory = nic.peer_memory(count as usize * WORD)?;
@@ -35,14 +35,15 @@ impl<P: Provider> CreditWords<P> {
 
     fn at(&self, index: u32) -> &AtomicU64 {
         debug_assert!(index as usize * WORD < self.region.len());
-        // SAFETY: indexes come from `free` and lie in the region, whose words are aligned; what a
-        // device writes there is as good as an atomic store.
+        // SAFETY: indexes come from `free` and lie in the region, whose words are aligned. A
+        // device's write there is as good as an atomic store.
         unsafe { &*self.region.as_ptr().add(index as usize * WORD).cast::<AtomicU64>() }
     }
 }
 
-/// What a connection takes of a worker: a window of its receives, and a word to be told of credit.
-/// Made before the connection is, handed over with it; dropped, it gives both back.
+/// The resources that a worker gives a connection: a window of its receives, and a word for its
+/// credit. Make it before the connection, and hand it over with the queue pair. It gives both back
+/// when it is dropped.
 pub struct CreditGrant<P: Provider> {
     shared: SharedRecv<P>,
     words: Arc<CreditWords<P>>,
@@ -66,13 +67,13 @@ impl<P: Provider> CreditGrant<P> {
                 return Err(error);
             }
         };
-        // Its last peer's queue pair is gone. A last word of that peer which is still on its way,
-        // or one of a peer that writes where it should not, gives no more than the window.
+        // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
+        // where it should not, gives no more than the window.
         words.at(index).store(0, Ordering::Relaxed);
         Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
     }
 
-    /// What the peer must be told, in front of any private data of the connection.
+    /// The bytes that the peer must get, in front of any private data of the connection.
     pub fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
         let word = self.words.region.remote(self.index as usize * WORD);
         Handshake { window: self.window, word }.to_bytes()
@@ -83,9 +84,10 @@ impl<P: Provider> CreditGrant<P> {
         self.window
     }
 
-    /// The peer's word: how many messages it has allowed so far; 0 before it said so.
+    /// The credit word: the number of messages that the peer has allowed so far; 0 before its first
+    /// write.
     pub(super) fn allowed(&self) -> u64 {
-        // Acquire: nothing else is read because of it, but what is sent comes after.
+        // Acquire: nothing is read because of it, but sends come after it.
         self.words.at(self.index).load(Ordering::Acquire)
     }
 }

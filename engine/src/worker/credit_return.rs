@@ -1,5 +1,4 @@
-//! Credit on its way to the peers: a word of the peer's memory is written with how much it may
-//! send.
+//! Credit for the peers: the worker writes into a word of each peer's memory how much it may send.
 
 use super::batch::request;
 use super::credit::PeerCredit;
@@ -12,8 +11,8 @@ use crate::room::Room;
 use crate::wr::{SendFlags, SendOp, Sge};
 
 impl<P: Provider> Sender<P> {
-    /// Nothing has come for a while: each peer is to be told of all it may send, if only of a part
-    /// of half a window. One that waits for more than half a window would wait for ever.
+    /// Nothing has come for a while: makes credit due for every peer that lacks some, even less
+    /// than half a window. Otherwise a peer that waits for more would wait for ever.
     #[cold]
     #[inline(never)]
     pub(super) fn settle_credits(&mut self) {
@@ -25,11 +24,12 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Tells peers how much they may send by now.
+    /// Writes the credit that is due to the peers.
     #[cold]
     #[inline(never)]
     pub(super) fn return_credits(&mut self) {
-        // The receives they are told of must be there: all but those set aside for the refill.
+        // The receives must be posted before they are granted: all but those set aside for the
+        // refill.
         self.accounts.recv.refill(Refill::Batch, &mut self.accounts.stats);
         if self.accounts.recv.is_refill_due() {
             return;
@@ -48,7 +48,7 @@ impl<P: Provider> Sender<P> {
         self.accounts.credit_due.truncate(kept);
     }
 
-    /// Writes the word of one peer. False: later, because its send queue has no slot.
+    /// Writes one peer's word. False: not now, because its send queue has no slot.
     fn return_credit(&mut self, slot: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
@@ -56,7 +56,7 @@ impl<P: Provider> Sender<P> {
             return true;
         }
         let Some(word) = peer.credit.peer_word else {
-            // It has not spoken; or it is no worker.
+            // Its handshake has not come, or it is no worker.
             peer.credit.due = peer.credit.flow == PeerCredit::Unknown;
             return !peer.credit.due;
         };
@@ -66,7 +66,7 @@ impl<P: Provider> Sender<P> {
         let bytes = peer.credit.granted.to_ne_bytes();
         let write = |sge| request(SendOp::Write(word), SendFlags::INLINE, sge);
         if peer.sq.waiting > 0 {
-            // It goes with them, with one doorbell.
+            // The word goes with them, with one doorbell.
             let Some(batch) = self.batches.get(peer.batch) else { return false };
             if batch.list.is_full() {
                 return false;

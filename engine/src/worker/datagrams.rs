@@ -1,5 +1,5 @@
-//! Datagrams: one UD queue pair beside a worker's peers. The handler resolves each destination once
-//! and sends to it by name. A datagram that comes in is lent to the handler for one call.
+//! Datagrams: one UD queue pair besides a worker's peers. The handler resolves each destination
+//! once and sends to it by name. An incoming datagram is lent to the handler for one call.
 //!
 //! Datagrams have receives of their own, so they never take one that is promised to a peer. They
 //! have no credits: a sender that is too fast loses some, and is not told.
@@ -23,13 +23,13 @@ use crate::room::Room;
 use crate::wc::{Status, Wc, WcFlags};
 use crate::wr::{Destination, PostCause, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
-/// In the numbers of requests: the first receive of datagrams, behind all that are shared; and the
-/// slot of their queue pair, which is no peer's.
+/// In request numbers: the first receive of datagrams, behind all shared ones; and the slot of
+/// their queue pair, which is no peer's.
 pub(super) const RECEIVES: u32 = 1 << 24;
 pub(super) const SLOT: u32 = (1 << 20) - 1;
 
-/// Where datagrams go, as [`super::Outbox::resolve`] has found it. One that was released names
-/// nothing.
+/// A destination of datagrams that [`super::Outbox::resolve`] has found. One that was released
+/// names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DestinationId {
     index: u32,
@@ -64,13 +64,13 @@ impl Datagram<'_> {
         self.wc.flags.contains(WcFlags::WITH_IMM).then_some(self.wc.imm)
     }
 
-    /// The sender's queue pair. Where that is, [`super::Outbox::sender_of`] says.
+    /// The sender's queue pair. [`super::Outbox::sender_of`] returns its address.
     pub fn source_qp(&self) -> u32 {
         self.wc.src_qp
     }
 }
 
-/// A resolved destination, or one that was released while datagrams to it are in flight.
+/// A resolved destination, or a released one to which datagrams are in flight.
 struct Target<A> {
     ah: A,
     qp: u32,
@@ -79,13 +79,13 @@ struct Target<A> {
     closing: bool,
 }
 
-/// A place for one.
+/// A place for a destination.
 struct Place<A> {
     generation: u32,
     target: Option<Target<A>>,
 }
 
-/// What a worker has for datagrams.
+/// A worker's datagrams.
 pub(super) struct Datagrams<P: Provider> {
     // Dropped before the address handles that its requests use.
     qp: Option<P::Qp>,
@@ -95,14 +95,14 @@ pub(super) struct Datagrams<P: Provider> {
     /// Counts the queue pairs, so that late completions of an earlier one are recognised.
     generation: u16,
     num: u32,
-    /// Sends posted, and over; they wrap.
+    /// Sends posted, and sends over; both wrap.
     pushed: u32,
     retired: u32,
     /// The block and the destination of each send in flight, by its index.
     held: Box<[(Held, u32)]>,
-    /// Receives that are to be posted again.
+    /// Free receives, to be posted again.
     refill: Vec<RecvWr>,
-    /// Where the receives begin in the worker's region, how many there are, and how far apart.
+    /// Where the receives begin in the worker's region, their number, and their distance.
     start: usize,
     receives: u32,
     stride: usize,
@@ -146,7 +146,7 @@ impl<P: Provider> Datagrams<P> {
         target.filter(|_| place.generation == id.generation)
     }
 
-    /// Frees a released destination with nothing in flight.
+    /// Frees a released destination if nothing is in flight to it.
     fn free_if_unused(&mut self, index: u32) {
         if let Some(place) = self.destinations.get_mut(index as usize)
             && place.target.as_ref().is_some_and(|target| target.closing && target.in_flight == 0)
@@ -163,7 +163,8 @@ impl<P: Provider> Datagrams<P> {
         self.held.get_mut(at).map_or(what, |place| core::mem::replace(place, what))
     }
 
-    /// Takes the queue pair for datagrams in, and posts all its receives; one more is not taken.
+    /// Takes over the queue pair for datagrams and posts all its receives; drops a second queue
+    /// pair.
     #[cold]
     pub(super) fn open(&mut self, qp: P::Qp, accounts: &Accounts<P>) {
         if self.qp.is_some() {
@@ -186,7 +187,7 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// The queue pair is over: it goes, and everything comes home. Another may take its place.
+    /// Ends the queue pair: it is dropped, and everything comes home. Another may take its place.
     #[cold]
     pub(super) fn end(&mut self, accounts: &mut Accounts<P>) {
         drop(self.qp.take());
@@ -211,16 +212,16 @@ impl<P: Provider> Datagrams<P> {
         if refill.len() < least {
             return;
         }
-        // SAFETY: the blocks lie in the worker's region, which is dropped after the queue pair;
-        // each is in this list only while nobody has it. The worker's thread is the one that polls.
+        // SAFETY: the blocks lie in the worker's region, which is dropped after the queue pair. A
+        // block is in this list only while nobody uses it. The worker's thread is the one that
+        // polls.
         match unsafe { qp.post_recv(refill) } {
             Ok(()) => refill.clear(),
             Err(error) => refill.drop_first(error.accepted),
         }
     }
 
-    /// The datagram in a receive that has completed. Its bytes are nobody else's until
-    /// [`Datagrams::done`].
+    /// The datagram in a completed receive. Nobody else uses its bytes until [`Datagrams::done`].
     pub(super) fn datagram<'a>(
         &self,
         wc: &'a Wc,
@@ -232,8 +233,8 @@ impl<P: Provider> Datagrams<P> {
         }
         let length = (wc.byte_len as usize).min(GRH_BYTES + self.bytes_max as usize);
         let offset = self.start + number as usize * self.stride;
-        // SAFETY: the number is one of the receives, which lie in the region; this one has
-        // completed, so the device is done with it, and it is posted again after the call.
+        // SAFETY: the number is one of the receives, which lie in the region. This one has
+        // completed, so the device is done with it, and it is posted again only after the call.
         let bytes =
             unsafe { slice::from_raw_parts(accounts.send.region.as_ptr().add(offset), length) };
         Some(Datagram { wc, bytes })
@@ -244,7 +245,7 @@ impl<P: Provider> Datagrams<P> {
         self.qp.is_some() && self.num == num
     }
 
-    /// The receive of a datagram is free. A quarter of them goes back with one post.
+    /// Frees the receive of a datagram. A quarter of the receives goes back with one post.
     pub(super) fn done(&mut self, number: u32, accounts: &Accounts<P>) {
         self.free_receive(number, accounts);
         self.post_receives((self.receives as usize / 4).max(1));
@@ -276,7 +277,7 @@ impl<P: Provider> Datagrams<P> {
         Ok(DestinationId { index, generation })
     }
 
-    /// Releases a destination: it goes when no datagram to it is in flight.
+    /// Releases a destination. It is freed when no datagram to it is in flight.
     #[cold]
     pub(super) fn release(&mut self, id: DestinationId) -> bool {
         let Some(target) = self.target(id) else { return false };
@@ -345,7 +346,7 @@ impl<P: Provider> Datagrams<P> {
         let wr_id = wr_id::send(SLOT, self.generation, index);
         let Some(qp) = &mut self.qp else { return Err(SendError::NotConnected) };
         // SAFETY: the payload is inline, or in a block of ours that is freed when this send is
-        // over; until then the address handle stays, too. The worker's thread is the one that
+        // over; the address handle stays until then, too. The worker's thread is the one that
         // polls.
         let posted = unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) };
         if let Err(error) = posted {
@@ -360,7 +361,7 @@ impl<P: Provider> Datagrams<P> {
         Ok(())
     }
 
-    /// A send of the queue pair of that generation, and all before it, are over.
+    /// Send `index` of the queue pair of that generation, and all before it, are over.
     #[cold]
     #[inline(never)]
     pub(super) fn retire(&mut self, generation: u16, low: u32, accounts: &mut Accounts<P>) {
@@ -384,7 +385,7 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// A datagram could not be sent: the queue pair, which is in SQE by that, goes on.
+    /// A datagram could not be sent, which moves the queue pair to SQE: brings it back to RTS.
     #[cold]
     pub(super) fn recover(&mut self) {
         if let Some(qp) = &mut self.qp {
@@ -392,7 +393,7 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// Receives that are not with the device.
+    /// Receives that are not posted.
     pub(super) fn home(&self) -> usize {
         self.refill.len()
     }

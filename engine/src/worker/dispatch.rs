@@ -1,7 +1,7 @@
-//! From completions to the handler. Messages of one peer that follow each other are a *run*: what
-//! is the same for all of them is looked up once.
+//! From completions to the handler. Consecutive messages of one peer are a *run*, for which
+//! everything they have in common is looked up once.
 //!
-//! A handler that panics, where the caller of the turn catches that, is done with its message.
+//! If a handler panics and the caller of the turn catches that, its message counts as done.
 
 use core::mem;
 
@@ -16,11 +16,12 @@ use super::wr_id::{self, WrId};
 use crate::provider::Provider;
 use crate::wc::{Status, Wc, WcFlags};
 
-/// A run that is being dispatched; counted when it is over.
+/// A run that is being dispatched; it is counted when it is over.
 struct Run<'a, P: Provider> {
     core: &'a mut Core<P>,
     slot: u32,
-    /// Messages that the handler was given, and those of them that did not leave their blocks then.
+    /// Messages given to the handler, and the number of those that did not leave their blocks at
+    /// once.
     given: u32,
     others: u32,
     /// The next completion.
@@ -37,7 +38,7 @@ impl<P: Provider> Drop for Run<'_, P> {
     }
 }
 
-/// Gives back what a handler has in its hands, if it does not come to do so itself.
+/// Gives back what a handler was lent, unless it returns and does so itself.
 struct Lent<'a, P: Provider, F: FnMut(&mut Core<P>)> {
     core: &'a mut Core<P>,
     back: F,
@@ -49,7 +50,7 @@ impl<P: Provider, F: FnMut(&mut Core<P>)> Drop for Lent<'_, P, F> {
     }
 }
 
-/// Calls a handler, which has something in its hands; `back` takes it from one that panics.
+/// Calls a handler that was lent something; `back` takes it back if the handler panics.
 #[inline(always)]
 fn lend<P: Provider, T>(
     core: &mut Core<P>,
@@ -62,11 +63,11 @@ fn lend<P: Provider, T>(
     result
 }
 
-/// Dispatches plain messages of one peer, as many as follow each other from the first completion
-/// on. By itself, so that all it looks at stays in registers.
+/// Dispatches consecutive plain messages of one peer, from the first completion on. It is a
+/// function of its own so that everything it looks at stays in registers.
 ///
-/// Nothing that a handler may do in between changes what was looked up: peers come and go only
-/// before and after a dispatch, and a closed one is served until it has gone.
+/// No handler call can change what was looked up: peers come and go only before and after a
+/// dispatch, and a closed peer is served until it has gone.
 #[inline(never)]
 pub(super) fn run<P: Provider, H: Handler<P>>(
     core: &mut Core<P>,
@@ -82,7 +83,7 @@ pub(super) fn run<P: Provider, H: Handler<P>>(
     let blocks = u64::from(core.sender.accounts.recv.shared.blocks());
     let mut run = Run { core, slot: id.slot, given: 0, others: 0, next };
     for wc in wcs {
-        // The number of a send is larger than that of any block.
+        // The number of a send exceeds that of any block.
         if wc.qp_num != num || wc.wr_id >= blocks || !wc.is_plain_receive() {
             break;
         }
@@ -100,7 +101,7 @@ pub(super) fn run<P: Provider, H: Handler<P>>(
     }
 }
 
-/// Carries out a verdict. By itself, so that a run of `Done` stays short.
+/// Carries out a verdict. It is a function of its own so that a run of `Done` stays short.
 #[inline(never)]
 fn end<P: Provider>(core: &mut Core<P>, slot: u32, block: u32, verdict: Verdict) {
     match verdict {
@@ -110,7 +111,7 @@ fn end<P: Provider>(core: &mut Core<P>, slot: u32, block: u32, verdict: Verdict)
     }
 }
 
-/// One completion. The compiler takes it apart into its words, which need not be in memory then.
+/// Dispatches one completion. The compiler splits it into its words, so it need not be in memory.
 #[inline(always)]
 pub(super) fn dispatch<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: &Wc) {
     if !wc.status.is_ok() {
@@ -125,7 +126,7 @@ pub(super) fn dispatch<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: 
     }
 }
 
-/// A message: to the handler, and on as it says.
+/// Calls the handler with a message, and carries out its verdict.
 #[inline(always)]
 fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: &Wc, block: u32) {
     let id = match core.sender.peers.of(wc.qp_num) {
@@ -154,8 +155,8 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
     }
 }
 
-/// The peer with that queue pair, a message of which is in that block, if the handler knows it, or
-/// gets to know it by this message. It never hears of one that failed before it was up.
+/// The peer with that queue pair, whose message is in that block, if the handler knows the peer or
+/// learns of it by this message. The handler never hears of a peer that failed before it was up.
 #[cold]
 #[inline(never)]
 fn bring_up_by_message<P: Provider, H: Handler<P>>(
@@ -182,7 +183,7 @@ fn bring_up_by_message<P: Provider, H: Handler<P>>(
     }
 }
 
-/// The words of a completion that is of no peer.
+/// The words of a completion that belongs to no peer.
 struct Stray {
     block: u32,
     qp_num: u32,
@@ -192,7 +193,7 @@ struct Stray {
     flags: WcFlags,
 }
 
-/// A datagram; or a message whose peer went while it was on its way.
+/// A datagram, or a message whose peer went while it was on its way.
 #[cold]
 #[inline(never)]
 fn datagram_or_stray<P: Provider, H: Handler<P>>(
@@ -216,7 +217,7 @@ fn datagram_or_stray<P: Provider, H: Handler<P>>(
     let _ = accounts.recv.take_back(block);
 }
 
-/// An error completion: the block comes home, and the peer is drained.
+/// Handles an error completion: the block comes home, and the peer drains.
 #[cold]
 #[inline(never)]
 fn failed<P: Provider>(core: &mut Core<P>, wr_id: u64, num: u32, status: Status) {

@@ -1,27 +1,28 @@
-//! When a worker rings: the policy, apart from how it is done.
+//! When a worker rings a doorbell: the policy, apart from the mechanism.
 //!
-//! - The first send after a short poll is likely to be an answer, and rings at once: the peer
-//!   begins with it while the rest gathers. Where a doorbell is dear that is so only if the poll
-//!   found one message.
+//! - The first send after a short poll is probably a reply, and rings at once, so that the peer can
+//!   begin with it while the other sends gather. On a device with an expensive doorbell this holds
+//!   only if the poll found one message.
 //! - Later sends ring at the end of the turn, or when they fill a batch.
-//! - After a full poll there is more to come: doorbells may wait, for `Config::hold_turns` turns.
+//! - After a full poll more messages are waiting, so doorbells may wait for `Config::hold_turns`
+//!   turns.
 
 use super::config::{Config, POLL_BATCH};
 use crate::provider::Doorbell;
 
-/// What a doorbell costs on a device.
+/// The cost of a doorbell on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
     /// A store: the device takes inline messages one by one.
     Store,
-    /// More than that.
+    /// More than a store.
     Dear,
 }
 
 /// The policy of one worker.
 pub(super) struct DoorbellPolicy {
     first_at_once: bool,
-    /// Turns since the last flush, and how many there may be.
+    /// Turns since the last flush, and the most there may be.
     held_turns: u32,
     hold_turns: u32,
 }
@@ -44,7 +45,7 @@ impl DoorbellPolicy {
         self.first_at_once = taken == 1 || short;
     }
 
-    /// The completion was no message, so no send answers it.
+    /// The completion was no message, so the next send is no reply.
     #[inline(always)]
     pub(super) fn polled_no_message(&mut self) {
         self.first_at_once = false;
@@ -56,7 +57,7 @@ impl DoorbellPolicy {
         self.first_at_once
     }
 
-    /// When the next send rings.
+    /// Whether the next send rings at once.
     #[inline(always)]
     pub(super) fn next_send(&mut self) -> Doorbell {
         match core::mem::take(&mut self.first_at_once) {
@@ -65,7 +66,7 @@ impl DoorbellPolicy {
         }
     }
 
-    /// A turn with that many completions ends. True if all doorbells are to be rung.
+    /// Ends a turn with that many completions. True if all doorbells are to be rung.
     #[inline(always)]
     pub(super) fn turn_ends(&mut self, taken: usize) -> bool {
         let flush = taken < POLL_BATCH || self.held_turns >= self.hold_turns;

@@ -1,4 +1,4 @@
-//! What has ended, on its way to the handler: requests, and peers that have drained.
+//! Reports to the handler: ended requests, and peers that have drained.
 
 use super::core::Core;
 use super::handler::Handler;
@@ -16,7 +16,7 @@ pub(super) fn report_requests<P: Provider, H: Handler<P>>(core: &mut Core<P>, ha
     }
 }
 
-/// Peers that have drained, or took too long, are reported and their slots freed.
+/// Reports the peers that have drained or took too long, and frees their slots.
 #[cold]
 #[inline(never)]
 pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
@@ -34,7 +34,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         }
         core.closing.take_at(at);
         let id = peer.id(slot);
-        // The queue pair goes first: then no device reads the blocks that come home.
+        // The queue pair goes first, so that no device reads the blocks that come home.
         drop(peer.qp.take());
         core.sender.retire_all(slot);
         report_requests(core, handler);

@@ -1,4 +1,4 @@
-//! The flush: everything that waits goes out.
+//! The flush: sends everything that waits.
 
 use super::core::Core;
 use super::message::DownReason;
@@ -6,8 +6,8 @@ use crate::provider::Provider;
 use crate::wc::Status;
 
 impl<P: Provider> Core<P> {
-    /// Sends all that waits: doorbells, batches, and replies that have room by now. Peers whose
-    /// queue pair refused a post fail.
+    /// Rings the pending doorbells, posts the batches, and sends the replies that have room by now.
+    /// Peers whose queue pair refused a post fail.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
         self.sender.post_batches();

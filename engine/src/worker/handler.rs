@@ -1,4 +1,4 @@
-//! What a user writes: a handler, called by the worker for each thing that happens.
+//! The trait that a user implements: the worker calls it for each thing that happens.
 
 use super::datagrams::Datagram;
 use super::message::{DownReason, Message, PeerId, Verdict};
@@ -24,15 +24,16 @@ pub trait Handler<P: Provider> {
     }
 
     /// A peer is gone. Called once for each peer that was up. Messages to it that it has not
-    /// answered may or may not have arrived. Messages of it that were kept can be read in this
-    /// call for the last time; after it their tokens name nothing.
+    /// answered may or may not have arrived. In this call you can read the messages of it that were
+    /// kept for the last time; after it their tokens name nothing.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
         let _ = (peer, why, out);
     }
 
     /// A request taken by [`Outbox::request`] is over: the bytes of its pieces are the handler's
-    /// again, and a READ has brought its bytes. Called once for each, before its peer is down.
-    /// After an error ([`Status::Flushed`]: with its peer) the peer may have carried it out or not.
+    /// again, and a READ has brought its bytes. Called once for each request, before its peer is
+    /// down. After an error ([`Status::Flushed`]: its peer failed) the peer may have carried it out
+    /// or not.
     fn on_send_done(
         &mut self,
         peer: PeerId,

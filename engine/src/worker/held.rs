@@ -7,7 +7,7 @@ pub(super) struct Held(u32);
 /// A [`Held`], taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// The payload was inline, or its memory is not the worker's.
+    /// Nothing: the payload was inline, or its memory is not the worker's.
     Nothing,
     /// A block of the shared receive memory.
     RecvBlock(u32),

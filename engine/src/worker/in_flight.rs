@@ -2,12 +2,12 @@
 
 use super::config::Config;
 
-/// Requests posted and not over, with those that are reserved ([`super::inline`]).
+/// Requests that are posted or reserved ([`super::inline`]), and not over.
 pub(super) struct InFlight {
     pub(super) count: u32,
-    /// The completion queue has room for this many.
+    /// The number that the completion queue has room for.
     limit: u32,
-    /// From here on every post asks for a completion, so that peers at rest never hold what others
+    /// From here on every post asks for a completion, so that idle peers never hold what others
     /// need: half of the limit.
     watermark: u32,
 }
@@ -35,7 +35,7 @@ impl InFlight {
         self.count + more > self.watermark
     }
 
-    /// True if that many more would find no room in the completion queue, should all fail.
+    /// True if the completion queue would have no room for that many more, should all of them fail.
     #[inline(always)]
     pub(super) fn exceeds_limit(&self, more: u32) -> bool {
         self.count + more > self.limit

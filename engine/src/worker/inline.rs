@@ -1,22 +1,23 @@
-//! The inline way out: a device that takes messages one by one ([`Qp::POSTS_INLINE`]) gets each as
-//! it is sent, with a doorbell at once or later. No batch lies in between.
+//! Inline sends: a device that takes messages one by one ([`Qp::POSTS_INLINE`]) gets each message
+//! as it is sent, with a doorbell at once or later. There is no batch in between.
 //!
-//! Most messages have their doorbell later. Such a message is sent from a *reservation*: the number
-//! of messages to that peer for which everything has been checked at once, so that each costs one
-//! comparison. [`Sender::reserve`] computes it, as the least of
+//! Most messages ring later. Such a message is sent from a *reservation*: a number of messages to
+//! that peer for which everything has been checked at once, so that each costs one comparison.
+//! [`Sender::reserve`] computes it as the least of
 //!
-//! - room in the peer's send queue and its credit, but for the last credit, which a reply may use;
+//! - the room in the peer's send queue and its credit, without the last credit, which only a reply
+//!   may use;
 //! - the messages before the next one that asks for a completion;
 //! - the rest of [`SEND_BATCH`], the most that goes with one doorbell;
 //! - the room below the watermark of [`super::in_flight`], which all peers share. The whole
 //!   reservation counts as in flight from its beginning; its end gives back the unused part.
 //!
-//! A doorbell ends the reservations of its peer, so a peer at rest has none. Whatever else is sent
-//! to the peer ends it too: a batch, a request, a word of credit, a message with a doorbell of its
-//! own. While replies to a peer wait, its budget is closed and no reservation begins.
+//! A doorbell ends the reservation of its peer, so an idle peer has none. Everything else that is
+//! sent to the peer ends it too: a batch, a request, a credit word, a message with a doorbell of
+//! its own. While replies to a peer wait, its budget is closed and no reservation begins.
 //!
-//! A message that rings at once reserves nothing, and checks budget and watermark itself. With a
-//! reservation, which would have to outlive the doorbell, peers at rest would use up what others
+//! A message that rings at once reserves nothing, and checks budget and watermark itself. Its
+//! reservation would have to outlive the doorbell, and then idle peers would use up what others
 //! need.
 #![expect(unsafe_code, reason = "posts bytes it was lent")]
 
@@ -40,7 +41,7 @@ impl<P: Provider> Peer<P> {
     ) -> bool {
         let send = InlineSend { wr_id: self.sq.next_wr_id(), sge, imm, signaled };
         let Some(qp) = &mut self.qp else { return false };
-        // SAFETY: the payload is borrowed for the call, and no longer than goes inline. The
+        // SAFETY: the payload is borrowed for the call and no longer than the inline limit. The
         // worker's thread is the one that polls.
         let posted = unsafe { qp.post_inline(send, doorbell) };
         if posted {
@@ -60,7 +61,7 @@ impl<P: Provider> Sender<P> {
             && self.post_reserved(id.slot, Sge::inline(bytes))
     }
 
-    /// Sends a payload no longer than goes inline from the peer's reservation. False: nothing was
+    /// Sends a payload of at most the inline limit from the peer's reservation. False: nothing was
     /// done.
     #[inline(always)]
     pub(super) fn post_reserved(&mut self, slot: u32, sge: Sge) -> bool {
@@ -75,7 +76,7 @@ impl<P: Provider> Sender<P> {
         true
     }
 
-    /// The last message of a reservation has gone: a full batch rings.
+    /// The last message of a reservation was sent: rings if the batch is full.
     #[cold]
     #[inline(never)]
     fn reservation_used_up(&mut self, slot: u32) {
@@ -86,9 +87,9 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Begins a reservation of at most `most` messages, and of one at least; `FRESH` ones leave the
-    /// last credit. One that asks for a completion is reserved alone. `None`: something waits that
-    /// would be overtaken, or there is no room.
+    /// Begins a reservation of one to `most` messages; `FRESH` ones leave the last credit. A
+    /// message that asks for a completion is reserved alone. `None`: a message would overtake
+    /// something that waits, or there is no room.
     #[inline(always)]
     fn reserve<const FRESH: bool>(&mut self, slot: u32, most: u32) -> Option<&mut Peer<P>> {
         self.end_reservation(slot);
@@ -106,8 +107,8 @@ impl<P: Provider> Sender<P> {
         Some(peer)
     }
 
-    /// Sends a message with a later doorbell, from a new reservation. False: nothing was done,
-    /// because something waits before it, or there is no room; the batches deal with that.
+    /// Sends a message from a new reservation, to ring later. False: nothing was done, because
+    /// something waits before it or there is no room; the batches deal with that.
     #[inline(never)]
     pub(super) fn post_deferred<const FRESH: bool>(
         &mut self,
@@ -132,8 +133,8 @@ impl<P: Provider> Sender<P> {
         posted
     }
 
-    /// Sends the first of a list of messages with a later doorbell, from a new reservation: how
-    /// many. It stops before one that asks for a completion.
+    /// Sends the first messages of a list from a new reservation, to ring later; returns how many.
+    /// It stops before one that asks for a completion.
     #[inline(never)]
     pub(super) fn post_inline_list(&mut self, id: PeerId, list: &[&[u8]]) -> usize {
         let most = u32::try_from(list.len()).unwrap_or(u32::MAX);
@@ -159,7 +160,7 @@ impl<P: Provider> Sender<P> {
         count
     }
 
-    /// Sends a message with a doorbell of its own, past the reservations. False: nothing was done,
+    /// Sends a message with a doorbell of its own, without a reservation. False: nothing was done,
     /// as for [`Sender::post_deferred`].
     #[inline(always)]
     pub(super) fn post_at_once<const FRESH: bool>(
@@ -179,15 +180,15 @@ impl<P: Provider> Sender<P> {
         } else if !peer.post_inline(None, false, sge, Doorbell::Now) {
             return false;
         }
-        // Few stores behind the one that rings: until its cache line is here they wait in the store
-        // buffer. So the counters are brought up to date later, all at once.
+        // Keep the stores behind the one that rings few: they wait in the store buffer until its
+        // cache line is here. So the counters are updated later, all at once.
         self.accounts.in_flight.count += 1;
         self.uncounted_singles += 1;
         true
     }
 
-    /// [`Sender::post_at_once`] with immediate data, or for a message that asks for a completion.
-    /// By itself, so that no other message keeps in registers what only this needs.
+    /// [`Sender::post_at_once`] for immediate data, or for a message that asks for a completion. It
+    /// is a function of its own so that other messages need no registers for this.
     #[cold]
     #[inline(never)]
     fn post_signaled(&mut self, slot: u32, imm: Option<u32>, addr: u64, length: u32) -> bool {
@@ -221,8 +222,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Ends the reservation of a peer, if there is one: something else is about to be sent or to
-    /// happen.
+    /// Ends the reservation of a peer, if there is one, because something else is about to happen.
     #[inline(always)]
     pub(super) fn end_reservation(&mut self, slot: u32) {
         if let Some(peer) = self.peers.at(slot)
@@ -238,7 +238,7 @@ impl<P: Provider> Sender<P> {
         self.accounts.in_flight.count - self.pending.iter().map(left).sum::<u32>()
     }
 
-    /// Opens a peer's budget, unless something waits that a message would overtake, or there is no
+    /// Opens a peer's budget, unless a message would overtake something that waits, or there is no
     /// room. True if it is open now.
     #[cold]
     #[inline(never)]
@@ -255,7 +255,7 @@ impl<P: Provider> Sender<P> {
         peer.sq.has_budget::<true>()
     }
 
-    /// Rings for what the device of a peer was given for a later doorbell.
+    /// Rings for the messages that wait for a peer's doorbell.
     pub(super) fn ring_doorbell(&mut self, slot: u32) {
         self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return };

@@ -1,19 +1,19 @@
-//! Messages the handler keeps beyond its call: a bounded table of blocks, named by tokens.
+//! Messages that the handler keeps beyond its call: a bounded table of blocks, named by tokens.
 
 use std_alloc::vec::Vec;
 
 use super::message::PeerId;
 use crate::room::Room;
 
-/// A kept message. A name, not an owner: the worker has the block, and takes it home at the
-/// latest when its peer is gone. A token that was used, or whose peer is gone, names nothing.
+/// Names a kept message. It does not own it: the worker has the block, and takes it home at the
+/// latest when the peer is gone. A token that was used, or whose peer is gone, names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     index: u32,
     generation: u32,
 }
 
-/// What a token stands for.
+/// The message that a token names.
 #[derive(Clone, Copy)]
 pub(super) struct KeptMessage {
     pub(super) peer: PeerId,
@@ -26,16 +26,16 @@ pub(super) struct KeptMessage {
 #[derive(Clone, Copy)]
 enum Place {
     Free,
-    /// A token was given out in this call; the verdict decides.
+    /// A token was given out in this call; the verdict decides about it.
     Asked(KeptMessage),
     Kept(KeptMessage),
 }
 
-/// The table.
+/// The table of kept messages.
 pub(super) struct Kept {
     places: Vec<(u32, Place)>,
     free: Vec<u32>,
-    /// The place whose verdict is outstanding, or was never given.
+    /// The place of a token whose verdict is outstanding, or was never given.
     asked: Option<u32>,
 }
 
@@ -48,9 +48,10 @@ impl Kept {
         }
     }
 
-    /// A token for the message in hand, good once the verdict says so. `None`: all are taken.
+    /// A token for the message in hand, which counts once the verdict says so. `None`: all are
+    /// taken.
     pub(super) fn ask(&mut self, keeping: KeptMessage) -> Option<Token> {
-        // A token that was asked for and not used is forgotten here.
+        // Forgets a token that was requested and not used.
         let index = self.asked.take().or_else(|| self.free.pop())?;
         let (generation, place) = self.places.get_mut(index as usize)?;
         *generation = generation.wrapping_add(1);
@@ -59,7 +60,7 @@ impl Kept {
         Some(Token { index, generation: *generation })
     }
 
-    /// The verdict: block `block` is kept. False if no token was given for it.
+    /// The verdict is to keep block `block`. False if no token was given out for it.
     pub(super) fn keep(&mut self, block: u32) -> bool {
         let Some(index) = self.asked else { return false };
         let Some((_, place)) = self.places.get_mut(index as usize) else { return false };
@@ -73,7 +74,7 @@ impl Kept {
         }
     }
 
-    /// What a token stands for.
+    /// The message that a token names.
     pub(super) fn get(&self, token: Token) -> Option<KeptMessage> {
         match self.places.get(token.index as usize) {
             Some((generation, Place::Kept(keeping))) if *generation == token.generation => {
@@ -83,14 +84,14 @@ impl Kept {
         }
     }
 
-    /// Takes it out: the token is used up.
+    /// Takes the message out: the token is used up.
     pub(super) fn take(&mut self, token: Token) -> Option<KeptMessage> {
         let keeping = self.get(token)?;
         self.clear(token.index);
         Some(keeping)
     }
 
-    /// Takes out one message of a peer, if it has one kept.
+    /// Takes out one kept message of a peer, if there is one.
     pub(super) fn take_of(&mut self, peer: PeerId) -> Option<KeptMessage> {
         let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
         let index = self.places.iter().position(|(_, place)| of(place))? as u32;

@@ -1,4 +1,4 @@
-//! Where control plane and data plane meet: one mailbox per worker, and nowhere else.
+//! Where the control plane meets the data plane: one mailbox per worker.
 
 use std_alloc::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) enum Mail<P: Provider> {
     Admit(P::Qp, CreditGrant<P>, PeerData),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
-    /// The queue pair for datagrams, if it is that one, is to go.
+    /// The queue pair for datagrams is to go, if it has this number.
     NoDatagrams(u32),
     /// It is connected.
     Up(u32, PeerData),
@@ -42,7 +42,7 @@ pub(super) struct Mailbox<P: Provider> {
 
 impl<P: Provider> Mailbox<P> {
     pub(super) fn new(peers: u32, work: u32) -> Mailbox<P> {
-        // A peer has at most three letters on the way; and one way out.
+        // A peer has at most three letters on the way in, and one on the way out.
         Mailbox {
             queue: ArrayQueue::new(peers as usize * 3 + 16),
             flag: AtomicBool::new(false),
@@ -69,7 +69,7 @@ impl<P: Provider> Mailbox<P> {
         if let Some(mail) = self.queue.pop() {
             return Some(mail);
         }
-        // Lowered before the last look: a letter that comes after it raises the flag again.
+        // Lowered before the last look: a later letter raises the flag again.
         self.flag.swap(false, Ordering::AcqRel);
         self.queue.pop()
     }
@@ -81,7 +81,7 @@ impl<P: Provider> Mailbox<P> {
         Ok(())
     }
 
-    /// Asks the control plane to end a connection. False if too many wait.
+    /// Asks the control plane to end a connection. False if too many requests wait.
     pub(super) fn close(&self, qp_num: u32) -> bool {
         let fits = self.closing.push(qp_num).is_ok();
         self.closing_flag.store(true, Ordering::Release);
@@ -99,26 +99,26 @@ impl<P: Provider> Mailbox<P> {
         self.closing_flag.swap(false, Ordering::AcqRel);
         let last = self.closing.pop();
         if last.is_some() {
-            // It came since, and may not be the only one.
+            // It came after the flag was lowered, and may not be the only one.
             self.closing_flag.store(true, Ordering::Relaxed);
         }
         last
     }
 }
 
-/// The first bytes of private data; zeros, which no worker sends, where there are too few.
+/// The first bytes of private data; zeros, which no worker sends, if there are too few.
 fn head(data: &[u8]) -> [u8; HANDSHAKE_BYTES] {
     data.first_chunk().copied().unwrap_or_default()
 }
 
-/// The control plane's end of a worker: it makes queue pairs for the worker with this, and hands
+/// The control plane's end of a worker. It makes queue pairs for the worker with this, and hands
 /// them over.
 pub struct Intake<P: Provider> {
     pub(super) mailbox: Arc<Mailbox<P>>,
     pub(super) cq: P::Cq,
     pub(super) shared: SharedRecv<P>,
     pub(super) words: Arc<CreditWords<P>>,
-    /// Of queue pairs for peers, and of the one for datagrams.
+    /// For queue pairs of peers, and for the one for datagrams.
     pub(super) caps: [QpCaps; 2],
     pub(super) retry: Retry,
     pub(super) domain: QpDomain<P>,
@@ -144,8 +144,9 @@ impl<P: Provider> Intake<P> {
         Arc::ptr_eq(&self.mailbox, &other.mailbox)
     }
 
-    /// On what its queue pairs are made: a parent domain with the worker's own thread domain, if it
-    /// [has one](Intake::has_thread_domain), else what the worker was made on.
+    /// The device handle on which the worker's queue pairs are made: a parent domain with the
+    /// worker's own thread domain, if it [has one](Intake::has_thread_domain), else the handle that
+    /// the worker was made with.
     ///
     /// # Safety
     /// Only queue pairs are made on it, and only for this worker: they are handed over, by
@@ -171,27 +172,27 @@ impl<P: Provider> Intake<P> {
         self.shared.srq()
     }
 
-    /// Capacities its queue pairs are made with.
+    /// Capacities of its queue pairs.
     pub fn qp_caps(&self) -> QpCaps {
         self.caps[0]
     }
 
-    /// How its connections try again.
+    /// How its connections retry.
     pub fn retry(&self) -> Retry {
         self.retry
     }
 
-    /// Capacities of its queue pair for datagrams, which has no shared receive queue; no receives:
-    /// the worker takes none.
+    /// Capacities of its queue pair for datagrams, which has no shared receive queue. Without
+    /// receives, the worker takes no datagrams.
     pub fn datagram_caps(&self) -> QpCaps {
         self.caps[1]
     }
 
-    /// Hands over the worker's queue pair for datagrams, one of UD on its completion queue, in RTS;
-    /// a second one is dropped.
+    /// Hands over the worker's queue pair for datagrams: a UD queue pair on its completion queue,
+    /// in RTS. A second one is dropped.
     ///
     /// # Errors
-    /// The queue pair back: the mailbox is full, because the worker does not turn.
+    /// Returns the queue pair: the mailbox is full, because the worker does not turn.
     pub fn open_datagrams(&self, qp: P::Qp) -> Result<(), P::Qp> {
         match self.mailbox.put(Mail::Datagrams(qp)) {
             Err(Mail::Datagrams(qp)) => Err(qp),
@@ -199,21 +200,21 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// A place for one more peer. Its [`CreditGrant::handshake`] goes to the peer with the connect
-    /// or the accept, in front of any other private data.
+    /// Reserves a place for one more peer. Send its [`CreditGrant::handshake`] to the peer with the
+    /// connect or accept, in front of any other private data.
     ///
     /// # Errors
-    /// `NoMemory`: what would be promised to all peers together is more than there are receives,
-    /// with the numbers; or the worker has all the peers it has slots for.
+    /// `NoMemory`: all peers together would be promised more receives than there are, with the
+    /// numbers; or the worker has no slot left for a peer.
     pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {
         CreditGrant::new(&self.shared, &self.words)
     }
 
-    /// Hands over a queue pair, before the peer may send on it, with its grant, and the private
-    /// data of the peer if that has come: with a request, but not with a connect.
+    /// Hands over a queue pair and its grant before the peer may send. `data` is the peer's private
+    /// data if it has come: it comes with a request, but not with a connect.
     ///
     /// # Errors
-    /// The queue pair back: the mailbox is full, because the worker does not turn.
+    /// Returns the queue pair: the mailbox is full, because the worker does not turn.
     pub fn admit(
         &self,
         qp: P::Qp,
@@ -227,21 +228,21 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// The worker gives up its queue pair for datagrams, if it is the one with that number, and may
-    /// be given another. False: the mailbox is full; say it again.
+    /// Tells the worker to give up its queue pair for datagrams, if it has this number; then it may
+    /// get another. False: the mailbox is full; repeat the call.
     #[must_use]
     pub fn close_datagrams(&self, qp_num: u32) -> bool {
         self.mailbox.put(Mail::NoDatagrams(qp_num)).is_ok()
     }
 
-    /// The queue pair with that number is connected; the private data of the peer, which counts
-    /// if none came before. False: the mailbox is full; say it again.
+    /// The queue pair with that number is connected. `data` is the peer's private data, which
+    /// counts if none came before. False: the mailbox is full; repeat the call.
     #[must_use]
     pub fn up(&self, qp_num: u32, data: &[u8]) -> bool {
         self.mailbox.put(Mail::Up(qp_num, Some(head(data)))).is_ok()
     }
 
-    /// The connection of that queue pair has ended. False: the mailbox is full; say it again.
+    /// The connection of that queue pair has ended. False: the mailbox is full; repeat the call.
     #[must_use]
     pub fn gone(&self, qp_num: u32) -> bool {
         self.mailbox.put(Mail::Gone(qp_num)).is_ok()

@@ -1,11 +1,11 @@
-//! Messages as a handler sees them, and what it says of each.
+//! Messages as a handler sees them, and its verdicts.
 
 use core::fmt;
 
 use crate::wc::Status;
 
-/// A peer: one connection of one worker. A number that is used again gets a new generation, so
-/// an old `PeerId` never means a new peer.
+/// A peer: one connection of one worker. A reused number gets a new generation, so an old `PeerId`
+/// never means a new peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(super) slot: u32,
@@ -25,8 +25,8 @@ impl fmt::Debug for PeerId {
     }
 }
 
-/// A message, lent to the handler for one call. Its block belongs to the worker, and goes back
-/// to the shared queue or out as the reply, as the verdict says.
+/// A message, lent to the handler for one call. Its block belongs to the worker. The verdict sends
+/// it back to the shared queue or out as the reply.
 pub struct Message<'a> {
     pub(super) peer: PeerId,
     pub(super) block: &'a mut [u8],
@@ -46,7 +46,7 @@ impl Message<'_> {
         self.block.get(..self.length).unwrap_or_default()
     }
 
-    /// The whole block the message lies in, to write a reply in place, of any length up to it.
+    /// The whole block of the message, to write a reply in place, of any length up to the block's.
     pub fn block(&mut self) -> &mut [u8] {
         self.block
     }
@@ -66,8 +66,8 @@ impl Message<'_> {
         self.imm
     }
 
-    /// For a WRITE with immediate data: how many bytes the peer wrote to this side's memory before.
-    /// Such a message has no payload.
+    /// For a WRITE with immediate data: the number of bytes that the peer wrote to this side's
+    /// memory. Such a message has no payload.
     pub fn written(&self) -> Option<u32> {
         self.written
     }
@@ -77,25 +77,26 @@ impl Message<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// It is free again.
+    /// The block is free again.
     Done,
-    /// Its first `len` bytes go back to the sender, without a copy. A length beyond the block
-    /// means the whole block. If the send queue is full the reply waits; it is not lost.
+    /// The block's first `len` bytes go back to the sender, without a copy. A length beyond the
+    /// block means the whole block. If the send queue is full the reply waits; it is not lost.
     Reply {
         /// Bytes.
         len: usize,
     },
-    /// It stays with the handler, which has asked [`super::Outbox::keep`] for a token in this call
-    /// and replies or gives it back later. Without such a token this means [`Verdict::Done`].
+    /// The block stays with the handler. It has requested a token with [`super::Outbox::keep`] in
+    /// this call, and replies or gives the block back later. Without a token this means
+    /// [`Verdict::Done`].
     Keep,
 }
 
-/// Why a peer went.
+/// Why a peer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownReason {
     /// The handler closed it.
     Closed,
-    /// The connection manager says it has ended: the peer closed, or died.
+    /// The connection manager reports the end: the peer closed, or its process ended.
     Disconnected,
     /// A request failed with this status.
     Failed(Status),

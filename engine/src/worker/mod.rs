@@ -5,9 +5,9 @@
 //! memory, the control plane hands peers over through an [`Intake`], a [`Handler`] gets each
 //! [`Message`], an [`Outbox`] takes the sends.
 //!
-//! The groups of files below are in the order in which a turn comes to them: the turn, the handler
-//! and its calls, the steps of the way out, the state by noun, plain data. A file knows files of
-//! its own group and of those further down, and no two files know each other.
+//! The files below are grouped in the order in which a turn meets them: the turn, the handler and
+//! its calls, the steps of the way out, the state by noun, plain data. A file uses files of its own
+//! group and of later groups, and no two files use each other.
 
 mod run;
 mod setup;

@@ -56,8 +56,8 @@ fn letters_wake() {
     });
 }
 
-/// Something is left, another thread leaves two more; the worker looks twice, and again when all
-/// are left.
+/// One thread leaves one item, another leaves two. The worker looks twice, and once more when all
+/// are there.
 fn taken(leave: fn(&Mailbox<Soft>), mut look: impl FnMut(&Mailbox<Soft>) -> u32) {
     let mailbox = Arc::new(Mailbox::<Soft>::new(2, 4));
     leave(&mailbox);
@@ -75,7 +75,7 @@ fn work_is_taken() {
     check(|| {
         let leave = |mailbox: &Mailbox<Soft>| assert!(Handle(mailbox.state.clone()).submit(1));
         taken(leave, |mailbox| {
-            // One at a time: `Worker::do_work` may stop anywhere.
+            // One at a time, because `Worker::do_work` may stop anywhere.
             let mut taken = 0;
             while mailbox.state.has_work() {
                 taken += u32::from(mailbox.state.take().is_some());

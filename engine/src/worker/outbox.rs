@@ -1,4 +1,4 @@
-//! What a handler may do: send, close, look at the room there is.
+//! What a handler may do: send, close, ask for room.
 
 use super::core::Core;
 use super::datagrams::{Datagram, DestinationId};
@@ -29,8 +29,8 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.sender.send_copy(peer, None, bytes)
     }
 
-    /// Sends copies of several messages, in order, as calls of [`Outbox::send`] would. It takes the
-    /// least work for each message, because it checks peer, room and credit once for many.
+    /// Sends copies of several messages, in order, as calls of [`Outbox::send`] would. It costs the
+    /// least for each message, because it checks peer, room and credit once for many.
     ///
     /// # Errors
     /// See [`ListError`]. After back-pressure, try the rest again after a turn.
@@ -49,8 +49,8 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Sends a copy of `bytes` with a doorbell of its own, after everything that waits for that
-    /// peer: for a message whose latency counts. Up to [`Config::inline_bytes`] it is copied once,
-    /// from `bytes` to the device.
+    /// peer. Use it for a message whose latency counts. Up to [`Config::inline_bytes`] it is copied
+    /// once, from `bytes` to the device.
     ///
     /// [`Config::inline_bytes`]: super::Config::inline_bytes
     ///
@@ -80,7 +80,7 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Address and key that a peer needs for one-sided requests to the worker's memory from
-    /// `offset` on. `None`: the region is not so long.
+    /// `offset` on. `None`: the region is shorter.
     pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
         self.core.regions.remote(region, offset)
     }
@@ -133,8 +133,8 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.reply_kept(token, len)
     }
 
-    /// Gives a kept message back without a reply; the token is used up. False: it was already, or
-    /// its peer is gone.
+    /// Gives a kept message back without a reply; the token is used up. False: it was used before,
+    /// or its peer is gone.
     pub fn give_back(&mut self, token: Token) -> bool {
         self.core.give_back(token)
     }
@@ -161,9 +161,9 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.timers.cancel(timer)
     }
 
-    /// Resolves a destination of datagrams: a UD queue pair, or a multicast group (with
-    /// [`crate::wr::MULTICAST_QPN`]), and the queue key it asks for. Resolve each destination once
-    /// and keep its name: this call allocates, and on some devices it is a system call.
+    /// Resolves a destination of datagrams: a UD queue pair or a multicast group (with
+    /// [`crate::wr::MULTICAST_QPN`]), and the queue key that it requires. Resolve each destination
+    /// once and keep its name: this call allocates, and on some devices it makes a system call.
     ///
     /// # Errors
     /// `NoMemory`: `Config::destinations` are in use. Otherwise the device's answer to the address.
@@ -220,9 +220,9 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Closes the connection to a peer when everything that was accepted for it is acknowledged:
-    /// messages, replies that wait for room or credit, requests. From now on only replies to its
-    /// messages are taken. After `Config::drain_turns` turns it is closed anyway. Then the worker
-    /// calls [`super::Handler::on_peer_down`] with `Closed`.
+    /// messages, replies that wait for room or credit, requests. From now on the worker accepts
+    /// only replies to its messages. After `Config::drain_turns` turns it closes the connection
+    /// anyway. Then it calls [`super::Handler::on_peer_down`] with `Closed`.
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }

@@ -11,29 +11,30 @@ use super::slot_map::{EMPTY, SlotMap};
 use crate::provider::Provider;
 use crate::room::Room;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerState {
     /// The slot is free.
     Free,
-    /// May receive; the handler does not know of it yet.
+    /// It may receive; the handler does not know of it yet.
     Admitted,
     /// The handler knows it.
     Up,
-    /// In error, draining since that turn; the handler is told at the end, if it knew.
+    /// It has failed and drains since that turn. The handler is told at the end, if it knows the
+    /// peer.
     Closing {
-        /// What to tell the handler.
+        /// The reason for the handler.
         why: DownReason,
         /// The handler was told that it was up.
         known: bool,
-        /// Turn in which it began.
+        /// The turn in which it began.
         since: u64,
     },
 }
 
 /// One peer, or a free slot.
 pub(super) struct Peer<P: Provider> {
-    // The queue pair before its grant: nobody writes to a word that is given back.
+    // The queue pair before its grant: then nobody writes to a word that is given back.
     pub(super) qp: Option<P::Qp>,
     grant: Option<CreditGrant<P>>,
     pub(super) num: u32,
@@ -43,16 +44,16 @@ pub(super) struct Peer<P: Provider> {
     pub(super) credit: Credit,
     /// Its batch of unsent messages, or [`super::batch::NO_BATCH`].
     pub(super) batch: u32,
-    /// Nothing new is taken for it: it is closed when the rest is acknowledged.
+    /// Nothing new is accepted for it: it is closed when the rest is acknowledged.
     pub(super) finishing: bool,
     /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
-    /// The last pass over the deferred replies in which one of this peer had to stay.
+    /// The last pass over the deferred replies in which a reply to this peer had to stay.
     pub(super) blocked_in: u64,
 }
 
 impl<P: Provider> Peer<P> {
-    /// Its present name, in that slot.
+    /// Its current name, in that slot.
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
         PeerId { slot, generation: self.generation }
@@ -64,25 +65,24 @@ impl<P: Provider> Peer<P> {
         self.state == PeerState::Up
     }
 
-    /// True if a message to it would overtake nothing, and may be taken.
+    /// True if a message to it overtakes nothing and may be accepted.
     pub(super) fn is_clear(&self) -> bool {
         self.is_up() && self.deferred == 0 && self.sq.waiting == 0 && !self.finishing
     }
 
-    /// Looks again at free slots of the send queue and at credits, in this order.
+    /// Reads again the free slots of the send queue and the credit, in this order.
     #[cold]
     pub(super) fn measure(&mut self) -> (u32, u32) {
         let slots = self.sq.free_slots();
         let allowed = self.grant.as_ref().map_or(0, CreditGrant::allowed);
         let credits = self.credit.left(self.sq.messages(), allowed);
-        // Of one that finishes only replies go, one at a look: a fresh message wants two.
+        // While it finishes, it takes only replies, one at a time: a fresh message needs two.
         let most = if self.finishing { 1 } else { u32::MAX };
         self.sq.set_room(slots.min(credits).min(most));
         (slots, credits)
     }
 
-    /// That many of its messages have left their blocks. True if the peer is to be told of credit
-    /// from now on.
+    /// Counts that many of its messages whose blocks are free. True if credit becomes due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, count: u32) -> bool {
         let due = self.credit.until_return <= count;
@@ -91,19 +91,19 @@ impl<P: Provider> Peer<P> {
         due && self.credit_falls_due()
     }
 
-    /// Enough messages are done with that the peer is to be told. True if it was not to be already.
+    /// Ends a credit step. True if credit becomes due.
     #[cold]
     pub(super) fn credit_falls_due(&mut self) -> bool {
         self.credit.step(self.deferred > 0)
     }
 }
 
-/// All slots, the free ones, and the way from a queue pair number to its slot.
+/// All slots, the free ones, and the map from queue pair numbers to slots.
 pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     free: Vec<u32>,
     map: SlotMap,
-    /// The slot found last by its number: often the next one is the same.
+    /// The slot of the last lookup: the next one is often the same.
     recent: u32,
 }
 
@@ -150,7 +150,7 @@ impl<P: Provider> Peers<P> {
         Ok(slot)
     }
 
-    /// Frees a slot; its next user has another generation.
+    /// Frees a slot; its next user gets another generation.
     pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
         let peer = self.slots.get_mut(slot as usize)?;
         let qp = peer.qp.take();
@@ -185,12 +185,12 @@ impl<P: Provider> Peers<P> {
         self.slots.get_mut(slot as usize)
     }
 
-    /// The same, to look at.
+    /// The same, shared.
     pub(super) fn get_ref(&self, slot: u32) -> Option<&Peer<P>> {
         self.slots.get(slot as usize)
     }
 
-    /// The peer a `PeerId` means, if it still is that one.
+    /// The peer that a `PeerId` names, if it is still that one.
     #[inline(always)]
     pub(super) fn get(&mut self, id: PeerId) -> Option<&mut Peer<P>> {
         self.slots
@@ -198,19 +198,19 @@ impl<P: Provider> Peers<P> {
             .filter(|peer| peer.generation == id.generation && peer.state != PeerState::Free)
     }
 
-    /// The present name of a slot's peer.
+    /// The current name of a slot's peer.
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
         let generation = self.slots.get(slot as usize).map_or(0, |peer| peer.generation);
         PeerId { slot, generation }
     }
 
-    /// Slots there are.
+    /// The number of slots.
     pub(super) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Slots in use.
+    /// The number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,5 +1,5 @@
-//! The way out by a list: requests with one doorbell, a batch of them or one alone. All requests
-//! take it but inline messages on a device that takes those one by one ([`super::inline`]).
+//! Posts by a list: requests with one doorbell, a batch of them or one alone. All requests go this
+//! way, except inline messages on a device that takes those one by one ([`super::inline`]).
 
 use super::batch::{Batch, NO_BATCH};
 use super::held::Held;
@@ -22,8 +22,9 @@ pub(super) enum Admission<'a, P: Provider> {
 }
 
 impl<P: Provider> Sender<P> {
-    /// Posts one request by itself. False: nothing was done, because requests of the peer wait in a
-    /// batch, the completion queue has no room, or the device refused; the batches deal with that.
+    /// Posts one request alone. False: nothing was done, because requests of the peer wait in a
+    /// batch, the completion queue has no room, or the device refused it; the batches deal with
+    /// that.
     #[inline(always)]
     pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, held: Held) -> bool {
         self.end_reservation(slot);
@@ -41,7 +42,7 @@ impl<P: Provider> Sender<P> {
         posted
     }
 
-    /// Posts one message by itself, as [`Sender::post_one`] does, if its peer is up and has room.
+    /// Posts one message alone, as [`Sender::post_one`] does, if its peer is up and has room.
     #[inline(always)]
     pub(super) fn post_message<const FRESH: bool>(
         &mut self,
@@ -56,7 +57,7 @@ impl<P: Provider> Sender<P> {
         self.post_one(slot, wr, held)
     }
 
-    /// The peer in a slot and its batch, if it takes one more message. A `FRESH` one leaves the
+    /// The peer in a slot and its batch, if it takes one more message. A `FRESH` message leaves the
     /// last credit.
     #[inline(always)]
     pub(super) fn admission<const FRESH: bool>(&mut self, slot: u32) -> Admission<'_, P> {
@@ -73,7 +74,7 @@ impl<P: Provider> Sender<P> {
         self.open_batch(slot)
     }
 
-    /// The peer in a slot and its batch, for a request that may go.
+    /// The peer in a slot and its batch, for a request that may be added now.
     #[inline(always)]
     pub(super) fn open_batch(&mut self, slot: u32) -> Admission<'_, P> {
         self.end_reservation(slot);
@@ -84,7 +85,7 @@ impl<P: Provider> Sender<P> {
         }
         let Some(peer) = self.peers.at(slot) else { return Admission::Closed };
         let Some(batch) = self.batches.get(peer.batch) else { return full };
-        // A batch is full only when the device took less than the queue has room for.
+        // A batch is full only if the device took less than the queue has room for.
         if batch.list.is_full() { full } else { Admission::Open(peer, batch) }
     }
 
@@ -100,7 +101,8 @@ impl<P: Provider> Sender<P> {
         true
     }
 
-    /// Posts a peer's batch, if it has one. It stays the peer's: more is likely to follow.
+    /// Posts a peer's batch, if it has one. The batch stays the peer's, because more requests are
+    /// likely to follow.
     pub(super) fn post_batch_of(&mut self, slot: u32) {
         if let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) {
             self.post_batch(batch);
@@ -125,7 +127,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// A post took only a part of a batch: the rest stays for the next turn if the queue was full,
+    /// A post took only part of a batch: the rest waits for the next turn if the queue was full,
     /// and ends with its peer otherwise.
     #[cold]
     fn post_cut_short(&mut self, index: u32, accepted: usize, cause: PostCause) {
@@ -160,7 +162,7 @@ impl<P: Provider> Sender<P> {
         });
     }
 
-    /// Drops what a peer has not yet posted. The empty batch is freed with the next flush.
+    /// Drops a peer's requests that are not posted yet. The next flush frees the empty batch.
     pub(super) fn abandon_batch(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         let Some(batch) = self.batches.get(peer.batch) else { return };

@@ -1,5 +1,5 @@
-//! Blocks of the shared receive memory, as one worker has them: lent to the handler, and given back
-//! to the shared queue in batches.
+//! The shared receive memory as one worker uses it: blocks are lent to the handler, and posted to
+//! the shared queue again in batches.
 #![expect(unsafe_code, reason = "posts and lends buffers it owns")]
 
 use core::slice;
@@ -21,7 +21,7 @@ use crate::wr::{RecvWr, Sge};
 pub(super) enum Refill {
     /// When there are enough for a whole post, [`Config::refill`].
     Batch,
-    /// Now, however few.
+    /// Now, however few there are.
     All,
 }
 
@@ -40,19 +40,19 @@ impl<P: Provider> RecvBlocks<P> {
         RecvBlocks { shared, free, batch: config.refill as usize, returned_otherwise: 0 }
     }
 
-    /// Blocks that are free and not posted.
+    /// The number of blocks that are free and not posted.
     pub(super) fn home(&self) -> usize {
         self.free.len()
     }
 
-    /// A block is free.
+    /// Frees a block.
     #[inline(always)]
     pub(super) fn free(&mut self, block: u32) {
         self.free.put(self.shared.request(block));
     }
 
-    /// A receive has come back without a message for the handler. False: its block is not one of
-    /// the shared memory.
+    /// Takes home a receive without a message for the handler. False: its block is not in the
+    /// shared memory.
     #[cold]
     pub(super) fn take_back(&mut self, block: u32) -> bool {
         let ours = block < self.shared.blocks();
@@ -63,13 +63,13 @@ impl<P: Provider> RecvBlocks<P> {
         ours
     }
 
-    /// True if a whole post of blocks may go back to the shared queue.
+    /// True if there are enough blocks for a whole post.
     #[inline(always)]
     pub(super) fn is_refill_due(&self) -> bool {
         self.free.len() >= self.batch
     }
 
-    /// Gives blocks back to the shared queue, if it is time.
+    /// Posts the free blocks to the shared queue, if it is time.
     #[inline(always)]
     pub(super) fn refill(&mut self, when: Refill, stats: &mut Stats) {
         if self.is_refill_due() || (when == Refill::All && !self.free.is_empty()) {
@@ -106,46 +106,46 @@ impl<P: Provider> RecvBlocks<P> {
     /// The bytes of a block.
     ///
     /// # Safety
-    /// The block is one of the shared memory, the device is done with it, and nobody else has it as
-    /// long as the bytes are used.
+    /// The block belongs to the shared memory, the device is done with it, and nobody else uses it
+    /// as long as the bytes are used.
     #[inline(always)]
     unsafe fn lend<'a>(&self, block: u32) -> &'a mut [u8] {
         let bytes = self.shared.block_bytes() as usize;
-        // SAFETY: as the caller vouches; the block is so long, and in memory that the shared queue
-        // keeps registered.
+        // SAFETY: as the caller vouches. The block has this length and lies in memory that the
+        // shared queue keeps registered.
         unsafe { slice::from_raw_parts_mut(self.shared.start(block), bytes) }
     }
 
-    /// The message in a block just received, lent out for one call: nothing but its bytes.
+    /// The message in a block just received, lent for one call: only its bytes.
     #[inline(always)]
     pub(super) fn plain_message<'a>(&self, peer: PeerId, block: u32, length: u32) -> Message<'a> {
         let bytes = self.shared.block_bytes() as usize;
-        // SAFETY: the block's receive has completed, so the device is done with it, and it is in
-        // nobody else's hands until the caller posts or frees it, after the call.
+        // SAFETY: the block's receive has completed, so the device is done with it. Nobody else
+        // uses it until the caller posts or frees it, after the call.
         let block = unsafe { self.lend(block) };
         Message { peer, block, length: (length as usize).min(bytes), imm: None, written: None }
     }
 
-    /// As [`RecvBlocks::plain_message`], with what else the completion says.
+    /// As [`RecvBlocks::plain_message`], with the other fields of the completion.
     #[inline(always)]
     pub(super) fn message<'a>(&self, peer: PeerId, block: u32, wc: &Wc) -> Message<'a> {
         let mut message = self.plain_message(peer, block, wc.byte_len);
         if wc.flags.contains(WcFlags::WITH_IMM) {
             message.imm = Some(wc.imm);
             if wc.opcode == WcOpcode::RecvWriteWithImm {
-                // The bytes are elsewhere, and the block is as it was.
+                // The bytes are elsewhere, and the block is unchanged.
                 (message.length, message.written) = (0, Some(wc.byte_len));
             }
         }
         message
     }
 
-    /// A kept message, lent out again for as long as the table of kept messages keeps it: the
-    /// caller's borrow of the worker sees to that.
+    /// Lends a kept message again, for as long as the table of kept messages keeps it: the caller's
+    /// borrow of the worker ensures that.
     pub(super) fn kept_message(&mut self, kept: KeptMessage) -> Message<'_> {
         let KeptMessage { peer, block, length, imm, written } = kept;
-        // SAFETY: a kept block is in nobody's hands but the table's, and the caller leaves it there
-        // while it has the message.
+        // SAFETY: only the table uses a kept block, and the caller leaves it there while it uses
+        // the message.
         let block = unsafe { self.lend(block) };
         Message { peer, block, length: length as usize, imm, written }
     }

@@ -9,14 +9,14 @@ use super::send_error::SendError;
 use crate::provider::{Provider, Region};
 use crate::wr::{Remote, Sge};
 
-/// Registered memory that a worker has: see [`super::Worker::adopt`].
+/// Names registered memory of a worker: see [`super::Worker::adopt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionId(pub(super) u32);
 
 /// Some bytes of a worker's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which memory.
+    /// The region.
     pub region: RegionId,
     /// First byte.
     pub offset: usize,
@@ -24,7 +24,7 @@ pub struct Piece {
     pub length: u32,
 }
 
-/// All of it. A region stays until the worker is gone.
+/// The regions. A region stays until the worker is gone.
 pub(super) struct Regions<P: Provider>(Vec<P::Region>);
 
 impl<P: Provider> Regions<P> {
@@ -32,7 +32,7 @@ impl<P: Provider> Regions<P> {
         Regions(Vec::new())
     }
 
-    /// Takes a region in. It allocates: a call of the control plane.
+    /// Adds a region. It allocates: a call for the control plane.
     pub(super) fn adopt(&mut self, region: P::Region) -> RegionId {
         self.0.push(region);
         RegionId(self.0.len() as u32 - 1)
@@ -58,7 +58,7 @@ impl<P: Provider> Regions<P> {
         Ok(sges)
     }
 
-    /// What a peer is told, for one-sided requests to a worker's memory.
+    /// Address and key for a peer's one-sided requests to a worker's memory.
     pub(super) fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
         let region = self.get(region).ok()?;
         (offset < region.len()).then(|| region.remote(offset))
@@ -73,7 +73,7 @@ impl<P: Provider> Regions<P> {
         }
     }
 
-    /// Copies bytes into a worker's memory, which others may look at meanwhile.
+    /// Copies bytes into a worker's memory, while others may read it.
     pub(super) fn copy_in(
         &mut self,
         region: RegionId,
@@ -88,7 +88,7 @@ impl<P: Provider> Regions<P> {
         Ok(())
     }
 
-    /// Copies bytes out of a worker's memory, which others may write meanwhile.
+    /// Copies bytes out of a worker's memory, while others may write it.
     pub(super) fn copy_out(
         &self,
         region: RegionId,

@@ -1,4 +1,4 @@
-//! Replies: in the block the message came in, now or when there is room and credit.
+//! Replies in the block of the message: sent now, or when there is room and credit.
 
 use std_alloc::collections::VecDeque;
 
@@ -21,12 +21,12 @@ struct Deferred {
 /// Replies that wait, in order.
 pub(super) struct Replies {
     queue: VecDeque<Deferred>,
-    /// Passes over them.
+    /// Passes over the queue.
     pass: u64,
 }
 
 impl Replies {
-    /// With room for a reply in each of `blocks` blocks.
+    /// A queue with room for a reply in each of `blocks` blocks.
     pub(super) fn new(blocks: u32) -> Replies {
         Replies { queue: VecDeque::with_capacity(blocks as usize), pass: 0 }
     }
@@ -36,7 +36,8 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// Sends the first `length` bytes of a received block back; the block follows its message.
+    /// Sends the first `length` bytes of a received block back; the block is free when that send is
+    /// over.
     #[inline(always)]
     pub(super) fn reply<P: Provider>(
         &mut self,
@@ -46,7 +47,7 @@ impl Replies {
         length: usize,
     ) {
         let length = (length as u64).min(u64::from(sender.block_bytes)) as u32;
-        // Where replies wait, the budget is closed.
+        // While replies wait, the budget is closed.
         if !(P::Qp::POSTS_INLINE && sender.reply_inline(slot, block, length)) {
             self.reply_or_defer(sender, slot, block, length);
         }
@@ -82,7 +83,7 @@ impl Replies {
         }
     }
 
-    /// Drops the replies that wait for a peer that is gone.
+    /// Drops the waiting replies of a peer that is gone.
     pub(super) fn drop_of<P: Provider>(&mut self, sender: &mut Sender<P>, id: PeerId) {
         for _ in 0..self.queue.len() {
             let Some(reply) = self.queue.pop_front() else { return };
@@ -94,8 +95,8 @@ impl Replies {
         }
     }
 
-    /// Sends the replies whose peers have room again, in order for each peer: behind one that has
-    /// to stay all of its peer stay, though credit may come at any time.
+    /// Sends the replies whose peers have room again, in order for each peer: when one has to stay,
+    /// all later ones of its peer stay, although credit may come at any time.
     #[cold]
     #[inline(never)]
     pub(super) fn retry<P: Provider>(&mut self, sender: &mut Sender<P>) {
@@ -137,7 +138,7 @@ impl<P: Provider> Sender<P> {
                 }
             };
         if goes {
-            // The payload is out of the block already.
+            // The payload has been copied out of the block.
             self.done_with(slot, block);
         }
         goes

@@ -1,4 +1,4 @@
-//! A request of the handler, on its way out: with what else waits for its peer, or alone.
+//! Requests of the handler: with others that wait for the peer, or alone.
 
 use super::batch::NO_BATCH;
 use super::core::Core;
@@ -12,7 +12,7 @@ use crate::provider::Provider;
 use crate::wr::{SendFlags, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
-    /// Takes a request, or nothing of it.
+    /// Takes the whole request, or nothing of it.
     pub(super) fn request(&mut self, id: PeerId, request: &Request<'_>) -> Result<(), SendError> {
         let sges = self.regions.sges(request.pieces)?;
         let (first, more) = match sges.split_first() {
@@ -54,13 +54,13 @@ impl<P: Provider> Core<P> {
 }
 
 impl<P: Provider> Sender<P> {
-    /// Whether the peer takes a request now. One that is a message needs credit.
+    /// Checks that the peer takes a request now. A request that is a message needs credit.
     fn may_post(&mut self, id: PeerId, message: bool) -> Result<(), SendError> {
         let peer = match self.peers.get(id) {
             Some(peer) if peer.is_up() && !peer.finishing => peer,
             _ => return Err(SendError::NotConnected),
         };
-        // Replies wait for room: this would overtake them.
+        // Replies wait for room: this request would overtake them.
         if peer.deferred > 0 || peer.sq.is_full() {
             return Err(SendError::Full);
         }
@@ -70,7 +70,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// With one piece it goes out with what else waits for that peer.
+    /// A request with one piece goes out with what else waits for that peer.
     fn request_in_batch(
         &mut self,
         slot: u32,
@@ -90,7 +90,7 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// With more pieces it goes by itself, after the peer's batch.
+    /// A request with more pieces goes alone, after the peer's batch.
     fn request_alone(&mut self, slot: u32, wr: SendWr<'_>, held: Held) -> Result<(), SendError> {
         if self.peers.at(slot).is_some_and(|peer| peer.batch != NO_BATCH) {
             self.post_batch_of(slot);

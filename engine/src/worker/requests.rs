@@ -10,22 +10,22 @@ use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::SendOp;
 
-/// What a peer's queue pair is to do. The bytes of the pieces belong to the device until the
-/// request is answered.
+/// What a peer's queue pair should do. The bytes of the pieces belong to the device until the
+/// request has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The operation with its operands.
     pub op: SendOp,
-    /// The payload, gathered in order; or the memory that a READ or an atomic writes to. At most
+    /// The payload, gathered in order, or the memory for the result of a READ or an atomic. At most
     /// [`super::PIECES_MAX`].
     pub pieces: &'a [Piece],
     /// It starts only after earlier READs and atomics of this peer have finished (SQ-5).
     pub fence: bool,
-    /// Comes back with the answer.
+    /// Comes back with the result.
     pub token: u64,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct Pending {
     peer: PeerId,
@@ -33,11 +33,11 @@ struct Pending {
     status: Status,
 }
 
-/// Requests on their way, and answers on theirs to the handler.
+/// Requests in flight, and ended ones for the handler.
 pub(super) struct Requests {
     places: Vec<Option<Pending>>,
     free: Vec<u32>,
-    /// Over, the oldest first.
+    /// Ended requests, the oldest first.
     done: VecDeque<u32>,
 }
 
@@ -64,7 +64,7 @@ impl Requests {
         Some(index)
     }
 
-    /// It was not taken after all: nobody is told.
+    /// The request was not posted after all: nobody is told.
     pub(super) fn forget(&mut self, index: u32) {
         if let Some(place) = self.places.get_mut(index as usize) {
             *place = None;
@@ -72,7 +72,7 @@ impl Requests {
         }
     }
 
-    /// What a send held, without the mark, has ended.
+    /// The request with that index has ended.
     #[cold]
     pub(super) fn end(&mut self, index: u32, status: Status) {
         if let Some(Some(pending)) = self.places.get_mut(index as usize) {
@@ -87,7 +87,7 @@ impl Requests {
         !self.done.is_empty()
     }
 
-    /// The next answer.
+    /// The next ended request.
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         let index = self.done.pop_front()?;
         let Pending { peer, token, status } = self.places.get_mut(index as usize)?.take()?;
@@ -96,7 +96,7 @@ impl Requests {
         Some(Ended { peer, token, result })
     }
 
-    /// Requests on their way, and those whose answer is.
+    /// The number of requests in flight, and of ended ones.
     pub(super) fn pending(&self) -> usize {
         self.places.len() - self.free.len()
     }

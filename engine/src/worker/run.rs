@@ -38,8 +38,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     ///
     /// `rest` gets the descriptors of the device, which is armed (CP-6), or `None` if the device
     /// cannot wake anybody. It should return when one of them is readable, when the waker of
-    /// [`Worker::set_waker`] is called, or after a time of its choice. That time bounds how late
-    /// `stop` is seen, and without descriptors how late a completion is seen.
+    /// [`Worker::set_waker`] is called, or after a time of its choice. That time bounds the delay
+    /// until `stop` is noticed and, without descriptors, until a completion is noticed.
     /// `doorbell_cm::run_sleeping` does this for threads.
     pub fn run_resting(
         &mut self,
@@ -59,11 +59,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     }
 
     /// Rests once, for callers with a loop of their own: see [`Worker::run_resting`]. It does not
-    /// call `rest` if there is something to do by now. With timers, `rest` should return by
+    /// call `rest` if there is something to do. With timers, `rest` should return by
     /// [`Worker::next_timer`].
     #[inline(never)]
     pub fn rest_armed(&mut self, rest: impl FnOnce(Option<WakeFds>)) {
-        // Announce, arm, poll again, rest: whatever comes after the announcement wakes the worker.
+        // Announce, arm, poll again, rest: everything that comes after the announcement wakes the
+        // worker.
         self.core.refill(Refill::All);
         self.core.sender.settle_credits();
         self.settled = false;
@@ -72,10 +73,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let stalls = self.core.sender.accounts.stats.credit_stalls;
         self.core.mailbox.state.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
-        // A completion from before it was armed wakes nobody.
+        // A completion from before the arming wakes nobody.
         let taken = self.turn_full();
         let left = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
-        // Credit comes without a completion: a worker that waits for it stays awake.
+        // Credit comes without a completion, so a worker that waits for it stays awake.
         let waits =
             self.core.sender.accounts.stats.credit_stalls != stalls || !self.core.is_settled();
         if taken == 0 && !left && !waits {
@@ -87,13 +88,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.state.end_rest();
     }
 
-    /// Tells the worker the time, calls the handler for each timer that is due, and returns how
-    /// many were. `now` is in the unit of the caller's clock; a time before the last one counts as
-    /// the last one. Sends of the handler go out with the next turn.
+    /// Tells the worker the time, calls the handler for each timer that is due, and returns their
+    /// number. `now` is in the unit of the caller's clock; a time before the last one counts as the
+    /// last one. Sends of the handler go out with the next turn.
     pub fn advance(&mut self, now: u64) -> usize {
         self.core.timers.now = self.core.timers.now.max(now);
         let mut fired = 0;
-        // A handler that sets a timer that is due at once is called for it with the next advance.
+        // If a handler sets a timer that is due at once, the next advance calls it.
         let most = self.core.timers.len();
         while fired < most
             && let Some(key) = self.core.timers.fire()

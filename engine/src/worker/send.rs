@@ -1,4 +1,4 @@
-//! Sends of the handler: copies, one or a list, now or with the rest.
+//! Sends of the handler: copies, one or a list, at once or with the others.
 
 use super::batch::message;
 use super::held::Held;
@@ -11,8 +11,8 @@ use crate::wc::Status;
 use crate::wr::{SendFlags, Sge};
 
 impl<P: Provider> Sender<P> {
-    /// Sends a copy: inline if the device takes it now, else staged in a batch if it goes inline,
-    /// else in a block of the worker.
+    /// Sends a copy: inline if the device takes it now; staged in a batch if it is short enough for
+    /// that; else in a block of the worker.
     #[inline(always)]
     pub(super) fn send_copy(
         &mut self,
@@ -26,8 +26,8 @@ impl<P: Provider> Sender<P> {
         self.send_unreserved(id, imm, bytes)
     }
 
-    /// Sends copies of a list of messages: inline, as many at a time as can be reserved, the others
-    /// one by one.
+    /// Sends copies of a list of messages: inline, as many at a time as can be reserved, and the
+    /// others one by one.
     #[inline(always)]
     pub(super) fn send_list(&mut self, id: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
         let mut accepted = 0;
@@ -46,7 +46,7 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// Sends a copy for which nothing is reserved.
+    /// Sends a copy without a reservation.
     #[inline(never)]
     fn send_unreserved(
         &mut self,
@@ -56,7 +56,7 @@ impl<P: Provider> Sender<P> {
     ) -> Result<(), SendError> {
         if P::Qp::POSTS_INLINE {
             if self.accounts.in_flight.is_at_watermark() && !self.pending.is_empty() {
-                // Reservations may be what is in the way.
+                // Reservations of other peers may be in the way.
                 self.ring_pending();
             }
             self.end_reservation(id.slot);
@@ -82,7 +82,7 @@ impl<P: Provider> Sender<P> {
         }
         match self.peers.get(id) {
             None => return Err(SendError::NotConnected),
-            // Replies wait for room: this would overtake them.
+            // Replies wait for room: this message would overtake them.
             Some(peer) if peer.deferred > 0 => {
                 let up = peer.is_up();
                 return Err(if up { SendError::Full } else { SendError::NotConnected });
@@ -121,7 +121,7 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// Sends at once, with a doorbell of its own, straight from `bytes` if they go inline.
+    /// Sends at once, with a doorbell of its own; straight from `bytes` if they fit inline.
     /// [`Doorbell::Later`]: it was taken, and has to be flushed.
     #[inline(always)]
     pub(super) fn send_now(

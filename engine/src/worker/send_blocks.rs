@@ -21,8 +21,8 @@ impl<P: Provider> SendBlocks<P> {
         SendBlocks { region, pool }
     }
 
-    /// Copies `bytes`, at most a block of them, into a free block, which is the caller's from then
-    /// on.
+    /// Copies `bytes`, at most a block of them, into a free block, which belongs to the caller from
+    /// then on.
     pub(super) fn copy(&mut self, bytes: &[u8]) -> Result<(Held, Sge), SendError> {
         let block = self.pool.take().ok_or(SendError::NoBlock)?;
         let offset = self.pool.offset(block).ok_or(SendError::NoBlock)?;

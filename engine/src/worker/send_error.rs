@@ -1,9 +1,9 @@
-//! Why a message or a request was not taken.
+//! Why a message or a request was not accepted.
 
-/// Why a message was not taken. Nothing of it was.
+/// Why a message was not accepted. No part of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// That peer is gone, or not yet up.
+    /// The peer is gone, or not yet up.
     #[error("the peer is not connected")]
     NotConnected,
     /// Its send queue is full: back-pressure. Try again after a turn.
@@ -15,26 +15,26 @@ pub enum SendError {
     /// All send blocks are in flight: back-pressure. Try again after a turn.
     #[error("all send blocks are in flight; try again after a turn")]
     NoBlock,
-    /// As many requests are pending as `Config::requests` says: back-pressure.
+    /// `Config::requests` requests are pending: back-pressure.
     #[error("as many requests are pending as the configuration allows; try again after an answer")]
     TooMany,
-    /// A piece does not lie in the worker's memory, or there are too many.
+    /// A piece does not lie in the worker's memory, or there are too many pieces.
     #[error("a piece is not in the worker's memory, or there are more than four")]
     OutOfBounds,
-    /// The operation and its pieces do not go together: the result of an atomic has eight bytes.
+    /// The operation and its pieces do not fit: the result of an atomic has eight bytes.
     #[error("the operation and its pieces do not go together")]
     Malformed,
-    /// Longer than a block.
+    /// The message is longer than a block.
     #[error("the message is longer than a block, or than the device allows")]
     TooLong,
 }
 
-/// A list of messages was taken in part: those before the first that could not be taken.
+/// Only part of a list of messages was accepted: those before the first that could not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{accepted} messages of the list were taken, and not the next: {cause}")]
 pub struct ListError {
-    /// How many were taken; they are sent as a shorter list would be.
+    /// The number accepted; they are sent as a shorter list would be.
     pub accepted: usize,
-    /// Why the next one was not.
+    /// Why the next one was not accepted.
     pub cause: SendError,
 }

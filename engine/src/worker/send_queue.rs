@@ -1,5 +1,5 @@
-//! The send queue of one peer, as the worker accounts for it: what is on its way, what may follow,
-//! and what each send holds.
+//! The worker's account of one peer's send queue: what is in flight, what may follow, and what each
+//! send holds.
 
 use std_alloc::boxed::Box;
 use std_alloc::vec;
@@ -11,20 +11,20 @@ use crate::wr::{SendFlags, SendWr};
 
 /// All counts wrap.
 pub(super) struct SendQueue {
-    /// Sends taken, by the device or by a batch, and those known to be over.
+    /// Sends accepted, by the device or by a batch, and those known to be over.
     pub(super) pushed: u32,
     pub(super) retired: u32,
-    /// The last of those taken, which are still in a batch.
+    /// The last of those accepted, which are still in a batch.
     pub(super) waiting: u32,
     /// Sends that use no receive of the peer.
     non_messages: u32,
-    /// Up to this send there are slots and credit, as far as is known.
+    /// There are slots and credit up to this send, as far as is known.
     limit: u32,
     /// The next send that asks for a completion; and after it one in `signal_every`.
     signal_at: u32,
     signal_every: u32,
-    /// Sends that wait for a doorbell, with those that are reserved; and whether the peer is in the
-    /// list of those that have some.
+    /// Sends that wait for a doorbell, with the reserved ones; and whether the peer is in the list
+    /// of peers with such sends.
     pub(super) pending: u32,
     pub(super) is_listed: bool,
     /// Up to this send a message goes inline without another check: the peer is up, nothing waits
@@ -36,7 +36,7 @@ pub(super) struct SendQueue {
     wr_id_base: u64,
     /// The first send after the last that holds something.
     holds_until: u32,
-    /// Slots that messages may use.
+    /// Slots for messages.
     depth: u32,
     /// What each send in flight holds, by its index.
     held: Box<[Held]>,
@@ -50,7 +50,7 @@ pub(super) struct Mark {
 }
 
 impl SendQueue {
-    /// Of an unused slot of the peer table.
+    /// The queue of an unused slot of the peer table.
     pub(super) fn new(config: &Config) -> SendQueue {
         // Two more than messages use: see `Config::qp_caps`.
         let held = (config.send_queue as usize + 2).next_power_of_two();
@@ -73,7 +73,7 @@ impl SendQueue {
         }
     }
 
-    /// As new, for the next peer in that slot.
+    /// Restarts the queue for the next peer in that slot.
     pub(super) fn reset(&mut self, slot: u32, generation: u16) {
         (self.pushed, self.retired, self.waiting) = (0, 0, 0);
         (self.non_messages, self.limit, self.holds_until) = (0, 0, 0);
@@ -88,7 +88,7 @@ impl SendQueue {
         self.pushed.wrapping_sub(self.waiting)
     }
 
-    /// Sends taken and not over.
+    /// Sends accepted and not over.
     #[inline(always)]
     pub(super) fn outstanding(&self) -> u32 {
         self.pushed.wrapping_sub(self.retired)
@@ -99,7 +99,7 @@ impl SendQueue {
         self.outstanding() >= self.depth
     }
 
-    /// True if not even a word of credit finds a slot: it may use one more than messages.
+    /// True if not even a credit word finds a slot: it may use one more than messages.
     pub(super) fn is_full_for_credit(&self) -> bool {
         self.outstanding() > self.depth
     }
@@ -109,7 +109,7 @@ impl SendQueue {
         self.pushed.wrapping_sub(self.non_messages)
     }
 
-    /// True if one more message may go. A fresh one leaves a credit for replies.
+    /// True if one more message may be sent. A fresh one leaves a credit for replies.
     #[inline(always)]
     pub(super) fn has_room<const FRESH: bool>(&self) -> bool {
         self.limit.wrapping_sub(self.pushed) > u32::from(FRESH)
@@ -120,7 +120,7 @@ impl SendQueue {
         self.depth.saturating_sub(self.outstanding())
     }
 
-    /// That many messages more may go, as far as is known.
+    /// The number of messages that may still be sent, as far as is known.
     pub(super) fn set_room(&mut self, room: u32) {
         self.limit = self.pushed.wrapping_add(room);
     }
@@ -128,18 +128,18 @@ impl SendQueue {
     /// True if one more message may go inline. A fresh one leaves a credit for replies.
     #[inline(always)]
     pub(super) fn has_budget<const FRESH: bool>(&self) -> bool {
-        // As a signed number: what went another way may have passed a closed budget.
+        // As a signed number: sends that take another way may have passed a closed budget.
         self.budget.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
     }
 
-    /// The next message has to check everything again. A reservation has been ended before.
+    /// Makes the next message check everything again. The caller has ended any reservation.
     #[inline(always)]
     pub(super) fn close_budget(&mut self) {
         debug_assert_eq!(self.reserved, 0);
         self.budget = self.pushed;
     }
 
-    /// As many messages may go inline as there is room for.
+    /// Lets as many messages go inline as there is room for.
     pub(super) fn open_budget(&mut self) {
         let room = self.limit.wrapping_sub(self.pushed).min(i32::MAX as u32);
         self.budget = self.pushed.wrapping_add(room);
@@ -151,12 +151,12 @@ impl SendQueue {
         self.pushed == self.signal_at
     }
 
-    /// The next send is to ask for a completion.
+    /// Makes the next send ask for a completion.
     pub(super) fn want_signal(&mut self) {
         self.signal_at = self.pushed;
     }
 
-    /// The last send has asked for a completion.
+    /// Notes that the last send has asked for a completion.
     #[inline(always)]
     pub(super) fn has_signaled(&mut self) {
         self.signal_at = self.pushed.wrapping_add(self.signal_every - 1);
@@ -173,7 +173,7 @@ impl SendQueue {
         self.wr_id_base | u64::from(self.pushed & INDEX_MASK)
     }
 
-    /// Takes a request that waits to be posted: it gets its number, and asks for a completion if
+    /// Adds a request that waits to be posted: it gets its number, and asks for a completion if
     /// that is due.
     #[inline(always)]
     pub(super) fn take(&mut self, wr: &mut SendWr<'_>) {
@@ -187,13 +187,13 @@ impl SendQueue {
         }
     }
 
-    /// Where the queue stands, for [`SendQueue::untake`].
+    /// The state of the queue, for [`SendQueue::untake`].
     #[inline(always)]
     pub(super) fn mark(&self) -> Mark {
         Mark { pushed: self.pushed, waiting: self.waiting, signal_at: self.signal_at }
     }
 
-    /// Requests taken since then were not posted after all, and are dropped.
+    /// Drops the requests added since then, which were not posted after all.
     pub(super) fn untake(&mut self, mark: Mark) {
         Mark { pushed: self.pushed, waiting: self.waiting, signal_at: self.signal_at } = mark;
     }
@@ -205,13 +205,13 @@ impl SendQueue {
         self.close_budget();
     }
 
-    /// One more send is taken.
+    /// Counts one more send.
     #[inline(always)]
     pub(super) fn push(&mut self) {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// The last send uses no receive of the peer.
+    /// Notes that the last send uses no receive of the peer.
     #[inline(always)]
     pub(super) fn count_non_message(&mut self) {
         self.non_messages = self.non_messages.wrapping_add(1);
@@ -220,8 +220,8 @@ impl SendQueue {
         }
     }
 
-    /// Fresh messages that may go inline before one that asks for a completion, with numbers that
-    /// follow each other.
+    /// The number of fresh messages with consecutive numbers that may go inline before one that
+    /// asks for a completion.
     #[inline(always)]
     fn silent_room(&self) -> u32 {
         let spare = 1;
@@ -231,8 +231,8 @@ impl SendQueue {
         silent.min(room as u32).min(numbers)
     }
 
-    /// Begins a reservation, for which the budget is open: how many messages it is for, at most
-    /// `most`. A message that asks for a completion is reserved alone.
+    /// Begins a reservation, for which the budget must be open; returns its size, at most `most`. A
+    /// message that asks for a completion is reserved alone.
     #[inline(always)]
     pub(super) fn begin_reservation(&mut self, most: u32) -> u32 {
         let most = most.min(SEND_BATCH as u32 - self.pending);
@@ -242,7 +242,7 @@ impl SendQueue {
         self.reserved
     }
 
-    /// Ends a reservation: how many of it were not used. The budget is open as before.
+    /// Ends a reservation; returns the unused part of it. The budget is open as before.
     pub(super) fn end_reservation(&mut self) -> u32 {
         let left = core::mem::take(&mut self.reserved);
         self.pending -= left;
@@ -273,7 +273,7 @@ impl SendQueue {
         }
     }
 
-    /// Retires the oldest send: what it held.
+    /// Retires the oldest send; returns what it held.
     #[inline(always)]
     pub(super) fn retire_one(&mut self) -> Held {
         let at = self.retired as usize & (self.held.len() - 1);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// A reservation stops before the message that asks for a completion, leaves the last credit,
-    /// and never exceeds one batch or what its caller allows.
+    /// and never exceeds one batch or its caller's limit.
     #[test]
     fn a_reservation_is_the_least_of_its_limits() {
         for (room, most, reserved) in [(100, 100, 7), (100, 3, 3), (5, 100, 4), (1, 100, 1)] {
@@ -323,7 +323,7 @@ mod tests {
         assert!(sq.signals());
     }
 
-    /// The budget is closed while messages are reserved, and open again as far as it was.
+    /// The budget is closed while messages are reserved, and then open again as far as before.
     #[test]
     fn the_end_of_a_reservation_gives_back_what_is_left() {
         let mut sq = queue(10);
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(sq.begin_reservation(100), 6, "one of seven has gone");
     }
 
-    /// A request that was taken and not posted leaves no trace, over the wrap of the counts.
+    /// A request that was added and not posted leaves no trace, even across the wrap of the counts.
     #[test]
     fn a_request_that_was_not_posted_leaves_no_trace() {
         let mut sq = queue(10);
@@ -371,7 +371,7 @@ mod tests {
         assert!(!sq.has_budget::<false>());
     }
 
-    /// Low bits name a send in flight, and nothing else.
+    /// The low bits name a send in flight, and nothing else.
     #[test]
     fn only_sends_in_flight_are_found() {
         let mut sq = queue(10);

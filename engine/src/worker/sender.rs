@@ -1,5 +1,5 @@
-//! The way out of a worker: its peers, their batches, and what they share. A message leaves inline
-//! ([`super::inline`]), or as one of a list of requests ([`super::post`]).
+//! A worker's sending side: its peers, their batches, and what they share. A message leaves inline
+//! ([`super::inline`]), or in a list of requests ([`super::post`]).
 
 use std_alloc::vec::Vec;
 
@@ -12,19 +12,19 @@ use super::peers::Peers;
 use super::send_error::SendError;
 use crate::provider::Provider;
 
-/// See above.
+/// A worker's sending side.
 pub(super) struct Sender<P: Provider> {
-    // Peers first: queue pairs are gone before the memory they read.
+    // Peers first: their queue pairs are gone before the memory they read.
     pub(super) peers: Peers<P>,
     pub(super) batches: Batches,
-    /// Peers with messages that wait for a doorbell, or that have reserved some.
+    /// Peers with messages that wait for a doorbell, or with a reservation.
     pub(super) pending: Vec<u32>,
-    /// Peers whose queue pair has refused a post, and not because it was full: what was refused is
-    /// still in their batches. They are closed with the next flush.
+    /// Peers whose queue pair has refused a post for another reason than a full queue. The refused
+    /// requests are still in their batches. The next flush closes these peers.
     pub(super) broken: Vec<u32>,
     pub(super) accounts: Accounts<P>,
     pub(super) doorbells: DoorbellPolicy,
-    /// Messages that went with a doorbell each, and are not in the counters yet.
+    /// Messages with a doorbell each that are not in the counters yet.
     pub(super) uncounted_singles: u32,
     pub(super) inline_max: u32,
     pub(super) block_bytes: u32,
@@ -51,7 +51,7 @@ impl<P: Provider> Sender<P> {
         !self.pending.is_empty() || !self.batches.are_idle()
     }
 
-    /// Brings the counters up to date with the messages that had a doorbell each.
+    /// Updates the counters with the messages that had a doorbell each.
     #[inline(always)]
     pub(super) fn count_singles(&mut self) {
         if self.uncounted_singles > 0 {
@@ -59,7 +59,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// A completion for a send of the peer in a slot: that one and all before it are over. False:
+    /// A completion for a send of the peer in a slot: that send and all before it are over. False:
     /// there is no such slot.
     #[inline(always)]
     pub(super) fn retire(
@@ -78,8 +78,8 @@ impl<P: Provider> Sender<P> {
         true
     }
 
-    /// Everything of a peer is over: its queue pair is gone, or never worked. What was not
-    /// completed was done or not.
+    /// Ends everything of a peer whose queue pair is gone or never worked. Sends without a
+    /// completion may have been done or not.
     pub(super) fn retire_all(&mut self, slot: u32) {
         let Some(peer) = self.peers.at(slot) else { return };
         if peer.sq.posted() != peer.sq.retired {
@@ -95,7 +95,7 @@ impl<P: Provider> Sender<P> {
         self.count_done(slot, 1);
     }
 
-    /// That many messages of a peer have left their blocks.
+    /// Counts that many messages of a peer whose blocks are free again.
     #[inline(always)]
     pub(super) fn count_done(&mut self, slot: u32, count: u32) {
         if let Some(peer) = self.peers.at(slot) {
@@ -103,13 +103,13 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Messages that a peer has a slot and credit for.
+    /// The number of messages for which a peer has slots and credit.
     pub(super) fn room(&mut self, id: PeerId) -> u32 {
         match self.peers.get(id) {
             Some(peer) if peer.is_up() && peer.deferred == 0 && !peer.finishing => {
                 let (slots, credits) = peer.measure();
                 let credits = credits.saturating_sub(peer.credit.spare());
-                // A caller that is told 0 waits for credit.
+                // A caller that gets 0 waits for credit.
                 self.accounts.stats.credit_stalls += u64::from(credits == 0);
                 slots.min(credits)
             }
@@ -117,7 +117,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Measures room and credit again, when what was known is used up.
+    /// Reads room and credit again, when what was known is used up.
     ///
     /// # Errors
     /// Why nothing more may be sent now.

@@ -1,4 +1,4 @@
-//! How a worker is made, and what its owner sees of it between turns.
+//! How a worker is made, and its owner's view of it between turns.
 
 use std_alloc::format;
 use std_alloc::sync::Arc;
@@ -30,8 +30,8 @@ use crate::provider::wake::Bell;
 use crate::provider::{Access, Caps, Poller, Provider, Sharing};
 use crate::wc::Wc;
 
-/// Checks that the device can make this worker's queue pairs, so that it is said here and not
-/// connection by connection.
+/// Checks that the device can make this worker's queue pairs, so that it fails here and not at each
+/// connection.
 fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
     let want = config.qp_caps();
     let over = if want.inline > caps.inline_max {
@@ -47,12 +47,12 @@ fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
-    /// Makes a worker on a shared receive queue, with `memory` of at least
-    /// [`Config::send_bytes`] for sends that are not inline, and the intake by which the control
-    /// plane gives it peers. Everything it will ever need is allocated here.
+    /// Makes a worker on a shared receive queue. `memory`, at least [`Config::send_bytes`], is for
+    /// sends that are not inline. The returned intake lets the control plane give it peers. The
+    /// worker allocates everything it will ever need here.
     ///
     /// # Errors
-    /// A configuration that does not hold, memory that is too short, or the device's refusal.
+    /// An invalid configuration, memory that is too short, or the device's refusal.
     pub fn new(
         nic: &P,
         shared: &SharedRecv<P>,
@@ -123,8 +123,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.state.set_waker(waker);
     }
 
-    /// Makes the descriptors readable that this worker rests on: for its waker. `None`: the device
-    /// cannot wake anybody.
+    /// Makes the descriptors readable on which this worker rests; its waker calls this. `None`: the
+    /// device cannot wake anybody.
     pub fn bell(&self) -> Option<Bell> {
         self.poller.bell()
     }
@@ -134,7 +134,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         Handle(self.core.mailbox.state.clone())
     }
 
-    /// When the next timer is due, if one is set: so long the caller may sleep.
+    /// When the next timer is due, if one is set: the caller may sleep until then.
     pub fn next_timer(&self) -> Option<u64> {
         self.core.timers.next_at()
     }
@@ -145,9 +145,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         Outbox { core: &mut self.core }
     }
 
-    /// Takes registered memory in, for requests of this worker, and of its peers as far as it is
-    /// registered for them. It stays until the worker is gone: no device reads or writes memory
-    /// that is not there.
+    /// Adds registered memory for requests of this worker, and of its peers as far as it is
+    /// registered for them. It stays until the worker is gone, so no device accesses memory that is
+    /// unmapped.
     pub fn adopt(&mut self, region: P::Region) -> RegionId {
         self.core.regions.adopt(region)
     }
@@ -157,24 +157,24 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         &mut self.handler
     }
 
-    /// What the worker has done, up to its last turn; of turns in a row that found nothing, or took
-    /// one completion each, the last few may be missing.
+    /// What the worker has done, up to its last turn. The last few turns may be missing if they
+    /// found nothing or took one completion each.
     pub fn stats(&self) -> &Stats {
         &self.core.sender.accounts.stats
     }
 
-    /// Peers it has now, up or not.
+    /// Its current peers, up or not.
     pub fn peers(&self) -> usize {
         self.core.sender.peers.len()
     }
 
-    /// Blocks in this worker's own hands: (of the shared receive memory, of its send memory).
-    /// With no peer left, and after the shared queue was drained, all are accounted for.
+    /// Free blocks in this worker's hands: (of the shared receive memory, of its send memory). With
+    /// no peer left, and after the shared queue was drained, all are accounted for.
     pub fn blocks_home(&self) -> (usize, usize) {
         (self.core.sender.accounts.recv.home(), self.core.sender.accounts.send.available())
     }
 
-    /// Receives of datagrams that are not with the device: a quarter of them at most.
+    /// Receives of datagrams that are not posted: a quarter of them at most.
     pub fn datagrams_home(&self) -> usize {
         self.core.datagrams.home()
     }

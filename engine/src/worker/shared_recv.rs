@@ -1,5 +1,5 @@
-//! Receive memory that workers share: one region cut into blocks, all of them posted to one
-//! shared receive queue.
+//! Receive memory that workers share: one region cut into blocks, all of them posted to one shared
+//! receive queue.
 #![expect(unsafe_code, reason = "posts buffers it owns")]
 
 use core::num::NonZero;
@@ -18,8 +18,8 @@ use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region, Srq};
 use crate::wr::{RecvWr, Sge};
 
-/// A shared receive queue with its memory. Clones are handles on the same; the memory goes when
-/// the last worker on it is gone.
+/// A shared receive queue with its memory. Clones are handles to the same queue. The memory goes
+/// with the last handle and the last worker on it.
 pub struct SharedRecv<P: Provider> {
     inner: Arc<Inner<P>>,
     blocks: Blocks,
@@ -28,12 +28,12 @@ pub struct SharedRecv<P: Provider> {
 struct Inner<P: Provider> {
     // Before the region: dropped first, so that no posted buffer outlives its memory.
     srq: P::Srq,
-    // Where the blocks are: as long as anybody has a handle.
+    // The memory of the blocks, as long as anybody has a handle.
     _region: P::Region,
     window: u32,
     window_min: u32,
     overcommit: u32,
-    /// Promises that may still be made: blocks, each as often as it may be promised.
+    /// Promises that may still be made: each block counts as often as it may be promised.
     spare: AtomicU32,
 }
 
@@ -47,8 +47,8 @@ struct Blocks {
     lkey: u32,
 }
 
-// SAFETY: an address and figures. Who may touch a block is the worker's business, and the memory
-// is the region's, which any thread may hold.
+// SAFETY: an address and numbers. The workers decide who may touch a block, and the memory belongs
+// to the region, which any thread may hold.
 unsafe impl Send for Blocks {}
 // SAFETY: as above.
 unsafe impl Sync for Blocks {}
@@ -88,7 +88,7 @@ impl<P: Provider> SharedRecv<P> {
         let shared = SharedRecv::<P> { inner: Arc::new(inner), blocks: places };
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
-            // SAFETY: the blocks lie in the region, which outlives the queue; nobody touches one
+            // SAFETY: the blocks lie in the region, which outlives the queue. Nobody touches one
             // before its completion was polled.
             unsafe { shared.srq().post(part) }.map_err(|error| {
                 let asked = format!("post {blocks} receives to a shared queue");
@@ -98,8 +98,8 @@ impl<P: Provider> SharedRecv<P> {
         Ok(shared)
     }
 
-    /// Promises blocks to one more peer: how many. All promises, and what workers have in their
-    /// refill lists, add up to no more than there are, as often as each may be promised.
+    /// Promises blocks to one more peer; returns how many. All promises and the refill lists of the
+    /// workers add up to no more than the blocks, each counted as often as it may be promised.
     pub(super) fn promise(&self) -> Result<u32, SetupError> {
         let Inner { window, window_min, overcommit, .. } = *self.inner;
         if window == 0 {
@@ -113,8 +113,8 @@ impl<P: Provider> SharedRecv<P> {
         })
     }
 
-    /// Sets aside the blocks that a worker may have in its refill list while peers are told that
-    /// they are free.
+    /// Sets aside the blocks that a worker may have in its refill list while its peers already have
+    /// credit for them.
     pub(super) fn set_aside(&self, refill: u32) -> Result<(), SetupError> {
         let Inner { window, window_min, overcommit, .. } = *self.inner;
         if window == 0 {
@@ -138,7 +138,7 @@ impl<P: Provider> SharedRecv<P> {
         }
     }
 
-    /// Takes `count` of the spare blocks, or none if there are fewer: then how many there are.
+    /// Takes `count` of the spare blocks; if there are fewer, takes none and returns their number.
     fn take(&self, count: impl Fn(u32) -> u32) -> Result<u32, u32> {
         // Relaxed: a count, which guards no other memory.
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl<P: Provider> SharedRecv<P> {
         self.inner.spare.fetch_update(set, get, less).map(count)
     }
 
-    /// A promise is over.
+    /// Ends a promise.
     pub(super) fn take_back(&self, window: u32) {
         self.inner.spare.fetch_add(window, Ordering::Relaxed);
     }
@@ -176,7 +176,7 @@ impl<P: Provider> SharedRecv<P> {
         unsafe { self.blocks.start.as_ptr().add(block as usize * self.blocks.stride.get()) }
     }
 
-    /// The block that begins there.
+    /// The block that begins at that address.
     pub(super) fn block_at(&self, start: *const u8) -> Option<u32> {
         let offset = (start as usize).checked_sub(self.blocks.start.as_ptr() as usize)?;
         let block = u32::try_from(offset / self.blocks.stride).ok()?;
@@ -194,7 +194,7 @@ impl<P: Provider> SharedRecv<P> {
     }
 }
 
-/// Memory must hold what the configuration says.
+/// The memory must hold what the configuration requires.
 pub(super) fn check_length(what: &str, have: usize, need: usize) -> Result<(), SetupError> {
     if have >= need {
         return Ok(());

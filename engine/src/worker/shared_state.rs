@@ -1,4 +1,4 @@
-//! What other threads have of a worker: they give it work, wake it, and look at its counters.
+//! What other threads can do with a worker: give it work, wake it, and read its counters.
 
 use spin::Once;
 use std_alloc::boxed::Box;
@@ -10,11 +10,11 @@ use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 /// Wakes a thread that rests.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
-/// What the worker and its handles have in common.
+/// The state that the worker shares with its handles.
 pub(super) struct SharedState {
     work: ArrayQueue<u64>,
     has_work: AtomicBool,
-    /// The worker's thread rests, or is about to.
+    /// The worker's thread rests or is about to.
     resting: AtomicBool,
     waker: Once<Waker>,
     pub(super) published: PublishedStats,
@@ -42,17 +42,18 @@ impl SharedState {
         if let Some(key) = self.work.pop() {
             return Some(key);
         }
-        // Lowered before the last look: work that comes after it raises the flag again.
+        // Lowered before the last look: later work raises the flag again.
         self.has_work.swap(false, Ordering::AcqRel);
         let last = self.work.pop();
         if last.is_some() {
-            // It came since, and may not be the only one; the caller may stop here.
+            // It came after the flag was lowered, and may not be the only one; the caller may stop
+            // here.
             self.has_work.store(true, Ordering::Relaxed);
         }
         last
     }
 
-    /// Wakes the worker if it rests: mail or work was left for it.
+    /// Wakes the worker if it rests, because mail or work was left for it.
     pub(super) fn wake(&self) {
         // SeqCst, as in `begin_rest`: either this thread sees that the worker rests, or the worker
         // sees the mail or work before it rests. Without it a wake-up could be lost.
@@ -79,14 +80,13 @@ impl SharedState {
     }
 }
 
-/// A worker as other threads know it. Clones are handles on the same.
+/// A worker as other threads know it. Clones are handles to the same worker.
 #[derive(Clone)]
 pub struct Handle(pub(super) Arc<SharedState>);
 
 impl Handle {
-    /// Gives the worker work: its handler's [`super::Handler::on_work`] is called with `key` in one
-    /// of the next turns, in the order of submission of each thread. Wakes a worker that rests.
-    /// False:
+    /// Gives the worker work: one of the next turns calls its handler's [`super::Handler::on_work`]
+    /// with `key`. The keys of one thread keep their order. Wakes a worker that rests. False:
     /// `Config::work` keys wait already, because the worker does not turn.
     #[must_use]
     pub fn submit(&self, key: u64) -> bool {
@@ -96,8 +96,8 @@ impl Handle {
         fits
     }
 
-    /// What the worker has done: as of its last idle turn, or some hundred turns ago. It is not
-    /// stopped for this, and the numbers are not all of the same moment.
+    /// The worker's counters, as of its last idle turn or some hundred turns ago. The worker does
+    /// not stop for this, and the numbers are not all of the same moment.
     pub fn stats(&self) -> Stats {
         self.0.published.read()
     }

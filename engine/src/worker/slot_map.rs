@@ -5,8 +5,8 @@ use std_alloc::vec;
 
 use crate::room::never;
 
-/// Queue pair number to slot: open addressing, at most half full. Devices hand numbers out in
-/// sequence, so the low bits are a good hash as they are.
+/// Queue pair number to slot: open addressing, at most half full. Devices number queue pairs in
+/// sequence, so the low bits are a good hash.
 pub(super) struct SlotMap {
     cells: Box<[(u32, u32)]>,
 }
@@ -60,7 +60,7 @@ impl SlotMap {
             }
             hole = (hole + 1) & mask;
         }
-        // Entries behind the hole that may not stay behind it move up.
+        // Moves up the entries behind the hole that may not stay behind it.
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
@@ -92,7 +92,7 @@ impl SlotMap {
 mod tests {
     use super::*;
 
-    /// Against a plain map, with numbers that collide, over many inserts and removes.
+    /// Compared with a plain map over many inserts and removes, with numbers that collide.
     #[test]
     fn the_map_agrees_with_a_plain_one() {
         let mut map = SlotMap::new(16);

@@ -1,4 +1,4 @@
-//! What a worker has done, in plain numbers; and a copy of them for other threads.
+//! The worker's counters, and a copy of them for other threads.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std_alloc::boxed::Box;
 
 use super::config::{POLL_BATCH, SEND_BATCH};
 
-/// Kinds of [`crate::wc::Status`], by number.
+/// The number of kinds of [`crate::wc::Status`].
 const STATUSES: usize = 22;
 
-/// Counters of one worker; they only grow, but for the marks named so.
+/// Counters of one worker. They only grow, except those described as marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Stats {
@@ -26,14 +26,14 @@ pub struct Stats {
     pub sent: u64,
     /// Posts of sends: one doorbell each.
     pub doorbells: u64,
-    /// Messages that had to wait, or were not taken, because the peer had promised no receive; and
-    /// times that `Outbox::room` was 0 for that reason.
+    /// Messages that had to wait or were refused because the peer had promised no receive, and
+    /// calls of `Outbox::room` that returned 0 for that reason.
     pub credit_stalls: u64,
-    /// Words of credit sent to peers.
+    /// Credit words sent to peers.
     pub credit_returns: u64,
     /// Replies that had to wait for room in a send queue, or for credit.
     pub deferred: u64,
-    /// Posts the device cut short because a queue was full.
+    /// Posts that the device cut short because a queue was full.
     pub post_full: u64,
     /// Completions with an error.
     pub errors: u64,
@@ -43,15 +43,16 @@ pub struct Stats {
     pub close_lost: u64,
     /// Receives given back to the shared queue.
     pub refilled: u64,
-    /// Datagrams received, and sent.
+    /// Datagrams received.
     pub datagrams_received: u64,
-    /// See there.
+    /// Datagrams sent.
     pub datagrams_sent: u64,
-    /// A mark: the most receives of the shared queue that were with this worker at a time.
+    /// A mark: the most receives of the shared queue that this worker had at a time.
     pub receives_out_most: u64,
     /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, 64.
     pub batches: [u64; SEND_BATCH.ilog2() as usize + 1],
-    /// Polls that found something, by how much: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32.
+    /// Polls that found something, by the number of completions: 1, 2 to 3, 4 to 7, 8 to 15, 16 to
+    /// 31, 32.
     pub polls: [u64; POLL_BATCH.ilog2() as usize + 1],
     /// Completions with an error by status (`enum ibv_wc_status`): 12 is a peer that did not
     /// answer, 13 one that had no receive, each over all retries.
@@ -61,7 +62,7 @@ pub struct Stats {
 /// Words of [`Stats`].
 const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
 
-/// The plain counters: their names outside, and their meaning.
+/// The plain counters: their exported names and meanings.
 const NAMES: [(&str, &str); 17] = [
     ("turns_total", "Turns of the worker's loop"),
     ("idle_turns_total", "Turns that found nothing"),
@@ -91,7 +92,7 @@ impl Stats {
         }
     }
 
-    /// Messages with a doorbell each.
+    /// Counts messages with a doorbell each.
     pub(super) fn count_singles(&mut self, count: u32) {
         self.doorbells += u64::from(count);
         self.sent += u64::from(count);
@@ -176,7 +177,7 @@ impl Stats {
     /// `worker="3"`, or nothing).
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writes those of `out`.
     pub fn write_prometheus(&self, out: &mut impl Write, labels: &str) -> fmt::Result {
         let all = if labels.is_empty() { ("", "") } else { ("{", "}") };
         for ((name, help), value) in NAMES.iter().zip(self.words()) {
@@ -200,7 +201,7 @@ impl Stats {
     }
 }
 
-/// Counts by powers of two, as a histogram.
+/// Writes counts by powers of two, as a histogram.
 fn histogram(
     out: &mut impl Write,
     name: &str,
@@ -232,7 +233,7 @@ impl PublishedStats {
         PublishedStats((0..WORDS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Relaxed: numbers that guard no other memory.
+    /// Relaxed: these numbers guard no other memory.
     pub(super) fn publish(&self, stats: &Stats) {
         for (published, word) in self.0.iter().zip(stats.words()) {
             published.store(word, Ordering::Relaxed);
@@ -261,7 +262,7 @@ mod tests {
         Stats::from_words(words)
     }
 
-    /// Every field is in its place, there and back, and through the copy.
+    /// Every field keeps its place through the words and through the copy.
     #[test]
     fn the_copy_is_whole() {
         let stats = some();

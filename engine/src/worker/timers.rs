@@ -17,7 +17,7 @@ struct Timer {
     at: u64,
     key: u64,
     generation: u32,
-    /// Where in the heap it is.
+    /// Its place in the heap.
     place: u32,
 }
 
@@ -51,7 +51,7 @@ impl Timers {
         Some(TimerId { index, generation })
     }
 
-    /// Takes a timer back. False: it has fired, or was cancelled.
+    /// Cancels a timer. False: it has fired, or was cancelled.
     pub(super) fn cancel(&mut self, id: TimerId) -> bool {
         let Some(timer) = self.timers.get(id.index as usize) else { return false };
         if timer.generation != id.generation
@@ -64,7 +64,7 @@ impl Timers {
         true
     }
 
-    /// The key of the timer that is due first, which is set no more.
+    /// Takes out the timer that is due first, and returns its key.
     pub(super) fn fire(&mut self) -> Option<u64> {
         let first = *self.heap.first()?;
         let Timer { at, key, .. } = *self.timers.get(first as usize)?;
@@ -75,7 +75,7 @@ impl Timers {
         Some(key)
     }
 
-    /// How many are set.
+    /// The number of timers that are set.
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
@@ -112,7 +112,7 @@ impl Timers {
         self.note_place(two);
     }
 
-    /// The timer at a place of the heap is told where it is.
+    /// Stores the place of a timer in the heap.
     fn note_place(&mut self, place: usize) {
         let index = self.heap.get(place).copied();
         if let Some(timer) = index.and_then(|index| self.timers.get_mut(index as usize)) {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Against a sorted set, over many sets, cancels and fires; a used name cancels nothing.
+    /// Compared with a sorted set over many sets, cancels and fires. A used name cancels nothing.
     #[test]
     fn the_heap_agrees_with_a_sorted_set() {
         let mut timers = Timers::new(32);

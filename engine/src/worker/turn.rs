@@ -26,10 +26,10 @@ pub(super) const PUBLISH_TURNS: u64 = 1 << 12;
 /// of idle turns are multiples of it.
 const FULL_IDLE_TURNS: u64 = 16;
 
-/// Of turns that take one completion and leave nothing to do, every 16th is a full one.
+/// If turns take one completion each and leave nothing to do, every 16th is a full one.
 const FULL_BUSY_TURNS: u64 = 16;
 
-/// Publish the counters after this many idle turns in a row, too: more than pass between the
+/// Publish the counters after this many idle turns in a row, too. It is more than pass between the
 /// messages of a lively ping-pong.
 const PUBLISH_IDLE_TURNS: u64 = 64;
 
@@ -42,14 +42,14 @@ const HEALTH_IDLE_TURNS: u64 = 1 << 16;
 
 /// One core's datapath. One thread owns it; it may move to that thread, and is not shared.
 pub struct Worker<P: Provider, H: Handler<P>> {
-    // The core first: its queue pairs are gone before the completion queue they report to.
+    // The core first, so that its queue pairs are gone before the completion queue they report to.
     pub(super) core: Core<P>,
     pub(super) poller: P::Poller,
     /// Places for the completions of one poll, `POLL_BATCH` of them.
     pub(super) wcs: Vec<Wc>,
     /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
     pub(super) left: usize,
-    /// Turns in a row that found nothing, and those of them that are not in the counters yet.
+    /// Turns in a row that found nothing, and the number of those that are not in the counters yet.
     pub(super) idle: u64,
     pub(super) uncounted: u64,
     /// Turns with one completion that are not in the counters yet.
@@ -65,7 +65,7 @@ pub struct Worker<P: Provider, H: Handler<P>> {
 struct Round<'a, P: Provider, H: Handler<P>> {
     worker: &'a mut Worker<P, H>,
     wcs: Vec<Wc>,
-    /// The next of them, and the one behind the last.
+    /// The index of the next, and the end.
     next: usize,
     end: usize,
 }
@@ -81,8 +81,8 @@ impl<P: Provider, H: Handler<P>> Drop for Round<'_, P, H> {
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
-    /// Does one bounded step, and returns the number of completions it handled; 1 if a handler's
-    /// panic in the turn before had left some.
+    /// Does one bounded step, and returns the number of completions it handled. It returns 1 if a
+    /// handler's panic in the previous turn had left some.
     ///
     /// Poll comes before admit: a peer is put in the mailbox before it may send, so every queue
     /// pair that a poll names is known after it. Flush comes before refill: no reply waits for
@@ -101,7 +101,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
     }
 
-    /// A turn with a poll for a list.
+    /// A turn that polls for a list.
     #[inline(never)]
     pub(super) fn turn_full(&mut self) -> usize {
         if self.left > 0 {
@@ -114,8 +114,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.work(taken)
     }
 
-    /// A turn that has nothing to do but wait: the shorter it is, the sooner the next message is
-    /// seen. False: this turn has to be a full one.
+    /// A turn that only waits. The shorter it is, the sooner the next message is seen. False: this
+    /// turn must be a full one.
     #[inline(always)]
     fn is_short_idle_turn(&mut self) -> bool {
         let called = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
@@ -135,7 +135,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         true
     }
 
-    /// True if nothing is left to do after all: sends between turns have had their doorbells.
+    /// True if nothing is left to do after all: sends between turns have rung already.
     #[inline(never)]
     fn settles(&mut self) -> bool {
         self.core.sender.count_singles();
@@ -148,8 +148,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn turn_one(&mut self, wc: &Wc) -> usize {
         if self.core.mailbox.has_mail() {
             if self.left > 0 {
-                // It goes behind those left from the turn before. Inlined: a function of its own
-                // would want the completion in memory, in every turn.
+                // It goes behind those left from the previous turn. Inlined: a function would need
+                // the completion in memory, in every turn.
                 if let Some(place) = self.wcs.get_mut(self.left) {
                     *place = *wc;
                     self.left += 1;
@@ -207,8 +207,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         taken
     }
 
-    /// A handler has panicked, and its caller may catch that: the completions from `next` on are
-    /// for the next turn, which looks after mail first.
+    /// A handler has panicked, and its caller may catch that: leaves the completions from `next` on
+    /// for the next turn, which reads the mail first.
     #[cold]
     #[inline(never)]
     fn leave(&mut self, next: usize, end: usize) {
@@ -224,7 +224,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.call();
     }
 
-    /// What a turn does after its completions.
+    /// The steps of a turn after its completions.
     #[inline(never)]
     fn finish(&mut self, taken: usize) {
         self.count(taken);

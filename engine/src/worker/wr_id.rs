@@ -1,7 +1,7 @@
-//! What a `wr_id` says: kind, and which block or which send of which peer.
+//! The contents of a `wr_id`: kind, and which block or which send of which peer.
 
-/// A request number, taken apart. What comes back from a device is checked against what is
-/// outstanding before it is used.
+/// A request number, taken apart. What a device returns is checked against what is outstanding
+/// before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrId {
     /// A receive into a block of the shared memory.
