@@ -13,6 +13,7 @@
 //!   [`strict`](MapRequest::strict).
 //! - [`Machine`] reads the limits that decide a request; [`MapRequest::outlook`] predicts its
 //!   result from them, for this machine or a recorded one.
+//! - [`Mapping::file`] makes memory of a file, or a copy of one.
 //! - [`Mapping`] owns the bytes until it is dropped, and [`where_is`](fn@where_is) says on which
 //!   NUMA node they are. Without `std`, a mapping is made from a static buffer or from raw parts.
 //! - [`Arena`] cuts one region into pieces that never overlap, so that one registration serves them
@@ -74,7 +75,7 @@ mod pool;
 pub use arena::{Arena, ArenaError, CACHE_LINE, Piece, WrongArena};
 pub use arith::SizeError;
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub use linux::{Machine, MapError, MapRequest, MemfdError, Where, where_is};
+pub use linux::{FileError, FileUse, Machine, MapError, MapRequest, MemfdError, Where, where_is};
 pub use mapping::{Mapping, Release};
 pub use pages::{Ask, Pages};
 pub use place::Place;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use doorbell_alloc::{Ask, MapRequest};
+use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Access, Provider, Region};
@@ -18,6 +18,30 @@ pub struct Buffer<P: Provider> {
     region: Arc<P::Region>,
     offset: usize,
     len: u32,
+}
+
+/// How memory is cut into buffers.
+struct Cut {
+    length: u32,
+    stride: usize,
+    bytes: usize,
+}
+
+impl Cut {
+    fn new(count: usize, len: usize) -> Result<Cut, CmError> {
+        let too_much =
+            || CmError::new(Code::Invalid, asked(count, len), "that is more than there can be");
+        let length = u32::try_from(len).map_err(|_| too_much())?;
+        // Whole cache lines, so that neighbours do not share one.
+        let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;
+        // The last one need not be followed by anything.
+        let most = stride.checked_mul(count).ok_or_else(too_much)?;
+        Ok(Cut { length, stride, bytes: most.saturating_sub(stride - len) })
+    }
+}
+
+fn asked(count: usize, len: usize) -> String {
+    format!("{count} buffers of {len} bytes")
 }
 
 impl<P: Provider> Buffer<P> {
@@ -36,16 +60,36 @@ impl<P: Provider> Buffer<P> {
     /// `Invalid`: no bytes at all, or over 4 GiB each. The system's error for the memory, or the
     /// device's for the region.
     pub fn many(device: &P, count: usize, len: usize) -> Result<Vec<Buffer<P>>, CmError> {
-        let asked = || format!("{count} buffers of {len} bytes");
-        let too_much = || CmError::new(Code::Invalid, asked(), "that is more than there can be");
-        let length = u32::try_from(len).map_err(|_| too_much())?;
-        // Whole cache lines, so that neighbours do not share one.
-        let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;
-        let bytes = stride.checked_mul(count.max(1)).ok_or_else(too_much)?;
-        let memory = MapRequest::new(bytes)
-            .pages(Ask::Plain)
-            .map()
-            .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
+        let Cut { stride, bytes, .. } = Cut::new(count, len)?;
+        let memory = MapRequest::new(bytes.max(stride)).pages(Ask::Plain).map();
+        let memory = memory
+            .map_err(|error| CmError::new(Code::NoMemory, asked(count, len), error.to_string()))?;
+        Buffer::over(device, memory, count, len)
+    }
+
+    /// `count` buffers of `len` bytes each, cut from memory of your own, each from the next
+    /// multiple of 64 bytes on. They hold what is there, for example a copy of a file
+    /// ([`Mapping::file`]).
+    ///
+    /// # Errors
+    /// `Invalid`: the memory is too short; or another process may map it, and could write to what
+    /// is lent here as a slice. The device's error for the region.
+    pub fn over(
+        device: &P,
+        memory: Mapping,
+        count: usize,
+        len: usize,
+    ) -> Result<Vec<Buffer<P>>, CmError> {
+        let Cut { length, stride, bytes } = Cut::new(count, len)?;
+        if memory.report().shared() {
+            let answer = "other processes may write to the memory";
+            return Err(CmError::new(Code::Invalid, asked(count, len), answer)
+                .cure("map it private, or use Exposed"));
+        }
+        if memory.len() < bytes {
+            let answer = format!("they take {bytes} bytes, the memory has {}", memory.len());
+            return Err(CmError::new(Code::Invalid, asked(count, len), answer));
+        }
         let region = Arc::new(device.register(memory, Access::LOCAL_WRITE)?);
         let piece = |index| Buffer { region: region.clone(), offset: index * stride, len: length };
         Ok((0..count).map(piece).collect())

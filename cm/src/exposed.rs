@@ -47,7 +47,28 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `NoMemory`: the system has too little memory, or the device no room for another region.
     pub fn new(device: &P, len: usize, rights: Access) -> Result<Exposed<P>, CmError> {
-        let region = device.register(map(len)?, access(rights))?;
+        Exposed::over(device, map(len)?, len, rights)
+    }
+
+    /// The first `len` bytes of memory of your own, such as that of a file ([`Mapping::file`]), as
+    /// they are; for `rights` see [`Exposed::new`]. On the device in software a peer's process
+    /// maps memory of [`MapRequest::shared`] and reaches it by itself; other memory is served by
+    /// the polls of this process.
+    ///
+    /// # Errors
+    /// `Invalid`: the memory is shorter. `NoMemory`: the device has no room for another region.
+    pub fn over(
+        device: &P,
+        memory: Mapping,
+        len: usize,
+        rights: Access,
+    ) -> Result<Exposed<P>, CmError> {
+        if memory.len() < len {
+            let asked = format!("{len} bytes for one-sided access");
+            let answer = format!("the memory has {} bytes", memory.len());
+            return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        let region = device.register(memory, access(rights))?;
         Ok(Exposed { region: Arc::new(region), len })
     }
 

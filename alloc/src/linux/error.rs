@@ -107,6 +107,40 @@ pub enum MemfdError {
     Map(#[from] MapError),
 }
 
+/// Why [`Mapping::file`](crate::Mapping::file) gave no mapping.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A device, a pipe or a folder has no bytes that can be mapped.
+    #[error("the file is not a regular one; fix: copy what it holds into a file")]
+    NotRegular,
+    /// Other users could truncate the file, which would kill this process (SIGBUS).
+    #[error(
+        "other users may write to the file (owner {owner}, mode {mode:o}); \
+         fix: chown it to this user and chmod go-w it, or use FileUse::Copy"
+    )]
+    OthersMayWrite {
+        /// The user who owns it.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Somebody else holds the lock on the file.
+    #[error("the file is locked; fix: end the process that maps it (lslocks names it)")]
+    Locked,
+    /// There is less to copy than was asked for.
+    #[error("asked to copy {asked} bytes, the file has {size}; fix: ask for its true length")]
+    Short {
+        /// Bytes the file has.
+        size: u64,
+        /// Bytes asked for.
+        asked: usize,
+    },
+    /// The memory could not be mapped, or a system call failed.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
 /// What helps when memory itself is short.
 pub(super) const SHORT_OF_MEMORY: &str = "free memory, or raise the memory limit of this process";
 

@@ -3,6 +3,7 @@
 
 use core::ptr::NonNull;
 use std::boxed::Box;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -93,6 +94,16 @@ impl Memory {
         Self::alone(map, start, len, Some(fd))
     }
 
+    /// Maps the first `len` bytes of a file, a multiple of the page size. No peer gets the file:
+    /// there is no descriptor to send.
+    pub(super) fn of_file(file: &File, len: usize) -> Result<Self, MapError> {
+        const FIX: &str = "open the file for reading and writing";
+        let map = MmapOptions::new().len(len).map_raw(file);
+        let map = map.map_err(system("mmap", len, FIX))?;
+        let start = map.as_mut_ptr();
+        Self::alone(map, start, len, None)
+    }
+
     fn alone(
         map: MmapRaw,
         start: *mut u8,
@@ -175,8 +186,8 @@ impl Memory {
         let owner = Box::into_raw(Box::new(self)).cast();
         // SAFETY: the range is mapped for reading and writing, and initialised, until the box is
         // dropped, which only `release` does. The box also holds `fd`. The map and the descriptor
-        // may be closed from any thread. The map is private unless there is a memfd, and then both
-        // callers have set `report.shared`.
+        // may be closed from any thread. The map is private unless there is a memfd or a file, and
+        // then the callers have set `report.shared`.
         unsafe { Mapping::from_system(range, fd, report, owner, release) }
     }
 }

@@ -25,7 +25,10 @@ mod request;
 
 mod import;
 
+mod file;
+
 pub use bind::{Where, where_is};
-pub use error::{MapError, MemfdError};
+pub use error::{FileError, MapError, MemfdError};
+pub use file::FileUse;
 pub use machine::Machine;
 pub use request::MapRequest;

@@ -159,6 +159,95 @@
 //! # Ok::<(), doorbell::alloc::MapError>(())
 //! ```
 //!
+//! # A file as memory
+//!
+//! [`FileUse::Copy`](crate::alloc::FileUse::Copy) brings bytes that nobody else can change or
+//! shorten. [`FileUse::Shared`](crate::alloc::FileUse::Shared) is the file itself: locked, fully
+//! allocated, and writable by this user only.
+//!
+//! ```
+//! use doorbell::alloc::FileUse;
+//! use doorbell::prelude::*;
+//! use doorbell::{Buffer, Exposed};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("doorbell-guide-{}", std::process::id()));
+//! # std::fs::write(&path, [7; 8192])?;
+//! let device = SoftDevice::open()?;
+//! let file = std::fs::File::options().read(true).write(true).open(&path)?;
+//!
+//! let copy = Mapping::file(file.try_clone()?, 8192, FileUse::Copy)?;
+//! let pages = Buffer::over(&device, copy, 2, 4096)?; // each is a plain slice
+//! assert_eq!(pages[1][0], 7);
+//!
+//! let journal = Mapping::file(file.try_clone()?, 8192, FileUse::Shared)?;
+//! let journal = Exposed::over(&device, journal, 8192, Access::REMOTE_WRITE)?;
+//! journal.write(0, b"entry")?; // and peers write there by themselves
+//! file.sync_data()?; // now it is on the disk
+//! # assert_eq!(&std::fs::read(&path)?[..6], b"entry\x07");
+//! # std::fs::remove_file(&path)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Messages from a worker's own memory
+//!
+//! No peer may read or write a region of [`Worker::adopt_own`](crate::worker::Worker::adopt_own).
+//! Its bytes are plain slices, except those that a request in flight uses. A request sends them, or
+//! reads into them, without a copy; `on_send_done` gives them back.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::worker::{OwnRegion, Request};
+//! use doorbell::wr::SendOp;
+//! # use doorbell::wc::Status;
+//!
+//! /// Sends a page of its cache to each new peer.
+//! struct Pages {
+//!     cache: Option<OwnRegion>,
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Pages {
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         let Some(cache) = self.cache else { return };
+//!         let page = cache.piece(4096, 4096);
+//!         if let Ok(bytes) = out.bytes_mut(page) {
+//!             bytes.fill(7);
+//!         }
+//!         let pieces = &[page.into()];
+//!         let request = Request { op: SendOp::Send, pieces, fence: false, token: 1 };
+//!         if out.request(peer, &request).is_ok() {
+//!             assert!(out.bytes_mut(page).is_err()); // the device reads it
+//!             assert!(out.bytes(page).is_ok()); // so may you
+//!         }
+//!     }
+//! #   fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//! #       Verdict::Done
+//! #   }
+//!     fn on_send_done(
+//!         &mut self,
+//!         _: PeerId,
+//!         _token: u64,
+//!         _: Result<(), Status>,
+//!         out: &mut Outbox<'_, P>,
+//!     ) {
+//!         let page = self.cache.map(|cache| cache.piece(4096, 4096));
+//!         assert!(page.is_some_and(|page| out.bytes_mut(page).is_ok())); // it is ours again
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = SoftDevice::open()?;
+//! let config = Config::DEFAULT;
+//! let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! let memory = Mapping::plain(config.send_bytes())?;
+//! let (mut worker, _intake) = Worker::new(&nic, &shared, memory, Pages { cache: None }, &config)?;
+//! let cache = worker.adopt_own(&nic, Mapping::plain(1 << 20)?)?;
+//! worker.handler().cache = Some(cache);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A NIC
 //!
 //! With the feature `verbs`, `doorbell::verbs::Verbs::open("mlx5_0")` opens one by its name. It is

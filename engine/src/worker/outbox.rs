@@ -4,9 +4,9 @@ use super::core::Core;
 use super::datagrams::{Datagram, DestinationId};
 use super::kept::Token;
 use super::message::{Message, PeerId};
-use super::regions::RegionId;
+use super::piece::{OwnPiece, RegionId};
 use super::requests::Request;
-use super::send_error::{ListError, SendError};
+use super::send_error::{LendError, ListError, SendError};
 use super::timers::TimerId;
 use crate::error::SetupError;
 use crate::provider::{AddressVector, Doorbell, Provider};
@@ -83,6 +83,24 @@ impl<P: Provider> Outbox<'_, P> {
     /// `offset` on. `None`: the region is shorter.
     pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
         self.core.regions.remote(region, offset)
+    }
+
+    /// Lends bytes of the worker's own memory. Requests in flight may read them meanwhile, such as
+    /// a SEND or a WRITE from there. Looks at the requests that have not ended, at most
+    /// [`Config::requests`](super::Config::requests).
+    ///
+    /// # Errors
+    /// `InFlight`: a READ or an atomic that writes there has not ended. `OutOfBounds`.
+    pub fn bytes(&self, piece: OwnPiece) -> Result<&[u8], LendError> {
+        self.core.regions.lend(&self.core.sender.accounts.requests, piece.0)
+    }
+
+    /// Lends bytes of the worker's own memory to write to them, as [`Outbox::bytes`] does.
+    ///
+    /// # Errors
+    /// `InFlight`: a request that reads or writes there has not ended. `OutOfBounds`.
+    pub fn bytes_mut(&mut self, piece: OwnPiece) -> Result<&mut [u8], LendError> {
+        self.core.regions.lend_mut(&self.core.sender.accounts.requests, piece.0)
     }
 
     /// Copies bytes into the worker's memory. A request in flight may see a part of them.

@@ -1,31 +1,29 @@
 //! Registered memory that a worker has adopted: requests read and write it without a copy.
 #![expect(unsafe_code, reason = "memory of its own that devices read and write")]
 
+use core::slice;
+
 use arrayvec::ArrayVec;
+use doorbell_alloc::Mapping;
+use std_alloc::format;
 use std_alloc::vec::Vec;
 
 use super::config::PIECES_MAX;
-use super::send_error::SendError;
-use crate::provider::{Provider, Region};
+use super::piece::{OwnRegion, Piece, RegionId};
+use super::requests::{Requests, Touch};
+use super::send_error::{LendError, SendError};
+use crate::error::{Code, SetupError};
+use crate::provider::{Access, Provider, Region};
 use crate::wr::{Remote, Sge};
 
-/// Names registered memory of a worker: see [`super::Worker::adopt`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RegionId(pub(super) u32);
-
-/// Some bytes of a worker's registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The region.
-    pub region: RegionId,
-    /// First byte.
-    pub offset: usize,
-    /// How many bytes.
-    pub length: u32,
+/// A region, and whether it was registered for this worker's own requests alone.
+struct Adopted<R> {
+    region: R,
+    own: bool,
 }
 
 /// The regions. A region stays until the worker is gone.
-pub(super) struct Regions<P: Provider>(Vec<P::Region>);
+pub(super) struct Regions<P: Provider>(Vec<Adopted<P::Region>>);
 
 impl<P: Provider> Regions<P> {
     pub(super) fn new() -> Regions<P> {
@@ -34,12 +32,67 @@ impl<P: Provider> Regions<P> {
 
     /// Adds a region. It allocates: a call for the control plane.
     pub(super) fn adopt(&mut self, region: P::Region) -> RegionId {
-        self.0.push(region);
+        self.0.push(Adopted { region, own: false });
         RegionId(self.0.len() as u32 - 1)
     }
 
+    /// Registers memory for this worker's own requests alone, and takes it in.
+    pub(super) fn adopt_own(&mut self, nic: &P, memory: Mapping) -> Result<OwnRegion, SetupError> {
+        if memory.report().shared() {
+            let asked = format!("{} bytes as a worker's own memory", memory.len());
+            let answer = "other processes may write to it";
+            return Err(SetupError::new(Code::Invalid, asked, answer)
+                .cure("map it private, or register it and use Worker::adopt"));
+        }
+        let region = nic.register(memory, Access::LOCAL_WRITE)?;
+        let id = self.adopt(region);
+        if let Some(adopted) = self.0.last_mut() {
+            adopted.own = true;
+        }
+        Ok(OwnRegion(id))
+    }
+
     fn get(&self, id: RegionId) -> Result<&P::Region, SendError> {
-        self.0.get(id.0 as usize).ok_or(SendError::OutOfBounds)
+        self.0.get(id.0 as usize).map(|adopted| &adopted.region).ok_or(SendError::OutOfBounds)
+    }
+
+    /// Where some bytes of the worker's own memory are.
+    fn own_bytes(&self, piece: Piece) -> Result<*mut u8, LendError> {
+        // The id may come from another worker, so the region here may be one that peers write to.
+        if !self.0.get(piece.region.0 as usize).is_some_and(|adopted| adopted.own) {
+            return Err(LendError::OutOfBounds);
+        }
+        let bytes = self.bytes(piece.region, piece.offset, piece.length as usize);
+        bytes.map_err(|_| LendError::OutOfBounds)
+    }
+
+    /// Lends bytes of the worker's own memory, if no request in flight writes them.
+    pub(super) fn lend(&self, requests: &Requests, piece: Piece) -> Result<&[u8], LendError> {
+        let start = self.own_bytes(piece)?;
+        if requests.touch(&piece, Touch::Write) {
+            return Err(LendError::InFlight);
+        }
+        // SAFETY: inside a region that stays until the worker is gone, in private memory that was
+        // zeroed, filled or read when it was mapped. Nobody writes these bytes during the borrow:
+        // peers may not (it was registered for local use only), no request in flight does
+        // (checked above: the caller passes this worker's requests), and none can be posted, for
+        // that needs the worker's core by `&mut`, and the loan borrows it.
+        Ok(unsafe { slice::from_raw_parts(start, piece.length as usize) })
+    }
+
+    /// Lends bytes of the worker's own memory to write, if no request in flight uses them.
+    pub(super) fn lend_mut(
+        &mut self,
+        requests: &Requests,
+        piece: Piece,
+    ) -> Result<&mut [u8], LendError> {
+        let start = self.own_bytes(piece)?;
+        if requests.touch(&piece, Touch::Any) {
+            return Err(LendError::InFlight);
+        }
+        // SAFETY: as in `lend`; and nobody reads them either, because no request in flight does,
+        // and `&mut self` excludes every other loan.
+        Ok(unsafe { slice::from_raw_parts_mut(start, piece.length as usize) })
     }
 
     /// The pieces, as the device knows them.

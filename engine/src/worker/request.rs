@@ -33,7 +33,7 @@ impl<P: Provider> Core<P> {
         }
         self.sender.may_post(id, request.is_message())?;
         let requests = &mut self.sender.accounts.requests;
-        let index = requests.begin(id, request.token).ok_or(SendError::TooMany)?;
+        let index = requests.begin(id, request).ok_or(SendError::TooMany)?;
         let result = if more.is_empty() {
             let wr = super::batch::request(request.op, flags, first);
             self.sender.request_in_batch(id.slot, wr, Held::request(index))

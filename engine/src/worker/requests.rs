@@ -1,11 +1,13 @@
 //! Requests with a token: sends without a copy from registered memory, and everything one-sided.
 //! Each ends once, with a call of [`super::Handler::on_send_done`], however it ended.
 
+use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
+use super::config::PIECES_MAX;
 use super::message::PeerId;
-use super::regions::Piece;
+use super::piece::Piece;
 use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::SendOp;
@@ -26,11 +28,22 @@ pub struct Request<'a> {
 }
 
 /// A request in flight.
-#[derive(Clone, Copy)]
 struct Pending {
     peer: PeerId,
     token: u64,
     status: Status,
+    /// The bytes that the device has, and whether it writes them.
+    pieces: ArrayVec<Piece, PIECES_MAX>,
+    writes: bool,
+}
+
+/// What a request in flight may do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Write them, as a READ or an atomic does.
+    Write,
+    /// Read or write them.
+    Any,
 }
 
 /// Requests in flight, and ended ones for the handler.
@@ -57,11 +70,24 @@ impl Requests {
         }
     }
 
-    pub(super) fn begin(&mut self, peer: PeerId, token: u64) -> Option<u32> {
+    pub(super) fn begin(&mut self, peer: PeerId, request: &Request<'_>) -> Option<u32> {
+        // The caller has checked that there are not more.
+        let pieces = request.pieces.iter().copied().take(PIECES_MAX).collect();
         let index = self.free.pop()?;
+        let (token, status, writes) = (request.token, Status::Success, request.writes_pieces());
         *self.places.get_mut(index as usize)? =
-            Some(Pending { peer, token, status: Status::Success });
+            Some(Pending { peer, token, status, pieces, writes });
         Some(index)
+    }
+
+    /// True if a request that is not answered yet touches some of these bytes. It looks at every
+    /// request in flight: at most `Config::requests`.
+    pub(super) fn touch(&self, piece: &Piece, touch: Touch) -> bool {
+        let touches = |pending: &Pending| {
+            (pending.writes || touch == Touch::Any)
+                && pending.pieces.iter().any(|other| other.overlaps(piece))
+        };
+        self.pending() > 0 && self.places.iter().flatten().any(touches)
     }
 
     /// The request was not posted after all: nobody is told.
@@ -90,7 +116,7 @@ impl Requests {
     /// The next ended request.
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         let index = self.done.pop_front()?;
-        let Pending { peer, token, status } = self.places.get_mut(index as usize)?.take()?;
+        let Pending { peer, token, status, .. } = self.places.get_mut(index as usize)?.take()?;
         self.free.put(index);
         let result = if status.is_ok() { Ok(()) } else { Err(status) };
         Some(Ended { peer, token, result })
@@ -103,6 +129,11 @@ impl Requests {
 }
 
 impl Request<'_> {
+    /// True if the device writes to its pieces.
+    fn writes_pieces(&self) -> bool {
+        !self.op.is_send() && !matches!(self.op, SendOp::Write(..) | SendOp::WriteWithImm(..))
+    }
+
     /// True if it uses a receive of the peer.
     pub(super) fn is_message(&self) -> bool {
         self.op.is_send() || matches!(self.op, SendOp::WriteWithImm(..))

@@ -29,6 +29,17 @@ pub enum SendError {
     TooLong,
 }
 
+/// Why bytes of a worker's own memory were not lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LendError {
+    /// The piece does not lie in an own region of this worker.
+    #[error("the piece is not in the worker's own memory")]
+    OutOfBounds,
+    /// A request in flight uses some of these bytes. Its `on_send_done` gives them back.
+    #[error("a request in flight uses these bytes; try again after on_send_done")]
+    InFlight,
+}
+
 /// Only part of a list of messages was accepted: those before the first that could not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{accepted} messages of the list were taken, and not the next: {cause}")]

@@ -16,9 +16,9 @@ use super::handler::Handler;
 use super::in_flight::InFlight;
 use super::mailbox::{Intake, Mailbox};
 use super::outbox::Outbox;
+use super::piece::{OwnRegion, RegionId};
 use super::qp_domain::QpDomain;
 use super::recv_blocks::RecvBlocks;
-use super::regions::RegionId;
 use super::requests::Requests;
 use super::send_blocks::SendBlocks;
 use super::shared_recv::{self, SharedRecv};
@@ -150,6 +150,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// unmapped.
     pub fn adopt(&mut self, region: P::Region) -> RegionId {
         self.core.regions.adopt(region)
+    }
+
+    /// Registers memory for this worker's requests alone, so that no peer may read or write it,
+    /// and takes it in. Requests send and write from there and read into it without a copy, and
+    /// [`Outbox::bytes`] and [`Outbox::bytes_mut`] lend its bytes as plain slices. It stays until
+    /// the worker is gone.
+    ///
+    /// # Errors
+    /// `Invalid`: another process may map the memory. The device's refusal.
+    pub fn adopt_own(&mut self, nic: &P, memory: Mapping) -> Result<OwnRegion, SetupError> {
+        self.core.regions.adopt_own(nic, memory)
     }
 
     /// The handler.

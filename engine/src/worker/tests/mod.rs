@@ -8,6 +8,7 @@ mod hostile;
 mod kept;
 mod large;
 mod lists;
+mod own;
 mod panics;
 mod qp_domain;
 mod requests;

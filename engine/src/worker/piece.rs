@@ -1,0 +1,47 @@
+//! How registered memory of a worker is named.
+
+/// Names registered memory of a worker: see [`super::Worker::adopt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionId(pub(super) u32);
+
+/// Registered memory that only its worker and the worker's own requests touch: no peer may read or
+/// write it. Its bytes are plain slices while no request in flight uses them. See
+/// [`super::Worker::adopt_own`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnRegion(pub(super) RegionId);
+
+impl OwnRegion {
+    /// Some bytes of it: for a request, or to borrow them.
+    pub fn piece(self, offset: usize, length: u32) -> OwnPiece {
+        OwnPiece(Piece { region: self.0, offset, length })
+    }
+}
+
+/// Some bytes of a worker's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The region.
+    pub region: RegionId,
+    /// First byte.
+    pub offset: usize,
+    /// How many bytes.
+    pub length: u32,
+}
+
+/// Some bytes of an [`OwnRegion`]. `into()` makes the [`Piece`] that a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnPiece(pub(super) Piece);
+
+impl From<OwnPiece> for Piece {
+    fn from(own: OwnPiece) -> Piece {
+        own.0
+    }
+}
+
+impl Piece {
+    /// True if both have a byte in common.
+    pub(super) fn overlaps(&self, other: &Piece) -> bool {
+        let end = |piece: &Piece| piece.offset.saturating_add(piece.length as usize);
+        self.region == other.region && self.offset < end(other) && other.offset < end(self)
+    }
+}
