@@ -1,8 +1,9 @@
-//! Each function of librdmacm and libibverbs that one may look for, and what it is called here.
+//! Each function of librdmacm and libibverbs, and its name here.
 //!
-//! Documentation only. What has no name here says why; "not there" means that no device of this
-//! crate does it yet. Layer 0 ([`Id`], [`Endpoint`], [`ExternalQp`]) is safe and owns its buffers;
-//! the seam below ([`Fabric`], [`Provider`], [`Qp`]) is what workers and devices use.
+//! Documentation only. A function without a name here has the reason beside it; "not there" means
+//! that no device of this crate offers it yet. Layer 0 ([`Id`], [`Endpoint`], [`ExternalQp`]) is
+//! safe and owns its buffers. Workers and devices use the seam below ([`Fabric`], [`Provider`],
+//! [`Qp`]).
 //!
 //! # librdmacm
 //!

@@ -31,7 +31,8 @@ struct Queue<F: Fabric> {
     reader: Mutex<Reader<F>>,
 }
 
-/// The one reader, and the completions it has read for queue pairs that have not asked yet.
+/// The one reader, and the completions it has read for queue pairs that have not asked for them
+/// yet.
 struct Reader<F: Fabric> {
     poller: Source<F>,
     inboxes: HashMap<u32, Inbox>,
@@ -112,9 +113,9 @@ impl<F: Fabric> CompletionQueue<F> {
         CompletionQueue::with(device, &CqInit::new(depth))
     }
 
-    /// Makes one as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`, CP-9):
-    /// then [`crate::Completion::extended`] of each [`crate::Completion`] holds the requested
-    /// fields, besides those that every completion has.
+    /// Makes a queue as `init` says: on a completion vector, or extended (`ibv_create_cq_ex`,
+    /// CP-9). In an extended queue [`crate::Completion::extended`] holds the requested fields, in
+    /// addition to those that every completion has.
     ///
     /// # Errors
     /// As for [`CompletionQueue::new`]; `Invalid`: the device has no such vector; `NotSupported`:
@@ -176,9 +177,9 @@ impl<F: Fabric> CompletionQueue<F> {
         lock(&self.0.reader).poller.waker().wake_fds()
     }
 
-    /// Sleeps until the completion that the queue was armed for has come, or `limit` is over (none:
-    /// for ever). True if it came; it is acknowledged (`ibv_get_cq_event`, `ibv_ack_cq_events`),
-    /// and the queue is no longer armed.
+    /// Sleeps until the completion that the queue was armed for has come, or `limit` is over
+    /// (`None`: for ever). True if it came. It is acknowledged (`ibv_get_cq_event`,
+    /// `ibv_ack_cq_events`), and the queue is no longer armed.
     ///
     /// # Errors
     /// The system's error; `NotSupported` if the device cannot wake anyone.

@@ -20,7 +20,7 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// A queue pair that belongs to no id (`ibv_create_qp`): made in RESET, and moved from state to
 /// state by hand ([`ExternalQp::modify`]). An id can connect on its behalf
-/// ([`crate::Id::connect_with`], [`crate::Id::accept_with`], CM-12) and says what to set for each
+/// ([`crate::Id::connect_with`], [`crate::Id::accept_with`], CM-12) and gives the fields for each
 /// state ([`crate::Id::init_qp_attr`]).
 ///
 /// It knows its own state, and refuses a request that the state does not allow before the device
@@ -77,8 +77,8 @@ impl<F: Fabric> ExternalQp<F> {
         self.qp.recv_cq()
     }
 
-    /// The state it was moved to, or ERR once a request has failed; SQE if that was a send of UC or
-    /// UD (SM-3).
+    /// The state it was moved to, or ERR once a request has failed; SQE if that was a send of a UC
+    /// or UD queue pair (SM-3).
     pub fn state(&self) -> QpState {
         self.state
     }
@@ -86,8 +86,9 @@ impl<F: Fabric> ExternalQp<F> {
     /// Sets fields, and so moves it to another state (`ibv_modify_qp`).
     ///
     /// # Errors
-    /// `Invalid`: no such step, a field too few or too many (SM-6), or out of range; it
-    /// stays as it is. `NotSupported`: the device cannot, which says what it can.
+    /// `Invalid`: no such transition, missing or excess fields (SM-6), or a value out of range; the
+    /// queue pair stays as it is. `NotSupported`: the device cannot do this, and the error says
+    /// what it can.
     pub fn modify(&mut self, fields: &QpFields) -> Result<(), CmError> {
         let to = fields.check(self.kind, self.state)?;
         self.fabric.modify_qp(self.qp.raw_mut(), self.state, fields)?;
@@ -100,7 +101,7 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(())
     }
 
-    /// Its fields as the device reports them (`ibv_query_qp`), or as they were last set where a
+    /// Its fields as the device reports them (`ibv_query_qp`), or as they were last set if the
     /// device does not report them (SM-5).
     ///
     /// # Errors
@@ -199,9 +200,9 @@ impl<F: Fabric> ExternalQp<F> {
     /// The next completed send, within `limit`.
     ///
     /// # Errors
-    /// `TimedOut`. How the send itself ended is in the completion.
+    /// `TimedOut`. The completion says how the send itself ended.
     pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        // A send that fails leaves receives alone where nobody hears of it (SM-3).
+        // Where nobody hears of a failed send, it does not affect receives (SM-3).
         let failed = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
         self.next("a send", limit, QueuePair::poll_send, failed)
     }

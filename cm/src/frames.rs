@@ -32,9 +32,9 @@ impl<F: Fabric> ExternalQp<F> {
         Ok(())
     }
 
-    /// Posts one TCP send, which is cut into frames (`IBV_WR_TSO`, QX-7): each begins with `header`
-    /// (Ethernet, IP, TCP), made its own, and takes `mss` bytes of the first `len` of the buffer,
-    /// the last one the rest.
+    /// Posts one TCP send, which is cut into frames (`IBV_WR_TSO`, QX-7). Each frame begins with
+    /// its own version of `header` (Ethernet, IP, TCP) and takes `mss` bytes of the first `len` of
+    /// the buffer; the last frame takes the rest.
     ///
     /// # Errors
     /// `Malformed`: the header is longer than [`crate::QpInit::max_tso_header`], or `mss` is 0;

@@ -413,9 +413,9 @@ impl<F: Fabric> Id<F> {
         self.cm.accept(param)
     }
 
-    /// Connects on behalf of a queue pair that is not the id's. The answer is CONNECT_RESPONSE, and
-    /// what a synchronous id waits for; then the queue pair is taken to RTS by hand, and
-    /// [`Id::establish`] follows (CM-12).
+    /// Connects on behalf of a queue pair that is not the id's. The answer is CONNECT_RESPONSE; a
+    /// synchronous id waits for it. Then move the queue pair to RTS by hand and call
+    /// [`Id::establish`] (CM-12).
     ///
     /// # Errors
     /// As for [`CmId::connect`], and `Invalid` on an id with a queue pair of its own.
@@ -429,7 +429,7 @@ impl<F: Fabric> Id<F> {
         self.cm.connect_with(qp.raw(), &ConnParam { private_data: &data, ..*param })
     }
 
-    /// Accepts on behalf of a queue pair that is not the id's, and is in RTS by now.
+    /// Accepts on behalf of a queue pair that is not the id's and is already in RTS.
     ///
     /// # Errors
     /// As for [`CmId::accept`], and `Invalid` on an id with a queue pair of its own, or before
@@ -449,7 +449,7 @@ impl<F: Fabric> Id<F> {
         self.cm.accept_with(qp.raw(), param)
     }
 
-    /// What to set on a queue pair that is not the id's for it to go to INIT, RTR or RTS
+    /// The fields to set on a queue pair that is not the id's to move it to INIT, RTR or RTS
     /// (`rdma_init_qp_attr`).
     ///
     /// # Errors
@@ -508,7 +508,7 @@ impl<F: Fabric> Id<F> {
     /// See [`CmId::disconnect`].
     ///
     /// # Errors
-    /// As there; `Invalid` also the second time.
+    /// As there; also `Invalid` the second time.
     pub fn disconnect(&mut self) -> Result<(), CmError> {
         if self.ended {
             let answer = "the id has been disconnected already (CM-10)";
@@ -641,8 +641,8 @@ impl<F: Fabric> Id<F> {
 
     /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with
     /// those rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory
-    /// is exposed with MW_BIND. Returns what to tell the peer; it is valid once the request has
-    /// completed. With no bytes, a window of type 1 is closed.
+    /// must be exposed with MW_BIND. Returns what to tell the peer; it is valid once the request
+    /// has completed. A length of 0 closes a window of type 1.
     ///
     /// # Errors
     /// See [`doorbell_seam::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
@@ -676,14 +676,14 @@ impl<F: Fabric> Id<F> {
     /// The next completed send (`rdma_get_send_comp`), within `limit`.
     ///
     /// # Errors
-    /// `TimedOut`; `Reset` if the peer has left and nothing more has completed; `Invalid` without
-    /// a queue pair. How the send itself ended is in the completion.
+    /// `TimedOut`; `Reset` if the peer has left and nothing more has completed; `Invalid` without a
+    /// queue pair. The completion says how the send itself ended.
     pub fn next_send(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
         self.next("a send", limit, |id| id.qp.as_mut().map(QueuePair::poll_send))
     }
 
-    /// The next completed receive (`rdma_get_recv_comp`), within `limit`; of an id of XRC_RECV, of
-    /// its shared receive queue, which any queue pair of the domain may have filled.
+    /// The next completed receive (`rdma_get_recv_comp`), within `limit`. On an id of XRC_RECV it
+    /// is one of its shared receive queue, which any queue pair of the domain may have filled.
     ///
     /// # Errors
     /// As for [`Id::next_send`].

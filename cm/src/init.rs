@@ -51,8 +51,8 @@ impl<F: Fabric> Clone for QpInit<F> {
 }
 
 impl<F: Fabric> QpInit<F> {
-    /// A reliable connection with one request each way, of one piece, nothing inline, and
-    /// completions for those sends that ask for one.
+    /// A reliable connection with one outstanding request in each direction, of one piece, nothing
+    /// inline, and completions only for sends that ask for one.
     pub fn rc() -> QpInit<F> {
         QpInit::of(QpType::Rc)
     }
@@ -82,7 +82,8 @@ impl<F: Fabric> QpInit<F> {
         QpInit::of(QpType::XrcSend)
     }
 
-    /// The receiving end of one: it has a domain ([`QpInit::xrcd`]) instead of queues.
+    /// The receiving end of an extended reliable connection: it has a domain ([`QpInit::xrcd`])
+    /// instead of queues.
     pub fn xrc_recv() -> QpInit<F> {
         QpInit::of(QpType::XrcRecv)
     }
@@ -101,7 +102,7 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
-    /// Receives outstanding (`max_recv_wr`); on a shared receive queue only the depth of the
+    /// Receives outstanding (`max_recv_wr`). With a shared receive queue it only sizes the
     /// completion queue that is made (SRQ-11).
     #[must_use]
     pub fn recv_wr(mut self, count: u32) -> Self {
@@ -158,7 +159,7 @@ impl<F: Fabric> QpInit<F> {
         self
     }
 
-    /// The domain of XRC_RECV (QX-9); the default XRC domain if none is given (QP-16).
+    /// The domain of an XRC_RECV queue pair (QX-9); by default the default XRC domain (QP-16).
     #[must_use]
     pub fn xrcd(mut self, domain: &XrcDomain<F>) -> Self {
         self.xrcd = Some(domain.clone());
@@ -275,8 +276,8 @@ impl<F: Fabric> QpInit<F> {
     }
 
     /// Receives go to the work queues of a table, as [`QpInit::rx_hash_conf`] says (QX-8). The
-    /// queue pair has no receive queue then: no receives may be asked for after this, nor a
-    /// completion queue for them, nor a shared receive queue.
+    /// queue pair then has no receive queue: do not also ask for receives, a completion queue for
+    /// them, or a shared receive queue.
     #[must_use]
     pub fn rwq_ind_tbl(mut self, table: &IndirectionTable<F>) -> Self {
         self.ex.table = Some(table.inner().clone());

@@ -1,7 +1,7 @@
 //! The control plane of Doorbell: the RDMA connection manager, on both devices.
 //!
-//! Layer 0 is a safe face of the man pages: [`AddrInfo`], [`Id`], [`Endpoint`], events. Layer 1,
-//! [`Listener`] and [`Dialer`], connects the workers of `doorbell-engine`.
+//! Layer 0 is a safe form of the man pages' calls: [`AddrInfo`], [`Id`], [`Endpoint`], events.
+//! Layer 1, [`Listener`] and [`Dialer`], connects the workers of `doorbell-engine`.
 //!
 //! Everything is generic over a [`Fabric`]: a device with its connection manager. [`Device`]
 //! chooses one at run time.

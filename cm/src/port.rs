@@ -9,9 +9,9 @@ use doorbell_seam::provider::{Qp, QpType};
 
 use crate::worker_qp;
 
-/// A port by which a worker sends and receives datagrams, and the groups it is in. The worker has
+/// A port by which a worker sends and receives datagrams, and the groups it is in. The worker owns
 /// the queue pair; groups are joined and left here, on any thread. When this value is dropped, it
-/// leaves its groups, and the worker, if it turns, gives up its queue pair.
+/// leaves its groups, and the worker gives up its queue pair on its next turn.
 pub struct Port<F: Fabric> {
     id: F::Id,
     fabric: F,
@@ -48,8 +48,8 @@ impl<F: Fabric> Port<F> {
     }
 
     /// Where a worker on the same device sends to reach this one, for
-    /// [`Outbox::resolve`](doorbell_engine::worker::Outbox::resolve). On another device the GID
-    /// in it is good, and the rest is that device's own ([`crate::Source::way_to`]).
+    /// [`Outbox::resolve`](doorbell_engine::worker::Outbox::resolve). A worker on another device
+    /// uses only the GID; the rest comes from its own device ([`crate::Source::way_to`]).
     ///
     /// # Errors
     /// The port has no address that the device knows.

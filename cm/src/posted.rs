@@ -11,7 +11,7 @@ use doorbell_seam::wr::{PostError, RecvWr};
 use crate::buffer::Buffer;
 use crate::error::PostFailed;
 
-/// Set in the `wr_id` of a receive: on an error a completion does not say what it was (CP-1).
+/// Set in the `wr_id` of a receive, because an error completion does not say what it was (CP-1).
 pub(crate) const RECEIVE: u64 = 1 << 63;
 
 /// Low bits of a number that count within one queue.

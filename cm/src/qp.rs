@@ -47,7 +47,7 @@ fn names_objects(op: SendOp) -> bool {
 /// Queues and domain of a queue pair, as far as it has them.
 type Queues<F> = (Option<CompletionQueue<F>>, Option<CompletionQueue<F>>, Option<XrcDomain<F>>);
 
-/// What a device makes a queue pair of.
+/// The arguments for making a queue pair.
 pub(crate) enum Parts<'a, F: Fabric> {
     /// Queues.
     Queues(&'a QpAttr<'a, F>),
@@ -179,7 +179,7 @@ impl<F: Fabric> QueuePair<F> {
         self.context
     }
 
-    /// Refuses an operation that was not asked for, because devices leave it undefined (QX-10).
+    /// Refuses an operation that was not requested, because devices leave it undefined (QX-10).
     fn check_op(&self, op: SendOp) -> Result<(), PostFailed> {
         match self.asked {
             Some(asked) if !asked.contains(SendOps::needed(op)) => {
@@ -266,7 +266,7 @@ impl<F: Fabric> QueuePair<F> {
         }
     }
 
-    /// Posts sends of operations that were asked for.
+    /// Posts sends whose operations were requested.
     fn post_asked(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         let first = self.sent_first + self.sent.len() as u64;
         let wr = |(wr_id, request): (u64, &SendRequest<F>)| SendWr {
@@ -409,8 +409,8 @@ impl<F: Fabric> QueuePair<F> {
         self.check_op(op)?;
         let wr_id = self.sent_first + self.sent.len() as u64;
         let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
-        // SAFETY: there are no buffers. Window and memory that a binding names are kept by the
-        // window's owner, which the device lets go of first.
+        // SAFETY: there are no buffers. The window's owner keeps the window and the memory that a
+        // binding names, and the device lets go of the owner first.
         unsafe { self.qp.post(&[wr]) }?;
         self.sent.push_back(Sent::new(None));
         Ok(())

@@ -65,14 +65,14 @@ impl<P: Reregister> ExposedChange<P> {
 }
 
 impl<P: Reregister> Exposed<P> {
-    /// Registers it as something else (`ibv_rereg_mr`, MR-5). What peers were told before may hold
-    /// no more: tell them [`Exposed::remote`] anew. A key that has changed opens nothing.
+    /// Registers it differently (`ibv_rereg_mr`, MR-5). What peers were told before may no longer
+    /// hold: tell them [`Exposed::remote`] again. A key that has changed opens nothing.
     ///
     /// # Errors
     /// `Busy`: there are other handles on it, or a window is bound to it (MR-4); `Invalid`: the
-    /// device or the domain is another device's; `NotSupported`: the device cannot change that
-    /// ([`doorbell_seam::provider::Caps::rereg`]); `NoMemory`. It comes back as it was, but for
-    /// one that the device has failed to change midway: that is gone.
+    /// device or the domain belongs to another device; `NotSupported`: the device cannot change
+    /// that ([`doorbell_seam::provider::Caps::rereg`]); `NoMemory`. The memory comes back
+    /// unchanged, unless the device failed midway: then it is gone.
     pub fn reregister(
         self,
         device: &P,

@@ -9,11 +9,11 @@ use doorbell_seam::provider::Provider;
 
 use crate::wait::readable;
 
-/// Turns a worker until `stop` is true. After `spin` turns in a row that found nothing its thread
-/// sleeps until there is a completion, mail of the control plane, or work of a handle; nothing is
-/// missed meanwhile. `limit` bounds each sleep, and so how late `stop` is seen; on a device that
-/// cannot wake anyone, it also bounds how late a completion is. To end at once, set `stop` and then
-/// submit work.
+/// Turns a worker until `stop` is true. After `spin` turns in a row that find nothing, its thread
+/// sleeps until there is a completion, mail from the control plane, or work from a handle; nothing
+/// is missed meanwhile. `limit` bounds each sleep, and so the delay until `stop` is noticed; on a
+/// device that cannot wake anyone it also bounds the delay of a completion. To end at once, set
+/// `stop` and then submit work.
 ///
 /// A sleep and its end are system calls on both sides, some microseconds of latency: `spin` is the
 /// number of turns, of some ten nanoseconds each, that a thread spends to avoid them.

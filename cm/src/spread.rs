@@ -72,7 +72,7 @@ impl<F: Fabric> WorkQueue<F> {
         self.0.wq.depth()
     }
 
-    /// The state it was taken to.
+    /// The state it was moved to.
     pub fn state(&self) -> WqState {
         *lock(&self.0.state)
     }
@@ -95,8 +95,8 @@ impl<F: Fabric> WorkQueue<F> {
         Ok(())
     }
 
-    /// Posts receives in order (`ibv_post_wq_recv`). What was taken leaves `list`; on an error the
-    /// rest stays in it (PL-1).
+    /// Posts receives in order (`ibv_post_wq_recv`). Accepted receives leave `list`; on an error
+    /// the rest stays in it (PL-1).
     ///
     /// # Errors
     /// `State` in RESET; the queue is full.
@@ -113,13 +113,13 @@ impl<F: Fabric> WorkQueue<F> {
     /// The next completed receive, within `limit`.
     ///
     /// # Errors
-    /// `TimedOut`. How it ended is in the completion.
+    /// `TimedOut`. The completion says how the receive ended.
     pub fn next(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
         let end = Instant::now().checked_add(limit);
         loop {
             if let Some(polled) = self.0.cq.take(self.num(), true) {
-                // Checked against our own count: a device that names what it does not have is not
-                // believed.
+                // Checked against our own count: do not trust a device that names a buffer it does
+                // not have.
                 if let Some(buffer) = lock(&self.0.posted).take(&polled.wc) {
                     return Ok(completion(polled, Some(buffer)));
                 }
@@ -153,8 +153,8 @@ fn busy(users: &AtomicUsize, asked: &str, who: &str) -> Result<(), CmError> {
     }
 }
 
-/// A table of work queues (`ibv_create_rwq_ind_table`): the hash of a frame, cut to its size, says
-/// which of them gets it.
+/// A table of work queues (`ibv_create_rwq_ind_table`): the hash of a frame, cut to the table's
+/// size, selects the queue.
 pub struct IndirectionTable<F: Fabric>(Arc<Table<F>>);
 
 pub(crate) struct Table<F: Fabric> {
@@ -174,7 +174,7 @@ impl<F: Fabric> Drop for Table<F> {
 }
 
 impl<F: Fabric> IndirectionTable<F> {
-    /// Makes a table; the same queue may stand in several places.
+    /// Makes a table; the same queue may appear several times.
     ///
     /// # Errors
     /// `Invalid`: their number is not a power of two, or over the device's limit; `NotSupported`.

@@ -28,7 +28,7 @@ pub struct SrqInit<F: Fabric> {
     pub(crate) xrc: Option<Wanted<F>>,
 }
 
-/// Of one that is of an XRC domain.
+/// The part for a queue of an XRC domain.
 pub(crate) struct Wanted<F: Fabric> {
     pub(crate) domain: Option<XrcDomain<F>>,
     pub(crate) cq: Option<CompletionQueue<F>>,
@@ -46,8 +46,7 @@ impl<F: Fabric> SrqInit<F> {
         SrqInit { xrc: Some(Wanted { domain: None, cq: None }), ..SrqInit::new(depth) }
     }
 
-    /// The handle to whose protection domain it belongs; without one it is that of the handle it is
-    /// made on.
+    /// The handle to whose protection domain it belongs; by default the handle it is made on.
     #[must_use]
     pub fn pd(mut self, pd: &F) -> Self {
         self.pd = Some(pd.clone());
@@ -85,16 +84,16 @@ struct Shared<F: Fabric> {
     xrc: Option<Xrc<F>>,
 }
 
-/// What one of an XRC domain has besides.
+/// The part for a queue of an XRC domain.
 struct Xrc<F: Fabric> {
     cq: CompletionQueue<F>,
     domain: XrcDomain<F>,
-    /// As its receives are called there.
+    /// The number of its receives there.
     queue: u64,
     /// Receives that may be outstanding, polled or not, so that a completion queue made here never
     /// overruns.
     posted_max: AtomicUsize,
-    /// Grows that queue along with this one.
+    /// Grows that completion queue along with this queue.
     device: F,
 }
 
@@ -120,9 +119,9 @@ impl<F: Fabric> SharedReceive<F> {
         SharedReceive::with(device, &SrqInit::new(depth))
     }
 
-    /// Makes one as `init` says (`ibv_create_srq_ex`): also of an XRC domain, to which queue pairs
-    /// of XRC_RECV bring what senders name it for (SRQ-10). Where no completion queue is given for
-    /// that, one is made (SRQ-5).
+    /// Makes a queue as `init` says (`ibv_create_srq_ex`). A queue of an XRC domain gets the
+    /// messages that senders address to it through queue pairs of type XRC_RECV (SRQ-10). Unless a
+    /// completion queue is given for it, one is made (SRQ-5).
     ///
     /// # Errors
     /// As for [`SharedReceive::new`]; `NotSupported`: the device has no XRC.
@@ -152,18 +151,17 @@ impl<F: Fabric> SharedReceive<F> {
         Ok(SharedReceive(Arc::new(Shared { srq, users, posted, xrc })))
     }
 
-    /// The number by which senders name it, of one that is of an XRC domain (`ibv_get_srq_num`).
+    /// The number by which senders name a queue of an XRC domain (`ibv_get_srq_num`).
     pub fn number(&self) -> Option<u32> {
         self.0.srq.number()
     }
 
-    /// Where its receives complete, of one that is of an XRC domain; otherwise each queue pair
-    /// says.
+    /// The completion queue of a queue of an XRC domain; for others each queue pair has its own.
     pub fn cq(&self) -> Option<&CompletionQueue<F>> {
         self.0.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// The oldest completed receive, if there is one, of one that is of an XRC domain.
+    /// The oldest completed receive, if there is one, of a queue of an XRC domain.
     pub fn poll(&self) -> Option<Completion<F>> {
         let xrc = self.0.xrc.as_ref()?;
         loop {
@@ -204,15 +202,15 @@ impl<F: Fabric> SharedReceive<F> {
     }
 
     /// Gives it room for at least `depth` receives (`ibv_modify_srq`, `IBV_SRQ_MAX_WR`, SRQ-15);
-    /// [`SharedReceive::depth`] gives the new capacity. Its receives stay. A larger queue may keep
-    /// its size. A completion queue that was made along with it grows, too. Those of its queue
-    /// pairs do not: give them room first ([`CompletionQueue::resize`]), so that none overruns
-    /// (CP-5).
+    /// [`SharedReceive::depth`] returns the new capacity. Its receives stay. A larger queue may
+    /// keep its size. A completion queue that was made along with it grows, too. The completion
+    /// queues of its queue pairs do not: resize them first ([`CompletionQueue::resize`]), so that
+    /// none overruns (CP-5).
     ///
     /// # Errors
-    /// `Invalid`: more receives are outstanding, or the limit is more, or `depth` is 0 or over the
-    /// device's limit; `NotSupported`: the device cannot
-    /// ([`doorbell_seam::provider::Caps::srq_resize`]). It stays as it was.
+    /// `Invalid`: more receives are outstanding, the limit is higher, or `depth` is 0 or over the
+    /// device's limit; `NotSupported`: the device cannot resize
+    /// ([`doorbell_seam::provider::Caps::srq_resize`]). The queue stays as it was.
     pub fn resize(&self, depth: u32) -> Result<(), CmError> {
         // No receive is posted meanwhile.
         let posted = lock(&self.0.posted);
@@ -246,10 +244,10 @@ impl<F: Fabric> SharedReceive<F> {
         let most = self.0.xrc.as_ref().map_or(usize::MAX, most);
         let room = most.saturating_sub(posted.len());
         let mut beyond = list.split_off(list.len().min(room));
-        // SAFETY: the buffers stay in `posted`, registered and out of reach, until the device
-        // gave each back, or this queue and all queue pairs on it are gone: each of those holds
-        // a handle, and drops it after itself. One of an XRC domain is let go of by the device
-        // first, and then nothing fills its receives.
+        // SAFETY: the buffers stay in `posted`, registered and out of reach, until the device gave
+        // each back, or this queue and all queue pairs on it are gone: each of those holds a
+        // handle, and drops it after itself. The device lets go of a queue of an XRC domain first,
+        // and then nothing fills its receives.
         let result = posted.post(list, |wrs| unsafe { self.0.srq.post(wrs) });
         let full = result.is_ok() && !beyond.is_empty();
         list.append(&mut beyond);

@@ -1,4 +1,4 @@
-//! Where datagrams go.
+//! Destinations of datagrams.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use doorbell_fabric::{CmError, Fabric, UdParam};
 use doorbell_seam::provider::AddressHandle;
 use doorbell_seam::wr::{Destination, SendOp};
 
-/// Where datagrams go: an address handle (`ibv_create_ah`) with the queue pair at its end. Cloning
-/// gives another on the same handle. Sends keep it until they have completed.
+/// A destination of datagrams: an address handle (`ibv_create_ah`) and the queue pair at its end.
+/// Clones share the handle. Sends keep it until they have completed.
 pub struct Target<F: Fabric> {
     way: F::Ah,
     qp_num: u32,

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Waits until one of the descriptors is readable, or `limit` is over (none: for ever). True if one
-/// is.
+/// Waits until one of the descriptors is readable, or `limit` is over (`None`: for ever). True if
+/// one is.
 pub(crate) fn readable(fds: &[RawFd], limit: Option<Duration>) -> io::Result<bool> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };

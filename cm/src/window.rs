@@ -18,7 +18,7 @@ pub struct Window<F: Fabric> {
     bound: Option<Exposed<F>>,
 }
 
-/// What a queue pair shares with its windows of type 2.
+/// The state that a queue pair shares with its windows of type 2.
 pub(crate) struct State<F: Fabric> {
     /// None once that queue pair is gone.
     pub(crate) raw: Option<F::Window>,
@@ -48,8 +48,8 @@ impl<F: Fabric> Window<F> {
         self.rkey
     }
 
-    /// The key a window of type 2 is bound under next: the last one with its low eight bits one
-    /// further (`ibv_inc_rkey`).
+    /// The key under which a window of type 2 is bound next: the last one with its low eight bits
+    /// advanced by one (`ibv_inc_rkey`).
     pub(crate) fn next_rkey(&self) -> u32 {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }

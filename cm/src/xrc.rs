@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use doorbell_fabric::{CmError, Fabric, InUse};
 use doorbell_seam::error::Code;
 
-/// A domain of extended reliable connections (`ibv_open_xrcd`): queue pairs of XRC_RECV in it put
-/// messages into the shared receive queues in it that their senders name (XRC-1). Cloning
-/// gives another handle.
+/// A domain of extended reliable connections (`ibv_open_xrcd`). Its XRC_RECV queue pairs put each
+/// message into the shared receive queue of the domain that the sender names (XRC-1). Cloning gives
+/// another handle.
 pub struct XrcDomain<F: Fabric>(Arc<Inner<F>>);
 
 struct Inner<F: Fabric> {
@@ -50,7 +50,7 @@ impl<F: Fabric> XrcDomain<F> {
     }
 
     /// Closes it (`ibv_close_xrcd`). Dropping the last handle does so, too, once nothing belongs to
-    /// it any more.
+    /// the domain any more.
     ///
     /// # Errors
     /// `Busy` while something belongs to it; it comes back (QX-15).

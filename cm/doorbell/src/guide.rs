@@ -1,4 +1,4 @@
-//! One short example for each thing that Doorbell does. Documentation only.
+//! A short example for each feature of Doorbell. Documentation only.
 //!
 //! # Any device
 //!
@@ -24,7 +24,7 @@
 //!
 //! # Endpoints, as in the man pages
 //!
-//! Buffers belong to whoever may touch them: a post takes one, its completion gives it back.
+//! A buffer belongs to whoever may touch it: a post takes it, its completion gives it back.
 //!
 //! ```
 //! use std::time::Duration;

@@ -81,10 +81,10 @@
 //! ```
 //!
 //! On a NIC only the device changes: [`Device::choose`] finds the one that owns an address, and
-//! runs a [`Program`] on it. A server for real gets its memory with [`Mapping::huge`], and a core
+//! runs a [`Program`] on it. A production server gets its memory with [`Mapping::huge`], and a core
 //! for each worker.
 //!
-//! [`guide`] has an example for each thing besides.
+//! [`guide`] has an example for every other feature.
 //!
 //! [`Worker`]: worker::Worker
 //! [`Handler`]: worker::Handler

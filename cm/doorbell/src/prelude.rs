@@ -1,4 +1,4 @@
-//! What most programs import: `use doorbell::prelude::*`.
+//! The imports of most programs: `use doorbell::prelude::*`.
 
 pub use crate::alloc::Mapping;
 pub use crate::provider::{Access, Provider, Region};

@@ -11,14 +11,14 @@ use crate::error::CmError;
 /// What to look for (`struct rdma_addrinfo` as hints).
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
-    /// The address is to be listened on (`RAI_PASSIVE`).
+    /// The address is for listening (`RAI_PASSIVE`).
     pub passive: bool,
     /// The port space.
     pub space: PortSpace,
     /// Local address of an active side.
     pub from: Option<SocketAddr>,
-    /// The type of its queue pairs (`ai_qp_type`), for [`PortSpace::Ib`]; none for what the port
-    /// space says.
+    /// The type of its queue pairs (`ai_qp_type`), for [`PortSpace::Ib`]; `None` for the type of
+    /// the port space.
     pub qp_type: Option<QpType>,
 }
 
@@ -108,7 +108,7 @@ impl AddrInfo {
         &self.connect_data
     }
 
-    /// True if it is to be listened on.
+    /// True if it is for listening.
     pub fn is_passive(&self) -> bool {
         self.passive
     }
@@ -123,7 +123,7 @@ impl AddrInfo {
         self.kind
     }
 
-    /// Refuses a type that is not for its port space and side (QP-14).
+    /// Refuses a type that does not fit its port space and side (QP-14).
     pub fn check_type(&self) -> Result<(), CmError> {
         let fits = match self.kind {
             QpType::XrcSend => self.space == PortSpace::Ib && !self.passive,

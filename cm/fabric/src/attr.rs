@@ -1,4 +1,4 @@
-//! What ids, queue pairs and connections are made with.
+//! Attributes of ids, queue pairs and connections.
 
 use doorbell_seam::provider::{AddressVector, Gid, QpType};
 
@@ -15,13 +15,13 @@ pub enum PortSpace {
     Udp = 0x0111,
     /// As `Udp`, for addresses of IP over InfiniBand (ID-6).
     Ipoib = 0x0002,
-    /// As `Tcp`, but an endpoint says of what type its queue pairs are: also extended reliable
-    /// connections ([`crate::Hints::qp_type`]).
+    /// As `Tcp`, but each endpoint states the type of its queue pairs, which includes extended
+    /// reliable connections ([`crate::Hints::qp_type`]).
     Ib = 0x013f,
 }
 
 impl PortSpace {
-    /// True if its queue pairs are UD: nothing is connected, a listener is only looked up.
+    /// True if its queue pairs are UD: nothing is connected, and peers only look a listener up.
     pub fn is_datagram(self) -> bool {
         matches!(self, PortSpace::Udp | PortSpace::Ipoib)
     }
@@ -47,23 +47,22 @@ impl PortSpace {
     }
 }
 
-/// The key of queue pairs of UD that ids make (`RDMA_UDP_QKEY`, QP-4).
+/// The key of UD queue pairs that ids make (`RDMA_UDP_QKEY`, QP-4).
 pub const UDP_QKEY: u32 = 0x0123_4567;
 
 /// What a sender of datagrams must know about a queue pair or a group (`struct rdma_ud_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdParam {
-    /// The way there, for an address handle.
+    /// The path, for an address handle.
     pub to: AddressVector,
-    /// The queue pair's number; of a group
-    /// [`MULTICAST_QPN`](doorbell_seam::wr::MULTICAST_QPN).
+    /// The queue pair's number; for a group [`MULTICAST_QPN`](doorbell_seam::wr::MULTICAST_QPN).
     pub qp_num: u32,
     /// Its key.
     pub qkey: u32,
 }
 
-/// Where a device sends from: what a peer is told to reach it, and what an
-/// [`AddressVector`] says of this side.
+/// The address that a device sends from. A peer needs it to reach this side, and an
+/// [`AddressVector`] names it as this side's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The GID.
@@ -75,7 +74,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The way from here to another GID.
+    /// The path from here to another GID.
     pub fn way_to(&self, gid: Gid) -> AddressVector {
         let mut way = AddressVector { port: self.port, ..AddressVector::to(gid) };
         if let Some(route) = &mut way.route {
@@ -96,8 +95,8 @@ pub enum Join {
     SendOnly = 1,
 }
 
-/// Parameters of connect and accept (`struct rdma_conn_param`). The default is what a NULL
-/// parameter means (CM-6).
+/// Parameters of connect and accept (`struct rdma_conn_param`). The default has the meaning of a
+/// NULL parameter (CM-6).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
     /// Bytes for the peer: at most 56 with connect, 196 with accept in the TCP port space (CM-8).
@@ -109,7 +108,7 @@ pub struct ConnParam<'a> {
     pub responder_resources: u8,
     /// READs and atomics this side has in flight at a time; 255 is the device's maximum.
     pub initiator_depth: u8,
-    /// Retries after a lost packet, 0 to 7; of the connecting side, for both.
+    /// Retries after a lost packet, 0 to 7; the connecting side's value holds for both.
     pub retry_count: u8,
     /// Retries the *peer's* sends make when this side has no receive posted; 7 is for ever.
     pub rnr_retry: u8,
@@ -128,18 +127,18 @@ impl Default for ConnParam<'_> {
     }
 }
 
-/// READs and atomics that a side serves, and has in flight, at a time (SQ-7). What a peer says
-/// comes swapped: what it has in flight is what this side serves (CM-9).
+/// The READs and atomics that a side serves and has in flight at a time (SQ-7). A peer's values
+/// arrive swapped: what it has in flight is what this side serves (CM-9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depths {
-    /// Of the peer's, served here (`responder_resources`).
+    /// Served here, for the peer (`responder_resources`).
     pub responder: u8,
-    /// Of this side's, in flight (`initiator_depth`).
+    /// In flight from this side (`initiator_depth`).
     pub initiator: u8,
 }
 
 impl Depths {
-    /// What a side gets that asks for this, 255 being all it can have (CM-5, CM-6).
+    /// The depths granted to a side that asks for these; 255 means all it can have (CM-5, CM-6).
     pub fn within(self, most: Depths) -> Depths {
         let limit = |asked, most| if asked == u8::MAX { most } else { asked };
         Depths {
@@ -157,31 +156,31 @@ impl Depths {
 /// Options of an id (`rdma_set_option`, CM-16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdOption {
-    /// Type of service of what the connection sends (`RDMA_OPTION_ID_TOS`).
+    /// Type of service for the connection's packets (`RDMA_OPTION_ID_TOS`).
     Tos(u8),
-    /// Several ids may be bound to one address, of which one may listen
-    /// (`RDMA_OPTION_ID_REUSEADDR`). Before it is bound.
+    /// Lets several ids bind to one address, of which one may listen (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Set it before binding.
     ReuseAddr(bool),
-    /// A listener on all IPv6 addresses is none on all IPv4 addresses (`RDMA_OPTION_ID_AFONLY`).
-    /// Before it is bound.
+    /// A listener on all IPv6 addresses does not listen on IPv4 addresses
+    /// (`RDMA_OPTION_ID_AFONLY`). Set it before binding.
     AfOnly(bool),
     /// Time until an unacknowledged packet is sent again: 4.096 µs times two to the power of this,
-    /// 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`, RC-2). Before it connects or accepts.
+    /// 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`, RC-2). Set it before connecting or accepting.
     AckTimeout(u8),
-    /// The path to the peer, as a subnet manager says it (`RDMA_OPTION_IB_PATH`): instead of
-    /// resolving the route, once the address is resolved. On a channel: ROUTE_RESOLVED. For
-    /// InfiniBand; the soft device takes any, since there is but one way.
+    /// The path to the peer, as a subnet manager gives it (`RDMA_OPTION_IB_PATH`). Set it once the
+    /// address is resolved, in place of resolving the route. On a channel it raises ROUTE_RESOLVED.
+    /// For InfiniBand; the soft device accepts any path, because it has only one.
     IbPath(PathRecord),
 }
 
 /// A path through an InfiniBand network (`struct ibv_path_record`), there and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRecord {
-    /// The GID it leads to.
+    /// The GID at its end.
     pub to: Gid,
-    /// The GID it begins at.
+    /// The GID at its beginning.
     pub from: Gid,
-    /// The local identifiers of both, in that order.
+    /// The local identifiers of both GIDs, in that order.
     pub lids: (u16, u16),
     /// The flow label, 20 bits.
     pub flow_label: u32,
@@ -197,7 +196,7 @@ pub struct PathRecord {
     pub mtu: Mtu,
     /// The rate, by the number of `enum ibv_rate`.
     pub rate: u8,
-    /// How long a packet may be on its way: 4.096 µs times two to the power of this, 0 to 31.
+    /// The lifetime of a packet: 4.096 µs times two to the power of this, 0 to 31.
     pub packet_lifetime: u8,
 }
 

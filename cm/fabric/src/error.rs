@@ -2,7 +2,8 @@
 
 use doorbell_seam::error::{Code, SetupError};
 
-/// A connection manager call failed. Says what was asked, what the answer was, what to do.
+/// A connection manager call failed. The error says what was asked, what the answer was, and what
+/// to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CmError(SetupError);
@@ -24,12 +25,12 @@ impl CmError {
         self.0.code()
     }
 
-    /// From the errno a system call left.
+    /// Makes an error from the errno of a system call.
     pub fn last_os(asked: impl Into<String>) -> CmError {
         CmError::from_io(asked, &std::io::Error::last_os_error())
     }
 
-    /// From an error of the standard library.
+    /// Makes one from an error of the standard library.
     pub fn from_io(asked: impl Into<String>, error: &std::io::Error) -> CmError {
         let code = error.raw_os_error().map_or(Code::Errno(5), Code::from_errno);
         CmError::new(code, asked, error.to_string())
@@ -42,12 +43,12 @@ impl From<SetupError> for CmError {
     }
 }
 
-/// Something still uses what was to be destroyed; it comes back.
+/// An object that is still in use could not be destroyed; it comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct InUse<T> {
     /// What uses it: `Busy`.
     pub cause: CmError,
-    /// What was to be destroyed.
+    /// The object.
     pub back: T,
 }

@@ -1,4 +1,4 @@
-//! The rules among the fields of `ibv_create_qp_ex` (QX-1 to QX-10): devices check them with
+//! The rules between the fields of `ibv_create_qp_ex` (QX-1 to QX-10). Devices check them with
 //! [`check`] before they ask a driver.
 
 use doorbell_seam::error::Code;
@@ -7,8 +7,8 @@ use doorbell_seam::provider::{CreateFlags, HashFields, QpType, SendOps};
 use crate::error::CmError;
 use crate::fabric::{Fabric, QpAttr};
 
-/// Refuses fields that do not go together. Drivers differ in what they look at, so this comes
-/// before the driver's own checks.
+/// Refuses fields that do not fit together. Drivers differ in what they check, so this comes before
+/// the driver's own checks.
 ///
 /// # Errors
 /// `Invalid` or `NotSupported`, with the clause.

@@ -1,5 +1,5 @@
-//! The seam of the control plane: what a device's connection manager does. Two crates implement
-//! it, `doorbell-soft` and `doorbell-verbs`; users meet it through `doorbell_cm::Id`.
+//! The seam of the control plane: a device's connection manager. `doorbell-soft` and
+//! `doorbell-verbs` implement it; users meet it through `doorbell_cm::Id`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -17,8 +17,8 @@ use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, Source, UdParam}
 use crate::error::{CmError, InUse};
 use crate::state::{QpFields, QpState};
 
-/// A device together with its connection manager. It has every extension of the seam; what a
-/// device cannot do it answers with `NotSupported`.
+/// A device together with its connection manager. It has every extension of the seam; for what a
+/// device cannot do it returns `NotSupported`.
 pub trait Fabric:
     Provider<Qp: Multicast, Srq: SrqLimits + XrcSrq>
     + AsyncEvents
@@ -35,11 +35,11 @@ pub trait Fabric:
     type Id: CmId<Self>;
     /// An event channel.
     type Channel: Channel<Self>;
-    /// A rule of a queue pair of RAW_PACKET. It ends when it is dropped, before its queue pair.
+    /// A flow rule of a RAW_PACKET queue pair. It ends when it is dropped, before its queue pair.
     type Flow: Send + 'static;
     /// A receive work queue.
     type Wq: Wq + Send + Sync + 'static;
-    /// A table of work queues. It keeps them, and is kept by the queue pairs that use it.
+    /// A table of work queues. It keeps them, and the queue pairs that use it keep it.
     type RwqIndTable: Send + Sync + 'static;
 
     /// Opens an event channel (`rdma_create_event_channel`).
@@ -49,10 +49,10 @@ pub trait Fabric:
     fn open_channel(&self) -> Result<Self::Channel, CmError>;
 
     /// Makes an id (`rdma_create_id`). With a channel its calls return at once and raise events
-    /// there (ID-3); without, they block until the event has come (ID-4).
+    /// there (ID-3); without one they block until the event has come (ID-4).
     ///
     /// # Errors
-    /// What the system answers, with its errno.
+    /// The system's error, with its errno.
     fn create_id(
         &self,
         channel: Option<&Self::Channel>,
@@ -63,21 +63,21 @@ pub trait Fabric:
     /// EP-7): address and route are resolved, or the local address is bound.
     ///
     /// # Errors
-    /// As for the calls it stands for; nothing is left behind (EP-13).
+    /// As for the calls that it combines; nothing is left behind (EP-13).
     fn create_endpoint(&self, info: &AddrInfo) -> Result<Self::Id, CmError>;
 
-    /// Where the device sends from under one of its addresses, for queue pairs that are taken from
-    /// state to state by hand (`ibv_query_gid`).
+    /// The address that the device sends from under one of its IP addresses, for queue pairs that
+    /// are moved from state to state by hand (`ibv_query_gid`).
     ///
     /// # Errors
-    /// `AddrNotAvailable`: it is none of the device's.
+    /// `AddrNotAvailable`: the device does not have it.
     fn source(&self, addr: IpAddr) -> Result<Source, CmError>;
 
-    /// Gives up a protection domain, or one more handle on it (`ibv_dealloc_pd`). Dropping it does
-    /// so, too; the domain goes with the last that belongs to it.
+    /// Gives up a protection domain, or one more handle to it (`ibv_dealloc_pd`). Dropping it does
+    /// so, too. The domain goes with its last user.
     ///
     /// # Errors
-    /// `Busy`: other handles are there, or something belongs to it; it comes back (QX-15).
+    /// `Busy`: there are other handles, or something belongs to it; it comes back (QX-15).
     fn dealloc_pd(self) -> Result<(), InUse<Self>> {
         let others = self.pd_users().saturating_sub(1);
         if others == 0 {
@@ -89,11 +89,11 @@ pub trait Fabric:
         Err(InUse { cause, back: self })
     }
 
-    /// Gives up a thread domain, or one more handle on it (`ibv_dealloc_td`); dropping it does so,
+    /// Gives up a thread domain, or one more handle to it (`ibv_dealloc_td`). Dropping it does so,
     /// too.
     ///
     /// # Errors
-    /// `Busy`: other handles are there, or a parent domain names it; it comes back.
+    /// `Busy`: there are other handles, or a parent domain names it; it comes back.
     fn dealloc_td(td: Self::Td) -> Result<(), InUse<Self::Td>> {
         let others = Self::td_users(&td).saturating_sub(1);
         if others == 0 {
@@ -111,16 +111,17 @@ pub trait Fabric:
     /// `Invalid`: capacities out of range.
     fn create_qp(&self, attr: &QpAttr<'_, Self>) -> Result<Self::Qp, CmError>;
 
-    /// Makes a queue pair of XRC_RECV that belongs to no id, in RESET (`ibv_create_qp_ex`, QX-9).
+    /// Makes a queue pair of type XRC_RECV that belongs to no id, in RESET (`ibv_create_qp_ex`,
+    /// QX-9).
     ///
     /// # Errors
-    /// `NotSupported`: the device has none; `Invalid`: the domain is of another device.
+    /// `NotSupported`: the device has no XRC; `Invalid`: the domain is of another device.
     fn create_xrc_recv(&self, xrcd: &Self::Xrcd) -> Result<Self::Qp, CmError>;
 
-    /// Gives a queue pair of RAW_PACKET the frames that a rule speaks of (`ibv_create_flow`).
+    /// Gives a RAW_PACKET queue pair the frames that match a rule (`ibv_create_flow`).
     ///
     /// # Errors
-    /// `Invalid`: it is of another type; `NotSupported`, or what the device answers.
+    /// `Invalid`: it has another type; `NotSupported`, or the device's error.
     fn create_flow(&self, qp: &Self::Qp, rule: FlowRule) -> Result<Self::Flow, CmError>;
 
     /// Makes a receive work queue for at least `depth` receives of one piece, in RESET
@@ -137,41 +138,42 @@ pub trait Fabric:
     fn create_rwq_ind_table(&self, queues: &[&Self::Wq]) -> Result<Self::RwqIndTable, CmError>;
 
     /// Sets fields of such a queue pair (`ibv_modify_qp`). The caller knows its state, `from`, and
-    /// has checked that the step is allowed (SM-6).
+    /// has checked that the transition is allowed (SM-6).
     ///
     /// # Errors
-    /// `NotSupported`, or what the device answers.
+    /// `NotSupported`, or the device's error.
     fn modify_qp(&self, qp: &mut Self::Qp, from: QpState, fields: &QpFields)
     -> Result<(), CmError>;
 
-    /// A queue pair as the device reports it (`ibv_query_qp`); a field it does not keep is `None`.
+    /// A queue pair as the device reports it (`ibv_query_qp`); a field that it does not keep is
+    /// `None`.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn query_qp(&self, qp: &Self::Qp) -> Result<QpFields, CmError>;
 }
 
-/// What a queue pair is made with (`struct ibv_qp_init_attr`).
+/// Attributes of a new queue pair (`struct ibv_qp_init_attr`).
 pub struct QpAttr<'a, P: Fabric> {
     /// The transport.
     pub kind: QpType,
     /// The completion queue of its sends.
     pub send_cq: &'a P::Cq,
-    /// Where receives complete; of XRC_SEND nothing does, and where they go to work queues (QX-8)
-    /// this is not looked at.
+    /// The completion queue of its receives. Ignored for XRC_SEND, which has none, and if receives
+    /// go to work queues (QX-8).
     pub recv_cq: &'a P::Cq,
     /// The shared receive queue, if it has none of its own.
     pub srq: Option<&'a P::Srq>,
-    /// Capacities wanted; the real ones are the queue pair's (QP-10).
+    /// The requested capacities; the queue pair has the granted ones (QP-10).
     pub caps: QpCaps,
     /// Every send completes (QP-15).
     pub signal_all: bool,
-    /// What the extended call takes besides (`struct ibv_qp_init_attr_ex`).
+    /// The additions of the extended call (`struct ibv_qp_init_attr_ex`).
     pub ex: QpAttrEx<'a, P>,
 }
 
-/// The fields of `struct ibv_qp_init_attr_ex` that `struct ibv_qp_init_attr` lacks. What is `None`
-/// does not count; the protection domain is always that of the device's handle.
+/// The fields of `struct ibv_qp_init_attr_ex` that `struct ibv_qp_init_attr` lacks. A field that is
+/// `None` does not count. The protection domain is always that of the device's handle.
 pub struct QpAttrEx<'a, F: Fabric> {
     /// Flags of creation (QX-6).
     pub create_flags: Option<CreateFlags>,
@@ -179,9 +181,9 @@ pub struct QpAttrEx<'a, F: Fabric> {
     pub max_tso_header: Option<u16>,
     /// The work queues that receives go to, instead of any other (QX-8).
     pub rwq_ind_tbl: Option<&'a F::RwqIndTable>,
-    /// By what they are spread.
+    /// The hash that spreads receives over them.
     pub rx_hash_conf: Option<RxHash>,
-    /// The operations it is going to post (QX-10); all its type can do if this is `None`.
+    /// The operations that will be posted (QX-10); `None`: all that its type can do.
     pub send_ops_flags: Option<SendOps>,
 }
 
@@ -210,30 +212,29 @@ impl<F: Fabric> QpAttrEx<'_, F> {
     }
 }
 
-/// An id. Dropping it destroys it (ID-8); it never blocks on an event, because events are
+/// An id. Dropping it destroys it (ID-8). That never blocks on an event, because events are
 /// acknowledged as they are taken.
 pub trait CmId<F: Fabric>: Send + Sized + 'static {
-    /// The number by which events name this id. Ids made for incoming connections get one of
-    /// their own.
+    /// The number by which events name this id. The ids of connection requests get their own.
     fn key(&self) -> IdKey;
 
-    /// The port space it was made in; ids made for requests are in their listener's.
+    /// The port space it was made in; for the id of a request, its listener's.
     fn space(&self) -> PortSpace;
 
-    /// The type of its queue pair: by its port space, or as its endpoint was asked for; ids made
-    /// for requests have their listener's.
+    /// The type of its queue pair, from its port space or its endpoint; for the id of a request,
+    /// its listener's.
     fn qp_type(&self) -> QpType;
 
-    /// User data, shown with each event of this id; ids made for incoming connections start with
-    /// their listener's (ID-2).
+    /// User data, shown with each event of this id. The ids of requests start with their listener's
+    /// (ID-2).
     fn context(&self) -> u64;
 
-    /// Sets it.
+    /// Sets the user data.
     fn set_context(&mut self, context: u64);
 
-    /// Moves the id to another channel, or to none: it is synchronous from then on
-    /// (`rdma_migrate_id`, MG-1, MG-2). Events that nobody has taken go with it (MG-3). It never
-    /// waits: events are acknowledged as they are taken (MG-4).
+    /// Moves the id to another channel, or to none, which makes it synchronous (`rdma_migrate_id`,
+    /// MG-1, MG-2). Events that nobody has taken go with it (MG-3). It never waits, because events
+    /// are acknowledged as they are taken (MG-4).
     ///
     /// # Errors
     /// `Invalid`: from no channel to none (MG-2); `Busy`: the id listens, on a device that would
@@ -243,7 +244,7 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// Sets an option (`rdma_set_option`, CM-16).
     ///
     /// # Errors
-    /// `Invalid`: a value out of range, or too late for it.
+    /// `Invalid`: a value out of range, or too late for this option.
     fn set_option(&mut self, option: IdOption) -> Result<(), CmError>;
 
     /// Binds to a local address (`rdma_bind_addr`, CM-1). Port 0 takes a free one.
@@ -252,8 +253,8 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `NoDevice` or `AddrNotAvailable`: not an address of this device; `AddrInUse`.
     fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError>;
 
-    /// Finds the device and the way to `to` (`rdma_resolve_addr`, then `rdma_resolve_route`,
-    /// CM-2, CM-3). On a channel: ADDR_RESOLVED and ROUTE_RESOLVED, one call each.
+    /// Finds the device and the path to `to` (`rdma_resolve_addr`, then `rdma_resolve_route`, CM-2,
+    /// CM-3). On a channel each call raises an event: ADDR_RESOLVED and ROUTE_RESOLVED.
     ///
     /// # Errors
     /// `AddrNotAvailable`, `NoDevice`, `TimedOut`.
@@ -270,16 +271,16 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid` before the address is resolved.
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError>;
 
-    /// Makes the queue pair of this id in INIT (`rdma_create_qp`); connect and accept move it
-    /// on (QP-1). It may be taken to another thread; the id only remembers which it is, and
-    /// outlives its destruction. It belongs to the protection domain of `pd`.
+    /// Makes the queue pair of this id in INIT (`rdma_create_qp`); connect and accept move it on
+    /// (QP-1). It may go to another thread: the id only remembers which one it is, and outlives it.
+    /// It belongs to the protection domain of `pd`.
     ///
     /// # Errors
-    /// `Invalid`: not bound to a device, or to another than the domain (QP-2), or already has one
-    /// (QP-11), or capacities out of range.
+    /// `Invalid`: the id is bound to no device or to another one than the domain (QP-2), it already
+    /// has a queue pair (QP-11), or capacities are out of range.
     fn create_qp(&mut self, pd: &F, attr: &QpAttr<'_, F>) -> Result<F::Qp, CmError>;
 
-    /// As [`CmId::create_qp`], of XRC_RECV: it has a domain instead of queues (QX-5).
+    /// As [`CmId::create_qp`], for XRC_RECV, which has a domain instead of queues (QX-5).
     ///
     /// # Errors
     /// As there.
@@ -291,25 +292,25 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `AddrInUse`.
     fn listen(&mut self, backlog: u32) -> Result<(), CmError>;
 
-    /// The next connection request of a synchronous listener (`rdma_get_request`), within
-    /// `limit` (none: for ever). The id given back is synchronous too.
+    /// The next connection request of a synchronous listener (`rdma_get_request`), within `limit`
+    /// (`None`: for ever). The new id is synchronous too.
     ///
     /// # Errors
     /// `Invalid` on an id with a channel (EP-11), `TimedOut`.
     fn get_request(&mut self, limit: Option<Duration>) -> Result<Self, CmError>;
 
-    /// Private data the peer sent with its request, or with its answer; padded with zeros to
-    /// the fixed length (CM-8), empty if none has come.
+    /// Private data that the peer sent with its request or answer, padded with zeros to the fixed
+    /// length (CM-8); empty if none has come.
     fn private_data(&self) -> &[u8];
 
-    /// The depths of the peer's request or answer, as this side sees them (CM-9); none if
-    /// neither has come.
+    /// The depths of the peer's request or answer, as this side sees them (CM-9); `None` if neither
+    /// has come.
     fn depths(&self) -> Option<Depths>;
 
     /// Connects (`rdma_connect`). On a synchronous id it blocks until established.
     ///
     /// # Errors
-    /// `Refused`: nobody listens (status 8) or the peer rejected (status 28), `TimedOut`,
+    /// `Refused`: nobody listens (status 8) or the peer rejected (status 28); `TimedOut`;
     /// `Invalid`: parameters out of range (CM-5, CM-8), no queue pair, or wrong state.
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError>;
 
@@ -332,10 +333,10 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// As for connect.
     fn accept_with(&mut self, qp: &F::Qp, param: &ConnParam<'_>) -> Result<(), CmError>;
 
-    /// What to set on a queue pair that is not the id's (`rdma_init_qp_attr`).
+    /// The fields to set on a queue pair that is not the id's (`rdma_init_qp_attr`).
     ///
     /// # Errors
-    /// `Invalid`: a state that is none of INIT, RTR, RTS, or too early for it.
+    /// `Invalid`: another state than INIT, RTR or RTS, or too early for it.
     fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError>;
 
     /// Tells the peer that the connection is up (`rdma_establish`, CM-12).
@@ -344,19 +345,19 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid` unless the peer has answered [`CmId::connect_with`].
     fn establish(&mut self) -> Result<(), CmError>;
 
-    /// What the device says of the id's own queue pair (`ibv_query_qp`), which may be on another
-    /// thread; a field it does not keep is `None`.
+    /// The id's own queue pair as the device reports it (`ibv_query_qp`); it may be on another
+    /// thread. A field that the device does not keep is `None`.
     ///
     /// # Errors
-    /// `Invalid` without one; what the device answers.
+    /// `Invalid` without a queue pair; the device's error.
     fn query_qp(&self) -> Result<QpFields, CmError>;
 
-    /// Where to send datagrams, by the last event that said so: see [`Event::ud`].
+    /// Where to send datagrams, from the last event that said so: see [`Event::ud`].
     fn ud(&self) -> Option<UdParam>;
 
-    /// Joins a multicast group (`rdma_join_multicast`, `rdma_join_multicast_ex`, CM-13), on an id
-    /// of datagrams that is bound or has its address resolved. On a channel: MULTICAST_JOIN. The
-    /// id's queue pair, if it has one by then, is attached to the group.
+    /// Joins a multicast group (`rdma_join_multicast`, `rdma_join_multicast_ex`, CM-13), on a
+    /// datagram id that is bound or has its address resolved. On a channel it raises
+    /// MULTICAST_JOIN. If the id has a queue pair by then, that is attached to the group.
     ///
     /// # Errors
     /// `Invalid`: another state or port space, or not the address of a group.
@@ -365,7 +366,7 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// Leaves a multicast group (`rdma_leave_multicast`).
     ///
     /// # Errors
-    /// `AddrNotAvailable`: it has not joined that one (CM-13).
+    /// `AddrNotAvailable`: the id has not joined that group (CM-13).
     fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError>;
 
     /// Rejects a request (`rdma_reject`), with up to 148 bytes for the peer.
@@ -374,23 +375,23 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// `Invalid` in another state.
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError>;
 
-    /// Ends the connection (`rdma_disconnect`): the queue pair goes to ERR first (QP-22), then
-    /// the peer is told. Both sides call it (CM-10).
+    /// Ends the connection (`rdma_disconnect`): first the queue pair goes to ERR (QP-22), then the
+    /// peer is told. Both sides call it (CM-10).
     ///
     /// # Errors
     /// `Invalid` if not connected.
     fn disconnect(&mut self) -> Result<(), CmError>;
 
     /// True once the peer has ended the connection, as far as is known without blocking. A
-    /// synchronous id also does what the peer's messages ask for; those on a channel learn it from
-    /// their events. Devices that work by themselves and do not know return false.
+    /// synchronous id also handles the peer's messages here; an id on a channel learns of them from
+    /// its events. Devices that work by themselves and do not know return false.
     fn peer_left(&mut self) -> bool {
         false
     }
 
-    /// Sets the wait between a peer's tries while this side has no receive posted
-    /// (`min_rnr_timer` code 0 to 31, table in RC-1), of this id's queue pair, which is
-    /// connected and may be on another thread (QP-21).
+    /// Sets the peer's wait between retries while this side has no receive posted (`min_rnr_timer`
+    /// code 0 to 31, table in RC-1), for this id's queue pair, which is connected and may be on
+    /// another thread (QP-21).
     ///
     /// # Errors
     /// `Invalid`: not connected, or no such code.
@@ -408,14 +409,14 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
 pub struct IdKey(pub u64);
 
 /// An event channel, read one event at a time. Its descriptor is readable while there may be an
-/// event (ID-11): what waits on many things polls it, then takes with a limit of no time until
-/// there is none.
+/// event (ID-11). A program that waits on many things polls it, then calls this with a limit of
+/// zero until there is none.
 pub trait Channel<F: Fabric>: AsFd + Send + Sync + Sized + 'static {
-    /// The next event, within `limit`; `None` if there was none. Each is acknowledged as it is
+    /// The next event, within `limit`; `None` if there was none. An event is acknowledged as it is
     /// taken, so nothing that is destroyed later waits for it.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The system's error.
     fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError>;
 }
 
@@ -423,7 +424,7 @@ pub trait Channel<F: Fabric>: AsFd + Send + Sync + Sized + 'static {
 pub struct Event<F: Fabric> {
     /// What happened.
     pub kind: EventKind,
-    /// The id it happened to; for a connection request the listener.
+    /// The id it happened to; for a connection request, the listener.
     pub key: IdKey,
     /// The user data of that id (ID-2).
     pub context: u64,
@@ -431,10 +432,10 @@ pub struct Event<F: Fabric> {
     pub status: i32,
     /// Private data of the peer, padded with zeros to the fixed length (CM-8).
     pub private_data: Vec<u8>,
-    /// The depths a peer asks for with its request or grants with its answer, as this side sees
-    /// them (CM-9); none with other events.
+    /// The depths that a peer asks for with its request or grants with its answer, as this side
+    /// sees them (CM-9); `None` with other events.
     pub depths: Option<Depths>,
-    /// Where to send datagrams: with ESTABLISHED of an id that has looked a listener up (CM-14),
+    /// Where to send datagrams: with ESTABLISHED for an id that has looked a listener up (CM-14),
     /// and with MULTICAST_JOIN (CM-13).
     pub ud: Option<UdParam>,
     /// The new id of a connection request, on the same channel.
@@ -447,11 +448,11 @@ pub struct Event<F: Fabric> {
 pub enum EventKind {
     /// The address was resolved.
     AddrResolved = 0,
-    /// It was not.
+    /// The address could not be resolved.
     AddrError = 1,
     /// The route was resolved.
     RouteResolved = 2,
-    /// It was not.
+    /// The route could not be resolved.
     RouteError = 3,
     /// A peer wants to connect.
     ConnectRequest = 4,
@@ -465,13 +466,13 @@ pub enum EventKind {
     Rejected = 8,
     /// The connection is up.
     Established = 9,
-    /// It has ended.
+    /// The connection has ended.
     Disconnected = 10,
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoval = 11,
     /// A multicast group was joined.
     MulticastJoin = 12,
-    /// It was not.
+    /// The group could not be joined.
     MulticastError = 13,
     /// The device's address changed.
     AddrChange = 14,
@@ -480,7 +481,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The kind for a number from a device; `None` for a number newer than this list.
+    /// The kind for a device's number; `None` for a number newer than this list.
     pub fn from_raw(raw: u32) -> Option<EventKind> {
         use EventKind::*;
         const ALL: [EventKind; 16] = [
@@ -506,15 +507,14 @@ impl EventKind {
 }
 
 impl<F: Fabric> Event<F> {
-    /// Why the peer said no, if that is what happened and the code is one of InfiniBand's.
+    /// Why the peer refused, if it did and the code is one of InfiniBand's.
     pub fn rejection(&self) -> Option<Rejection> {
         let rejected = self.kind == EventKind::Rejected;
         rejected.then(|| Rejection::from_raw(self.status)).flatten()
     }
 }
 
-/// Reject codes worth telling apart (CE-1), with InfiniBand's numbers. iWARP has an errno
-/// instead.
+/// Reject codes worth telling apart (CE-1), with InfiniBand's numbers. iWARP has an errno instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -523,15 +523,15 @@ pub enum Rejection {
     NoQp = 1,
     /// The peer lacks resources.
     NoResources = 3,
-    /// The peer waited for too long.
+    /// The peer waited too long.
     TimedOut = 4,
-    /// The peer does not do that.
+    /// The peer does not support the request.
     Unsupported = 5,
     /// The peer does not know the connection.
     UnknownConnection = 6,
     /// Nobody listens at that port.
     NoListener = 8,
-    /// The connection is one that was there before.
+    /// The connection existed before.
     Stale = 10,
     /// The peer has no such address.
     UnknownAddress = 12,
@@ -539,7 +539,7 @@ pub enum Rejection {
     Mtu = 26,
     /// The application rejected.
     Consumer = 28,
-    /// The peer does not take that number of retries.
+    /// The peer does not support that number of retries.
     RnrRetry = 29,
 }
 

@@ -1,10 +1,10 @@
-//! The seam between Doorbell's control plane and its devices: a connection manager, as its man
-//! pages have it.
+//! The seam between Doorbell's control plane and its devices: a connection manager as in the man
+//! pages.
 //!
 //! - [`Fabric`]: a device with its connection manager; [`CmId`], [`Channel`], [`Event`]: what it
 //!   hands out;
-//! - [`AddrInfo`], [`QpAttr`], [`ConnParam`] and others: what it is asked with;
-//! - [`QpState`], [`QpFields`]: the states of a queue pair, one table for every device.
+//! - [`AddrInfo`], [`QpAttr`], [`ConnParam`] and others: its arguments;
+//! - [`QpState`], [`QpFields`]: the states of a queue pair, in one table for every device.
 
 mod addr;
 mod attr;

@@ -1,6 +1,6 @@
-//! The states of a queue pair, and what may be set on the way from one to the next (SM-6).
-//! The table is kept here, for every device: what one of them would forgive, or crash on, is the
-//! same error on all.
+//! The states of a queue pair, and the fields of each transition (SM-6). One table serves every
+//! device, so that a mistake which one device would forgive, and another answer with a crash, is
+//! the same error on all.
 
 use bitflags::bitflags;
 use doorbell_seam::error::Code;
@@ -12,24 +12,24 @@ use crate::error::CmError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum QpState {
-    /// New: nothing is taken.
+    /// New: it accepts nothing.
     Reset = 0,
-    /// Receives are taken.
+    /// It accepts receives.
     Init = 1,
-    /// The peer is answered.
+    /// It answers the peer.
     Rtr = 2,
     /// Sends run.
     Rts = 3,
-    /// Sends are taken and not begun.
+    /// It accepts sends and does not begin them.
     Sqd = 4,
-    /// The send queue has failed; receives go on (not with reliable connections).
+    /// The send queue has failed; receives continue (not with reliable connections).
     Sqe = 5,
     /// Everything is flushed.
     Err = 6,
 }
 
 impl QpState {
-    /// The state for a number from a device.
+    /// The state for a device's number.
     pub fn from_raw(raw: u32) -> Option<QpState> {
         use QpState::*;
         [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].get(raw as usize).copied()
@@ -53,7 +53,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The size for a number from a device.
+    /// The size for a device's number.
     pub fn from_raw(raw: u32) -> Option<Mtu> {
         use Mtu::*;
         [Bytes256, Bytes512, Bytes1024, Bytes2048, Bytes4096]
@@ -68,7 +68,7 @@ impl Mtu {
 }
 
 bitflags! {
-    /// Which fields of [`QpFields`] are there (`enum ibv_qp_attr_mask`, numbers as there).
+    /// Which fields of [`QpFields`] are present (`enum ibv_qp_attr_mask`, numbers as there).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Mask: u32 {
         /// [`QpFields::state`].
@@ -115,36 +115,36 @@ impl Mask {
     }
 }
 
-/// Fields of a queue pair (`struct ibv_qp_attr` with its mask): those to set, those the
-/// connection manager wants set, or those that a device says it has. What is `None` is not meant.
+/// Fields of a queue pair (`struct ibv_qp_attr` with its mask): those to set, those the connection
+/// manager wants set, or those that a device reports. A field that is `None` is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpFields {
-    /// The state to go to, or to be in.
+    /// The state to go to, or the current one.
     pub state: Option<QpState>,
-    /// On the way to SQD: an asynchronous event, SQ_DRAINED, says when the sends that have begun
+    /// On the way to SQD: an asynchronous event, SQ_DRAINED, reports when the sends that have begun
     /// are over (`en_sqd_async_notify`).
     pub sqd_notify: Option<bool>,
-    /// What the peer may do by itself (`qp_access_flags`).
+    /// What the peer may do to memory by itself (`qp_access_flags`).
     pub access: Option<Access>,
     /// Index of the partition key.
     pub pkey_index: Option<u16>,
     /// The own port, from 1.
     pub port: Option<u8>,
-    /// What senders of datagrams have to know.
+    /// The key that senders of datagrams must give.
     pub qkey: Option<u32>,
-    /// The way to the peer.
+    /// The path to the peer.
     pub av: Option<AddressVector>,
     /// Payload of a packet.
     pub path_mtu: Option<Mtu>,
     /// The peer's queue pair number.
     pub dest_qp: Option<u32>,
-    /// Number of the first packet that comes; 24 bits.
+    /// Number of the first incoming packet; 24 bits.
     pub rq_psn: Option<u32>,
-    /// READs and atomics of the peer served at a time.
+    /// READs and atomics of the peer that are served at a time.
     pub max_dest_rd_atomic: Option<u8>,
-    /// Wait of the peer's sends without a receive here; codes of RC-1.
+    /// The peer's wait while there is no receive here; codes of RC-1.
     pub min_rnr_timer: Option<u8>,
-    /// Number of the first packet that goes; 24 bits.
+    /// Number of the first outgoing packet; 24 bits.
     pub sq_psn: Option<u32>,
     /// READs and atomics in flight at a time.
     pub max_rd_atomic: Option<u8>,
@@ -157,12 +157,12 @@ pub struct QpFields {
 }
 
 impl QpFields {
-    /// Only a state to go to.
+    /// Only a state.
     pub fn to(state: QpState) -> QpFields {
         QpFields { state: Some(state), ..QpFields::default() }
     }
 
-    /// These, and those of `other` that are not there.
+    /// These fields, and those of `other` that are missing here.
     #[must_use]
     pub fn or(self, other: QpFields) -> QpFields {
         QpFields {
@@ -186,7 +186,7 @@ impl QpFields {
         }
     }
 
-    /// The fields that are there.
+    /// The fields that are present.
     pub fn mask(&self) -> Mask {
         let there = [
             (self.state.is_some(), Mask::STATE),
@@ -211,8 +211,8 @@ impl QpFields {
         set.fold(Mask::empty(), |mask, (_, bit)| mask | bit)
     }
 
-    /// Checks the step of a queue pair of that type from `from` with these fields (SM-6), and
-    /// their ranges; the state it leads to.
+    /// Checks a transition from `from` of a queue pair of that type with these fields (SM-6), and
+    /// their ranges; returns the new state.
     pub fn check(&self, kind: QpType, from: QpState) -> Result<QpState, CmError> {
         let to = self.state.unwrap_or(from);
         let asked = || format!("take a queue pair from {from:?} to {to:?}");
@@ -248,7 +248,7 @@ impl QpFields {
     }
 }
 
-/// [`way`] of a queue pair of RAW_PACKET, which has no more than a port.
+/// [`way`] of a RAW_PACKET queue pair, which has only a port.
 fn way_of_frames(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Mask::empty();
@@ -264,18 +264,18 @@ fn way_of_frames(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     }
 }
 
-/// What a way needs, and what it may set besides; nothing where there is no way.
+/// The fields that a transition requires and allows; `None` if it does not exist.
 fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Mask::empty();
     let (unreliable, datagrams) = (kind.is_unreliable(), kind == QpType::Ud);
-    // What senders are held to, which may change at any time.
+    // The key or the rights that senders need, which may change at any time.
     let right = if datagrams { Mask::QKEY } else { Mask::ACCESS };
     let init = Mask::PKEY_INDEX | Mask::PORT | right;
     if kind == QpType::RawPacket {
         return way_of_frames(from, to);
     }
-    // The sending end of XRC is asked for nothing, the receiving end asks for nothing.
+    // The sending end of XRC serves no requests, the receiving end makes none.
     let (serves, begs) = (kind != QpType::XrcSend, kind != QpType::XrcRecv);
     let live = if unreliable || !serves { right } else { right | Mask::MIN_RNR_TIMER };
     let peer = Mask::AV | Mask::PATH_MTU | Mask::DEST_QP | Mask::RQ_PSN;
