@@ -16,7 +16,7 @@ use doorbell_engine::worker::{
 use doorbell_seam::provider::Provider;
 use doorbell_soft::SoftDevice;
 
-/// A crowd hangs if no peer and no message has come or gone for so long.
+/// A crowd hangs if no peer and no message has come or gone for this long.
 const STILL: Duration = Duration::from_secs(60);
 
 const PEERS: u32 = 10_000;
@@ -42,7 +42,7 @@ const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-/// Answers in place, or takes the answers. Each message must be the next one of its peer.
+/// Answers in place, or takes the answers. Each message must be its peer's next one.
 #[derive(Default)]
 struct Side {
     answers: bool,
@@ -160,13 +160,13 @@ impl Crowd {
     }
 
     /// Before each turn every talker sends as much as it may, until all of them together have
-    /// [`ECHOES`] echoes. Returns how many each has then. Then the other echoes arrive.
+    /// [`ECHOES`] echoes. Returns the number that each has then, and lets the other echoes arrive.
     fn talk(&mut self, talkers: &[PeerId]) -> Vec<u64> {
         let mut sent = vec![0_u64; talkers.len()];
         let each = |crowd: &mut Crowd| -> Vec<u64> {
             talkers.iter().map(|peer| crowd.one.handler().came[peer.index()]).collect()
         };
-        self.until("so many echoes", |crowd| {
+        self.until("all those echoes", |crowd| {
             for (peer, sent) in talkers.iter().zip(&mut sent) {
                 // Some go inline and some in blocks.
                 let mut bytes = [7; 200];

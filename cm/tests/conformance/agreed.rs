@@ -35,7 +35,7 @@ fn id_05_connections_are_of_reliable_queue_pairs<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(early.expect_err("it is not connected").cause, PostCause::State);
 }
 
-/// Reliable: a message waits for its receive, and completes when it was taken, not before.
+/// Reliable: a message waits for its receive, and completes only when it was taken.
 fn id_05_what_is_sent_early_is_not_lost<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     for byte in 0..3 {
@@ -63,7 +63,7 @@ fn id_05_each_connection_is_heard_by_its_peer_alone<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// Messages, not a stream: many packets make one message, and two messages are never one.
+/// Messages, not a stream: many packets make one message, and two messages never merge.
 fn id_05_a_long_message_is_one_message<F: Fabric>(bed: &Bed<F>) {
     const LONG: usize = 20_000;
     let (mut one, mut two) = bed.pair(&bed.small());
@@ -121,17 +121,17 @@ fn qp_20_each_side_has_the_depths_that_were_agreed<F: Fabric>(bed: &Bed<F>) {
     let init = bed.small();
     let (one, two) = bed.pair_as_connected(&init, &init, &asks, &grants);
     let [left, right] = [&one, &two].map(|id| id.query_qp().expect("a query"));
-    // READs in flight, and READs of the peer that are served.
+    // READs in flight, and READs that are served for the peer.
     assert_eq!((left.max_rd_atomic, left.max_dest_rd_atomic), (Some(4), Some(1)));
     assert_eq!((right.max_rd_atomic, right.max_dest_rd_atomic), (Some(1), Some(4)));
-    // A kernel leaves the longest wait there; the soft device begins with a short one (QP-21).
+    // A kernel sets the longest wait there; the soft device begins with a short one (QP-21).
     let wait = if bed.is_strict() { 12 } else { 0 };
     for fields in [left, right] {
         assert_eq!((fields.state, fields.min_rnr_timer), (Some(QpState::Rts), Some(wait)));
         assert!(fields.timeout.is_some_and(|code| (1..32).contains(&code)), "{fields:?}");
     }
     if bed.is_strict() {
-        // It loses nothing and numbers no packets: it keeps none of what follows.
+        // It loses nothing and numbers no packets, so it keeps none of the following fields.
         return;
     }
     assert_eq!((left.retry_cnt, right.retry_cnt), (Some(3), Some(3)), "who connects says it");
@@ -150,7 +150,7 @@ fn qp_20_each_side_has_the_depths_that_were_agreed<F: Fabric>(bed: &Bed<F>) {
 fn qp_20_each_side_says_how_often_the_other_tries_again<F: Fabric>(bed: &Bed<F>) {
     let (init, ever) = (bed.small(), ConnParam::default());
     let once = ConnParam { rnr_retry: 1, ..ever };
-    // The side that connects has little patience for sends to it, the other has all.
+    // The connecting side allows few retries for sends to it, the other side allows all.
     let (mut one, mut two) = bed.pair_with(&init, &init, &once, &ever);
     send(&mut one, bed.filled(8, 7));
     assert!(two.next_recv(A_WHILE).is_err(), "it waits, much longer than one wait");
@@ -173,7 +173,7 @@ fn qp_20_each_side_says_how_often_the_other_tries_again<F: Fabric>(bed: &Bed<F>)
 fn qp_20_a_peer_without_depth_may_write_but_not_read<F: Fabric>(bed: &Bed<F>) {
     use doorbell_seam::wr::{SendFlags, SendOp};
     let init = bed.small();
-    // The side that connects asks for no READs, and so is granted none.
+    // The connecting side asks for no READs, and so is granted none.
     let none = ConnParam { initiator_depth: 0, ..ConnParam::default() };
     let (mut one, mut two) = bed.pair_with(&init, &init, &none, &ConnParam::default());
     let fields = two.query_qp().expect("a query");

@@ -1,4 +1,4 @@
-//! What most cases start from: a listener, a connected pair, buffers with known contents.
+//! The starting point of most cases: a listener, a connected pair, buffers with known contents.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -13,7 +13,7 @@ use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::harness;
 
-/// Long enough for any one thing that should happen, on a machine that is busy, too.
+/// Longer than any one expected event takes, even on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// Long enough to see that nothing happens.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(50);
@@ -31,12 +31,12 @@ impl<F: Fabric> Bed<F> {
         Bed { fabric }
     }
 
-    /// True where the device keeps every rule to the letter, as hardware does.
+    /// True if the device keeps every rule exactly, as hardware does.
     pub(crate) fn is_strict(&self) -> bool {
         harness::on_soft()
     }
 
-    /// True if that is what a sender hears of a receive that was too short (CK-1).
+    /// True if that is the status of a send whose receive was too short (CK-1).
     pub(crate) fn is_too_long_there(&self, status: Status) -> bool {
         status == Status::RemoteInvalidRequest
             || (!self.is_strict() && status == Status::RemoteOperation)
@@ -47,12 +47,12 @@ impl<F: Fabric> Bed<F> {
         SocketAddr::new(harness::address(), port)
     }
 
-    /// A small queue pair, each send signalled.
+    /// A small queue pair; each send is signalled.
     pub(crate) fn small(&self) -> QpInit<F> {
         QpInit::rc().send_wr(4).recv_wr(4).inline(16).signal_all(true)
     }
 
-    /// As [`Bed::small`], but only sends that ask for it complete.
+    /// As [`Bed::small`], but a send completes only if it asks for that.
     pub(crate) fn quiet(&self) -> QpInit<F> {
         self.small().signal_all(false)
     }
@@ -73,12 +73,12 @@ impl<F: Fabric> Bed<F> {
         Endpoint::create(&self.fabric, &info, Some(init)).expect("an active endpoint")
     }
 
-    /// A connected pair with queue pairs of that kind.
+    /// A connected pair with queue pairs of that type.
     pub(crate) fn pair(&self, init: &QpInit<F>) -> Pair<F> {
         self.pair_with(init, init, &ConnParam::default(), &ConnParam::default())
     }
 
-    /// A connected pair; first what the active side is made with and says.
+    /// A connected pair; the arguments are the active side's attributes and parameters.
     pub(crate) fn pair_with(
         &self,
         active: &QpInit<F>,
@@ -92,7 +92,7 @@ impl<F: Fabric> Bed<F> {
         (one, two)
     }
 
-    /// As [`Bed::pair_with`], and just as connecting leaves it.
+    /// As [`Bed::pair_with`], in the state in which connecting leaves it.
     pub(crate) fn pair_as_connected(
         &self,
         active: &QpInit<F>,
@@ -120,7 +120,7 @@ impl<F: Fabric> Bed<F> {
         buffer
     }
 
-    /// Buffers of one byte each that say which they are.
+    /// Buffers of one byte each, which holds the buffer's number.
     pub(crate) fn numbered(&self, count: usize) -> Vec<Buffer<F>> {
         let mut buffers = Buffer::many(&self.fabric, count, 1).expect("buffers");
         for (number, buffer) in buffers.iter_mut().enumerate() {
@@ -142,8 +142,8 @@ pub(crate) fn send_inline<F: Fabric>(id: &mut Id<F>, bytes: &[u8]) {
     id.post_inline(bytes, SendOp::Send, SendFlags::SIGNALED).expect("post an inline send");
 }
 
-/// The next completed send of one side, while the other side's device works as well: on a soft
-/// device a poll does the NIC's work.
+/// The next completed send of one side. Meanwhile the other side's device works as well, because on
+/// a soft device a poll does the NIC's work.
 pub(crate) fn sent<F: Fabric>(id: &mut Id<F>, other: &mut Id<F>) -> Completion<F> {
     let end = Instant::now() + SOON;
     loop {
@@ -156,7 +156,7 @@ pub(crate) fn sent<F: Fabric>(id: &mut Id<F>, other: &mut Id<F>) -> Completion<F
     }
 }
 
-/// The next completed receive, which succeeded.
+/// The next completed receive, which must have succeeded.
 pub(crate) fn received<F: Fabric>(id: &mut Id<F>) -> Completion<F> {
     let completion = id.next_recv(SOON).expect("a message");
     harness::moves();
@@ -164,12 +164,12 @@ pub(crate) fn received<F: Fabric>(id: &mut Id<F>) -> Completion<F> {
     completion
 }
 
-/// Which of [`Bed::numbered`] a completion brings back.
+/// The number of the [`Bed::numbered`] buffer that a completion returns.
 pub(crate) fn number<F: Fabric>(completion: &Completion<F>) -> u8 {
     completion.buffer.as_ref().expect("its buffer comes back")[0]
 }
 
-/// The next event, which is of that kind.
+/// The next event, which must be of that kind.
 pub(crate) fn event<F: Fabric>(channel: &F::Channel, kind: EventKind) -> Event<F> {
     let event = channel.next(SOON).expect("an event").expect("an event in time");
     harness::moves();
@@ -177,7 +177,7 @@ pub(crate) fn event<F: Fabric>(channel: &F::Channel, kind: EventKind) -> Event<F
     event
 }
 
-/// Private data as the other side sees it: padded with zeros where the transport does that.
+/// Private data as the other side sees it: padded with zeros if the transport does that.
 pub(crate) fn assert_padded(seen: &[u8], sent: &[u8], length: usize) {
     assert_eq!(seen.len(), length);
     assert!(seen.starts_with(sent));

@@ -1,6 +1,6 @@
-//! Receive queues beside each other: what one of them lacks is nobody else's affair (RC-1, RC-7,
-//! SRQ-13). By ids, whose completion queues all threads share, and below them in completion
-//! queues of one thread's own.
+//! A shortage of receives in one queue delays no other receive queue (RC-1, RC-7, SRQ-13): through
+//! ids, whose completion queues all threads share, and below them in completion queues of one
+//! thread.
 #![expect(unsafe_code, reason = "posts below the safe layer, and looks at the memory it names")]
 
 use std::thread;
@@ -21,10 +21,10 @@ cases! {
     srq_13_empty_delays_no_other_in_the_same_completion_queue
 }
 
-/// Messages that wait, and how often the others are passed meanwhile.
+/// The number of messages that wait, and how often others pass them meanwhile.
 const WAITING: u8 = 4;
 const ROUNDS: u8 = 40;
-/// Longer than what travels in one piece.
+/// Longer than one piece on the wire.
 const LENGTHS: [usize; 4] = [1, 64, 700, 9000];
 
 fn bytes(number: u8) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn bytes(number: u8) -> Vec<u8> {
     (0..length).map(|at| number.wrapping_mul(37).wrapping_add((at * 3 + (at >> 8)) as u8)).collect()
 }
 
-/// Posts a message of its own kind for each number.
+/// Posts a different kind of message for each number.
 fn say<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, number: u8) {
     let bytes = bytes(number);
     let mut buffer = bed.filled(bytes.len(), 0);
@@ -90,15 +90,15 @@ fn srq_13_empty_delays_no_queue_pair_of_another<F: Fabric>(bed: &Bed<F>) {
 const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 0 };
 const SLOT: usize = 16 << 10;
 
-/// A connection's end.
+/// One end of a connection.
 struct Way<F: Fabric> {
     qp: F::Qp,
     srq: Option<F::Srq>,
     id: F::Id,
 }
 
-/// Both connections' ends of one side, on one completion queue that is this thread's. In the
-/// memory each connection has a slot for each message it sends, then one for each it receives.
+/// One side's ends of both connections, on one completion queue of this thread. For each connection
+/// the memory has a slot for each message it sends, then one for each it receives.
 struct Side<F: Fabric> {
     ways: Vec<Way<F>>,
     cq: F::Cq,
@@ -129,7 +129,7 @@ impl<F: Fabric> Side<F> {
         Way { qp, srq, id }
     }
 
-    /// The slot of a message that way `n` sends, or receives.
+    /// The slot of a message that way `n` sends or receives.
     fn slot(&self, n: usize, number: u8, receives: bool) -> *mut u8 {
         let at = 2 * n + usize::from(receives);
         let slot = at * usize::from(WAITING) + usize::from(number % WAITING);
@@ -144,8 +144,8 @@ impl<F: Fabric> Side<F> {
         let (bytes, at) = (bytes(number), self.slot(n, number, false));
         let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, self.sge(at, bytes.len()));
         let wr = SendWr { wr_id: number.into(), op, flags, sge, more: &[] };
-        // SAFETY: the slot is in the region, which outlives the queue pairs; what used it before
-        // has completed.
+        // SAFETY: the slot is in the region, which outlives the queue pairs; the request that used
+        // it before has completed.
         unsafe {
             at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.ways[n].qp.post(&[wr]).expect("a send");
@@ -165,12 +165,12 @@ impl<F: Fabric> Side<F> {
         posted.expect("a receive");
     }
 
-    /// Takes a completion of way `n`: true if it was the one of that number, which succeeded, with
-    /// the message whole if it was received.
+    /// Takes a completion of way `n`. True if it succeeded and has that number and, for a receive,
+    /// the whole message.
     fn is_done(&self, wc: &Wc, n: usize, number: u8, opcode: WcOpcode) -> bool {
         let (length, at) = (bytes(number).len(), self.slot(n, number, true));
         let same = (wc.qp_num, wc.wr_id) == (self.ways[n].qp.num(), number.into());
-        // SAFETY: the receive has completed: the slot is ours again.
+        // SAFETY: the receive has completed, so the slot is ours again.
         let came = unsafe { std::slice::from_raw_parts(at, length) };
         let whole =
             opcode == WcOpcode::Send || (wc.byte_len as usize == length && came == bytes(number));
@@ -178,7 +178,7 @@ impl<F: Fabric> Side<F> {
     }
 }
 
-/// Polls both sides until both together have so many completions.
+/// Polls both sides until they have that many completions together.
 fn gather<F: Fabric>(one: &mut Side<F>, two: &mut Side<F>, enough: usize) -> [Vec<Wc>; 2] {
     let (end, mut found) = (Instant::now() + SOON, [Vec::new(), Vec::new()]);
     while found.iter().map(Vec::len).sum::<usize>() < enough {

@@ -1,4 +1,4 @@
-//! What events carry, and channels that are polled: ID-2, ID-11, CM-9, CE-1.
+//! The contents of events, and polled channels: ID-2, ID-11, CM-9, CE-1.
 #![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,7 +32,7 @@ fn readable(channel: &impl AsFd, limit: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
 }
 
-/// The next event of a program that does nothing but poll descriptors.
+/// The next event of a program that only polls descriptors.
 fn polled<F: Fabric>(channel: &F::Channel) -> Event<F> {
     let end = Instant::now() + SOON;
     loop {
@@ -96,7 +96,7 @@ fn id_11_the_descriptor_speaks_for_each_of_many_events<F: Fabric>(bed: &Bed<F>) 
     let [one, _two, listener] = pair_by_events(bed, &here, &there);
     let mut other = ready(bed, &here, listener.local_addr().expect("bound"));
     assert!(there.next(Duration::ZERO).expect("no error").is_none(), "all has been taken");
-    // A request, a goodbye and an answer: all there before the first is taken.
+    // A request, a goodbye and an answer are all there before the first is taken.
     other.connect(&ConnParam::default()).expect("connect");
     drop(one);
     let mut third = Id::create(&bed.fabric, Some(&there), PortSpace::Tcp).expect("an id");
@@ -114,7 +114,7 @@ fn id_11_the_descriptor_says_when_time_has_passed<F: Fabric>(bed: &Bed<F>) {
     let mut listener = Endpoint::create(&bed.fabric, &info, Some(&saved)).expect("a listener");
     listener.listen(1).expect("listen");
     let addr = listener.local_addr().expect("bound");
-    // More than the backlog holds: the last have to try again, after seconds on a network.
+    // More than the backlog holds: the last ones must retry, after seconds on a network.
     let clients = if bed.is_strict() { 8 } else { 2 };
     let ready = |_| {
         let channel = bed.fabric.open_channel().expect("a channel");

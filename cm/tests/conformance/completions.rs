@@ -36,12 +36,13 @@ fn cp_01_an_error_says_its_buffer_and_status_and_nothing_else<F: Fabric>(bed: &B
     let _ = two.disconnect();
 }
 
-/// Not how long the receive is; READs, WRITEs with immediate data and datagrams are elsewhere.
+/// The receive's own length does not count. Other tests cover READs, WRITEs with immediate data and
+/// datagrams.
 fn cp_02_a_receive_tells_how_much_has_come<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     let memory = doorbell_cm::Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     for len in [1, 8, 63, 64, 1500, 9000] {
-        // Several in a row as well: a device may take those in another way than one alone.
+        // Several in a row as well: a device may handle those differently from a single one.
         for count in [1, 4] {
             let mut receives = Buffer::many(&bed.fabric, count, 9000).expect("buffers");
             two.post_recvs(&mut receives).expect("receives");
@@ -113,7 +114,7 @@ fn ck_01_a_receive_too_short_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
     two.post_recv(bed.filled(8, 9)).expect("a receive");
     send(&mut one, bed.filled(9, 7));
     let got = two.next_recv(SOON).expect("the receive is used up");
-    // Hardware says 1. rxe finds out while it copies, and says 2 here and 11 there.
+    // Hardware reports 1. rxe finds out while it copies, and reports 2 here and 11 there.
     let legal = [Status::LocalLength, Status::RemoteInvalidRequest, Status::LocalQpOperation];
     assert!(legal.contains(&got.status), "{:?}", got.status);
     if bed.is_strict() {
@@ -126,7 +127,7 @@ fn ck_01_a_receive_too_short_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
 fn sm_02_what_is_outstanding_is_flushed_in_order<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     one.post_recvs(&mut bed.numbered(4)).expect("receives");
-    // No receive is posted over there: these stay outstanding.
+    // No receive is posted at the other side: these stay outstanding.
     for (at, buffer) in bed.numbered(4).into_iter().enumerate() {
         let flags = if at % 2 == 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
         one.post_send(buffer, 1, SendOp::Send, flags).expect("post");

@@ -32,7 +32,7 @@ const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const TIMES: WcFields =
     WcFields::COMPLETION_TIMESTAMP.union(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK);
 
-/// An extended queue with those fields; prints so if the device has not all of them.
+/// An extended queue with those fields. If the device lacks some, prints so and returns `None`.
 fn extended<F: Fabric>(bed: &Bed<F>, fields: WcFields) -> Option<CompletionQueue<F>> {
     let caps = bed.fabric.caps();
     if !caps.wc_fields.contains(fields) {
@@ -74,7 +74,7 @@ fn cp_09_completions_have_the_fields_that_were_asked_for<F: Fabric>(bed: &Bed<F>
     assert_eq!((wc.byte_len, wc.imm), (Some(0), None));
 }
 
-/// As it is read below the ids, which ask for some fields themselves.
+/// Read below the ids, which request some fields themselves.
 fn cp_09_a_field_that_was_not_asked_for_is_not_there<F: Fabric>(bed: &Bed<F>) {
     if !bed.fabric.caps().wc_fields.contains(WcFields::BYTE_LEN) {
         return skip("this device has no extended queues");
@@ -147,8 +147,7 @@ fn cp_09_times_are_those_of_the_clocks<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// The time is when it was made, not when it was looked at, and goes along to a ring of another
-/// size.
+/// The time is when the completion was made, not when it was polled, and it survives a resize.
 fn cp_09_times_stay_with_their_completions<F: Fabric>(bed: &Bed<F>) {
     const PAUSE: Duration = Duration::from_millis(20);
     let Some(cq) = extended(bed, WcFields::COMPLETION_TIMESTAMP) else { return };

@@ -41,12 +41,12 @@ cases! {
 
 const NOW: Duration = Duration::ZERO;
 
-/// A small queue pair of datagrams.
+/// A small UD queue pair.
 pub(crate) fn small<F: Fabric>() -> QpInit<F> {
     QpInit::ud().send_wr(8).recv_wr(8).inline(64)
 }
 
-/// An id of datagrams that is bound, with a queue pair.
+/// A bound datagram id with a queue pair.
 pub(crate) fn bound<F: Fabric>(bed: &Bed<F>, channel: Option<&F::Channel>) -> Id<F> {
     let mut id = Id::create(&bed.fabric, channel, PortSpace::Udp).expect("an id");
     id.bind(bed.at(0)).expect("bind");
@@ -69,7 +69,7 @@ fn active<F: Fabric>(bed: &Bed<F>, to: SocketAddr) -> Endpoint<F> {
     Endpoint::create(&bed.fabric, &info, Some(&small())).expect("an active endpoint")
 }
 
-/// A side that looks up, and a side that was found.
+/// A side that looks up, and the side it finds.
 fn pair<F: Fabric>(
     bed: &Bed<F>,
     connect: &ConnParam<'_>,
@@ -94,7 +94,7 @@ pub(crate) fn plain<F: Fabric>(bed: &Bed<F>) -> (Id<F>, Id<F>) {
     (one.into_id(), two)
 }
 
-/// The way from the side that looked up to the side that was found.
+/// The path from the side that looked up to the side it found.
 fn way<F: Fabric>(bed: &Bed<F>, one: &Id<F>) -> (UdParam, Target<F>) {
     let to = one.ud().expect("it says where to send");
     let target = Target::new(&bed.fabric, &to).expect("a target");
@@ -165,7 +165,7 @@ fn cm_14_accept_gives_no_event<F: Fabric>(bed: &Bed<F>) {
     assert!(there.next(A_WHILE).expect("no error").is_none(), "nothing is established there");
 }
 
-/// An active id of datagrams on `channel` that is ready to connect.
+/// An active datagram id on `channel` that is ready to connect.
 fn ready<F: Fabric>(bed: &Bed<F>, channel: &F::Channel, to: SocketAddr) -> Id<F> {
     let mut id = Id::create(&bed.fabric, Some(channel), PortSpace::Udp).expect("an id");
     id.resolve_addr(None, to, SOON).expect("resolve the address");
@@ -264,7 +264,7 @@ fn cm_10_datagrams_have_no_connection_to_end<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     assert_eq!(one.disconnect().expect_err("there is none").code(), Code::Invalid);
     assert_eq!(two.disconnect().expect_err("there is none").code(), Code::Invalid);
-    // The queue pairs are as they were.
+    // The queue pairs are unchanged.
     let (_, target) = way(bed, &one);
     recv(bed, &mut two, 8);
     send(&mut one, &target, &[5]);
@@ -340,7 +340,7 @@ fn ud_02_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
     send(&mut one, &target.other(to.qp_num, UDP_QKEY ^ 1), &[3]);
     nothing_comes(&mut two);
     if bed.is_strict() {
-        // On rxe such a message uses up some of the receive (R9).
+        // On rxe such a message uses part of the receive (R9).
         send(&mut one, &target, &[4; 9]);
         nothing_comes(&mut two);
     }
@@ -450,7 +450,7 @@ fn sm_06_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
     one.next_send(SOON).expect("sent").ok().expect("sent");
     let came = two.next_recv(SOON).expect("it came").ok().expect("received");
     assert_eq!((came.datagram().expect("a header").1, came.src_qp), (&b"hello"[..], one.num()));
-    // Another key from now on.
+    // A new key from here on.
     two.modify(&QpFields { qkey: Some(5), ..QpFields::to(QpState::Rts) }).expect("RTS");
     two.post_recv(buffer()).expect("a receive");
     one.post_send_to(&target, buffer(), 5, None, SendFlags::SIGNALED).expect("RTS");
@@ -459,7 +459,7 @@ fn sm_06_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
 
 fn sm_06_a_state_is_left_by_the_steps_of_the_table_alone<F: Fabric>(bed: &Bed<F>) {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    /// Steps that there are not: from the state that it is in.
+    /// Transitions from the current state that do not exist.
     fn refused<F: Fabric>(qp: &mut ExternalQp<F>, steps: &[QpState]) {
         let from = qp.state();
         for to in steps {

@@ -1,4 +1,4 @@
-//! What a device says of itself and its ports, and what a fork leaves as it was.
+//! What a device reports about itself and its ports, and what a fork leaves unchanged.
 #![expect(unsafe_code, reason = "forks, and looks at what the child got")]
 
 use std::io::{self, Write};
@@ -78,11 +78,11 @@ fn a_port_or_entry_that_there_is_not_is_refused<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// What a child does: looks whether it has the page, and waits for a byte. Nothing but system
-/// calls: another thread may have held any lock.
+/// The child: checks whether it has the page, and waits for a byte. It makes only system calls,
+/// because another thread may have held any lock.
 fn child(page: *mut libc::c_void, gate: i32) -> ! {
     let mut here = 0_u8;
-    // SAFETY: asks about one page, and reads one byte into a local variable.
+    // SAFETY: queries one page, and reads one byte into a local variable.
     unsafe {
         let mapped = libc::mincore(page, 1, &raw mut here) == 0;
         libc::read(gate, (&raw mut here).cast(), 1);
@@ -90,7 +90,7 @@ fn child(page: *mut libc::c_void, gate: i32) -> ! {
     }
 }
 
-/// A process that is forked off, and lives on, while messages go.
+/// A process is forked off and lives on while messages pass.
 fn a_fork_leaves_connections_alone_and_gives_no_buffer_away<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = Exposed::new(&bed.fabric, 4096, Access::REMOTE_WRITE).expect("memory");
@@ -114,7 +114,7 @@ fn a_fork_leaves_connections_alone_and_gives_no_buffer_away<F: Fabric>(bed: &Bed
         assert_eq!(received(&mut two).bytes(), [byte; 64]);
         assert_eq!(sent(&mut one, &mut two).status, Status::Success);
     }
-    // Exposed memory is shared: the same pages, whoever has them.
+    // Exposed memory is shared: every process sees the same pages.
     let op = SendOp::Write(memory.remote(0));
     one.post_send(bed.filled(64, 9), 64, op, SendFlags::SIGNALED).expect("post");
     sent(&mut one, &mut two).ok().expect("written");

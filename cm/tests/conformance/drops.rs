@@ -1,4 +1,4 @@
-//! Everything that there is may be dropped in any order: nothing hangs, nothing stays.
+//! Objects may be dropped in any order: nothing hangs, and nothing is left behind.
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +21,7 @@ cases! {
     ep_12_and_qx_15_everything_may_be_dropped_in_any_order
 }
 
-/// In a process of its own, whose files and objects are counted.
+/// Runs in a process of its own, whose files and objects are counted.
 fn ep_12_and_qx_15_everything_may_be_dropped_in_any_order<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("the threads of the toy wire give their files back a little later");
@@ -29,7 +29,7 @@ fn ep_12_and_qx_15_everything_may_be_dropped_in_any_order<F: Fabric>(bed: &Bed<F
     peer("drop", bed.at(0)).ends_well();
 }
 
-/// The same orders each time: one that hangs does so again.
+/// The same orders in each run, so that one that hangs hangs again.
 pub(crate) struct Orders(pub(crate) u64);
 
 impl Orders {
@@ -55,7 +55,7 @@ pub(crate) fn in_any_order<F: Fabric>(bed: &Bed<F>) {
 
 type All = Vec<Box<dyn Any>>;
 
-/// One of each, in use by the others as far as may be.
+/// One object of each kind; they use each other as far as possible.
 fn everything<F: Fabric>(bed: &Bed<F>) -> All {
     let mut all: All = vec![Box::new(bed.fabric.clone())];
     connected(bed, &mut all);
@@ -63,7 +63,7 @@ fn everything<F: Fabric>(bed: &Bed<F>) -> All {
     all
 }
 
-/// A connection on a completion queue and a shared receive queue, with requests under way, memory
+/// A connection on a completion queue and a shared receive queue, with requests in flight, memory
 /// that the peer reads, and a window; and a request that nobody has answered.
 fn connected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     let here = bed.fabric.open_channel().expect("a channel");
@@ -104,8 +104,8 @@ fn connected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     all.extend([Box::new(memory) as Box<dyn Any>, Box::new(window)]);
 }
 
-/// A member of a group with its way there and datagrams under way, a queue pair of its own, a
-/// buffer, a synchronous id.
+/// A group member with its path and datagrams in flight, an external queue pair, a buffer, a
+/// synchronous id.
 fn unconnected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     let group: IpAddr = Ipv4Addr::new(239, 99, 1, 1).into();
     let mut member = datagrams::bound(bed, None);

@@ -68,7 +68,7 @@ fn ep_05_data_of_the_address_goes_in_front_of_private_data<F: Fabric>(bed: &Bed<
         two.accept(&ConnParam::default()).expect("accept");
         connecting.join().expect("the connecting side").expect("connect");
     });
-    // What fits is for both together (CM-8).
+    // The limit is for both together (CM-8).
     let param = ConnParam { private_data: &[1; 39], ..ConnParam::default() };
     assert_eq!(active().connect(&param).expect_err("38 fit").code(), Code::Invalid);
 }
@@ -174,7 +174,7 @@ fn ep_13_a_failed_create_leaves_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     again.listen(0).expect("listen");
 }
 
-/// In a process of its own, whose files and objects are counted.
+/// Runs in a process of its own, whose files and objects are counted.
 fn ep_13_failed_creates_leave_no_files_and_objects_behind<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("the threads of the toy wire give their files back a little later");

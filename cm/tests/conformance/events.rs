@@ -1,4 +1,4 @@
-//! Waking up (CP-6), the limit of a shared receive queue (SRQ-14), asynchronous events (AE-1).
+//! Wake-ups (CP-6), the limit of a shared receive queue (SRQ-14), asynchronous events (AE-1).
 #![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::sync::Mutex;
@@ -114,7 +114,7 @@ fn cp_06_errors_wake_who_waits_for_solicited<F: Fabric>(bed: &Bed<F>) {
     assert!(two.next_recv(NOW).expect("flushed").ok().is_err());
 }
 
-/// Waits for the next message as the field does it: arm, look, sleep.
+/// Waits for the next message in the usual way: arm, poll, sleep.
 fn next_message<F: Fabric>(id: &mut Id<F>, queue: &CompletionQueue<F>) -> u8 {
     loop {
         queue.arm(false).expect("arm");
@@ -125,7 +125,7 @@ fn next_message<F: Fabric>(id: &mut Id<F>, queue: &CompletionQueue<F>) -> u8 {
     }
 }
 
-/// One side of a long exchange in which both sleep for each message.
+/// One side of a long exchange in which both sides sleep for each message.
 pub(crate) fn sleepy<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, first: bool) {
     let rounds = if bed.is_strict() { 500 } else { 200 };
     let queue = recv_queue(id);
@@ -168,7 +168,7 @@ fn cp_06_sends_wake_too<F: Fabric>(bed: &Bed<F>) {
     one.next_send(NOW).expect("it is there").ok().expect("sent");
 }
 
-/// Devices of rdma-core have one stream of events for all: one case at a time reads it.
+/// A device of rdma-core has one stream of events for all users, so one case at a time reads it.
 pub(crate) static EVENTS: Mutex<()> = Mutex::new(());
 
 pub(crate) fn event<F: Fabric>(bed: &Bed<F>, wanted: AsyncEvent) {
@@ -188,7 +188,7 @@ pub(crate) fn is_silent<F: Fabric>(bed: &Bed<F>, unwanted: AsyncEvent) -> bool {
     std::iter::from_fn(|| bed.fabric.next_async_event()).all(|event| event != unwanted)
 }
 
-/// True if a descriptor of one of the queues is readable in time.
+/// True if a descriptor of one of the queues becomes readable in time.
 fn readable<F: Fabric>(queues: &[&CompletionQueue<F>], limit: Duration) -> bool {
     let fds = queues.iter().filter_map(|queue| queue.wake_fds());
     let mut entries: Vec<libc::pollfd> = fds
@@ -197,7 +197,7 @@ fn readable<F: Fabric>(queues: &[&CompletionQueue<F>], limit: Duration) -> bool 
         .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
         .collect();
     let millis = limit.as_millis() as i32;
-    // SAFETY: the vector holds as many entries as said.
+    // SAFETY: the vector has that many entries.
     unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as _, millis) > 0 }
 }
 
@@ -210,7 +210,7 @@ fn cp_06_the_descriptors_of_several_queues_say_which_to_look_at<F: Fabric>(bed: 
     }
     for at in [1, 0] {
         let end = Instant::now() + SOON;
-        // They may be readable for the device's own work, which a look does.
+        // They may be readable because of the device's own work, which a poll does.
         while readable(&both, A_WHILE) {
             assert!(both.iter().all(|queue| sleeps_on(queue)), "nothing has come");
             assert!(Instant::now() < end, "it does not become quiet");
@@ -269,7 +269,7 @@ fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair_with(&init, &tight, &Default::default(), &Default::default());
     two.post_recvs(&mut bed.numbered(8)).expect("receives");
     for byte in 0..8 {
-        // The peer fails on the way.
+        // The peer fails meanwhile.
         if one.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).is_err() {
             break;
         }

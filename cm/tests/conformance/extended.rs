@@ -1,4 +1,4 @@
-//! Queue pairs made with more than capacities (`ibv_create_qp_ex`): QX.
+//! Queue pairs with attributes beyond capacities (`ibv_create_qp_ex`): QX.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
@@ -31,7 +31,7 @@ cases! {
     qx_18_user_data_comes_back
 }
 
-/// A queue pair of its own; `None`, with the reason printed, where the device cannot make it.
+/// An external queue pair; `None`, with the reason printed, if the device cannot make it.
 pub(crate) fn made<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>) -> Option<ExternalQp<F>> {
     match ExternalQp::new(&bed.fabric, init) {
         Ok(qp) => Some(qp),
@@ -43,7 +43,7 @@ pub(crate) fn made<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>) -> Option<External
     }
 }
 
-/// Why a queue pair is refused.
+/// The error of a refused queue pair.
 pub(crate) fn refusal<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>) -> Code {
     match ExternalQp::new(&bed.fabric, init) {
         Ok(_) => panic!("it was made"),
@@ -58,7 +58,7 @@ fn qx_01_the_mask_says_which_fields_count<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(flags.comp_mask(), AttrMask::PD | AttrMask::CREATE_FLAGS);
     let ops = plain.send_ops_flags(SendOps::SEND);
     assert_eq!(ops.comp_mask(), AttrMask::PD | AttrMask::SEND_OPS_FLAGS);
-    // What counts takes effect, also in a copy; what does not is as if it were not there.
+    // A field that counts takes effect, in a copy too; one that does not is ignored.
     let Some(mut qp) = made(bed, &ops.clone()) else { return };
     let mut free = ExternalQp::new(&bed.fabric, &bed.small()).expect("a queue pair");
     let answer = |qp: &mut ExternalQp<F>| {
@@ -69,7 +69,7 @@ fn qx_01_the_mask_says_which_fields_count<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((answer(&mut qp), answer(&mut free)), (Some(PostCause::NotAsked), None));
 }
 
-/// Takes a queue pair of RC to ERR, where it takes sends and flushes them.
+/// Takes an RC queue pair to ERR, where it accepts sends and flushes them.
 fn to_err<F: Fabric>(qp: &mut ExternalQp<F>) {
     let init = QpFields {
         access: Some(Access::empty()),
@@ -91,7 +91,7 @@ fn qx_02_queue_pairs_of_each_type_are_made<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// QX-4, with the types' own numbers.
+/// QX-4, with the numbers of the types.
 fn qx_04_fields_have_the_numbers_of_c<F: Fabric>(_bed: &Bed<F>) {
     let fields = [
         AttrMask::PD,
@@ -119,7 +119,7 @@ fn qx_03_with_a_domain_alone_it_is_the_plain_call<F: Fabric>(bed: &Bed<F>) {
     sent(&mut one, &mut two).ok().expect("sent");
 }
 
-/// But for targets of XRC, whose domain stands in its place.
+/// Except for XRC targets, which have a domain in its place.
 fn qx_05_each_type_has_a_protection_domain<F: Fabric>(bed: &Bed<F>) {
     let others = [QpInit::<F>::rc(), QpInit::uc(), QpInit::ud(), QpInit::raw_packet()];
     for init in others.into_iter().chain([QpInit::xrc_send()]) {
@@ -221,7 +221,7 @@ fn qx_10_what_was_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
     let refused = refused.expect_err("only SEND");
     assert_eq!((refused.cause, refused.cause.errno()), (PostCause::NotAsked, 22));
     assert!(refused.back.is_some(), "the buffer comes back");
-    // In a list the ones before it go.
+    // In a list, the ones before it are posted.
     let request =
         |byte, op| doorbell_cm::SendRequest { buffer: bed.filled(1, byte), len: 1, op, flags };
     let mut list = vec![

@@ -1,5 +1,5 @@
-//! Queue pairs taken from state to state by hand, connected by ids: CM-12, and QP-20 as a query
-//! shows it.
+//! Queue pairs that are moved from state to state by hand and connected by ids: CM-12, and QP-20 as
+//! a query shows it.
 
 use std::thread;
 
@@ -36,13 +36,13 @@ pub(crate) fn own<F: Fabric>(bed: &Bed<F>) -> ExternalQp<F> {
     ExternalQp::new(&bed.fabric, &bed.small()).expect("a queue pair")
 }
 
-/// An id that may connect and has no queue pair.
+/// An id without a queue pair that is ready to connect.
 fn bare<F: Fabric>(bed: &Bed<F>, addr: std::net::SocketAddr) -> Id<F> {
     let info = AddrInfo::of(addr, &Hints::active());
     Endpoint::create(&bed.fabric, &info, None).expect("an endpoint").into_id()
 }
 
-/// Takes a queue pair one state further, as the connection manager says.
+/// Moves a queue pair one state further, as the connection manager says.
 fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
     let fields = id.init_qp_attr(to).expect("what it needs");
     assert_eq!(fields.state, Some(to));
@@ -55,7 +55,7 @@ fn up<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>) {
     go(qp, id, QpState::Rts);
 }
 
-/// A message each way.
+/// Sends a message in each direction.
 pub(crate) fn talk<F: Fabric>(bed: &Bed<F>, one: &mut ExternalQp<F>, two: &mut ExternalQp<F>) {
     say(bed, one, two);
     say(bed, two, one);
@@ -71,12 +71,12 @@ pub(crate) fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut Ex
 
 pub(crate) type Side<F> = (Id<F>, ExternalQp<F>);
 
-/// Two ids that connect queue pairs of somebody else.
+/// Two ids that connect external queue pairs.
 fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -> [Side<F>; 2] {
     joined(bed, [own(bed), own(bed)], asks, grants)
 }
 
-/// Two ids that connect these, which are in RESET.
+/// Two ids that connect these queue pairs, which are in RESET.
 pub(crate) fn joined<F: Fabric>(
     bed: &Bed<F>,
     qps: [ExternalQp<F>; 2],
@@ -86,7 +86,7 @@ pub(crate) fn joined<F: Fabric>(
     joined_by(bed, qps, asks, grants, |qp, id| up(qp, id))
 }
 
-/// The same, taken to RTS in another way.
+/// The same, moved to RTS in another way.
 pub(crate) fn joined_by<F: Fabric>(
     bed: &Bed<F>,
     [left, right]: [ExternalQp<F>; 2],
@@ -243,7 +243,7 @@ fn cm_12_the_peer_may_leave_before_it_is_established<F: Fabric>(bed: &Bed<F>) {
     two.accept(&ConnParam::default()).expect("accept");
     event::<F>(&here, EventKind::ConnectResponse);
     drop(two);
-    // Whatever comes, nothing hangs, and dropping in this order frees it all.
+    // Whatever happens, nothing hangs, and dropping in this order frees everything.
     let _ = doorbell_cm::Channel::next(&here, A_WHILE);
     let _ = one.establish();
     drop(one);
@@ -305,7 +305,7 @@ fn cm_16_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-/// Takes a queue pair to RTS with changed fields.
+/// Moves a queue pair to RTS with changed fields.
 pub(crate) fn up_as<F: Fabric>(
     qp: &mut ExternalQp<F>,
     id: &mut Id<F>,
@@ -317,7 +317,7 @@ pub(crate) fn up_as<F: Fabric>(
     }
 }
 
-/// A timeout of two milliseconds (4.096 us, nine times doubled).
+/// A timeout of two milliseconds (4.096 us, doubled nine times).
 const QUICK: u8 = 9;
 
 fn rc_02_timeouts_have_five_bits_and_retries_three<F: Fabric>(bed: &Bed<F>) {
@@ -344,7 +344,7 @@ fn rc_02_a_peer_that_is_gone_ends_a_send_with_status_12<F: Fabric>(bed: &Bed<F>)
     let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
     let [(one, mut left), (two, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
         up_as(qp, id, |fields| match fields.state {
-            // More than 6 may be without end (R4).
+            // More than 6 may mean without end (R4).
             Some(QpState::Rts) => QpFields { timeout: Some(QUICK), retry_cnt: Some(1), ..fields },
             _ => fields,
         });
@@ -370,7 +370,7 @@ fn rc_03_packet_numbers_have_24_bits_and_wrap<F: Fabric>(bed: &Bed<F>) {
             QpFields { rq_psn: Some(1 << 24), ..id.init_qp_attr(QpState::Rtr).expect("fields") };
         assert_eq!(qp.modify(&beyond).expect_err("25 bits").code(), Code::Invalid);
         up_as(qp, id, |fields| QpFields {
-            // The soft device knows its peer by the number that is expected first.
+            // The soft device knows its peer by the first expected number.
             rq_psn: fields.rq_psn.map(|psn| if bed.is_strict() { psn } else { FIRST }),
             sq_psn: fields.sq_psn.map(|_| FIRST),
             ..fields
@@ -388,7 +388,7 @@ fn rc_03_packet_numbers_have_24_bits_and_wrap<F: Fabric>(bed: &Bed<F>) {
         exchange(&mut right, &mut left);
     }
     if !bed.is_strict() {
-        // It tells the number that it expects next.
+        // It reports the next expected number.
         let next = left.query().expect("a query").rq_psn.expect("a number");
         assert!(next < 64, "{next} is behind the last number");
     }

@@ -1,5 +1,5 @@
-//! A send that fails completes, whether or not it asked for a completion (SQ-3): one case for each
-//! error that a post can run into.
+//! A failed send completes, whether or not it asked for a completion (SQ-3): one case for each
+//! error of a post.
 
 use doorbell_cm::{ConnParam, Exposed, ExternalQp, Fabric, Id, QpFields, QpState, Window};
 use doorbell_seam::provider::{Access, WindowKind};
@@ -23,11 +23,11 @@ cases! {
     sq_03_a_flush_completes
 }
 
-/// Nothing asks for a completion here.
+/// Nothing here asks for a completion.
 const SILENT: SendFlags = SendFlags::empty();
 
-/// Posts a good message, then runs `fail`, which posts one request that fails. The good one must
-/// stay silent and the failing one must complete with one of `legal`; then all is over.
+/// Posts a good message, then runs `fail`, which posts one failing request. The good message must
+/// stay silent, the failing request must complete with one of `legal`, and nothing may follow.
 fn fails<F: Fabric>(
     bed: &Bed<F>,
     (mut one, mut two): Pair<F>,
@@ -46,13 +46,13 @@ fn fails<F: Fabric>(
     assert!(one.next_send(A_WHILE).is_err(), "nothing else completes");
 }
 
-/// A pair whose sends complete only if they ask for it, or fail.
+/// A pair whose sends complete only if they ask for it or fail.
 fn quiet<F: Fabric>(bed: &Bed<F>) -> Pair<F> {
     bed.pair(&bed.quiet())
 }
 
-/// The statuses of a request that a device of that kind refuses by itself. Soft-RoCE has another
-/// one for a key that it does not know (R6).
+/// The statuses of a request that such a device refuses by itself. Soft-RoCE has another one for an
+/// unknown key (R6).
 const LOCAL: [Status; 2] = [Status::LocalProtection, Status::LocalQpOperation];
 
 fn sq_03_a_wrong_local_key_completes<F: Fabric>(bed: &Bed<F>) {
@@ -109,7 +109,7 @@ fn sq_03_a_peer_that_is_gone_completes<F: Fabric>(bed: &Bed<F>) {
     let qps = [(); 2].map(|()| ExternalQp::new(&bed.fabric, &bed.quiet()).expect("a queue pair"));
     let [(one, mut left), (two, right)] = joined_by(bed, qps, &none, &none, |qp, id| {
         up_as(qp, id, |fields| match fields.state {
-            // Two milliseconds, and one retry: more than 6 may be without end (R4).
+            // Two milliseconds, and one retry: more than 6 may mean without end (R4).
             Some(QpState::Rts) => QpFields { timeout: Some(9), retry_cnt: Some(1), ..fields },
             _ => fields,
         });
@@ -131,7 +131,7 @@ fn sq_03_a_window_that_cannot_be_bound_completes<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn sq_03_an_invalidation_of_nothing_completes<F: Fabric>(bed: &Bed<F>) {
-    // MW-2: a window of type 1 is closed by binding it to nothing, and in no other way.
+    // MW-2: a window of type 1 is closed only by binding it to nothing.
     let memory = Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     let mut window = Window::new(&bed.fabric, WindowKind::One).expect("a window");
     let legal = [Status::LocalQpOperation, Status::LocalProtection, Status::MwBind];
@@ -159,7 +159,7 @@ fn sq_03_a_read_that_may_not_run_completes<F: Fabric>(bed: &Bed<F>) {
 
 fn sq_03_a_flush_completes<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = quiet(bed);
-    // Nobody posts a receive for them.
+    // Nobody posts a receive for these.
     for buffer in bed.numbered(3) {
         one.post_send(buffer, 1, SendOp::Send, SILENT).expect("post");
     }

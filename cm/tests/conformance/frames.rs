@@ -1,5 +1,5 @@
-//! Queue pairs of RAW_PACKET: Ethernet frames, who gets them, and what the flags of creation do to
-//! them (QX-2, QX-6, QX-18).
+//! RAW_PACKET queue pairs: who receives an Ethernet frame, and what the create flags do to it
+//! (QX-2, QX-6, QX-18).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,13 +34,13 @@ cases! {
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const LONGEST: usize = 4096;
 
-/// A station of this case's own: cases run side by side, over one switch.
+/// A station that belongs to this case: cases run side by side over one switch.
 pub(crate) fn mac(case: u8, number: u8) -> Mac {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     Mac([2, high, low, 0x77, case, number])
 }
 
-/// What frames are made with here.
+/// The attributes of the queue pairs here.
 pub(crate) fn raw<F: Fabric>() -> QpInit<F> {
     QpInit::raw_packet().send_wr(16).recv_wr(16).inline(256)
 }
@@ -54,8 +54,8 @@ pub(crate) fn go<F: Fabric>(qp: &mut ExternalQp<F>) {
     }
 }
 
-/// A queue pair in RTS with a rule for an address; `None`, with the reason printed, where the
-/// device has no such queue pairs.
+/// A queue pair in RTS with a rule for an address; `None`, with the reason printed, if the device
+/// has no such queue pairs.
 fn station<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>, at: Mac) -> Option<ExternalQp<F>> {
     let mut qp = made(bed, init)?;
     qp.create_flow(FlowRule::To(at)).expect("a rule");
@@ -63,7 +63,7 @@ fn station<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>, at: Mac) -> Option<Externa
     Some(qp)
 }
 
-/// A frame of a type for experiments.
+/// A frame of an experimental type.
 pub(crate) fn frame(to: Mac, from: Mac, payload: &[u8]) -> Vec<u8> {
     [&to.0[..], &from.0[..], &[0x88, 0xb5], payload].concat()
 }
@@ -115,7 +115,7 @@ fn qx_02_frames_go_to_whom_their_address_says<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(received(one).bytes(), &back[..200]);
     assert_eq!(received(one).bytes(), back);
     nothing_comes(three);
-    // To a group goes a copy each.
+    // A frame to a group reaches each member.
     let group = Mac([3, 0, 0x5e, mac(1, 0).0[1], mac(1, 0).0[2], 1]);
     for qp in [&mut *two, &mut *three] {
         qp.create_flow(FlowRule::To(group)).expect("a rule");
@@ -126,7 +126,7 @@ fn qx_02_frames_go_to_whom_their_address_says<F: Fabric>(bed: &Bed<F>) {
     nothing_comes(one);
 }
 
-/// The next frame from a station: others of this process may be seen as well.
+/// The next frame from a station; other stations of this process may be heard too.
 fn from<F: Fabric>(bed: &Bed<F>, qp: &mut ExternalQp<F>, source: Mac) -> Completion<F> {
     let end = Instant::now() + SOON;
     loop {
@@ -184,7 +184,7 @@ fn qx_02_frames_nobody_takes_are_dropped<F: Fabric>(bed: &Bed<F>) {
     let Some(mut one) = station(bed, &raw(), mac(4, 0)) else { return };
     let mut two = station(bed, &raw(), mac(4, 1)).expect("as the first");
     let one_to = |byte| frame(mac(4, 1), mac(4, 0), &[byte; 100]);
-    // Without a receive, and with one that is too short for it.
+    // Without a receive, and with one that is too short.
     send(bed, &mut one, &one_to(1));
     nothing_comes(&mut two);
     two.post_recv(bed.filled(100, 0)).expect("a receive");
@@ -192,7 +192,7 @@ fn qx_02_frames_nobody_takes_are_dropped<F: Fabric>(bed: &Bed<F>) {
     nothing_comes(&mut two);
     send(bed, &mut one, &frame(mac(4, 1), mac(4, 0), &[3; 86]));
     assert_eq!(received(&mut two).bytes()[14..], [3; 86], "that receive is still there");
-    // To a station that is not there, and before RTR.
+    // To a station that does not exist, and before RTR.
     send(bed, &mut one, &frame(mac(4, 9), mac(4, 0), &[4; 60]));
     let mut three = made(bed, &raw()).expect("as the first");
     three.create_flow(FlowRule::To(mac(4, 1))).expect("a rule");
@@ -243,13 +243,13 @@ fn qx_02_rules_come_and_go<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(received(&mut three).bytes()[14], 4);
 }
 
-/// The station of the other process: of the process whose number has those low bits.
+/// The station of the process whose number has those low bits.
 fn there(process: u16) -> Mac {
     let [high, low] = process.to_be_bytes();
     Mac([2, high, low, 0x78, 0, 0])
 }
 
-/// What the other process does: answers the first frame that comes, and says so.
+/// The other process: answers the first frame, and reports it.
 pub(crate) fn answer<F: Fabric>(bed: &Bed<F>, process: u16) {
     let mut qp = station(bed, &raw(), there(process)).expect("as in the first process");
     ready(bed, &mut qp, 4);
@@ -266,7 +266,7 @@ fn qx_02_frames_go_between_processes<F: Fabric>(bed: &Bed<F>) {
     let mut peer = crate::processes::peer("frames", bed.at(process));
     let end = Instant::now() + SOON;
     let came = loop {
-        // Nobody is told of the other side's rule: it may come at any time.
+        // Nobody announces the other side's rule: it may come at any time.
         send(bed, &mut one, &frame(there(process), mac(11, 0), &[40; 60]));
         match one.next_recv(A_WHILE) {
             Ok(came) => break came.ok().expect("well"),
@@ -304,7 +304,7 @@ fn qx_02_a_failed_frame_leaves_sqe<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(two.next_recv(SOON).expect("it is flushed").status, Status::Flushed);
 }
 
-/// RESET forgets what was posted, rules stay; frames are not held back.
+/// RESET forgets posted requests and keeps the rules; frames are not held back.
 fn qx_02_a_queue_pair_of_frames_has_further_lives<F: Fabric>(bed: &Bed<F>) {
     let Some(mut one) = station(bed, &raw(), mac(12, 0)) else { return };
     let mut two = station(bed, &raw(), mac(12, 1)).expect("as the first");
@@ -342,7 +342,7 @@ fn qx_06_own_frames_to_groups_come_back_unless_blocked<F: Fabric>(bed: &Bed<F>) 
     send(bed, &mut plain, &frame(group, mac(8, 0), &[2; 60]));
     assert_eq!(received(&mut plain).bytes()[14], 2, "its own too");
     assert_eq!(received(&mut quiet).bytes()[14], 2);
-    // What is for one station never goes back where it came from.
+    // A frame for one station never goes back to its sender.
     send(bed, &mut plain, &frame(mac(8, 1), mac(8, 0), &[3; 60]));
     assert_eq!(received(&mut quiet).bytes()[14], 3);
     nothing_comes(&mut plain);
@@ -400,8 +400,8 @@ fn qx_06_a_tag_is_taken_out_and_told<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((came.bytes(), came.vlan_tag), (&plain[..], None), "there is none to take out");
 }
 
-/// A port to a real network takes a privilege; the soft switch reaches this user's own processes,
-/// and takes none.
+/// A port to a real network requires a privilege; the soft switch reaches only this user's
+/// processes and requires none.
 fn qx_18_raw_packets_need_the_privilege_their_reach_asks_for<F: Fabric>(bed: &Bed<F>) {
     match ExternalQp::new(&bed.fabric, &raw()) {
         Ok(qp) => assert_ne!(qp.num(), 0),

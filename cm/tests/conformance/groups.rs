@@ -25,7 +25,7 @@ cases! {
     ud_01_a_queue_pair_is_attached_once
 }
 
-/// A group of this case's own: cases run side by side.
+/// A group that belongs to this case: cases run side by side.
 fn group(number: u8) -> IpAddr {
     let process = std::process::id() as u16;
     let [high, low] = process.to_be_bytes();
@@ -124,7 +124,7 @@ fn cm_13_only_bound_ids_of_datagrams_join<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed, None);
     let error = id.join_multicast(bed.at(0).ip(), Join::FullMember).expect_err("no group");
     assert_eq!(error.code(), Code::Invalid, "{error}");
-    // With its address resolved it may, also if that is the group.
+    // It may join once its address is resolved, even if that is the group's.
     let mut id = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
     let to = std::net::SocketAddr::new(group(7), 0);
     id.resolve_addr(Some(bed.at(0)), to, SOON).expect("resolve the group");
@@ -155,7 +155,7 @@ fn qx_14_a_queue_pair_that_is_dropped_leaves_its_groups<F: Fabric>(bed: &Bed<F>)
     }
 }
 
-/// `ibv_attach_mcast` by hand, of the queue pair of an id.
+/// Calls `ibv_attach_mcast` by hand for the queue pair of an id.
 fn ud_01_a_queue_pair_is_attached_once<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("a kernel wants to know the group's own form of address");

@@ -12,14 +12,14 @@ use doorbell_cm::{Device, Fabric, Program};
 
 use crate::toy;
 
-/// A case hangs if nothing has moved in this process for so long: three times the longest wait. How
-/// long a case takes in all depends on the machine.
+/// A case hangs if nothing has moved in this process for this long, three times the longest wait.
+/// The total time of a case depends on the machine.
 const STILL: Duration = Duration::from_secs(180);
 
 /// The variable that puts the toy wire below the soft device.
 pub(crate) const TOY: &str = "DOORBELL_TEST_TOY";
 
-/// What is printed of a case that has passed, and has sent something over the toy wire.
+/// Printed after a case that has passed and has sent something over the toy wire.
 pub(crate) const CARRIED: &str = "carried by the toy wire";
 
 /// Grows with each message and event of any case.
@@ -32,14 +32,14 @@ pub(crate) fn address() -> IpAddr {
     given.as_deref().unwrap_or(usual).parse().expect("DOORBELL_ADDR is an IP address")
 }
 
-/// True if the device under test is the soft one.
+/// True if the device under test is the soft device.
 pub(crate) fn on_soft() -> bool {
     std::env::var("DOORBELL_DEVICE").map_or(true, |name| name.is_empty() || name == "soft0")
 }
 
-/// A case has got on: it is given more time.
+/// A case has progressed: gives it more time.
 pub(crate) fn moves() {
-    // Only whether it grows matters: Relaxed.
+    // Relaxed: only its growth matters.
     MOVES.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn run<P: Program<Output = ()> + Send + 'static>(program: P) {
     }
 }
 
-/// True if the connections of the soft device go over the toy wire.
+/// True if the connections of the soft device use the toy wire.
 pub(crate) fn on_toy() -> bool {
     std::env::var_os(TOY).is_some()
 }
@@ -82,7 +82,7 @@ fn on_device<P: Program<Output = ()>>(program: P) {
     }
 }
 
-/// A second device of that kind: its queues and memory are foreign to the first.
+/// A second device of the same kind, whose queues and memory are foreign to the first.
 pub(crate) fn another<F: Fabric>() -> Option<F> {
     if on_soft() {
         return open("soft0");
@@ -101,7 +101,7 @@ fn rdma_devices() -> Vec<String> {
     Vec::new()
 }
 
-/// The device of that name, if it is there and of that kind.
+/// The device of that name, if it exists and is of that kind.
 pub(crate) fn open<F: Fabric>(name: &str) -> Option<F> {
     struct Take;
     impl Program for Take {
@@ -114,7 +114,7 @@ pub(crate) fn open<F: Fabric>(name: &str) -> Option<F> {
     device.run(Take).downcast().ok().map(|device| *device)
 }
 
-/// Says why a case does not apply. To the soft device every case does, whatever the machine is.
+/// Prints why a case does not apply. Every case applies to the soft device, on any machine.
 pub(crate) fn skip(reason: &str) {
     assert!(
         !on_soft() || on_toy(),
@@ -123,8 +123,8 @@ pub(crate) fn skip(reason: &str) {
     println!("skipped: {reason}");
 }
 
-/// Makes a test of each function named: it is given a [`crate::bed::Bed`] on the device under
-/// test. A macro, because a function generic over the device cannot be passed as a value.
+/// Makes a test of each named function, which gets a [`crate::bed::Bed`] on the device under test.
+/// A macro, because a function that is generic over the device cannot be passed as a value.
 macro_rules! cases {
     ($($name:ident)*) => {
         mod cases {

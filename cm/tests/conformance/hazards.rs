@@ -1,5 +1,5 @@
-//! The mistakes that librdmacm answers with a crash, a leak or a hang: each gets its error here, or
-//! does no harm. `cm/conformance/hazards.txt` lists them with what shows them.
+//! Mistakes that librdmacm answers with a crash, a leak or a hang: here each gets an error or does
+//! no harm. `cm/conformance/hazards.txt` lists them with their tests.
 
 use std::thread;
 
@@ -27,7 +27,7 @@ cases! {
     qx_16_dropping_with_asynchronous_events_in_hand_does_not_block
 }
 
-/// On the device, without a queue pair.
+/// Bound to the device, without a queue pair.
 fn bound<F: Fabric>(bed: &Bed<F>) -> Id<F> {
     let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
     id.bind(bed.at(0)).expect("bind");
@@ -42,7 +42,7 @@ fn id_08_dropping_an_id_with_its_event_in_hand_does_not_block<F: Fabric>(bed: &B
     let in_hand = event::<F>(&here, EventKind::AddrResolved);
     assert_eq!(in_hand.key, id.key());
     drop(id);
-    // The same with both ends of a connection, and the events of its end.
+    // The same with both ends of a connection, and the event of its end.
     let [mut one, mut two, listener] = pair_by_events(bed, &here, &there);
     one.disconnect().expect("disconnect");
     let left = event::<F>(&there, EventKind::Disconnected);
@@ -52,7 +52,7 @@ fn id_08_dropping_an_id_with_its_event_in_hand_does_not_block<F: Fabric>(bed: &B
     drop((in_hand, left, answered, here, there));
 }
 
-/// In a process of its own, whose files and objects are counted.
+/// Runs in a process of its own, whose files and objects are counted.
 fn ep_10_refused_requests_leave_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     peer("refuse", bed.at(0)).ends_well();
 }
@@ -88,7 +88,7 @@ fn qp_18_destroying_what_is_not_there_is_refused<F: Fabric>(bed: &Bed<F>) {
     id.create_qp(&bed.small()).expect("another");
 }
 
-/// In a process of its own, whose files and objects are counted.
+/// Runs in a process of its own, whose files and objects are counted.
 fn qp_18_destroying_takes_its_own_queues_along<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("the threads of the toy wire give their files back a little later");
@@ -114,7 +114,7 @@ fn srq_09_destroying_what_is_not_there_is_refused<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(id.destroy_srq().expect_err("it was there").code(), Code::Invalid);
 }
 
-/// One wake-up that was taken, one that has come and was not, one that is still asked for.
+/// One wake-up that was taken, one that has come and was not taken, one that is still due.
 fn qx_16_dropping_with_wake_ups_in_hand_does_not_block_and_cp_07_nobody_acknowledges<F: Fabric>(
     bed: &Bed<F>,
 ) {
@@ -149,7 +149,7 @@ fn qx_16_dropping_with_asynchronous_events_in_hand_does_not_block<F: Fabric>(bed
     };
     low();
     event_of(bed, wanted);
-    // A second one that nobody fetches.
+    // A second request, which nobody fetches.
     low();
     drop((one, two, init, srq));
 }

@@ -292,7 +292,7 @@ fn cm_06_without_parameters_a_sender_waits_for_ever<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((param.responder_resources, param.initiator_depth), (255, 255));
     let (mut one, mut two) = bed.pair(&bed.small());
     crate::bed::send_inline(&mut one, &[1]);
-    // Far longer than seven retries of 0.64 ms would take.
+    // Far longer than seven retries of 0.64 ms take.
     assert!(two.next_recv(A_WHILE).is_err());
     two.post_recv(bed.filled(1, 0)).expect("a receive");
     assert_eq!(crate::bed::received(&mut two).bytes(), [1]);

@@ -1,4 +1,4 @@
-//! States that a queue pair can leave again: SQD, and RESET (SM-1, SM-6, SM-7).
+//! The states that a queue pair can leave again: SQD, and RESET (SM-1, SM-6, SM-7).
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ fn sm_07_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
     assert!(is_silent(bed, wanted), "once");
     left.modify(&QpFields::to(QpState::Rts)).expect("RTS");
     if !bed.is_strict() {
-        // Some begin with what waits only when something more is posted.
+        // Some devices begin waiting requests only when another one is posted.
         right.post_recv(bed.filled(8, 0)).expect("a receive");
         post(&mut left, 5);
     }
@@ -90,7 +90,7 @@ fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
         return skip("how much of a message has room depends on when the toy wire reads");
     }
     if !bed.is_strict() {
-        return skip("what waits for a receive counts as begun, or not: devices differ");
+        return skip("devices differ in whether a send that waits for a receive has begun");
     }
     let _one_at_a_time = EVENTS.lock();
     let (_ids, [mut left, mut right]) = fresh(bed);
@@ -104,7 +104,7 @@ fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
     left.next_send(SOON).expect("sent").ok().expect("well");
     drained(bed, &mut left, wanted);
     assert!(right.next_recv(A_WHILE).is_err(), "the second does not begin");
-    // Of four long ones, the second has begun: there was room for some of it.
+    // Of four long messages, the second has begun: there was room for part of it.
     const LONG: usize = 48_000;
     let long = |byte| bed.filled(LONG, byte);
     left.modify(&QpFields::to(QpState::Rts)).expect("RTS");
@@ -126,7 +126,7 @@ fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
     left.next_send(SOON).expect("sent").ok().expect("well");
     assert_eq!(right.next_recv(SOON).expect("and the last").bytes(), [6; LONG]);
     left.next_send(SOON).expect("sent").ok().expect("well");
-    // What is left is flushed as ever.
+    // The rest is flushed as usual.
     pause(&mut left);
     post(&mut left, 7);
     left.modify(&QpFields::to(QpState::Err)).expect("ERR");
@@ -165,7 +165,7 @@ fn sm_01_a_new_life_is_connected_anew<F: Fabric>(bed: &Bed<F>) {
     for life in 1..4 {
         let [left, right] = &mut qps;
         talk(bed, left, right);
-        // Completions that nobody takes, and requests that do not complete.
+        // Completions that nobody polls, and requests that do not complete.
         right.post_recvs(&mut bed.numbered(3)).expect("receives");
         left.post_inline(&[9], SendOp::Send, SIGNALED).expect("a send");
         assert!(right.next_recv(SOON).is_ok() && right.next_recv(A_WHILE).is_err());

@@ -1,9 +1,9 @@
-//! What a device must do, whichever it is: one suite over any `Fabric`.
+//! The conformance suite: what every device must do, generic over `Fabric`.
 //!
 //! It runs on `soft0`, or on the device that `DOORBELL_DEVICE` names, at the address in
-//! `DOORBELL_ADDR`. Tests are named after the clauses of the specification they check. What a
-//! device lacks, or may legally do in another way, is skipped with the reason printed; on `soft0`
-//! that is a failure.
+//! `DOORBELL_ADDR`. Tests are named after the clauses that they check. A case that a device cannot
+//! run, or may legally do differently, is skipped with the reason printed; on `soft0` that is a
+//! failure.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 #[macro_use]

@@ -53,7 +53,7 @@ fn cm_04_thirty_two_clients_at_once_are_all_served<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-/// Each is a process of its own, which connects, says something and leaves.
+/// Each peer is a process of its own, which connects, sends something and leaves.
 fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
     let (mut listener, addr) = bed.listener(Some(&bed.small()));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| peer("leave", addr)).collect();
@@ -64,7 +64,7 @@ fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
                 id.post_recv(bed.filled(1, 0)).expect("a receive");
                 id.accept(&ConnParam::default()).expect("accept");
                 assert_eq!(received(&mut id).bytes(), [1]);
-                // It leaves when it knows that this has come; until then its device needs ours.
+                // It leaves when it knows that this has arrived; until then its device needs ours.
                 while !id.peer_left() {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -76,7 +76,7 @@ fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// In a process of its own: other cases come and go as well.
+/// Runs in a process of its own, because other cases open and close objects too.
 fn a_thousand_connections_leave_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("the threads of the toy wire give their files back a little later");
@@ -84,8 +84,8 @@ fn a_thousand_connections_leave_nothing_behind<F: Fabric>(bed: &Bed<F>) {
     peer("come-and-go", bed.at(0)).ends_well();
 }
 
-/// What a process has: open files, memory of files and devices, other pieces of memory, objects of
-/// the kernel's RDMA core.
+/// The resources of a process: open files, mappings of files and devices, other mappings, objects
+/// of the kernel's RDMA core.
 #[derive(Debug)]
 struct Census {
     files: usize,
@@ -108,13 +108,13 @@ fn census<F: Fabric>(bed: &Bed<F>) -> Census {
         text.lines().filter(|line| line.contains(&pid)).count()
     };
     let kinds = ["qp", "cq", "mr", "pd", "cm_id", "srq", "ctx"];
-    // The soft device has none.
+    // The soft device has no kernel objects.
     let objects = if bed.is_strict() { 0 } else { kinds.map(of_kind).iter().sum() };
     Census { files, mapped, pieces: maps.lines().count() - mapped, objects }
 }
 
-/// Carries out a round many times: what is there is what was there after the first few, in which
-/// all is made that is made once.
+/// Carries out a round many times. The resources must be those after the first few rounds, in which
+/// everything that is made once is made.
 pub(crate) fn leaves_nothing<F: Fabric>(
     bed: &Bed<F>,
     rounds: usize,
@@ -123,7 +123,7 @@ pub(crate) fn leaves_nothing<F: Fabric>(
     for _ in 0..20 {
         round(bed);
     }
-    // What is still to be given back goes with the next connection that ends.
+    // The next connection to end gives back what remains.
     one_round(bed);
     let before = census(bed);
     for _ in 0..rounds {
@@ -133,7 +133,7 @@ pub(crate) fn leaves_nothing<F: Fabric>(
     let after = census(bed);
     let exact = |census: &Census| [census.files, census.mapped, census.objects];
     assert_eq!(exact(&after), exact(&before), "{rounds} rounds: {before:?} {after:?}");
-    // The allocator's own come and go; one for each round would be a hundred at least.
+    // The allocator's own mappings vary; a leak in each round would be a hundred at least.
     assert!(after.pieces < before.pieces + 8, "{rounds} rounds: {before:?} {after:?}");
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn come_and_go<F: Fabric>(bed: &Bed<F>) {
     leaves_nothing(bed, 1000, one_round);
 }
 
-/// EP-10: a listener's attributes are such that no request can be served.
+/// EP-10: no request can be served with the listener's attributes.
 pub(crate) fn refuse<F: Fabric>(bed: &Bed<F>) {
     let impossible = bed.small().send_wr(Provider::caps(&bed.fabric).qp_wr_max + 1);
     let (mut listener, addr) = bed.listener(Some(&impossible));
@@ -155,7 +155,7 @@ pub(crate) fn refuse<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-/// QP-18: one completion queue is given, the other is made along.
+/// QP-18: one completion queue is given, the other is made.
 pub(crate) fn destroy<F: Fabric>(bed: &Bed<F>) {
     let given = CompletionQueue::new(&bed.fabric, 16).expect("a completion queue");
     let mut id = bed.active(bed.at(7), &bed.small()).into_id();

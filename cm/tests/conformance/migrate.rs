@@ -84,7 +84,7 @@ fn mg_03_events_nobody_has_taken_go_with_it<F: Fabric>(bed: &Bed<F>) {
     let new = bed.fabric.open_channel().expect("a channel");
     let [mut one, mut two, _listener] = pair_by_events(bed, &here, &old);
     one.disconnect().expect("disconnect");
-    // It is on its way, or there already.
+    // It is on its way or has arrived.
     thread::sleep(A_WHILE);
     two.migrate(Some(&new)).expect("migrate");
     assert_eq!(event::<F>(&new, EventKind::Disconnected).key, two.key());
@@ -128,7 +128,7 @@ fn mg_04_an_event_in_hand_blocks_nobody<F: Fabric>(bed: &Bed<F>) {
     let mut one = ready(bed, &here, addr);
     one.connect(&ConnParam::default()).expect("connect");
     let in_hand = event::<F>(&there, EventKind::ConnectRequest);
-    // A device may refuse, but not wait.
+    // A device may refuse, but must not wait.
     let _ = listener.migrate(Some(&here));
     drop(listener);
     let mut two = Id::of_request(&bed.fabric, in_hand.request.expect("its id"));

@@ -42,12 +42,12 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(29).wrapping_add((at >> 8) as u8)).collect()
 }
 
-/// Memory of the peer's that anything may be done to.
+/// Memory of the peer that allows every operation.
 fn exposed<F: Fabric>(bed: &Bed<F>, len: usize) -> Exposed<F> {
     Exposed::new(&bed.fabric, len, ALL).expect("exposed memory")
 }
 
-/// Carries out one request; its completion.
+/// Carries out one request; returns its completion.
 fn run<F: Fabric>(
     (one, two): (&mut Id<F>, &mut Id<F>),
     buffer: Buffer<F>,
@@ -79,8 +79,8 @@ fn sq_05_a_read_sees_the_write_before_it<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// The peer changes its memory as soon as it hears the fenced message: the READ before that must
-/// have none of the change.
+/// The peer changes its memory as soon as it gets the fenced message: the READ before that must
+/// return the old bytes.
 fn fence_waits<F: Fabric>(
     bed: &Bed<F>,
     (one, two): (&mut Id<F>, &mut Id<F>),
@@ -95,7 +95,7 @@ fn fence_waits<F: Fabric>(
         one.post_inline(&[7], SendOp::Send, SIGNALED | SendFlags::FENCE).expect("post");
         let end = Instant::now() + SOON;
         while two.next_recv(Duration::ZERO).is_err() {
-            // On a soft device this poll takes the answer.
+            // On a soft device this poll takes the response.
             assert!(one.next_recv(Duration::ZERO).is_err() && Instant::now() < end);
         }
         memory.write(0, &vec![0xff; len]).expect("inside");
@@ -112,7 +112,7 @@ fn sq_05_a_fence_waits_for_reads<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// The soft device carries out most requests in the peer's memory at once; those that name a window
-/// go over its wire, and their answers take time.
+/// use the link, and their responses take time.
 fn sq_05_a_fence_waits_for_reads_through_a_window<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let (memory, rights) = (exposed(bed, 1 << 20), Access::REMOTE_READ);
@@ -183,7 +183,7 @@ fn sq_07_more_reads_than_may_be_in_flight_complete_in_order<F: Fabric>(bed: &Bed
     twenty_reads(bed, false);
 }
 
-/// As [`sq_05_a_fence_waits_for_reads_through_a_window`]: over the wire.
+/// As [`sq_05_a_fence_waits_for_reads_through_a_window`], over the wire.
 fn sq_07_more_reads_through_a_window_complete_in_order<F: Fabric>(bed: &Bed<F>) {
     twenty_reads(bed, true);
 }
@@ -316,7 +316,7 @@ fn sq_07_no_rights_to_read_without_depth<F: Fabric>(bed: &Bed<F>) {
     let done = run((&mut one, &mut two), bed.filled(8, 1), SendOp::Write(memory.remote(0)));
     assert_eq!(done.status, Status::Success, "remote write is always on (QP-20)");
     let failed = run((&mut one, &mut two), bed.filled(8, 0), SendOp::Read(memory.remote(0)));
-    // The sender's own depth follows the peer's: it is the one that cannot.
+    // The sender's own depth follows the peer's, so the sender is the one that cannot.
     assert_eq!(failed.status, Status::LocalQpOperation);
 }
 
@@ -347,7 +347,7 @@ fn sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing<F: Fa
         two.post_recv(bed.filled(16, 0)).expect("a receive");
         let (buffer, op) = (bed.filled(8, 1), op(memory.remote(offset)));
         if let Err(refused) = one.post_send(buffer, 8, op, SIGNALED) {
-            // Some drivers look at the alignment of an atomic themselves.
+            // Some drivers check the alignment of an atomic themselves.
             assert!(!bed.is_strict() && legal == odd, "case {number}: {refused:?}");
             continue;
         }

@@ -30,7 +30,7 @@ fn reusing<F: Fabric>(bed: &Bed<F>) -> Id<F> {
     id
 }
 
-/// Connects to `addr` while somebody may be listening there.
+/// Connects to `addr`, where somebody may be listening.
 fn connect<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) -> Result<(), CmError> {
     bed.active(addr, &bed.small()).connect(&ConnParam::default())
 }
@@ -71,7 +71,7 @@ fn cm_16_afonly_keeps_ipv4_out<F: Fabric>(bed: &Bed<F>) {
         let mut listener = new(bed);
         listener.set_option(IdOption::AfOnly(only)).expect("set it");
         let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-        // On soft this needs no IPv6 of the kernel's: an address is part of a name.
+        // On soft this does not depend on the kernel's IPv6: an address is part of a name.
         if let Err(error) = listener.bind(SocketAddr::new(any, 0)) {
             return crate::harness::skip(&format!("no IPv6 here: {error}"));
         }
@@ -141,7 +141,7 @@ fn cm_16_a_path_takes_the_place_of_a_resolved_route<F: Fabric>(bed: &Bed<F>) {
     id.set_option(path).expect("it is taken at once");
     id.create_qp(&bed.small()).expect("a queue pair");
     if !bed.is_strict() {
-        // RoCE has no paths of that kind: what follows is the kernel's affair.
+        // RoCE has no such paths: what follows is up to the kernel.
         return;
     }
     thread::scope(|scope| {

@@ -26,12 +26,12 @@ const EARLY: usize = WORDS - 1;
 /// Requests of one round.
 const REQUESTS: usize = 24;
 
-/// What one request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// A message.
     Send,
-    /// That word becomes the request's number.
+    /// Sets that word to the request's number.
     Write(usize),
     /// The same for [`EARLY`], and a message.
     WriteWithImm,
@@ -60,8 +60,8 @@ impl Act {
         matches!(self, Act::Send | Act::WriteWithImm)
     }
 
-    /// A READ may be repeated, and then reads what later requests have changed: what changes its
-    /// word waits for it.
+    /// A READ may be repeated, and then reads what later requests have changed, so requests that
+    /// change its word must wait for it.
     fn fence_behind(self, before: &[Act]) -> SendFlags {
         let (Act::Write(changed) | Act::Add(changed) | Act::Swap(changed)) = self else {
             return SendFlags::empty();
@@ -82,7 +82,7 @@ impl Act {
         }
     }
 
-    /// Does it to the words; returns what the requester gets back.
+    /// Applies the request to the words; returns the requester's result.
     fn apply(self, number: u64, words: &mut [u64; WORDS]) -> Option<u64> {
         match self {
             Act::Send => None,
@@ -138,7 +138,7 @@ fn post<F: Fabric>(
     id.post_send(buffer, 8, op, flags).expect("post");
 }
 
-/// Polls both sides, so that whatever can take effect does.
+/// Polls both sides, so that everything that can take effect does.
 fn move_on<F: Fabric>(one: &Id<F>, two: &mut Id<F>) {
     let _ = one.query_qp();
     let nothing = two.next_recv(Duration::ZERO).expect_err("no receive is posted");
@@ -167,9 +167,9 @@ fn sq_05_a_write_waits_for_the_message_before_it<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// Posts requests of all kinds, and gives the peer one receive after the other. Until a message has
-/// its receive, exactly what was posted before it has happened. rxe stops at a fence behind a retry
-/// for lack of a receive, so there READs are not fenced and may read later bytes.
+/// Posts requests of all kinds, and gives the peer one receive after the other. While a message
+/// waits for its receive, exactly the requests before it have taken effect. rxe stops at a fence
+/// behind a retry for lack of a receive, so READs are not fenced there and may read later bytes.
 fn rc_07_requests_of_all_kinds_take_effect_in_order<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&init());
     let memory = exposed(bed);
@@ -205,7 +205,7 @@ fn rc_07_requests_of_all_kinds_take_effect_in_order<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// Waits until the memory holds those words, and sees that nothing behind them comes.
+/// Waits until the memory holds those words, and checks that nothing behind them arrives.
 fn has_happened<F: Fabric>(
     words: &[u64; WORDS],
     memory: &Exposed<F>,

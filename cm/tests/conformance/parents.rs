@@ -1,4 +1,4 @@
-//! Thread domains and parent domains, where they are offered (TD-1).
+//! Thread domains and parent domains, if the device has them (TD-1).
 #![expect(unsafe_code, reason = "a thread domain is a promise, which these cases keep")]
 
 use doorbell_cm::{
@@ -21,13 +21,13 @@ cases! {
     td_01_a_thread_domain_of_another_device_is_refused
 }
 
-/// A thread domain. Each case uses what is made under it from its own thread alone.
+/// A thread domain. Each case uses the objects made under it from its own thread alone.
 fn thread_domain<F: Fabric>(bed: &Bed<F>) -> F::Td {
     // SAFETY: as above.
     unsafe { bed.fabric.alloc_td() }.expect("a thread domain")
 }
 
-/// Prints so if there are none.
+/// Prints so if the device has none.
 fn lacks<F: Fabric>(bed: &Bed<F>) -> bool {
     let caps = bed.fabric.caps();
     let lacks = !(caps.parent_domains && caps.thread_domains);
@@ -56,7 +56,7 @@ fn td_01_a_device_without_them_says_so<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// Queue pairs, receive queues, completion queues and memory of either go together.
+/// Queue pairs, receive queues, completion queues and memory of either domain work together.
 fn td_01_a_parent_domain_stands_for_its_domain<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
@@ -98,7 +98,7 @@ fn td_01_a_parent_domain_is_no_other_domain<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(sent(&mut one, &mut two).status, Status::RemoteAccess);
 }
 
-/// What could not be given up.
+/// The object that could not be given up.
 fn busy<T>(result: Result<(), InUse<T>>) -> T {
     let Err(InUse { cause, back }) = result else { panic!("it is in use") };
     assert_eq!(cause.code(), Code::Busy, "{cause}");

@@ -1,4 +1,4 @@
-//! Two processes. The peer is this very program, run again with a part to play.
+//! Two processes. The peer is this program, run again with a part to play.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -63,7 +63,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It has most often ended already.
+        // Usually it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -140,7 +140,7 @@ fn connected<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) -> Id<F> {
     id
 }
 
-/// Sends back what comes, in the same buffer.
+/// Sends each message back in the same buffer.
 fn echo<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
     let mut id = bed.active(addr, &bed.small()).into_id();
     id.post_recv(bed.filled(1 << 20, 0)).expect("a receive");
@@ -183,7 +183,7 @@ fn two_processes_exchange_messages_of_every_size<F: Fabric>(bed: &Bed<F>) {
     peer.ends_well();
 }
 
-/// How many connections `many` makes, all on one shared receive queue.
+/// The number of connections that `many` makes, all on one shared receive queue.
 const MANY: usize = 40;
 
 fn many<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
@@ -316,7 +316,7 @@ fn a_peer_that_leaves_ends_a_wait<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(id.next_recv(SOON).expect("flushed now").status, Status::Flushed);
 }
 
-/// Connects and disconnects many times in a process of its own; descriptors and mappings do not
+/// Connects and disconnects many times in a process of its own; descriptors and mappings must not
 /// grow.
 #[test]
 fn two_hundred_connections_leave_nothing_behind() {

@@ -1,5 +1,5 @@
-//! What the man pages promise in a sentence, and the mistakes that librdmacm answers with a crash
-//! or a hang: G, ID, EP, QP, QX, SM.
+//! Single promises of the man pages, and mistakes that librdmacm answers with a crash or a hang: G,
+//! ID, EP, QP, QX, SM.
 
 use doorbell_cm::{
     AddrInfo, CompletionQueue, ConnParam, Device, Endpoint, EventKind, ExternalQp, Fabric, Hints,
@@ -65,7 +65,8 @@ fn g_03_a_device_that_is_not_there_is_refused<F: Fabric>(_bed: &Bed<F>) {
     assert_eq!(error.code(), Code::NoDevice, "{error}");
 }
 
-/// librdmacm has one context of each device in a process; the soft device has one each time.
+/// librdmacm has one context of each device in a process; the soft device opens a new one each
+/// time.
 fn g_04_a_device_opened_again_has_the_same_context_or_is_another<F: Fabric>(bed: &Bed<F>) {
     let name = std::env::var("DOORBELL_DEVICE").unwrap_or_default();
     let name = if bed.is_strict() { "soft0" } else { &name };
@@ -181,7 +182,7 @@ fn qp_17_a_failed_queue_pair_leaves_its_completion_queue<F: Fabric>(bed: &Bed<F>
     id.create_qp(&init).expect("the queue is as it was");
 }
 
-/// In a process of its own, whose files and objects are counted.
+/// Runs in a process of its own, whose files and objects are counted.
 fn qp_17_a_failed_queue_pair_takes_its_own_queues_along<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("the threads of the toy wire give their files back a little later");
@@ -237,7 +238,7 @@ fn qx_16_dropping_with_completions_untaken_does_not_block<F: Fabric>(bed: &Bed<F
     send_inline(&mut one, &[1]);
     send_inline(&mut one, &[2]);
     received(&mut two);
-    // One completion is in the queue, or on its way; nobody takes it.
+    // One completion is in the queue or on its way; nobody takes it.
     drop(two);
     drop(one);
 }

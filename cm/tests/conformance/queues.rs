@@ -71,7 +71,7 @@ fn qp_06_a_given_completion_queue_serves_both_directions_and_several_ids<F: Fabr
         send(one, bed.filled(8, at as u8));
         send(two, bed.filled(8, 10 + at as u8));
     }
-    // Whoever polls first meets the completions of all.
+    // The first to poll gets the completions of all.
     for (at, (one, two)) in pairs.iter_mut().enumerate().rev() {
         assert_eq!(received(two).bytes(), [at as u8; 8]);
         assert_eq!(received(one).bytes(), [10 + at as u8; 8]);
@@ -135,8 +135,8 @@ fn qp_11_an_id_holds_one_queue_pair<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(one.qp(), first);
 }
 
-/// With a field of the extended call on both sides, and the rules of QP-2, QP-5, QP-6, QP-8, QP-10
-/// and QP-11 all the same.
+/// With a field of the extended call on both sides, QP-2, QP-5, QP-6, QP-8, QP-10 and QP-11 still
+/// hold.
 fn qp_19_the_extended_call_keeps_the_rules_of_the_other<F: Fabric>(bed: &Bed<F>) {
     let init = bed.small().send_ops_flags(SendOps::SEND);
     assert_eq!(init.comp_mask(), AttrMask::PD | AttrMask::SEND_OPS_FLAGS, "the domain is always");

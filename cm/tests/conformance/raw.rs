@@ -1,4 +1,4 @@
-//! What the safe layer cannot get wrong, asked of the device below it: keys, bounds, rights, and
+//! Mistakes that the safe layer rules out, made on the device below it: keys, bounds, rights, and
 //! garbage in undefined fields.
 #![expect(unsafe_code, reason = "posts requests with wrong keys")]
 
@@ -74,8 +74,8 @@ impl<F: Fabric> Side<F> {
     fn request(&mut self, op: SendOp, sge: Sge) {
         let flags = SendFlags::SIGNALED;
         let wr = SendWr { wr_id: 11, op, flags, sge, more: &[] };
-        // SAFETY: the regions of a case outlive its queue pairs; what is named beyond them is
-        // what the device has to refuse.
+        // SAFETY: the regions of a case outlive its queue pairs; the device must refuse any address
+        // beyond them.
         unsafe { self.qp.post(&[wr]) }.expect("post");
     }
 
@@ -111,13 +111,14 @@ fn sge<R: Region>(region: &R, length: u32) -> Sge {
     Sge { addr: region.as_ptr() as u64, length, lkey: region.lkey() }
 }
 
-/// Asked of the completion queue itself: the safe layer hides what is of no queue pair.
+/// Reads the completion queue itself, because the safe layer hides completions that belong to no
+/// queue pair.
 fn qx_17_a_destroyed_queue_pair_completes_nothing_more<F: Fabric>(bed: &Bed<F>) {
     let memory = region(bed, Access::LOCAL_WRITE);
     for sends in [true, false] {
         let (mut one, mut two) = pair(bed);
         if sends {
-            // There is no receive for them: they stay outstanding.
+            // There is no receive for these: they stay outstanding.
             one.send(sge(&memory, 8));
             one.send(sge(&memory, 8));
         }
@@ -158,14 +159,14 @@ fn mr_01_remote_write_needs_local_write<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(rights.map(|right| right.bits()), [1, 2, 4, 8, 16]);
 }
 
-/// A send that fails where it is posted: the peer notices nothing, its receive stays.
+/// A send that fails where it is posted: the peer notices nothing, and its receive stays.
 fn fails_alone<F: Fabric>(bed: &Bed<F>, bad: impl FnOnce(&F::Region) -> Sge) {
     let memory = region(bed, Access::LOCAL_WRITE);
     let (mut one, mut two) = pair(bed);
     two.receive(sge(&memory, 64));
     one.send(bad(&memory));
     let wc = one.next(&mut two);
-    // rxe says 2 for a key it does not know (R6).
+    // rxe reports 2 for an unknown key (R6).
     let legal = [Status::LocalProtection, Status::LocalQpOperation];
     assert!(legal.contains(&wc.status), "{:?}", wc.status);
     assert_eq!((wc.wr_id, wc.qp_num), (11, one.qp.num()));
@@ -202,7 +203,7 @@ fn mr_02_a_read_into_a_read_only_region_fails_alone<F: Fabric>(bed: &Bed<F>) {
     drop((one, two));
 }
 
-/// A message for a receive that must not be written to.
+/// A message for a receive whose memory is not writable.
 fn fails_both<F: Fabric>(bed: &Bed<F>, memory: &F::Region, bad: Sge) {
     let (mut one, mut two) = pair(bed);
     two.receive(bad);

@@ -123,7 +123,7 @@ fn srq_12_is_taken_from_in_order_by_whichever_queue_pair_needs_one<F: Fabric>(be
     let (mut senders, mut takers) = two_on_one(bed, &srq);
     let mut lengths = Vec::new();
     for (turn, which) in [0, 1, 1, 0, 1, 0].into_iter().enumerate() {
-        // No payload: the number the buffer was posted with is still in it.
+        // No payload: the buffer still holds the number it was posted with.
         send_inline(&mut senders[which], &[]);
         let completion = received(&mut takers[which]);
         assert_eq!(crate::bed::number(&completion), turn as u8, "first in, first out");
@@ -138,7 +138,7 @@ fn pl_05_a_full_shared_queue_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>) 
     let srq = SharedReceive::new(&bed.fabric, 3).expect("a shared receive queue");
     let depth = srq.depth() as usize;
     let mut list = bed.numbered(depth + 2);
-    // On some devices the ring has room for a few more than the depth that came back.
+    // On some devices the ring has room for a few more than the granted depth.
     let (mut posted, mut error) = (0, None);
     while posted < 64 && error.is_none() {
         let before = list.len();

@@ -26,7 +26,7 @@ fn memory<F: Fabric>(bed: &Bed<F>, rights: Access) -> Exposed<F> {
     Exposed::new(&bed.fabric, 4096, rights).expect("memory")
 }
 
-/// What the device cannot change, of these; prints so.
+/// True, with the reason printed, if the device cannot make all of these changes.
 fn lacks<F: Fabric>(bed: &Bed<F>, wanted: ReregFlags) -> bool {
     let caps = bed.fabric.caps();
     let lacks = !caps.rereg.contains(wanted);
@@ -36,7 +36,7 @@ fn lacks<F: Fabric>(bed: &Bed<F>, wanted: ReregFlags) -> bool {
     lacks
 }
 
-/// How a write to that place ends, in a connection of its own.
+/// The status of a write to that place, over a connection of its own.
 fn write_to<F: Fabric>(bed: &Bed<F>, to: Remote) -> Status {
     let (mut one, mut two) = bed.pair(&bed.small());
     one.post_send(bed.filled(64, 7), 64, SendOp::Write(to), SendFlags::SIGNALED).expect("post");
@@ -132,7 +132,7 @@ fn mr_05_all_changes_at_once<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(first_bytes(&back), [7; 64]);
 }
 
-/// The one that is refused, as it was.
+/// The refused one, unchanged.
 fn still<F: Fabric>(
     bed: &Bed<F>,
     result: Result<Exposed<F>, NotChanged<Exposed<F>>>,

@@ -41,7 +41,7 @@ fn receiver<F: Fabric>(bed: &Bed<F>, at: Mac) -> ExternalQp<F> {
     qp
 }
 
-/// Header of TCP with an option of four bytes, about to wrap in sequence.
+/// A TCP header with four bytes of options and a sequence number about to wrap.
 fn tcp() -> Vec<u8> {
     let mut tcp = vec![0x1f, 0x90, 0, 80, 0xff, 0xff, 0xfc, 0, 0, 0, 0, 9, 0x60];
     tcp.extend([FIN_PSH_ACK | CWR, 1, 0, 0xde, 0xad, 0, 0, 2, 4, 5, 0xb4]);
@@ -68,7 +68,7 @@ fn header_of_six(case: u8) -> Vec<u8> {
     header
 }
 
-/// The words of the wire, added up as IP and TCP do; 0xffff where a checksum is right.
+/// The sum of the words as IP and TCP compute it; 0xffff if a checksum is right.
 fn sum(parts: &[&[u8]]) -> u32 {
     let bytes = parts.concat();
     let words =
@@ -82,7 +82,7 @@ fn number(bytes: &[u8]) -> usize {
     bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// Sends `len` bytes in segments and takes the frames apart: what the payloads are together.
+/// Sends `len` bytes in segments and takes the frames apart; returns all payloads together.
 fn go_through<F: Fabric>(bed: &Bed<F>, case: u8, header: &[u8], mss: u16, len: usize) {
     let Some(mut one) = sender(bed) else { return };
     let mut two = receiver(bed, mac(case, 1));
@@ -108,7 +108,7 @@ fn go_through<F: Fabric>(bed: &Bed<F>, case: u8, header: &[u8], mss: u16, len: u
     assert!(two.next_recv(crate::bed::A_WHILE).is_err(), "nor more frames");
 }
 
-/// The header of a frame: lengths, number, sequence, flags, checksums.
+/// Checks the header of a frame: lengths, number, sequence, flags, checksums.
 fn check(header: &[u8], frame: &[u8], ip: usize, (n, last, offset): (usize, bool, usize)) {
     let (start, packet, tcp) = (&header[ip..], &frame[ip..], &frame[header.len() - 24..]);
     let addresses = match packet[0] >> 4 {
@@ -201,13 +201,13 @@ fn qx_07_a_header_that_is_none_of_tcp_fails<F: Fabric>(bed: &Bed<F>) {
         assert_eq!(ended.status, Status::LocalQpOperation);
         assert_eq!(one.state(), QpState::Sqe);
     }
-    // Frames longer than a port takes.
+    // Frames longer than a port accepts.
     let Some(mut one) = sender(bed) else { return };
     one.post_tso(&good, 5000, bed.filled(64, 0), 64, SIGNALED).expect("it is taken");
     assert_eq!(one.next_send(SOON).expect("it ends").status, Status::LocalLength);
 }
 
-/// A header is named by address: only a call that borrows it may do so.
+/// A header is named by address, so only a call that borrows it may use it.
 fn qx_07_what_a_segmented_send_names_is_kept_by_who_posts_it<F: Fabric>(bed: &Bed<F>) {
     let Some(mut one) = sender(bed) else { return };
     let op = SendOp::Tso(Segmentation { header: 8, header_len: 54, mss: 100 });

@@ -31,7 +31,7 @@ fn request<F: Fabric>(bed: &Bed<F>, byte: u8, flags: SendFlags) -> SendRequest<F
     SendRequest { buffer: bed.filled(1, byte), len: 1, op: SendOp::Send, flags }
 }
 
-/// Posts one-byte inline sends until the queue refuses; how many it took.
+/// Posts one-byte inline sends until the queue refuses one; returns how many it accepted.
 fn fill<F: Fabric>(id: &mut Id<F>, flags: SendFlags) -> usize {
     let mut posted = 0;
     loop {
@@ -201,14 +201,15 @@ fn pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once<F: Fabric
     }
 }
 
-/// What a batch of calls latches and tells at its end is told here before the device hears of it.
+/// Errors that a batch of calls would collect and report at its end are reported here before the
+/// device sees the request.
 fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     two.post_recvs(&mut bed.numbered(4)).expect("receives");
     let good = |byte| request(bed, byte, SendFlags::SIGNALED);
     let window =
         Binding { window: 0, region: 0, rkey: 0, addr: 0, length: 0, access: Access::empty() };
-    // One byte too long, and an operation for which there is another call.
+    // One byte too long, and an operation that has another call.
     let wrong =
         [(2, SendOp::Send, PostCause::Device(14)), (1, SendOp::Bind(window), PostCause::Malformed)];
     for (len, op, cause) in wrong {
@@ -246,7 +247,7 @@ fn rc_07_posts_keep_their_order_over_many_rounds<F: Fabric>(bed: &Bed<F>) {
     let (mut sent, mut seen) = (0_u64, 0_u64);
     let mut end = Instant::now() + SOON;
     while seen < rounds {
-        // Every eighth asks for a completion, which frees those before it.
+        // Every eighth send asks for a completion, which frees those before it.
         let ask = if sent % 8 == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
         if sent < rounds && one.post_inline(&sent.to_le_bytes(), SendOp::Send, ask).is_ok() {
             sent += 1;

@@ -28,7 +28,7 @@ fn pair_into<F: Fabric>(bed: &Bed<F>, cq: &CompletionQueue<F>) -> Pair<F> {
     (one, two)
 }
 
-/// Sends that many messages; their completions at the other side wait in its queue.
+/// Sends that many messages; their completions wait in the other side's queue.
 fn send_all<F: Fabric>(bed: &Bed<F>, (one, two): (&mut Id<F>, &mut Id<F>), count: usize) {
     for buffer in bed.numbered(count) {
         send(one, buffer);

@@ -35,7 +35,7 @@ cases! {
     qx_08_a_receive_of_another_domain_ends_its_queue
 }
 
-/// The key of the published verification suite of receive-side scaling.
+/// The key of the published RSS verification suite.
 const KEY: [u8; HASH_KEY_BYTES] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -55,7 +55,7 @@ fn cq<F: Fabric>(bed: &Bed<F>) -> CompletionQueue<F> {
     CompletionQueue::new(&bed.fabric, 256).expect("a completion queue")
 }
 
-/// Work queues that take frames; `None`, with the reason printed, where the device has none.
+/// Work queues for frames; `None`, with the reason printed, if the device has none.
 fn queues<F: Fabric>(bed: &Bed<F>, count: usize, flags: WqFlags) -> Option<Vec<WorkQueue<F>>> {
     let cq = cq(bed);
     let one = || match WorkQueue::new(&bed.fabric, &cq, 32, flags) {
@@ -77,7 +77,7 @@ fn table<F: Fabric>(bed: &Bed<F>, queues: &[WorkQueue<F>]) -> IndirectionTable<F
     IndirectionTable::new(&bed.fabric, &all).expect("a table")
 }
 
-/// A queue pair for such frames, in a state to take them, with a rule for a station of the case.
+/// A queue pair for such frames, in RTS, with a rule for a station of the case.
 fn spreading<F: Fabric>(
     bed: &Bed<F>,
     table: &IndirectionTable<F>,
@@ -104,7 +104,7 @@ fn fill<F: Fabric>(bed: &Bed<F>, queues: &mut [WorkQueue<F>]) {
     }
 }
 
-/// A packet of TCP to a station of the case.
+/// A TCP packet to a station of the case.
 fn packet(case: u8, source: (&str, u16), destination: (&str, u16)) -> Vec<u8> {
     let [from, to] = [source.0, destination.0].map(|addr| addr.parse().expect("an address"));
     let (kind, ip) = match (from, to) {
@@ -131,14 +131,14 @@ fn six(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
     [&start[..], &from.octets(), &to.octets()].concat()
 }
 
-/// The next frame of a work queue, which came well.
+/// The next frame of a work queue, which must have succeeded.
 fn next<F: Fabric>(queue: &mut WorkQueue<F>) -> Completion<F> {
     let completion = queue.next(SOON).expect("a frame");
     assert_eq!(completion.status, Status::Success);
     completion
 }
 
-/// Sends a frame, and looks that it comes to that queue and to no other.
+/// Sends a frame, and checks that it reaches that queue and no other.
 fn lands<F: Fabric>(
     bed: &Bed<F>,
     one: &mut ExternalQp<F>,
@@ -242,7 +242,7 @@ fn qx_08_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     let qp = spreading(bed, &table, FOUR, 44);
     let mut one = sender(bed);
     drop(table);
-    // A place of the table whose queue nobody reads any more; frames still go there.
+    // A table entry whose queue nobody reads any more; frames still go there.
     queues.truncate(1);
     for (destination, source, hash, _) in PUBLISHED {
         let frame = packet(44, source, destination);
@@ -271,7 +271,7 @@ fn qx_08_with_a_table_there_are_no_other_receives<F: Fabric>(bed: &Bed<F>) {
     go(&mut qp);
     let refused = qp.post_recv(bed.filled(8, 0)).expect_err("it has no queue for it");
     assert_eq!(refused.cause, PostCause::State);
-    // It sends like any other.
+    // It sends like any other queue pair.
     let there = frame(mac(45, 1), mac(45, 0), &[1; 60]);
     qp.post_inline(&there, doorbell_seam::wr::SendOp::Send, SendFlags::SIGNALED)
         .expect_err("no inline was asked for");
@@ -306,7 +306,7 @@ fn qx_08_work_queues_go_from_reset_to_ready_to_error<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(more.len(), 1, "the buffer stays");
     send(bed, &mut one, &there);
     next(queue);
-    // In ERR what was posted is flushed, and what is posted.
+    // In ERR, posted receives and later ones are flushed.
     queue.modify(WqState::Err).expect("ERR");
     assert_eq!(queue.state(), WqState::Err);
     for _ in 0..31 {
@@ -315,7 +315,7 @@ fn qx_08_work_queues_go_from_reset_to_ready_to_error<F: Fabric>(bed: &Bed<F>) {
     queue.post(&mut more).expect("it is taken");
     assert_eq!(queue.next(SOON).expect("it is flushed").status, Status::Flushed);
     assert_eq!(queue.modify(WqState::Ready).expect_err("not from ERR").code(), Code::Invalid);
-    // In RESET nothing is taken, and what was there is forgotten.
+    // In RESET nothing is accepted, and posted receives are forgotten.
     queue.modify(WqState::Reset).expect("RESET");
     assert_eq!(queue.modify(WqState::Err).expect_err("not from RESET").code(), Code::Invalid);
     let mut list = vec![bed.filled(200, 0)];
@@ -383,7 +383,7 @@ fn qx_08_a_receive_too_short_or_none_drops_the_frame<F: Fabric>(bed: &Bed<F>) {
     send(bed, &mut one, &there(100));
     send(bed, &mut one, &there(70));
     assert_eq!(next(&mut queues[0]).bytes(), there(70), "it waited for one that fits");
-    // The queue pair's end leaves the queue's receives alone.
+    // The end of the queue pair does not affect the queue's receives.
     queues[0].post(&mut vec![bed.filled(100, 0)]).expect("a receive");
     two.modify(&QpFields::to(QpState::Err)).expect("ERR");
     send(bed, &mut one, &there(60));

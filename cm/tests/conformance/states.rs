@@ -96,7 +96,7 @@ fn sm_07_err_takes_all_and_flushes_it<F: Fabric>(bed: &Bed<F>) {
     qp.post_recv(bed.filled(8, 2)).expect("ERR takes it");
     qp.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect("ERR takes it");
     assert_eq!(qp.next_send(SOON).expect("flushed").status, Status::Flushed);
-    // Where posting a receive is a write to memory, nobody hears of it any more.
+    // If posting a receive is a write to memory, nobody notices it any more.
     let limit = if bed.is_strict() { SOON } else { A_WHILE };
     match qp.next_recv(limit) {
         Ok(flushed) => assert_eq!(flushed.status, Status::Flushed),

@@ -1,9 +1,9 @@
-//! A toy wire: the bytes of a socket. It shows that connections can be carried by another wire than
-//! shared memory, and that the device and these cases do not notice.
+//! A toy wire: the bytes of a socket. It shows that another wire than shared memory can carry
+//! connections, and that neither the device nor these cases notice.
 //!
-//! Each side has a link memory of its own; all that the two sides share is a socket pair. A thread
-//! at the far end of each link turns records into bytes and bytes into records. No side maps
-//! memory of the other, so the domain that owns the memory carries out each one-sided request.
+//! Each side has link memory of its own; the two sides share only a socket pair. A thread at the
+//! far end of each link turns records into bytes and bytes into records. No side maps memory of the
+//! other, so the domain that owns the memory carries out each one-sided request.
 #![expect(unsafe_code, reason = "poll has no safe form in std")]
 
 use std::collections::VecDeque;
@@ -22,26 +22,26 @@ use doorbell_soft::{Carrier, CarrierEnd, SoftDevice};
 
 use crate::harness::{CARRIED, TOY, on_soft, on_toy, skip};
 
-/// The name of a device over it.
+/// The name of a device that uses it.
 pub(crate) const NAME: &str = "toy0";
 
-/// Bytes of records that the peer's domain has not taken, from which on no more are read.
+/// With this many bytes of records that the peer's domain has not taken, the thread reads no more.
 const WINDOW: u64 = 16 << 10;
 
-/// How long a thread sleeps at most, in milliseconds: nobody rings when a domain leaves its link.
+/// How long a thread sleeps at most, in milliseconds: a domain that leaves its link wakes nobody.
 const DOZE: i32 = 20;
 
-/// A device over a toy wire, and how many records it has carried.
+/// A device over a toy wire, and the number of records it has carried.
 pub(crate) fn open() -> Result<(SoftDevice, Arc<AtomicU64>), CmError> {
     let toy = Arc::new(Toy::default());
     let carried = toy.carried.clone();
     Ok((SoftDevice::over(NAME, toy)?, carried))
 }
 
-/// Cases that pass over the toy wire, and send something there; some more do.
+/// Cases that pass over the toy wire and send something there; some others do, too.
 const CASES_MIN: usize = 150;
 
-/// The whole suite once more, in a process of its own.
+/// Runs the whole suite once more, in a process of its own.
 #[test]
 fn connections_pass_over_another_wire() {
     if !on_soft() || on_toy() {
@@ -86,16 +86,16 @@ impl Carrier for Toy {
     }
 }
 
-/// What goes over the socket: one byte that says which it is, and then that.
+/// A message on the socket: one byte for its kind, then its contents.
 #[derive(Clone, Copy)]
 enum Kind {
     /// An encoded record.
     Record = 1,
-    /// The number behind the last record that the domain has taken.
+    /// The number after the last record that the domain has taken.
     Taken,
     /// The number of the record that the domain has refused, and the status.
     Refused,
-    /// The domain has left the link, and nothing follows from it.
+    /// The domain has left the link and sends nothing more.
     Left,
 }
 
@@ -105,9 +105,9 @@ struct Pump {
     socket: UnixStream,
     /// Bytes for the socket.
     out: Vec<u8>,
-    /// Bytes from the socket that are not yet a whole message.
+    /// Bytes from the socket that are not a whole message yet.
     come: Vec<u8>,
-    /// Records from the peer that the domain's ring had no space for.
+    /// Records from the peer for which the domain's ring has no space yet.
     ready: VecDeque<(Psn, Record)>,
     /// The number of the next record to the peer, of the first that the peer's domain has not
     /// taken, and of the next from the peer.
@@ -117,7 +117,7 @@ struct Pump {
     carried: Arc<AtomicU64>,
     /// The peer was told that this domain has left.
     told: bool,
-    /// Nothing more comes from the socket.
+    /// The socket is closed.
     closed: bool,
 }
 
@@ -140,7 +140,7 @@ impl Pump {
         }
     }
 
-    /// Until both domains have left, or the other process has.
+    /// Runs until both domains have left, or the other process has ended.
     fn run(mut self) {
         while !self.is_over() {
             match self.turn() {
@@ -157,7 +157,7 @@ impl Pump {
         done || self.closed && delivered
     }
 
-    /// Does what there is to do; false if that was nothing.
+    /// Does all current work; false if there was none.
     fn turn(&mut self) -> io::Result<bool> {
         let before = (self.next, self.out.len(), self.ready.len());
         let mut busy = self.hear_domain();
@@ -173,7 +173,7 @@ impl Pump {
         Ok(busy || before != (self.next, self.out.len(), self.ready.len()))
     }
 
-    /// What the domain says of the peer's records goes back.
+    /// Sends back what the domain reports about the peer's records.
     fn hear_domain(&mut self) -> bool {
         let mut taken = None;
         let mut refused = None;
@@ -198,7 +198,7 @@ impl Pump {
         taken.is_some() || refused.is_some()
     }
 
-    /// What the domain sends goes to the peer.
+    /// Sends the domain's records to the peer.
     fn read_domain(&mut self) {
         while self.end.port.outstanding() < WINDOW
             && let Some((span, record)) = self.end.port.next_record()
@@ -207,7 +207,7 @@ impl Pump {
             self.next = self.next.plus(1);
             self.out.push(Kind::Record as u8);
             record.encode(&mut self.out);
-            // A figure for the test alone: Relaxed.
+            // Relaxed: a number for the test alone.
             self.carried.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(rule) = self.end.port.broken() {
@@ -216,7 +216,7 @@ impl Pump {
         }
     }
 
-    /// What has come is written to the domain's ring, as far as there is space.
+    /// Writes received records to the domain's ring, as far as there is space.
     fn write_domain(&mut self) {
         while let Some((psn, record)) = self.ready.front() {
             let way = Way { conn: 0, psn: *psn };
@@ -249,7 +249,7 @@ impl Pump {
         Ok(true)
     }
 
-    /// Takes the message at that place, if all of it is there; its length.
+    /// Takes the message at that place, if it is complete; returns its length.
     fn message(&mut self, at: usize) -> io::Result<Option<usize>> {
         let wrong = || io::Error::from(ErrorKind::InvalidData);
         let Some((kind, rest)) = self.come[at..].split_first() else { return Ok(None) };
@@ -269,7 +269,7 @@ impl Pump {
             (kind, Some(psn), Some(status)) if kind == Kind::Refused as u8 => {
                 let status = Status::from_raw((*status).into());
                 self.end.port.refuse(Way { conn: 0, psn }, status);
-                // Those behind it are nobody's.
+                // Nobody wants the ones behind it.
                 self.settled = self.next;
                 Ok(Some(6))
             }
@@ -282,10 +282,10 @@ impl Pump {
         }
     }
 
-    /// The peer's domain has taken all before `psn`.
+    /// The peer's domain has taken everything before `psn`.
     fn settle(&mut self, psn: Psn) {
         let more = psn.past(self.settled);
-        // What is already settled comes again behind a refusal.
+        // Settled records are reported again behind a refusal.
         if more <= self.next.past(self.settled) {
             self.end.port.done(0, more);
             self.settled = psn;
@@ -297,14 +297,14 @@ impl Pump {
             match self.socket.write(&self.out) {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The peer has gone; what it sent before is still to be read.
+                // The peer is gone; what it sent before is still to be read.
                 Err(_) => self.out.clear(),
             }
         }
         Ok(())
     }
 
-    /// Sleeps until the domain or the socket has something, after one more look.
+    /// Looks once more, then sleeps until the domain or the socket has something.
     fn sleep(&mut self) {
         let CarrierEnd { port, barrier, .. } = &self.end;
         port.fall_asleep(*barrier);

@@ -19,7 +19,7 @@ cases! {
     uc_01_queue_pairs_are_connected_by_hand
 }
 
-/// A connected pair; none where connection managers connect reliable ones only (QP-14).
+/// A connected pair; `None` where connection managers connect only reliable queue pairs (QP-14).
 fn pair<F: Fabric>(bed: &Bed<F>) -> Option<Pair<F>> {
     if !bed.is_strict() {
         skip("librdmacm connects no queue pairs of UC");
@@ -54,7 +54,7 @@ fn uc_01_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<
     assert_eq!(received(&mut two).bytes(), [2]);
 }
 
-/// From RESET to RTS, towards the other's number and the packet it begins with.
+/// From RESET to RTS, towards the other's number and its first packet number.
 fn by_hand<F: Fabric>(bed: &Bed<F>, mut qps: [ExternalQp<F>; 2]) -> [ExternalQp<F>; 2] {
     let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
     let numbers = [qps[1].num(), qps[0].num()];
@@ -81,14 +81,14 @@ fn by_hand<F: Fabric>(bed: &Bed<F>, mut qps: [ExternalQp<F>; 2]) -> [ExternalQp<
     qps
 }
 
-/// With fields that both sides agree on by themselves, or that a connection manager gives out where
-/// there is no other way to a peer.
+/// With fields that both sides agree on by themselves, or that a connection manager gives out if
+/// the device has no other way to a peer.
 fn uc_01_queue_pairs_are_connected_by_hand<F: Fabric>(bed: &Bed<F>) {
     let init = QpInit::uc().send_wr(4).recv_wr(4).inline(16);
     let qps = [(); 2].map(|()| ExternalQp::new(&bed.fabric, &init).expect("a queue pair"));
     let ([mut one, mut two], _ids) = if bed.is_strict() {
         let none = ConnParam::default();
-        // What it gives out is for RC: UC has not all of that.
+        // The connection manager's fields are for RC; UC does not have all of them.
         let fitting = |fields: QpFields| QpFields {
             min_rnr_timer: None,
             max_dest_rd_atomic: None,

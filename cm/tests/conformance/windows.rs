@@ -26,7 +26,7 @@ const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const WRITE: Access = Access::REMOTE_WRITE;
 
 fn memory<F: Fabric>(bed: &Bed<F>) -> Exposed<F> {
-    // Peers reach it through windows alone.
+    // Peers reach it only through windows.
     Exposed::new(&bed.fabric, 4096, Access::MW_BIND | Access::LOCAL_WRITE).expect("memory")
 }
 
@@ -34,7 +34,7 @@ fn window<F: Fabric>(bed: &Bed<F>, kind: WindowKind) -> Window<F> {
     Window::new(&bed.fabric, kind).expect("a window")
 }
 
-/// Binds a window of the second side; what the first is told.
+/// Binds a window of the second side; returns what the first side is told.
 pub(crate) fn bind<F: Fabric>(
     (one, two): (&mut Id<F>, &mut Id<F>),
     window: &mut Window<F>,
@@ -93,7 +93,7 @@ fn mw_01_type_1_opens_under_a_new_key_and_closes_without_bytes<F: Fabric>(bed: &
 }
 
 fn mw_01_only_the_bytes_and_rights_it_was_bound_with<F: Fabric>(bed: &Bed<F>) {
-    // This device does not look at a window's own bounds (R7).
+    // This device does not check a window's own bounds (R7).
     let offsets = if bed.is_strict() { vec![(-1, 8), (57, 8), (64, 1)] } else { Vec::new() };
     for (offset, len) in offsets {
         let (mut one, mut two) = bed.pair(&bed.small());
@@ -122,7 +122,7 @@ fn mw_01_binding_needs_rights_and_bounds_of_the_region<F: Fabric>(bed: &Bed<F>) 
     assert_eq!(beyond.expect_err("past the end").cause, PostCause::Device(14));
     two.bind_window(&mut window, &closed, (0, 64), WRITE, SIGNALED).expect("post");
     let failed = sent(&mut two, &mut one);
-    // Soft-RoCE has one status for all that is wrong with a local request.
+    // Soft-RoCE has one status for all errors of a local request.
     let legal = [Status::MwBind, Status::LocalQpOperation];
     assert!(legal.contains(&failed.status), "{:?}", failed.status);
     if bed.is_strict() {
@@ -211,7 +211,7 @@ fn mr_04_a_window_keeps_its_memory<F: Fabric>(bed: &Bed<F>) {
     write(bed, (&mut one, &mut two), to, 64).ok().expect("it is open");
 }
 
-/// Some devices wait for the window when the queue pair goes: nobody would ever close it.
+/// When the queue pair goes, some devices wait for the window, which nobody would ever close.
 fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
@@ -219,7 +219,7 @@ fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
     two.invalidate(window.rkey(), SIGNALED).expect("close it");
     sent(&mut two, &mut one).ok().expect("closed");
-    // Opened on another queue pair, it is that one's.
+    // A window opened on another queue pair belongs to that one.
     let (mut left, mut right) = bed.pair(&bed.small());
     let to = bind((&mut left, &mut right), &mut window, &memory, (0, 64), WRITE);
     drop((one, two));

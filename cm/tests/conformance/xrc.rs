@@ -42,7 +42,7 @@ cases! {
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-/// True if the device has XRC; otherwise the case is over.
+/// Ends the case if the device has no XRC.
 fn has<F: Fabric>(bed: &Bed<F>) -> bool {
     let caps = bed.fabric.caps();
     if !caps.xrc {
@@ -73,8 +73,7 @@ fn active<F: Fabric>(bed: &Bed<F>, addr: SocketAddr, init: Option<&QpInit<F>>) -
     Endpoint::create(&bed.fabric, &info, init).expect("an active endpoint")
 }
 
-/// A sender, and the target it is connected to; the number of a queue goes along as in
-/// rdma_xserver.
+/// A sender, and its connected target. The private data holds a queue's number, as in rdma_xserver.
 fn joined<F: Fabric>(bed: &Bed<F>, target: &QpInit<F>, number: u32) -> (Id<F>, Id<F>) {
     let (mut listener, addr) = listener(bed, Some(target));
     let mut one = active(bed, addr, Some(&sender())).into_id();
@@ -123,7 +122,7 @@ fn srq_05_without_a_completion_queue_one_is_made_and_shown<F: Fabric>(bed: &Bed<
     assert!(cq.depth() >= 7, "as deep as the queue");
     let srq = listener.srq().expect("it is there");
     assert!(srq.number().is_some() && srq.cq().is_some());
-    // As many receives as the completion queue holds may be out at a time, polled or not.
+    // As many receives as the completion queue holds may be outstanding at a time, polled or not.
     let mut list = bed.numbered(9);
     let full = srq.post(&mut list).expect_err("seven is the most");
     assert_eq!((full.cause, list.len()), (PostCause::Full, 2));
@@ -142,7 +141,7 @@ fn srq_05_a_completion_queue_that_is_given_is_used<F: Fabric>(bed: &Bed<F>) {
     for (srq, number, byte) in [(&two, second, 2), (&one, first, 1)] {
         srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
         from.post_inline(&[byte; 8], to(number), SIGNALED).expect("a send");
-        // Each queue has its own of what completes there.
+        // Each queue has its own completions.
         assert_eq!(srq.next(SOON).expect("a message").ok().expect("well").bytes(), [byte; 8]);
         assert_eq!(sent(&mut from, srq), Status::Success);
     }
@@ -199,7 +198,7 @@ fn srq_10_two_senders_fill_one_queue_that_they_name<F: Fabric>(bed: &Bed<F>) {
     let mut pairs = [0; 2].map(|_| joined(bed, &QpInit::xrc_recv(), number));
     for (turn, which) in [0, 1, 1, 0, 1, 0].into_iter().enumerate() {
         let (one, _two) = &mut pairs[which];
-        // No payload: the number the buffer was posted with is still in it.
+        // No payload: the buffer still holds the number it was posted with.
         one.post_inline(&[], to(number), SIGNALED).expect("a send");
         let completion = srq.next(SOON).expect("a message").ok().expect("well");
         assert_eq!(completion.opcode, WcOpcode::Recv);
@@ -228,7 +227,7 @@ fn srq_10_one_sender_fills_two_queues<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-/// The part of another process: messages to the queue whose number comes with the answer.
+/// The other process: sends messages to the queue whose number comes with the answer.
 pub(crate) fn send_from_afar<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
     let mut one = active(bed, addr, Some(&sender())).into_id();
     one.connect(&ConnParam::default()).expect("connect");

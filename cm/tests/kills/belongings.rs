@@ -1,4 +1,4 @@
-//! What a process could leave behind of a peer that was killed.
+//! What a process could leave behind for a peer that was killed.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -264,7 +264,8 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Talks to a peer that is killed as they do; when all was home, and the end was an event.
+/// Talks to a peer that is killed meanwhile; returns when everything was home, and when the event
+/// of the end came.
 fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Heard {
     let home = if round.asleep {
         // Another thread waits for its events.
@@ -286,7 +287,7 @@ fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Heard 
     home
 }
 
-/// A survivor that has nothing left to ask waits in the kernel for what comes.
+/// A survivor with nothing left to ask waits in the kernel for the next event.
 fn spins(round: &Round) -> bool {
     !round.asleep && round.requests == FOR_EVER
 }

@@ -17,7 +17,7 @@ pub(crate) const PART: &str = "DOORBELL_KILLS_PART";
 /// Printed before the address that a peer listens on.
 const LISTENING: &str = "listening on ";
 
-/// A number of messages that stands for talking without end.
+/// A number of messages that means to talk without end.
 pub(crate) const FOR_EVER: u32 = u32::MAX;
 
 /// Starts a peer, which prints the address that it listens on.
@@ -85,12 +85,12 @@ pub(crate) struct Killed {
     before: Instant,
     /// Nothing is left of its process.
     dead: Heard,
-    /// How much later than asked for a thread woke up that slept a millisecond at a time, from then
-    /// until the end was heard of: the machine's own delay.
+    /// How much later than requested a thread woke that slept a millisecond at a time, from then
+    /// until the survivor noticed the end: the machine's own delay.
     overslept: Duration,
 }
 
-/// When something was heard of.
+/// When a survivor noticed something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard {
     at: Instant,
@@ -156,7 +156,7 @@ impl Drop for Killer {
     fn drop(&mut self) {
         self.note(Stage::Heard);
         self.shared.heard.store(true, Ordering::Relaxed);
-        // It has said why already.
+        // It has reported the reason already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -192,9 +192,9 @@ fn kill(mut child: Child, doom: Doom, shared: &Shared) -> Killed {
 }
 
 impl Killed {
-    /// How late the end was heard of, without the time for which the machine was busy with others:
-    /// what a thread that sleeps overslept, and, as a survivor that spins uses all the time it is
-    /// given, what it was not given.
+    /// How late the end was noticed, without the time for which the machine was busy with others.
+    /// For a survivor that sleeps, that time is how much a sleeping thread overslept. A survivor
+    /// that spins uses all the time it gets, so for it that time is what it did not get.
     fn late(&self, heard: Heard, spins: bool) -> Duration {
         let passed = heard.at.saturating_duration_since(self.dead.at);
         let late = passed.saturating_sub(self.overslept);
@@ -225,7 +225,7 @@ impl Round {
     }
 }
 
-/// How late the ends of peers were heard of, apart from what the machine adds.
+/// How late the ends of peers were noticed, without the machine's own delay.
 #[derive(Default)]
 pub(crate) struct Ends(Vec<Duration>);
 
@@ -237,7 +237,7 @@ impl Ends {
     const OFTEN: usize = 100;
     const LATEST: Duration = Duration::from_secs(2);
 
-    /// An end was heard of, by a survivor that `spins` until then or one that sleeps.
+    /// Records the end of a peer, noticed by a survivor that spins or sleeps.
     pub(crate) fn note(&mut self, killed: Killed, heard: Heard, spins: bool) {
         assert!(heard.at >= killed.before, "an end is heard of before there is one");
         let late = killed.late(heard, spins);

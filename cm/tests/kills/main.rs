@@ -21,10 +21,10 @@ use doorbell_soft::SoftDevice;
 
 use kill::PART;
 
-/// How long any one thing may take that must come, on a machine that is busy, too.
+/// Longer than any one awaited event takes, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A peer that nobody kills ends by itself: its survivor has had the time to give up.
+/// A peer that nobody kills ends by itself, after its survivor has had time to give up.
 const LIFE: Duration = Duration::from_secs(4 * 60);
 
 /// How long one look for an event lasts.

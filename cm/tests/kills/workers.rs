@@ -46,7 +46,7 @@ const SPIN: u64 = 100;
 /// What other threads see of a conversation.
 #[derive(Default)]
 struct Seen {
-    /// Number of peers that came up, that sent something, and that went down; and when the last
+    /// Number of peers that came up, that sent something, and that went down; and when the last one
     /// went.
     up: AtomicU32,
     heard: AtomicU32,
@@ -124,7 +124,7 @@ impl<P: Provider> Handler<P> for Side {
         // The worker has dropped what was kept of this peer.
         self.kept = None;
         *self.seen.at.lock().unwrap() = Some(Heard::now());
-        // Release, as what is told above is read behind it.
+        // Release: the survivor reads what was written before behind it.
         self.seen.down.fetch_add(1, Ordering::Release);
     }
 
@@ -256,7 +256,7 @@ impl<C: Control + Send> Survivor<C> {
     /// Asserts that there are no peers, and that all blocks have come back.
     fn assert_home(&mut self) {
         let end = Instant::now() + SOON;
-        // What is still in its mailbox is about peers that are gone.
+        // Its mailbox holds only notices of peers that are gone.
         self.worker.turn();
         while self.worker.peers() > 0 || self.worker.in_flight() > 0 {
             assert!(Instant::now() < end, "{} peers do not go", self.worker.peers());
@@ -271,8 +271,8 @@ impl<C: Control + Send> Survivor<C> {
     }
 }
 
-/// Looks after the connection to one peer until that is dead and nothing is left of it. When that
-/// was, if there was a connection, or `any` says so.
+/// Looks after the connection to one peer until the peer is dead and nothing is left of the
+/// connection. Returns when that was, if there was a connection, or if `any` is set.
 fn tend<C: Control>(control: &mut C, seen: &Seen, killer: &Killer, mut any: bool) -> Option<Heard> {
     let gone = seen.down.load(Ordering::Acquire);
     let mut end = None;
@@ -350,7 +350,7 @@ fn a_killed_worker_that_listens_is_outlived() {
     outlive(Dice(19), |round, ends| visit(&mut survivor, round, ends));
 }
 
-/// Kills as often as asked for, and checks that nothing is left behind.
+/// Kills as often as requested, and checks that nothing is left behind.
 fn outlive(mut dice: Dice, mut one: impl FnMut(&Round, &mut Ends)) {
     for asleep in [false, true] {
         let round = Round { doom: Doom::late(), asleep, requests: FOR_EVER };

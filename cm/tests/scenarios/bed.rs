@@ -9,7 +9,7 @@ use doorbell_alloc::Mapping;
 use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields};
 use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
 
-/// Nothing that is waited for takes as long, on a machine that is emulated or busy either.
+/// Longer than any awaited event takes, even on an emulated or busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Little of everything, so that everything runs out.
@@ -161,7 +161,7 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
         [completions[0], completions[1], one.peers() as u64, two.peers() as u64]
     }
 
-    /// Turns until it is so; fails when nothing has moved for [`LIMIT`].
+    /// Turns until the condition holds; fails when nothing has moved for [`LIMIT`].
     pub(crate) fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
         let (mut since, mut seen) = (Instant::now(), self.moves());
         while !so(self) {

@@ -108,7 +108,7 @@ fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 6);
     let peers = pair.one.worker.handler().up.clone();
     // Five peers leave as many sends without a completion as they may, and become idle. Together
-    // that is more than the worker may have in flight.
+    // they exceed what the worker may have in flight.
     for peer in &peers[..5] {
         stream(&mut pair, *peer, 0..63, 8);
     }
@@ -207,7 +207,7 @@ fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
         // A round is a millisecond and a few turns. What a busy machine adds is not the device's.
         took += last.elapsed().min(Duration::from_millis(5));
         last = Instant::now();
-        // That it is up has to be heard: with that word the timer is set.
+        // It must learn that the connection is up, because that sets the timer.
         pair.tend();
         // Twice as many messages as receives before the receiver looks again, so that half of them
         // find none.
@@ -220,7 +220,7 @@ fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
         pair.two.worker.handler().got.len() == 100
     });
     assert_eq!(numbers(pair.two.worker.handler()), (0..100).collect::<Vec<_>>());
-    // The connection manager's own timer is 655 ms: every few messages would wait so long, on a
+    // The connection manager's own timer is 655 ms: every few messages would wait that long, on a
     // device that waits for it (soft takes a message as soon as there is a receive).
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
@@ -287,8 +287,8 @@ fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
 }
 
 fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
-    /// Far more than the other thread takes from one submission to the next. Only a wake-up that
-    /// is lost takes as long.
+    /// Far more than the other thread takes from one submission to the next. Only a lost wake-up
+    /// takes this long.
     const REST: Duration = Duration::from_secs(60);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 0);
     let handle = pair.one.worker.handle();
@@ -325,7 +325,7 @@ fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
 /// CP-6: a message wakes a sleeping worker, even if it arrives while the worker is about to sleep.
 /// Without messages the worker does not turn. Work and the stop flag wake it too.
 fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
-    /// Far more than an answer takes; a wake-up that is lost takes twice as long.
+    /// Far more than an answer takes; a lost wake-up takes twice as long.
     const LATE: Duration = Duration::from_secs(60);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
     let peer = pair.one.worker.handler().up[0];

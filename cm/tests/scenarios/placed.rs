@@ -1,4 +1,4 @@
-//! On which protection domain a worker's queue pairs are made.
+//! The protection domain on which a worker's queue pairs are made.
 #![expect(unsafe_code, reason = "a thread domain is a promise")]
 
 use doorbell_cm::Fabric;
@@ -34,14 +34,14 @@ impl<P: Provider> Handler<P> for Echo {
     }
 }
 
-/// How many handles there are on the domain of a worker's queue pairs, and on things made there.
+/// The number of handles on the domain of a worker's queue pairs, and on things made there.
 fn users<F: Fabric>(intake: &Intake<F>) -> usize {
     // SAFETY: nothing is made on it here.
     unsafe { intake.nic() }.pd_users()
 }
 
-/// With a thread domain, queue pairs are made on it; receives and memory are not. Each is released
-/// when its last user is gone, in whatever order the sides are dropped.
+/// With a thread domain, queue pairs are made on it; receives and memory are not. Each object is
+/// released when its last user is gone, in whatever order the sides are dropped.
 fn a_worker_has_a_thread_domain_where_there_are_any_and_gives_it_back<F: Fabric>(nic: &F) {
     let offered = nic.caps().thread_domains && nic.caps().parent_domains;
     for wanted in [true, false] {

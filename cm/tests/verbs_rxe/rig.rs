@@ -12,7 +12,7 @@ use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use doorbell_verbs::VerbsId;
 use doorbell_verbs::{Verbs, VerbsCq, VerbsPoller, VerbsQp, VerbsRegion, VerbsSrq};
 
-/// Nothing here takes as long; a test that would hang fails instead.
+/// Nothing here takes this long; a test that would hang fails instead.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const CAPS: QpCaps =
