@@ -1,11 +1,11 @@
-//! Credits: the sums hold, nobody is starved, nothing is stuck. A queue pair here makes no retry
-//! when its peer has no receive, so that one message too many ends the connection.
+//! Credits: the sums hold, no peer is starved, nothing is stuck. A queue pair here makes no retry
+//! when its peer has no receive, so one message too many ends the connection.
 
 use super::*;
 
 const COUNTED: Config = Config { window: 24, window_min: 4, ..CONFIG };
 
-/// A number for each call, the same ones each time.
+/// A random number for each call, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -33,9 +33,9 @@ fn any_config(dice: &mut Dice) -> Config {
     }
 }
 
-/// Two workers reply to everything, and send as much as they may of their own until they are
-/// refused: both full, they still go on, whatever their numbers are. None is ever sent a message
-/// that it has no receive for.
+/// Two workers reply to everything, and send messages of their own until they are refused. Both are
+/// full and still go on, whatever their numbers are. Neither is ever sent a message without a
+/// receive.
 #[test]
 fn two_sides_that_reply_to_each_other_never_stop() {
     let mut dice = Dice(1);
@@ -56,7 +56,7 @@ fn two_sides_that_reply_to_each_other_never_stop() {
                     let result = side.worker.outbox().send(peer, &vec![1; length]);
                     refused += u32::from(result.is_err());
                 }
-                // One is slower than the other for a while, now and then.
+                // Now and then one is slower than the other for a while.
                 if dice.below(4) != 0 {
                     side.worker.turn();
                 }
@@ -75,8 +75,8 @@ fn two_sides_that_reply_to_each_other_never_stop() {
     }
 }
 
-/// A receiver for which nothing comes any more tells its peers of the last part of a window too:
-/// who waits for room for many messages gets it.
+/// A receiver to which nothing comes any more grants the last part of a window too: a peer that
+/// waits for room for many messages gets it.
 #[test]
 fn a_quiet_receiver_leaves_nothing_untold() {
     let config = Config { send_queue: 64, ..COUNTED };
@@ -95,7 +95,7 @@ fn a_quiet_receiver_leaves_nothing_untold() {
     assert_eq!(one.worker.outbox().room(peer), all);
 }
 
-/// Keeps the messages that begin with 1, for ever, and replies to the others.
+/// Keeps the messages that begin with 1 for ever, and replies to the others.
 #[derive(Default)]
 struct Hoarder {
     up: Vec<PeerId>,
@@ -119,8 +119,8 @@ impl<P: Provider> Handler<P> for Hoarder {
     }
 }
 
-/// A peer that sends whatever it can to a server that is slow with it takes its own window and no
-/// more: another's messages are served as ever.
+/// A peer that floods a server which is slow with it uses its own window and no more: another peer
+/// is served as usual.
 #[test]
 fn a_peer_that_floods_starves_nobody() {
     let config = Config { keeps: 64, ..COUNTED };
@@ -146,12 +146,12 @@ fn a_peer_that_floods_starves_nobody() {
     assert_eq!(last, Err(SendError::NoCredit));
     assert!(flood.worker.stats().credit_stalls > 1000);
     assert_eq!(server.worker.handler().down, 0);
-    // Its window, less the one a reply would need.
+    // Its window, less the credit that a reply would need.
     assert_eq!(server.worker.handler().kept, 14 - 1);
 }
 
-/// Promises add up to no more than there is, what does not fit is refused with the numbers, and
-/// what is given back can be promised again.
+/// Promises add up to no more than there is. A promise that does not fit is refused with the
+/// numbers, and what is given back can be promised again.
 #[test]
 fn what_would_break_the_sum_is_refused_with_the_numbers() {
     let config = Config { peers: 100, ..COUNTED };
@@ -164,7 +164,8 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
         }
     };
     let windows: Vec<_> = seats.iter().map(CreditGrant::window).collect();
-    // 64 blocks, 8 set aside for the refill list; a quarter of the rest each, 4 at least.
+    // 64 blocks, 8 of them set aside for the refill list; each peer gets a quarter of the rest, at
+    // least 4.
     assert_eq!(windows[..3], [14, 10, 8]);
     let sum: u32 = windows.iter().sum();
     assert!(sum <= 56 && sum + config.window_min > 56, "{windows:?}");
@@ -177,7 +178,7 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
     assert_eq!(one.intake.reserve().unwrap().window(), 4);
     drop(seats);
     assert_eq!(one.intake.reserve().unwrap().window(), 14);
-    // More workers than there are blocks to set aside for.
+    // More workers than there are blocks to set aside.
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let memory = shared(&nic, &COUNTED);
     let mut workers = Vec::new();
@@ -192,7 +193,7 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
     assert!(refused.contains("refill = 8") && refused.contains("64 blocks"), "{refused}");
 }
 
-/// A grant comes back with its peer, however that went.
+/// A grant comes back with its peer, however the peer ends.
 #[test]
 fn a_peer_that_goes_gives_its_promise_back() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, true));
@@ -210,8 +211,8 @@ fn a_peer_that_goes_gives_its_promise_back() {
     }
 }
 
-/// Before the other side's handshake has come nothing is sent to it; a message of it may be there
-/// before, and its reply waits.
+/// Nothing is sent to a peer before its handshake has come. A message from it may come earlier, and
+/// the reply to it waits.
 #[test]
 fn nothing_is_sent_before_the_hello() {
     let (mut one, mut two) = (side(&COUNTED, true), side(&COUNTED, false));
@@ -230,8 +231,8 @@ fn nothing_is_sent_before_the_hello() {
     assert_eq!(one.worker.outbox().room(peer), 13 - 1);
 }
 
-/// Credit comes without a completion and wakes nobody: who was told that there is no room waits for
-/// it, and stays awake.
+/// Credit comes without a completion and wakes nobody, so a worker that was told that there is no
+/// room stays awake and waits for it.
 #[test]
 fn who_hears_of_no_room_does_not_sleep() {
     let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
@@ -277,7 +278,7 @@ impl<P: Provider> Handler<P> for Asker {
     }
 }
 
-/// A peer that is no worker is sent as much as the device takes.
+/// A peer that is no worker is sent as much as the device accepts.
 #[test]
 fn a_plain_peer_has_no_credits() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));

@@ -1,4 +1,4 @@
-//! When doorbells ring, and how many requests are in flight.
+//! When doorbells ring, and the number of requests in flight.
 
 use super::*;
 
@@ -24,7 +24,7 @@ impl<P: Provider> Handler<P> for Relay {
     }
 }
 
-/// Messages per doorbell of a relay, when `burst` messages come in at a time.
+/// Messages per doorbell of a relay to which `burst` messages come at a time.
 fn messages_per_doorbell(hold_turns: u32, burst: usize) -> f64 {
     let config = Config { recv_blocks: 1024, refill: 32, hold_turns, ..CONFIG };
     let config = Config { send_queue: 256, signal_every: 32, ..config };
@@ -56,25 +56,26 @@ fn messages_per_doorbell(hold_turns: u32, burst: usize) -> f64 {
     relay.worker.handler().passed as f64 / relay.worker.stats().doorbells as f64
 }
 
-/// Under load messages wait for more, so that one doorbell serves several; a lone one goes at once.
+/// Under load messages wait for others, so that one doorbell serves several; a single message rings
+/// at once.
 #[test]
 fn batches_grow_under_load() {
-    // Eight of a full poll, and as many of the next.
+    // Eight from a full poll, and eight from the next.
     assert!(messages_per_doorbell(0, 192) < 8.5);
     assert!(messages_per_doorbell(3, 192) > 16.0);
     assert_eq!((messages_per_doorbell(0, 8), messages_per_doorbell(3, 8)), (1.0, 1.0));
 }
 
-/// The first answer to a short poll rings at once, and the peer begins with it; one doorbell
-/// serves the rest.
+/// The first reply to a short poll rings at once, so that the peer can begin; one doorbell serves
+/// the rest.
 #[test]
 fn the_first_of_several_rings_at_once() {
-    // Not the very first: whether there is room is looked up then.
+    // Not the very first: it checks the room.
     assert!((1.0..1.1).contains(&messages_per_doorbell(3, 16)), "two");
     assert!((1.5..1.6).contains(&messages_per_doorbell(3, 24)), "three");
 }
 
-/// A reply waits no longer than it may even if every poll is full.
+/// A reply waits no longer than allowed, even if every poll is full.
 #[test]
 fn the_bound_holds_while_polls_are_full() {
     let config = Config { recv_blocks: 1024, refill: 32, hold_turns: 2, ..CONFIG };
@@ -102,8 +103,8 @@ fn the_bound_holds_while_polls_are_full() {
     }
 }
 
-/// Peers that have sent a few messages without a completion and rest hold no more than half of
-/// what may be in flight: others go on, for ever.
+/// Idle peers that have sent a few messages without a completion hold no more than half of the
+/// requests in flight, so others can always go on.
 #[test]
 fn peers_that_rest_strand_nothing() {
     let config = Config {
@@ -140,7 +141,8 @@ fn peers_that_rest_strand_nothing() {
     assert_eq!(one.worker.in_flight(), 0);
 }
 
-/// The completion queue's depth follows what may be in flight, not what all peers together might.
+/// The completion queue's depth follows the limit of requests in flight, not the sum over all
+/// peers.
 #[test]
 fn the_completion_queue_does_not_count_every_send_of_every_peer() {
     let many = Config { peers: 10_000, ..Config::DEFAULT };
@@ -150,7 +152,7 @@ fn the_completion_queue_does_not_count_every_send_of_every_peer() {
     assert_eq!(many.cq_depth(1000), 1000);
 }
 
-/// What answers a message that came alone rings at once, also between turns; more of it gathers.
+/// A reply to a single message rings at once, between turns too; further replies gather.
 #[test]
 fn the_first_send_after_a_lone_message_rings_at_once() {
     let config = Config { send_queue: 128, ..CONFIG };
@@ -166,7 +168,7 @@ fn the_first_send_after_a_lone_message_rings_at_once() {
             one.worker.outbox().send(here, &payload(n, 16)).unwrap();
         }
         two.worker.turn();
-        // The very first goes the way of batches, which opens the short one.
+        // The very first goes through a batch, which opens the budget.
         let at_once = usize::from(round > 1);
         assert_eq!(two.worker.handler().got.len() - before, at_once, "round {round}");
         one.worker.turn();
@@ -175,8 +177,8 @@ fn the_first_send_after_a_lone_message_rings_at_once() {
     }
 }
 
-/// Reservations are in nobody's way and count for nothing at the end: more peers get messages
-/// between two doorbells than there are reservations for below the watermark.
+/// Reservations block nobody and count for nothing at the end: between two doorbells more peers get
+/// messages than the watermark leaves reservations for.
 #[test]
 fn reservations_do_not_last() {
     let config = Config {
@@ -224,9 +226,9 @@ fn reservations_do_not_last() {
     assert_eq!(one.worker.in_flight(), 0);
 }
 
-/// Everything that may come between two messages of a reservation, in every order of a few: all
-/// arrive once and in order, none beyond what the peer has promised to take, and nothing is left
-/// behind.
+/// Every event that may come between two messages of a reservation, in every order of a few: all
+/// messages arrive once and in order, none exceeds what the peer has promised to take, and nothing
+/// is left behind.
 #[test]
 fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
     let config = Config { send_queue: 64, signal_every: 16, window: 40, refill: 4, ..CONFIG };
@@ -278,7 +280,7 @@ fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
     assert_eq!(one.worker.in_flight(), 0);
 }
 
-/// The name of a peer that is gone means nobody, also while the next one in its place has a
+/// The name of a peer that is gone names nobody, even while the next peer in its slot has a
 /// reservation.
 #[test]
 fn a_burst_is_for_the_peer_it_was_begun_for() {

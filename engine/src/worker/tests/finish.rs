@@ -4,8 +4,8 @@ use super::*;
 
 const NARROW: Config = Config { window: 4, window_min: 4, ..CONFIG };
 
-/// All that was accepted arrives, whatever it had to wait for; nothing is taken after that; the
-/// peer is closed once.
+/// Everything that was accepted arrives, whatever it had to wait for. Nothing is accepted after
+/// that, and the peer is closed once.
 #[test]
 fn what_was_accepted_arrives_before_the_end() {
     for (config, length) in [(CONFIG, 16), (CONFIG, 300), (NARROW, 16), (NARROW, 300)] {
@@ -28,7 +28,7 @@ fn what_was_accepted_arrives_before_the_end() {
                 one.intake.next_closing().is_none()
             });
             assert!(turns.count() < 100, "it waits for the time limit");
-            // The control plane passes it on, as soon as it can.
+            // The control plane passes it on as soon as it can.
             assert!(one.intake.gone(num) && two.intake.gone(other));
             settle(&mut [&mut one, &mut two]);
             assert_in_order(two.worker.handler(), sent, length);
@@ -60,7 +60,7 @@ fn replies_that_wait_arrive_before_the_end() {
     assert_eq!(two.worker.handler().down, [(back, DownReason::Closed)]);
 }
 
-/// A peer that acknowledges nothing is closed in the end, and one that goes meanwhile is not waited
+/// A peer that acknowledges nothing is closed in the end; one that is lost meanwhile is not waited
 /// for.
 #[test]
 fn an_end_does_not_wait_for_ever() {
@@ -109,7 +109,7 @@ impl<P: Provider> Handler<P> for Holder {
     }
 }
 
-/// All that was posted is acknowledged, and replies still wait for credit: that is not the end.
+/// All posted sends are acknowledged, but replies still wait for credit: the peer is not finished.
 #[test]
 fn replies_without_credit_hold_up_the_end() {
     let (mut one, mut two) = (side_of(&NARROW, Holder::default()), side(&CONFIG, true));

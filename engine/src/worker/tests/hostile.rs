@@ -1,6 +1,6 @@
-//! A hostile peer of a worker: a second thread writes whatever it likes into the link, and into the
-//! words of credit, while messages, replies and requests go both ways. Every block comes home, each
-//! request is answered once, and other peers of the worker are served as ever.
+//! A hostile peer of a worker: a second thread writes anything into the link and into the credit
+//! words, while messages, replies and requests go both ways. Every block comes home, each request
+//! is answered once, and other peers of the worker are served as usual.
 
 use super::*;
 use crate::provider::{Access, Region};
@@ -10,16 +10,16 @@ use doorbell_soft::scribbler::{
 };
 
 const WILD: Config = Config { window: 16, window_min: 4, keeps: 32, drain_turns: 100, ..CONFIG };
-/// Without credits: who has no receive waits.
+/// Without credits: a sender without a receive at its peer waits.
 const PLAIN: Config = Config { window: 0, ..WILD };
 
-/// Does with messages as it likes, but for those of one peer, which it sends back.
+/// Handles messages at random, except those of one peer, which it sends back.
 struct Wild {
     dice: Dice,
     up: Vec<PeerId>,
     down: Vec<PeerId>,
     honest: Option<PeerId>,
-    /// What it keeps, of whom, and what that was.
+    /// The messages it keeps, with their peers and contents.
     kept: Vec<(Token, PeerId, Vec<u8>)>,
     asked: Vec<u64>,
     got: u32,
@@ -38,7 +38,7 @@ impl Wild {
         }
     }
 
-    /// What is kept is as it was, and some of it is given back.
+    /// Checks that kept messages are unchanged, and gives some of them back.
     fn look_after<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         for (token, _, bytes) in &self.kept {
             let message = out.kept(*token).expect("it is kept");
@@ -104,20 +104,20 @@ impl<P: Provider> Handler<P> for Wild {
     }
 }
 
-/// Two that are attacked, with memory each that the other may use, and one that talks to the second
-/// and is not.
+/// Two attacked workers, each with memory that the other may use, and a third worker that talks to
+/// the second and is not attacked.
 struct Three {
     dice: Dice,
     sides: [Side<Wild>; 2],
     regions: [(RegionId, Remote); 2],
     peers: [PeerId; 2],
     third: Side,
-    /// The messages of the third.
+    /// The messages of the third worker.
     sent: usize,
     asked: u64,
 }
 
-/// Connects two workers over a link of the heap, and says where their words of credit are.
+/// Connects two workers over a link in heap memory; returns where their credit words are.
 fn connect_over_heap<A: Handler<Soft>, B: Handler<Soft>>(
     one: &mut Side<A>,
     two: &mut Side<B>,
@@ -132,7 +132,7 @@ fn connect_over_heap<A: Handler<Soft>, B: Handler<Soft>>(
 }
 
 impl Three {
-    /// As `turns` go by each side says something.
+    /// As `turns` go by, each side sends something.
     fn round(&mut self) {
         for n in 0..2 {
             let (dice, side) = (&mut self.dice, &mut self.sides[n]);
@@ -189,7 +189,7 @@ impl Three {
         }
     }
 
-    /// Every answer to the third is what it sent.
+    /// Every reply to the third worker is what it sent.
     fn serves_the_third(&mut self) {
         let log = self.third.worker.handler();
         assert_eq!(log.down, []);
@@ -199,7 +199,7 @@ impl Three {
     }
 }
 
-/// The parts of a link, and the words of credit.
+/// The parts of a link, and the credit words.
 const PARTS: [Option<Part>; 8] = [
     None,
     Some(Part::Slot),
@@ -255,7 +255,7 @@ fn live(seed: u64, totals: &mut [u32; 3]) {
         three.round();
     }
     let ended = three.sides.each_mut().map(|side| !side.worker.handler().down.is_empty());
-    // The control plane notices the end of a connection in its own way.
+    // The control plane notices the end of a connection by itself.
     assert!(three.sides[0].intake.gone(nums.one) && three.sides[1].intake.gone(nums.two));
     three.turns(400);
     for (n, side) in three.sides.iter_mut().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Keeps what it can, and answers nothing by itself.
+/// Keeps what it can, and never replies by itself.
 #[derive(Default)]
 struct Keeper {
     tokens: Vec<Token>,
@@ -16,7 +16,7 @@ struct Keeper {
     down: Vec<Option<u8>>,
     fired: Vec<u64>,
     again: bool,
-    /// Where messages lay.
+    /// The addresses of the messages.
     blocks: BTreeSet<usize>,
 }
 
@@ -67,8 +67,8 @@ fn turns(one: &mut Side, two: &mut Side<Keeper>) {
     }
 }
 
-/// Kept messages stay as they are while others come and go, are answered in any order, and each
-/// token works once.
+/// Kept messages stay unchanged while others come and go, are answered in any order, and each token
+/// works once.
 #[test]
 fn kept_messages_are_answered_later_each_once() {
     let (mut one, mut two, _) = pair(Keeper::default());
@@ -89,7 +89,7 @@ fn kept_messages_are_answered_later_each_once() {
     let got = &one.worker.handler().got;
     let heads: Vec<_> = got.iter().map(|(_, bytes, _)| (bytes[0], bytes.len())).collect();
     assert_eq!(heads, [(103, 200), (102, 200), (101, 200), (100, 200)]);
-    // Their places are used again, under other names.
+    // Their places are reused under other names.
     send(&mut one, &mut two, 0..2);
     let new = two.worker.handler().tokens.split_off(4);
     assert!(new.len() == 2 && new.iter().all(|token| !tokens.contains(token)));
@@ -101,8 +101,8 @@ fn kept_messages_are_answered_later_each_once() {
     assert_all_receives_go_round(&mut one, &mut two);
 }
 
-/// A token that is not followed by the verdict names nothing, and costs nothing; a verdict without
-/// a token keeps nothing.
+/// A token without the verdict names nothing and costs nothing; a verdict without a token keeps
+/// nothing.
 #[test]
 fn a_token_without_the_verdict_keeps_nothing_and_nor_does_the_verdict_alone() {
     for (fickle, bare) in [(true, false), (false, true)] {
@@ -116,7 +116,7 @@ fn a_token_without_the_verdict_keeps_nothing_and_nor_does_the_verdict_alone() {
     }
 }
 
-/// Lost tokens leak nothing: what is kept of a peer can be read when it goes, and comes home.
+/// Lost tokens leak nothing: the kept messages of a peer can be read when it goes, and come home.
 #[test]
 fn what_is_kept_of_a_peer_that_goes_comes_home() {
     let (mut one, mut two, nums) = pair(Keeper::default());
@@ -133,7 +133,7 @@ fn what_is_kept_of_a_peer_that_goes_comes_home() {
     assert_all_receives_go_round(&mut one, &mut two);
 }
 
-/// None of the receive blocks is missing: one message after the other meets all of them.
+/// No receive block is missing: one message after the other uses all of them.
 fn assert_all_receives_go_round(one: &mut Side, two: &mut Side<Keeper>) {
     two.worker.handler().fickle = true;
     two.worker.handler().blocks.clear();
@@ -141,8 +141,8 @@ fn assert_all_receives_go_round(one: &mut Side, two: &mut Side<Keeper>) {
     assert_eq!(two.worker.handler().blocks.len(), CONFIG.recv_blocks as usize);
 }
 
-/// Timers fire in order, once, not before their time; a handler that sets one that is due at once
-/// does not keep the worker in one call.
+/// Timers fire in order, once, and not early. A handler that sets a timer that is due at once does
+/// not hold the worker in one call.
 #[test]
 fn timers_fire_once_and_in_order() {
     let (_, mut two, _) = pair(Keeper::default());
@@ -162,8 +162,8 @@ fn timers_fire_once_and_in_order() {
     assert_eq!(two.worker.handler().fired[3..], [100, 101]);
 }
 
-/// A whole post of blocks that are given back between two turns goes out with the next one, though
-/// that finds nothing.
+/// Enough blocks for a whole post, given back between two turns, are posted with the next turn,
+/// although it finds nothing.
 #[test]
 fn what_is_given_back_between_turns_goes_out_with_the_next() {
     let config = Config { keeps: 8, refill: 8, ..CONFIG };

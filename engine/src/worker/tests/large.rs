@@ -7,12 +7,12 @@ use crate::provider::Access;
 const TOKENS: u64 = 500;
 const BYTES: usize = 5 << 20;
 
-/// Notes what it hears, and takes what is offered if it is told where to.
+/// Records the events, and takes an offer if it is told where to put it.
 struct Hands {
     large: Large,
     up: Vec<PeerId>,
     region: Option<RegionId>,
-    /// Where the next offer goes; beyond the end: it is declined.
+    /// Where the next offer goes; declined if that is beyond the end.
     next: usize,
     taken: Vec<Arrived>,
     done: Vec<(u64, bool)>,
@@ -109,8 +109,8 @@ fn offer(side: &mut Side<Hands>, offset: usize, length: u32, key: u64) -> Result
     result
 }
 
-/// Messages of no, one and several reads, at the same time; every byte is there, and each side
-/// is told once.
+/// Messages of no, one and several READs at the same time: every byte arrives, and each side is
+/// told once.
 #[test]
 fn large_messages_arrive_whole() {
     let (mut one, mut two, _) = pair();
@@ -141,7 +141,7 @@ fn large_messages_arrive_whole() {
     assert_eq!(pending, [0, 0]);
 }
 
-/// What there is no memory for is declined, and the sender told.
+/// A message without memory for it is declined, and the sender is told.
 #[test]
 fn what_does_not_fit_is_declined() {
     let (mut one, mut two, _) = pair();

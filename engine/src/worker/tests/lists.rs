@@ -1,13 +1,13 @@
-//! A list of messages is what as many sends are.
+//! A list of messages has the effect of single sends.
 
 use super::*;
 
-/// Lengths of every kind: inline, in a block, none.
+/// Lengths of each kind: inline, in a block, empty.
 fn lengths(round: usize) -> Vec<usize> {
     (0..round % 40).map(|n| [8, 64, 8, 0, 65, 8, 33, 8, 8, 200, 8][(n + round) % 11]).collect()
 }
 
-/// Sends a list, and what back-pressure left over after a turn of each side.
+/// Sends a list, and after a turn of each side the rest that back-pressure left.
 fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
     while let Err(ListError { accepted, cause }) = one.worker.outbox().send_list(peer, list) {
         assert!(accepted < list.len());
@@ -19,8 +19,8 @@ fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
     }
 }
 
-/// Whatever is in the way, windows, full queues, completions that are due, reservations of single
-/// sends: each message arrives once, in order, and is counted once.
+/// Whatever is in the way (windows, full queues, completions that are due, reservations of single
+/// sends), each message arrives once, in order, and is counted once.
 #[test]
 fn a_list_goes_as_so_many_sends() {
     for (window, send_queue) in [(0, 16), (8, 16), (16, 64), (32, 256)] {
@@ -33,7 +33,7 @@ fn a_list_goes_as_so_many_sends() {
             let first = want.len();
             want.extend(lengths(round).iter().enumerate().map(|(n, len)| payload(first + n, *len)));
             let list: Vec<_> = want[first..].iter().map(Vec::as_slice).collect();
-            // The first of them by themselves, as far as they go.
+            // The first of them one by one, as far as they go.
             let single = |bytes: &&&[u8]| one.worker.outbox().send(peer, bytes).is_ok();
             let before = list.iter().take(round % 5).take_while(single).count();
             uncounted_singles += before;
@@ -53,7 +53,7 @@ fn a_list_goes_as_so_many_sends() {
     }
 }
 
-/// Answers each message with three.
+/// Replies to each message with three.
 struct Three;
 
 impl<P: Provider> Handler<P> for Three {
@@ -64,7 +64,7 @@ impl<P: Provider> Handler<P> for Three {
     }
 }
 
-/// Of a list that answers the first rings at once, and the peer begins with it.
+/// The first reply of a list rings at once, so that the peer can begin with it.
 #[test]
 fn the_first_of_an_answer_rings_at_once() {
     let config = Config { send_queue: 256, signal_every: 128, ..CONFIG };
@@ -77,7 +77,7 @@ fn the_first_of_an_answer_rings_at_once() {
         for _ in 0..20 {
             two.worker.turn();
         }
-        // Not the very first: whether there is room is looked up then.
+        // Not the very first: it checks the room.
         let doorbells = two.worker.stats().doorbells - before;
         assert!(doorbells == 2 || round == 0 && doorbells == 1, "{doorbells} in round {round}");
         for _ in 0..20 {
@@ -87,7 +87,7 @@ fn the_first_of_an_answer_rings_at_once() {
     }
 }
 
-/// A list rings as its messages would by themselves: with the flush, and for each full batch.
+/// A list rings as its messages would one by one: with the flush, and for each full batch.
 #[test]
 fn a_list_rings_as_its_messages_do() {
     let config = Config { recv_blocks: 1024, refill: 32, send_queue: 256, ..CONFIG };
@@ -97,7 +97,7 @@ fn a_list_rings_as_its_messages_do() {
     let peer = one.only_peer();
     let doorbells = |side: &Side| side.worker.stats().doorbells;
     let list = [&b"12345678"[..]; 100];
-    // The first of all looks whether there is room.
+    // The very first checks the room.
     one.worker.outbox().send_list(peer, &list[..1]).unwrap();
     one.worker.outbox().flush();
     let before = doorbells(&one);
@@ -113,7 +113,8 @@ fn a_list_rings_as_its_messages_do() {
     assert_eq!(two.worker.handler().got.len(), 111);
 }
 
-/// What a peer has not promised, or who is gone: how many went, and why not the next.
+/// A peer without enough credit, or one that is gone: how many messages were accepted, and why not
+/// the next.
 #[test]
 fn a_list_says_how_much_of_it_went() {
     let config = Config { window: 8, send_queue: 64, ..CONFIG };
@@ -124,7 +125,7 @@ fn a_list_says_how_much_of_it_went() {
     let odd = [&b"good"[..], b"good", &long, b"good"];
     let too_long = ListError { accepted: 2, cause: SendError::TooLong };
     assert_eq!(one.worker.outbox().send_list(peer, &odd), Err(too_long));
-    // One credit is for replies.
+    // One credit is reserved for replies.
     let rest = ListError { accepted: 5, cause: SendError::NoCredit };
     assert_eq!(one.worker.outbox().send_list(peer, &[&b"good"[..]; 20]), Err(rest));
     assert_eq!(one.worker.outbox().send_list(peer, &[]), Ok(()));

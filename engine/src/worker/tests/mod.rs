@@ -59,7 +59,7 @@ const CONFIG: Config = Config {
     retry: Retry::DEFAULT,
 };
 
-/// Records everything, echoes if told to.
+/// Records everything, and echoes if told to.
 #[derive(Default)]
 struct Log {
     echo: bool,
@@ -102,7 +102,7 @@ fn handled<H: Handler<Soft>>(
     Side { nic: nic.clone(), worker, intake }
 }
 
-/// A side of its own device, with a handler of its own.
+/// A worker on a device of its own, with a handler of its own.
 fn side_of<H: Handler<Soft>>(config: &Config, handler: H) -> Side<H> {
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let shared = shared(&nic, config);
@@ -129,7 +129,7 @@ impl<H: Handler<Soft>> Side<H> {
             signal_all: false,
             ex: SoftQpEx::default(),
         };
-        // SAFETY: the tests hand it to this worker, and are one thread.
+        // SAFETY: the tests hand it to this worker, and run in one thread.
         unsafe { self.intake.nic() }.create_qp(&init).unwrap()
     }
 }
@@ -140,19 +140,19 @@ impl Side {
     }
 }
 
-/// Queue pairs in two mailboxes, and what the second says to the first.
+/// Queue pairs in two mailboxes, and the second one's data for the first.
 struct Nums {
     one: u32,
     two: u32,
     handshake: [u8; HANDSHAKE_BYTES],
 }
 
-/// Joins two queue pairs and puts them in the mailboxes; nobody has said yet that they are up.
+/// Joins two queue pairs and puts them in the mailboxes, without a notice that they are up.
 fn admit<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> Nums {
     admit_over(Mapping::plain(LINK_BYTES).unwrap(), one, two).0
 }
 
-/// The same over that memory; the link, and what both say.
+/// The same over that memory; returns the link and both sides' data.
 fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     memory: Mapping,
     one: &mut Side<A>,
@@ -164,7 +164,7 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     let (maker, taker) = (Arc::new(maker), Arc::new(taker));
     a.attach(&maker);
     b.attach(&taker);
-    // With credits every message has its receive: not one retry is needed.
+    // With credits every message has a receive: not one retry is needed.
     let counted = seats.0.window() > 0 && seats.1.window() > 0;
     let rnr_retry = if counted { 0 } else { 7 };
     let wiring = |peer| Wiring {
@@ -177,8 +177,8 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     let nums = (a.num(), b.num());
     a.connect(&maker, wiring(nums.1));
     b.connect(&taker, wiring(nums.0));
-    // The side that takes the request has the other's handshake at once; the one that sent it
-    // waits.
+    // The side that takes the request has the other's handshake at once; the side that sent it
+    // waits for one.
     let handshakes = (seats.0.handshake(), seats.1.handshake());
     assert!(one.intake.admit(a, seats.0, None).is_ok());
     assert!(two.intake.admit(b, seats.1, Some(&handshakes.0)).is_ok());
@@ -189,7 +189,7 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     )
 }
 
-/// Connects two workers as the control plane does; the numbers of the queue pairs.
+/// Connects two workers as the control plane does; returns the numbers of the queue pairs.
 fn connect<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let nums = admit(one, two);
     assert!(one.intake.up(nums.one, &nums.handshake) && two.intake.up(nums.two, &[]));
@@ -238,13 +238,13 @@ fn assert_in_order(log: &Log, count: usize, length: usize) {
     }
 }
 
-/// Every block is somewhere: after everything has drained, all of them.
+/// Every block is accounted for after everything has drained.
 fn assert_blocks_home(side: &Side, config: &Config) {
     let (_, send) = side.worker.blocks_home();
     assert_eq!(send, config.send_blocks as usize, "send blocks");
 }
 
-/// One doorbell for a batch: 128 messages of 64 a batch ring twice.
+/// One doorbell for a batch: 128 messages in batches of 64 ring twice.
 #[test]
 fn a_batch_rings_once() {
     let config = Config { send_queue: 256, ..CONFIG };
@@ -261,8 +261,8 @@ fn a_batch_rings_once() {
     assert_in_order(two.worker.handler(), 128, 16);
 }
 
-/// A message sent now goes out alone and at once, but not past those that wait; many of them
-/// strand nothing.
+/// A message with a doorbell of its own goes out at once, but not past those that wait; many of
+/// them strand nothing.
 #[test]
 fn a_message_sent_now_rings_at_once_and_keeps_its_place() {
     for length in [16, 300] {
@@ -307,7 +307,7 @@ fn one_send_in_signal_every_asks_for_a_completion() {
     }
 }
 
-/// A message in a block that is followed by an inline one in the same batch: the block comes home.
+/// A message in a block, followed by an inline message in the same batch: the block comes home.
 #[test]
 fn a_block_before_an_inline_message_comes_home() {
     let config = Config { send_queue: 256, signal_every: 128, send_blocks: 4, ..CONFIG };
@@ -322,8 +322,8 @@ fn a_block_before_an_inline_message_comes_home() {
     }
 }
 
-/// Deferred replies and many dirty peers at once: the replies stay in order, and nothing overtakes
-/// them.
+/// Deferred replies and many dirty peers at once: the replies keep their order, and nothing
+/// overtakes them.
 #[test]
 fn nothing_overtakes_deferred_replies() {
     let config = Config {
@@ -352,7 +352,7 @@ fn nothing_overtakes_deferred_replies() {
     for _ in 0..6 {
         one.worker.turn();
     }
-    // A completion, and before the turn ends more dirty peers than there are batches.
+    // A completion, and more dirty peers than there are batches before the turn ends.
     two.worker.core.retire(0, 0, 63, SendStatus::WELL);
     for peer in &twos[1..=DIRTY_PEERS] {
         two.worker.outbox().send(*peer, b"to all").unwrap();
@@ -373,8 +373,8 @@ fn nothing_overtakes_deferred_replies() {
     assert_eq!(got, (100..120).collect::<Vec<_>>());
 }
 
-/// A full send queue is back-pressure; selective signalling frees it again, whatever the
-/// pattern: no number of messages can strand it.
+/// A full send queue is back-pressure. Selective signalling frees it again, whatever the pattern:
+/// no number of messages can strand it.
 #[test]
 fn a_full_send_queue_is_back_pressure_and_never_strands() {
     for length in [16, 300] {
@@ -403,8 +403,8 @@ fn a_full_send_queue_is_back_pressure_and_never_strands() {
     }
 }
 
-/// Replies that find the send queue full wait, in order, and are not lost; meanwhile their
-/// blocks are missing from the shared queue, which slows the peer and nobody else.
+/// Replies that find the send queue full wait in order and are not lost. Meanwhile their blocks are
+/// missing from the shared queue, which slows that peer and nobody else.
 #[test]
 fn replies_wait_for_room_in_order() {
     let big = Config { send_queue: 256, recv_blocks: 256, ..CONFIG };
@@ -428,7 +428,7 @@ fn replies_wait_for_room_in_order() {
     assert_in_order(one.worker.handler(), 200, 24);
 }
 
-/// Two workers share one receive queue and its memory; both serve, blocks go round.
+/// Two workers share one receive queue and its memory; both serve, and blocks circulate.
 #[test]
 fn two_workers_share_a_receive_queue() {
     let nic = Soft::new("soft0", Host::alone(clock), None);
@@ -461,8 +461,8 @@ fn two_workers_share_a_receive_queue() {
     }
 }
 
-/// A peer that goes is reported once, its slot is used again under a new generation, and an old
-/// name reaches nobody.
+/// A peer that goes is reported once, its slot is reused under a new generation, and its old name
+/// reaches nobody.
 #[test]
 fn a_peer_that_goes_is_reported_once() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
@@ -490,8 +490,8 @@ fn a_peer_that_goes_is_reported_once() {
     }
 }
 
-/// A peer closed by the handler's side: the control plane hears of it, the other side's sends
-/// fail and it reports a failure, every block comes home.
+/// A peer closed by the handler: the control plane learns of it, the other side's sends fail and it
+/// reports a failure, every block comes home.
 #[test]
 fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
@@ -513,7 +513,7 @@ fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
     assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
 }
 
-/// More peers than the worker has slots: the extra one is turned away, the others stay.
+/// More peers than the worker has slots: the extra one is refused, the others stay.
 #[test]
 fn a_peer_too_many_is_turned_away() {
     let (mut one, mut two) = (side(&Config { peers: 8, ..CONFIG }, false), side(&CONFIG, true));
@@ -529,7 +529,7 @@ fn a_peer_too_many_is_turned_away() {
     assert_eq!(one.worker.handler().got.len(), 1);
 }
 
-/// A message that comes before the control plane's word that the peer is up brings it up.
+/// A message that comes before the control plane's notice brings the peer up.
 #[test]
 fn a_first_message_brings_its_peer_up() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
@@ -585,7 +585,7 @@ fn set_up_names_what_does_not_fit() {
     assert!(result.is_err());
 }
 
-/// A peer that ends before the handler knew of it is never heard of, whatever it had sent.
+/// A peer that ends before the handler knew of it is never reported, whatever it had sent.
 #[test]
 fn a_peer_that_never_came_up_is_not_heard_of() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));

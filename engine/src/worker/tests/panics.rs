@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 
-/// Notes what it is given, and panics at one message in three, and at some that are up.
+/// Records what it is given, and panics at one message in three, and at some peers that come up.
 #[derive(Default)]
 struct Shaky {
     up: Vec<PeerId>,
@@ -26,13 +26,13 @@ impl Handler<Soft> for Shaky {
     }
 }
 
-/// A turn, and whether its handler panicked.
+/// Runs a turn; returns whether its handler panicked.
 fn turn(side: &mut Side<Shaky>) -> bool {
     catch_unwind(AssertUnwindSafe(|| side.worker.turn())).is_err()
 }
 
-/// What came behind a message at which the handler panics comes with the next turn, once and in
-/// order, before anything newer; no block is lost, and no credit.
+/// The messages behind one at which the handler panics come with the next turn, once and in order,
+/// before anything newer. No block is lost, and no credit.
 #[test]
 fn a_panic_costs_no_message_and_no_block() {
     let plain = Config { send_queue: 64, ..CONFIG };
@@ -44,7 +44,7 @@ fn a_panic_costs_no_message_and_no_block() {
         let peer = one.only_peer();
         let (mut sent, mut panics) = (0, 0);
         for burst in 1..400 {
-            // Some alone, some of many to a poll.
+            // Some alone, some many to a poll.
             let burst = [1, 1, 7, 2, 16, 1, 1, 1][burst % 8];
             for _ in 0..burst {
                 if one.worker.outbox().send(peer, &payload(sent, 24)).is_ok() {
@@ -71,7 +71,7 @@ fn a_panic_costs_no_message_and_no_block() {
     }
 }
 
-/// Nor is a block lost where the handler panics when it hears of a peer, by its first message.
+/// No block is lost either if the handler panics when it learns of a peer by its first message.
 #[test]
 fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
     let config = Config { send_queue: 64, ..CONFIG };

@@ -1,4 +1,4 @@
-//! Where queue pairs are made.
+//! The domain on which queue pairs are made.
 #![expect(unsafe_code, reason = "a thread domain is a promise")]
 
 use super::*;
@@ -10,7 +10,7 @@ fn users(side: &Side) -> usize {
     unsafe { side.intake.nic() }.pd_users()
 }
 
-/// Workers that share their receives have a domain each, which their queue pairs keep, and
+/// Workers that share their receives have a domain each. Their queue pairs keep it alive, and
 /// everything is given back.
 #[test]
 fn each_worker_has_a_thread_domain_of_its_own() {
@@ -29,7 +29,7 @@ fn each_worker_has_a_thread_domain_of_its_own() {
     one.worker.outbox().send(peer, b"x").unwrap();
     settle(&mut [&mut one, &mut other]);
     assert_eq!(one.worker.handler().got.len(), 1, "with receives on the protection domain");
-    // The intake goes first: the queue pair keeps what it is on.
+    // The intake goes first: the queue pair keeps its domain alive.
     let Side { nic: handle, worker: turning, intake } = one;
     drop((intake, handle, two));
     assert!(nic.pd_users() > alone);
@@ -39,7 +39,7 @@ fn each_worker_has_a_thread_domain_of_its_own() {
     assert_eq!(nic.pd_users(), before);
 }
 
-/// One that wants none has all on the protection domain it was made on.
+/// A worker without a thread domain makes everything on the protection domain it was made on.
 #[test]
 fn a_thread_domain_can_be_done_without() {
     let config = Config { thread_domain: false, ..CONFIG };

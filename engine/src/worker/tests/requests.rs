@@ -1,10 +1,10 @@
-//! Requests with a token: each does what it says, and is answered once.
+//! Requests with a token: each does its work, and is answered once.
 
 use super::*;
 use crate::provider::Access;
 use crate::wr::{Remote, SendOp};
 
-/// Writes down what it is told, in order.
+/// Records what it is told, in order.
 #[derive(Default)]
 struct Asker {
     up: Vec<PeerId>,
@@ -42,7 +42,7 @@ impl<P: Provider> Handler<P> for Asker {
     }
 }
 
-/// Two sides with a page of memory each that the other may do anything with.
+/// Two sides, each with a page of memory that the other may use freely.
 struct Pair {
     sides: [Side<Asker>; 2],
     regions: [RegionId; 2],
@@ -97,7 +97,7 @@ impl Pair {
         bytes
     }
 
-    /// The first side asks.
+    /// The first side makes the requests.
     fn ask(&mut self, op: SendOp, pieces: &[Piece], token: u64) -> Result<(), SendError> {
         let worker = &mut self.sides[0].worker;
         let peer = worker.handler().up[0];
@@ -109,8 +109,8 @@ fn configs() -> [Config; 2] {
     [CONFIG, Config { window: 20, window_min: 4, ..CONFIG }]
 }
 
-/// Sends without a copy, in one piece or gathered from several, between sends of copies: in order,
-/// and answered in order.
+/// Sends without a copy, in one piece or gathered from several, between sends of copies: they
+/// arrive in order and are answered in order.
 #[test]
 fn sends_from_registered_memory_keep_their_order() {
     for config in configs() {
@@ -136,8 +136,8 @@ fn sends_from_registered_memory_keep_their_order() {
     }
 }
 
-/// What goes past the batches during a reservation has a credit of its own: a request of several
-/// pieces, and a message with a doorbell behind one of another queue pair of the link.
+/// A send that passes the batches during a reservation uses a credit of its own: a request of
+/// several pieces, and a message with a doorbell behind one of another queue pair of the link.
 #[test]
 fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
     for requests in [true, false] {
@@ -197,7 +197,7 @@ fn one_sided_requests_do_what_they_say() {
     }
 }
 
-/// What is refused leaves nothing behind.
+/// A refused request leaves nothing behind.
 #[test]
 fn a_request_that_is_refused_is_not_answered() {
     let mut pair = Pair::new(&CONFIG);
@@ -231,7 +231,7 @@ fn a_request_that_is_refused_is_not_answered() {
     assert_eq!(pair.sides[0].worker.outbox().pending(), 0);
 }
 
-/// Whatever becomes of a peer, each request is answered once, and before its peer is down.
+/// However a peer ends, each request is answered once, and before its peer is down.
 #[test]
 fn each_request_is_answered_once_also_on_failure() {
     for config in configs() {

@@ -18,7 +18,8 @@ enum End {
     Lost,
 }
 
-/// Answers calls, some at once and others later, in another order or never; and keeps its own.
+/// Answers calls: some at once, others later, in another order, or never. It also makes calls of
+/// its own.
 struct Both {
     calls: Calls,
     ends: BTreeMap<u64, End>,
@@ -142,7 +143,7 @@ fn turns(one: &mut Side<Both>, two: &mut Side<Both>) {
     }
 }
 
-/// Many at a time, some answered later and the last first: each gets its own answer.
+/// Many calls at a time; some are answered later, the last one first. Each gets its own answer.
 #[test]
 fn answers_come_in_any_order() {
     let (mut one, mut two, _) = pair();
@@ -164,7 +165,7 @@ fn answers_come_in_any_order() {
     assert_eq!((calls.pending(), one.worker.handler().ends.len()), (0, MOST as usize));
 }
 
-/// What is no call and no answer, or says so and is none, ends nothing.
+/// A message that is no call and no answer, or only claims to be one, ends nothing.
 #[test]
 fn other_messages_end_nothing() {
     let (mut one, mut two, _) = pair();
@@ -180,8 +181,8 @@ fn other_messages_end_nothing() {
     assert_eq!((hands.calls.pending(), hands.ends.len(), hands.late), (1, 0, 3));
 }
 
-/// Deadlines, calls taken back, answers too late, and the end of the peer, in every mixture: each
-/// call ends once, and none is left.
+/// Deadlines, cancelled calls, late answers, and the end of the peer, in every mixture: each call
+/// ends once, and none is left.
 #[test]
 fn each_call_ends_once() {
     let mut seed = 3u64;

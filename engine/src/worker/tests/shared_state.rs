@@ -1,4 +1,4 @@
-//! Work and looks from other threads.
+//! Work from other threads, and their view of the counters.
 
 use std::boxed::Box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl<P: Provider> Handler<P> for Doer {
     }
 }
 
-/// Work comes in order, and no more is taken than may wait.
+/// Work arrives in order, and no more is accepted than may wait.
 #[test]
 fn work_comes_in_order_and_is_bounded() {
     let mut one = side_of(&CONFIG, Doer::default());
@@ -46,7 +46,7 @@ fn work_comes_in_order_and_is_bounded() {
     }
 }
 
-/// A worker that rests until it is woken, and for ever if not, misses nothing: neither work nor a
+/// A worker that rests until it is woken, and for ever if it is not, misses neither work nor a
 /// peer.
 #[test]
 fn no_wake_up_is_lost() {
@@ -83,7 +83,7 @@ fn no_wake_up_is_lost() {
     assert_eq!(wrong, 0);
 }
 
-/// Work that came too late for a turn keeps the worker from its rest.
+/// Work that came too late for a turn keeps the worker from resting.
 #[test]
 fn a_worker_with_work_does_not_rest() {
     let mut one = side_of(&Config { work: 1, ..CONFIG }, Doer::default());
@@ -99,7 +99,7 @@ fn a_worker_with_work_does_not_rest() {
     assert_eq!(rests, [10]);
 }
 
-/// The counters other threads see are those of the worker, once it rests.
+/// Other threads see the worker's counters once it rests.
 #[test]
 fn counters_are_seen_from_outside() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
