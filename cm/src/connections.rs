@@ -184,8 +184,8 @@ impl<F: Fabric> Connections<F> {
     }
 }
 
-/// How long one wait of [`run`] lasts, and so how late it notices `stop`.
-const STEP: Duration = Duration::from_millis(5);
+/// How long one wait of the control plane lasts, and so how late it notices that it is to stop.
+pub(crate) const STEP: Duration = Duration::from_millis(5);
 
 /// Steps until `stop` is true.
 pub(crate) fn run(

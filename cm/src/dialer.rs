@@ -8,14 +8,16 @@ use doorbell_engine::worker::Intake;
 use doorbell_fabric::{CmError, CmId, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection};
 use doorbell_seam::error::Code;
 
-use crate::connections::{Connections, Outcome, run};
+use crate::connections::{Connections, Outcome, STEP, run};
 use crate::redial::{Backoff, Kept};
+use crate::stop::Stop;
 
 /// Connects workers to listeners, and looks after the connections.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,
     kept: Vec<Kept<F>>,
+    stop: Stop,
     fabric: F,
 }
 
@@ -27,7 +29,12 @@ impl<F: Fabric> Dialer<F> {
     pub fn new(fabric: &F) -> Result<Self, CmError> {
         let connections = Connections::new(fabric)?;
         let (intakes, kept) = (Vec::new(), Vec::new());
-        Ok(Dialer { connections, intakes, kept, fabric: fabric.clone() })
+        Ok(Dialer { connections, intakes, kept, stop: Stop::default(), fabric: fabric.clone() })
+    }
+
+    /// Gives a dial up when the program is asked to end.
+    pub(crate) fn stop_with(&mut self, stop: &Stop) {
+        self.stop = stop.clone();
     }
 
     /// The device.
@@ -123,7 +130,11 @@ impl<F: Fabric> Dialer<F> {
                 return Err(CmError::new(Code::TimedOut, asked, "the peer did not answer in time")
                     .cure("is the program there still running?"));
             }
-            let Some(event) = self.connections.next(left)? else { continue };
+            if self.stop.is_stopped() {
+                self.connections.give_up(key);
+                return Err(CmError::new(Code::Again, format!("connect to {addr}"), "stopped"));
+            }
+            let Some(event) = self.connections.next(left.min(STEP))? else { continue };
             let outcome = self.connections.handle(&event);
             if event.key != key {
                 continue;

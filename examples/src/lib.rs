@@ -1,8 +1,10 @@
-//! Programs that use Doorbell: echo, and counterparts of well-known RDMA programs.
+//! Programs that use Doorbell: one page for each thing it does, and counterparts of well-known RDMA
+//! programs.
 //!
-//! The example of the repository's README is compiled and run here.
+//! The example of the repository's README is compiled here.
 #![doc = include_str!("../../README.md")]
 
+pub mod cli;
 pub mod interop;
 #[cfg(feature = "sim")]
 pub mod sim;

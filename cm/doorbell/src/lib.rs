@@ -4,15 +4,13 @@
 //! # The first program
 //!
 //! An echo server, and a client that sends one message and waits for the answer. A [`Worker`]
-//! calls its [`Handler`]; [`Listener`] and [`Dialer`] connect workers.
+//! calls its [`Handler`]. A [`Runtime`] runs workers on threads of their own, connects them, and
+//! ends them all at the first failure.
 //!
 //! ```
 //! # #[cfg(feature = "std")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::error::Error;
-//! use std::sync::atomic::{AtomicBool, Ordering};
 //! use std::thread;
-//! use std::time::{Duration, Instant};
 //!
 //! use doorbell::prelude::*;
 //!
@@ -24,9 +22,9 @@
 //!     }
 //! }
 //!
-//! #[derive(Default)]
 //! struct Client {
 //!     answer: Option<Vec<u8>>,
+//!     stop: Stop,
 //! }
 //!
 //! impl<P: Provider> Handler<P> for Client {
@@ -36,44 +34,28 @@
 //!
 //!     fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
 //!         self.answer = Some(message.bytes().to_vec());
+//!         self.stop.stop();
 //!         Verdict::Done
 //!     }
 //! }
 //!
-//! type Side<F, H> = (Worker<F, H>, Intake<F>);
-//!
-//! /// A worker with memory of its own, and where the control plane puts its connections.
-//! fn worker<F: Fabric, H: Handler<F>>(nic: &F, handler: H) -> Result<Side<F, H>, Box<dyn Error>> {
-//!     let config = Config { peers: 4, ..Config::DEFAULT };
-//!     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//!     Ok(Worker::new(nic, &shared, Mapping::plain(config.send_bytes())?, handler, &config)?)
-//! }
-//!
 //! let nic = SoftDevice::open()?;
-//! let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
-//! let addr = listener.local_addr().ok_or("it is bound")?;
-//! let (mut server, intake) = worker(&nic, Echo)?;
-//! listener.feed(intake);
-//! let (mut client, intake) = worker(&nic, Client::default())?;
+//! let mut server = Runtime::new(&nic, &Config::DEFAULT);
+//! server.add(Echo)?;
+//! let addr = server.listen("127.0.0.1:0")?; // a free port
 //!
-//! let stop = &AtomicBool::new(false);
-//! let answer = thread::scope(|scope| {
-//!     scope.spawn(move || server.run(stop)); // a core of its own, in earnest
-//!     scope.spawn(move || listener.run(stop)); // the control plane
-//!     let begin = Instant::now();
-//!     let dialed = Dialer::new(&nic).and_then(|mut dialer| {
-//!         dialer.dial(addr, &intake, Duration::from_secs(5)).map(|()| dialer)
-//!     });
-//!     while dialed.is_ok()
-//!         && client.handler().answer.is_none()
-//!         && begin.elapsed() < Duration::from_secs(30)
-//!     {
-//!         client.turn();
-//!     }
-//!     stop.store(true, Ordering::Relaxed);
-//!     dialed.map(|_| client.handler().answer.take())
+//! let mut client = Runtime::new(&nic, &Config::DEFAULT);
+//! client.add(Client { answer: None, stop: client.stopper() })?;
+//! client.dial(addr)?;
+//!
+//! let stop = server.stopper();
+//! thread::scope(|scope| {
+//!     scope.spawn(move || server.run()); // usually another process
+//!     let result = client.run(); // returns the first failure of any part
+//!     stop.stop();
+//!     result
 //! })?;
-//! assert_eq!(answer.as_deref(), Some(&b"hello"[..]));
+//! assert_eq!(client.workers()[0].handler().answer.as_deref(), Some(&b"hello"[..]));
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "std"))]
@@ -81,14 +63,12 @@
 //! ```
 //!
 //! On a NIC only the device changes: [`Device::choose`] finds the one that owns an address, and
-//! runs a [`Program`] on it. A production server gets its memory with [`Mapping::huge`], and a core
-//! for each worker.
+//! runs a [`Program`] on it. A production server gives each worker a core: [`Runtime::on_cores`].
 //!
 //! [`guide`] has an example for every other feature.
 //!
 //! [`Worker`]: worker::Worker
 //! [`Handler`]: worker::Handler
-//! [`Mapping::huge`]: alloc::Mapping::huge
 #![no_std]
 
 #[cfg(feature = "std")]

@@ -10,5 +10,5 @@ pub use crate::worker::{
 #[cfg(feature = "std")]
 pub use crate::{
     AddrInfo, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id, Listener,
-    Port, PortSpace, Program, QpInit,
+    Port, PortSpace, Program, QpInit, Runtime, Stop,
 };

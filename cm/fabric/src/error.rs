@@ -1,12 +1,20 @@
 //! The error of connection manager calls.
 
+use std::fmt;
+
 use doorbell_seam::error::{Code, SetupError};
 
 /// A connection manager call failed. The error says what was asked, what the answer was, and what
-/// to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// to do. Its `Debug` form is the same text, because a `main` that returns an error prints that.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CmError(SetupError);
+
+impl fmt::Debug for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl CmError {
     /// `asked`: what was wanted, with its figures; `answer`: what the system said.

@@ -96,6 +96,11 @@ impl Handle {
         fits
     }
 
+    /// Wakes a worker that rests, without work for it: a loop that rests then looks at its `stop`.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
+
     /// The worker's counters, as of its last idle turn or some hundred turns ago. The worker does
     /// not stop for this, and the numbers are not all of the same moment.
     pub fn stats(&self) -> Stats {

@@ -1,0 +1,453 @@
+//! A program's workers, their threads, its control plane and its end, in one object.
+
+use std::any::Any;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_engine::worker::{Config, Handle, Handler, Intake, SharedRecv, Worker};
+use doorbell_fabric::{CmError, Fabric};
+use doorbell_seam::error::Code;
+
+use crate::connections::STEP;
+use crate::dialer::Dialer;
+use crate::listener::Listener;
+use crate::pin::pin;
+use crate::redial::Backoff;
+use crate::sleep::run_sleeping;
+use crate::stop::{Signals, Stop, Why};
+
+/// How long a dial may take. The kernel's connection manager repeats a lost request after four
+/// seconds.
+const DIAL: Duration = Duration::from_secs(20);
+
+/// How long a worker of [`Idle::Sleep`] sleeps at most.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// Turns in a row that find nothing before a worker of [`Idle::Yield`] yields: some microseconds.
+const SPIN: u64 = 1024;
+
+/// A worker reads the clock for its timers on every 16th turn.
+const CLOCK_TURNS: u64 = 16;
+
+/// Turns after the end in which a worker sends what its handlers accepted.
+const LAST_TURNS: u32 = 1 << 16;
+
+/// What a worker does while it finds nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// It turns on. For a worker with a core of its own: it shares that core with nobody.
+    Spin,
+    /// After some microseconds it lets other threads of its core run between turns.
+    Yield,
+    /// After this many turns in a row, of some ten nanoseconds each, it sleeps until there is work:
+    /// see [`run_sleeping`]. Waking takes some microseconds.
+    Sleep {
+        /// Turns that find nothing before it sleeps.
+        spin: u64,
+    },
+}
+
+/// Owns a program's workers and runs them, each on a thread of its own, with the control plane on
+/// the thread that calls [`Runtime::run`]. Nothing runs before that call, so a failure of set-up
+/// leaves nothing behind. The first failure while it runs (of the control plane, of a dial, or a
+/// panic of a handler) stops everything and is returned.
+///
+/// ```
+/// use doorbell_cm::Runtime;
+/// use doorbell_engine::worker::{Config, Handler, Message, Outbox, PeerId, Verdict};
+/// use doorbell_seam::provider::Provider;
+/// use doorbell_soft::SoftDevice;
+///
+/// /// Sends a greeting to each peer, and stops at the first message.
+/// struct Greeter(doorbell_cm::Stop);
+///
+/// impl<P: Provider> Handler<P> for Greeter {
+///     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+///         out.send(peer, b"hello").expect("a new peer has room");
+///     }
+///     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+///         self.0.stop();
+///         Verdict::Done
+///     }
+/// }
+///
+/// let nic = SoftDevice::open()?;
+/// let mut runtime = Runtime::new(&nic, &Config { peers: 4, ..Config::DEFAULT });
+/// runtime.add(Greeter(runtime.stopper()))?;
+/// let addr = runtime.listen("127.0.0.1:0")?;
+/// runtime.dial(addr)?; // it greets itself
+/// runtime.run()?;
+/// # Ok::<(), doorbell_cm::CmError>(())
+/// ```
+pub struct Runtime<F: Fabric, H: Handler<F>> {
+    // Connections before workers: peers learn of the end while the workers' memory is still there.
+    listeners: Vec<Listener<F>>,
+    dialer: Option<Dialer<F>>,
+    dials: Vec<Dial>,
+    workers: Vec<Worker<F, H>>,
+    intakes: Vec<Intake<F>>,
+    shared: Option<SharedRecv<F>>,
+    cores: Vec<usize>,
+    idle: Option<Idle>,
+    config: Config,
+    nic: F,
+    stop: Stop,
+    signals: Option<Signals>,
+}
+
+/// A connection to be made.
+struct Dial {
+    addr: SocketAddr,
+    /// The number of its worker.
+    worker: usize,
+    /// How it is kept, if it is.
+    keep: Option<Backoff>,
+}
+
+impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
+    /// A runtime without workers. `config` is for the workers that [`Runtime::add`] makes.
+    pub fn new(nic: &F, config: &Config) -> Runtime<F, H> {
+        Runtime {
+            listeners: Vec::new(),
+            dialer: None,
+            dials: Vec::new(),
+            workers: Vec::new(),
+            intakes: Vec::new(),
+            shared: None,
+            cores: Vec::new(),
+            idle: None,
+            config: *config,
+            nic: nic.clone(),
+            stop: Stop::default(),
+            signals: None,
+        }
+    }
+
+    /// Adds a worker with this handler, and returns it for further set-up. All workers added so
+    /// share one receive queue of [`Config::recv_blocks`] blocks; the memory is in huge pages where
+    /// the machine has some.
+    ///
+    /// # Errors
+    /// `NoMemory`: memory, or receives of the shared queue for one more worker. `Invalid`: the
+    /// configuration.
+    pub fn add(&mut self, handler: H) -> Result<&mut Worker<F, H>, CmError> {
+        self.config.check()?;
+        let shared = match &self.shared {
+            Some(shared) => shared.clone(),
+            None => {
+                let memory = map("receive", self.config.recv_bytes())?;
+                self.shared.insert(SharedRecv::new(&self.nic, memory, &self.config)?).clone()
+            }
+        };
+        let memory = map("send", self.config.send_bytes())?;
+        let (worker, intake) = Worker::new(&self.nic, &shared, memory, handler, &self.config)?;
+        Ok(self.add_worker(worker, intake))
+    }
+
+    /// Adds a worker that the caller made, with memory and a shared receive queue of its choice.
+    pub fn add_worker(&mut self, worker: Worker<F, H>, intake: Intake<F>) -> &mut Worker<F, H> {
+        self.intakes.push(intake);
+        self.workers.push(worker);
+        let last = self.workers.len() - 1;
+        &mut self.workers[last]
+    }
+
+    /// The workers, in the order in which they were added: their handlers and counters, before and
+    /// after [`Runtime::run`].
+    pub fn workers(&mut self) -> &mut [Worker<F, H>] {
+        &mut self.workers
+    }
+
+    /// The intakes of the workers, in the same order, for [`crate::Port::open`].
+    pub fn intakes(&self) -> &[Intake<F>] {
+        &self.intakes
+    }
+
+    /// Pins the workers to cores: the first worker to the first core, and so on. Workers without a
+    /// core run where the system puts them. A core that the program may not use is an error of
+    /// [`Runtime::run`].
+    pub fn on_cores(&mut self, cores: impl IntoIterator<Item = usize>) {
+        self.cores = cores.into_iter().collect();
+    }
+
+    /// What workers do while idle. Default: [`Idle::Spin`] for those with a core, [`Idle::Yield`]
+    /// for the others.
+    pub fn when_idle(&mut self, idle: Idle) {
+        self.idle = Some(idle);
+    }
+
+    /// Listens on an address of the device, and returns it with the port that was taken: port 0
+    /// takes a free one. The workers get the connections in turn.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`: the address is not the device's; `AddrInUse`: the port is.
+    pub fn listen(&mut self, addr: impl ToSocketAddrs) -> Result<SocketAddr, CmError> {
+        let addr = resolve(addr)?;
+        let listener = Listener::bind(&self.nic, addr)?;
+        let bound = listener.local_addr().unwrap_or(addr);
+        self.add_listener(listener);
+        Ok(bound)
+    }
+
+    /// Adds a listener that the caller made. The runtime feeds all of its workers to it.
+    pub fn add_listener(&mut self, listener: Listener<F>) {
+        self.listeners.push(listener);
+    }
+
+    /// Connects a worker to `addr` when the runtime runs: the first call is for the first worker,
+    /// and so on in turn. If that takes longer than 20 s or fails, the runtime ends with the error.
+    ///
+    /// # Errors
+    /// A name that has no address.
+    pub fn dial(&mut self, addr: impl ToSocketAddrs) -> Result<(), CmError> {
+        self.add_dial(addr, None)
+    }
+
+    /// As [`Runtime::dial`], and connects again after a failure or an end, as [`Dialer::keep`]
+    /// does. The runtime ends with the error if the connection is given up.
+    ///
+    /// # Errors
+    /// A name that has no address.
+    pub fn keep(&mut self, addr: impl ToSocketAddrs, backoff: Backoff) -> Result<(), CmError> {
+        self.add_dial(addr, Some(backoff))
+    }
+
+    fn add_dial(&mut self, addr: impl ToSocketAddrs, keep: Option<Backoff>) -> Result<(), CmError> {
+        let addr = resolve(addr)?;
+        self.dials.push(Dial { addr, worker: self.dials.len(), keep });
+        Ok(())
+    }
+
+    /// A handle that ends the runtime, for handlers and other threads.
+    pub fn stopper(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Lets SIGINT and SIGTERM end the runtime: [`Runtime::run`] then returns [`Why::Signal`]. A
+    /// second signal ends the process at once. When the runtime is dropped, both signals have their
+    /// default effect again. Without this call the runtime installs no signal handler.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn stop_on_signals(&mut self) -> Result<(), CmError> {
+        self.signals = Some(Signals::catch(&self.stop)?);
+        Ok(())
+    }
+
+    /// Runs until the end: starts a thread for each worker, makes the connections, and runs the
+    /// control plane on this thread. If the program listens and dials, the listeners have a thread
+    /// of their own, because a dial waits for its answer. At the end the workers send what was
+    /// accepted, the threads are joined, and all connections are closed.
+    ///
+    /// Timers of the workers count nanoseconds since this call.
+    ///
+    /// # Errors
+    /// The first failure: of a dial, of the control plane, of pinning; or a handler's panic, with
+    /// its text. There is no worker.
+    pub fn run(&mut self) -> Result<Why, CmError>
+    where
+        H: Send,
+    {
+        if self.workers.is_empty() {
+            return Err(CmError::new(Code::Invalid, "run a program", "it has no worker")
+                .cure("add() one before run()"));
+        }
+        if !self.dials.is_empty() && self.dialer.is_none() {
+            self.dialer = Some(Dialer::new(&self.nic)?);
+        }
+        for listener in &mut self.listeners {
+            self.intakes.iter().for_each(|intake| listener.feed(intake.clone()));
+        }
+        let end = End {
+            stop: &self.stop,
+            handles: self.workers.iter().map(Worker::handle).collect(),
+            first: Mutex::new(None),
+        };
+        let begin = Instant::now();
+        thread::scope(|scope| {
+            // Whatever ends this block, the threads end too, and the scope joins them.
+            let _guard = Guard(&end);
+            for (n, worker) in self.workers.iter_mut().enumerate() {
+                let (end, core) = (&end, self.cores.get(n).copied());
+                let unasked = if core.is_some() { Idle::Spin } else { Idle::Yield };
+                let idle = self.idle.unwrap_or(unasked);
+                let work = move || {
+                    end.guarded(&format!("worker {n}"), || {
+                        core.map_or(Ok(()), pin)?;
+                        turn(worker, end.stop, idle, begin);
+                        Ok(())
+                    });
+                };
+                spawn(scope, format!("worker-{n}"), work)?;
+            }
+            let (end, listeners, intakes) = (&end, &mut self.listeners, &self.intakes);
+            let dials = std::mem::take(&mut self.dials);
+            match &mut self.dialer {
+                None => end.guarded("the control plane", || accept(listeners, end.stop)),
+                Some(dialer) => {
+                    if !listeners.is_empty() {
+                        spawn(scope, "listener".to_owned(), move || {
+                            end.guarded("the listener", || accept(listeners, end.stop));
+                        })?;
+                    }
+                    end.guarded("the control plane", || connect(dialer, intakes, dials, end.stop));
+                }
+            }
+            Ok::<(), CmError>(())
+        })?;
+        let first = end.first.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.listeners, self.dialer) = (Vec::new(), None);
+        first.map_or(Ok(self.stop.why()), Err)
+    }
+}
+
+/// What ends a run, and why.
+struct End<'a> {
+    stop: &'a Stop,
+    handles: Vec<Handle>,
+    first: Mutex<Option<CmError>>,
+}
+
+impl End<'_> {
+    /// Runs a part of the program. However it ends, everything ends; its failure is kept if it is
+    /// the first.
+    fn guarded(&self, part: &str, run: impl FnOnce() -> Result<(), CmError>) {
+        // What the part has borrowed is looked at after a panic: a worker stays sound, and of the
+        // control plane nothing is used again.
+        let failure = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(panic) => Some(CmError::new(
+                Code::Errno(libc::EIO),
+                format!("run {part}"),
+                format!("it panicked: {}", text(&*panic)),
+            )),
+        };
+        if let Some(error) = failure {
+            self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+        self.stop();
+    }
+
+    fn stop(&self) {
+        self.stop.stop();
+        self.handles.iter().for_each(Handle::wake);
+    }
+}
+
+/// Stops a run when it is dropped.
+struct Guard<'a>(&'a End<'a>);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// What a panic said.
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it left no text")
+}
+
+fn spawn<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    name: String,
+    run: impl FnOnce() + Send + 'scope,
+) -> Result<(), CmError> {
+    let asked = format!("start the thread {name}");
+    let started = thread::Builder::new().name(name).spawn_scoped(scope, run);
+    started.map(drop).map_err(|error| CmError::from_io(asked, &error))
+}
+
+fn map(what: &str, bytes: usize) -> Result<Mapping, CmError> {
+    Mapping::huge(bytes).map_err(|error| {
+        let asked = format!("{bytes} bytes of {what} memory for workers");
+        CmError::new(Code::NoMemory, asked, error.to_string())
+    })
+}
+
+/// The first of the addresses that a name has.
+fn resolve(addr: impl ToSocketAddrs) -> Result<SocketAddr, CmError> {
+    let asked = "find the address to listen on or to connect to";
+    let mut found = addr.to_socket_addrs().map_err(|error| CmError::from_io(asked, &error))?;
+    found.next().ok_or_else(|| CmError::new(Code::Invalid, asked, "the name has none"))
+}
+
+/// The loop of a worker's thread.
+fn turn<F: Fabric, H: Handler<F>>(
+    worker: &mut Worker<F, H>,
+    stop: &Stop,
+    idle: Idle,
+    begin: Instant,
+) {
+    let clock = || begin.elapsed().as_nanos() as u64;
+    match idle {
+        Idle::Sleep { spin } => run_sleeping(worker, stop.flag(), spin, SLEEP),
+        Idle::Spin | Idle::Yield => {
+            let (mut turns, mut nothing) = (0, 0);
+            while !stop.is_stopped() {
+                nothing = if worker.turn() == 0 { nothing + 1 } else { 0 };
+                turns += 1;
+                let yields = idle == Idle::Yield && nothing >= SPIN;
+                if yields || turns >= CLOCK_TURNS {
+                    turns = 0;
+                    worker.advance(clock());
+                }
+                if yields {
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+    worker.outbox().flush();
+    for _ in 0..LAST_TURNS {
+        if worker.turn() == 0 {
+            break;
+        }
+    }
+}
+
+/// The control plane of a program that only listens, or does neither.
+fn accept<F: Fabric>(listeners: &mut [Listener<F>], stop: &Stop) -> Result<(), CmError> {
+    while !stop.is_stopped() {
+        if listeners.is_empty() {
+            thread::sleep(STEP);
+        }
+        for listener in &mut *listeners {
+            listener.step(STEP)?;
+        }
+    }
+    Ok(())
+}
+
+/// The control plane of a program that dials.
+fn connect<F: Fabric>(
+    dialer: &mut Dialer<F>,
+    intakes: &[Intake<F>],
+    dials: Vec<Dial>,
+    stop: &Stop,
+) -> Result<(), CmError> {
+    dialer.stop_with(stop);
+    for Dial { addr, worker, keep } in dials {
+        let intake = &intakes[worker % intakes.len()];
+        match keep {
+            Some(backoff) => dialer.keep(addr, intake, backoff),
+            None => match dialer.dial(addr, intake, DIAL) {
+                Err(error) if !stop.is_stopped() => return Err(error),
+                _ => {}
+            },
+        }
+    }
+    while !stop.is_stopped() {
+        dialer.step(STEP)?;
+        if let Some((_, error)) = dialer.given_up().next() {
+            return Err(error.clone());
+        }
+    }
+    Ok(())
+}

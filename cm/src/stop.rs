@@ -1,0 +1,92 @@
+//! The end of a running program: by a call, or by a signal.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_fabric::CmError;
+use signal_hook::SigId;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+/// Ends a [`crate::Runtime`] from any thread, or from a handler. Clones are handles on the same.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+    /// The signal that asked for the end; 0: none did.
+    signal: Arc<AtomicUsize>,
+}
+
+/// Why [`crate::Runtime::run`] returned without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The program called [`Stop::stop`].
+    Asked,
+    /// The process received this signal: SIGINT (2) or SIGTERM (15).
+    Signal(i32),
+}
+
+impl Stop {
+    /// Asks the runtime to end. It returns immediately; the runtime ends some milliseconds later.
+    pub fn stop(&self) {
+        // Relaxed, here and below: the flag guards no other memory. The threads are joined before
+        // anybody reads what they leave.
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the runtime was asked to end.
+    pub fn is_stopped(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// For loops that watch a flag.
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    pub(crate) fn why(&self) -> Why {
+        match i32::try_from(self.signal.load(Ordering::Relaxed)) {
+            Ok(0) | Err(_) => Why::Asked,
+            Ok(signal) => Why::Signal(signal),
+        }
+    }
+}
+
+/// Actions of [`Signals`] that are gone. They give the signals their default effect back, until the
+/// next runtime takes them over.
+static LEFT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
+
+/// SIGINT and SIGTERM stop a runtime while this exists.
+pub(crate) struct Signals {
+    stop: Stop,
+    ids: Vec<SigId>,
+}
+
+impl Signals {
+    /// # Errors
+    /// The system's refusal to install a signal handler.
+    pub(crate) fn catch(stop: &Stop) -> Result<Signals, CmError> {
+        for id in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            low_level::unregister(id);
+        }
+        let mut signals = Signals { stop: stop.clone(), ids: Vec::new() };
+        for signal in [SIGINT, SIGTERM] {
+            let failed = |error| CmError::from_io(format!("stop on signal {signal}"), &error);
+            // Actions run in this order, so the first signal does not meet its own flag here. The
+            // second one ends the process.
+            let second = flag::register_conditional_default(signal, stop.flag.clone());
+            signals.ids.push(second.map_err(failed)?);
+            let which = flag::register_usize(signal, stop.signal.clone(), signal as usize);
+            signals.ids.push(which.map_err(failed)?);
+            signals.ids.push(flag::register(signal, stop.flag.clone()).map_err(failed)?);
+        }
+        Ok(signals)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // From now on a signal has its default effect.
+        self.stop.stop();
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.ids);
+    }
+}

@@ -1,0 +1,307 @@
+//! A runtime ends with the first failure of any of its parts, and its handlers come back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use doorbell_cm::{Backoff, CmError, Idle, Runtime, Stop, Why};
+use doorbell_engine::worker::{
+    Config, DownReason, Handler, Message, Outbox, PeerId, Verdict, Worker,
+};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+use doorbell_soft::SoftDevice;
+
+const CONFIG: Config =
+    Config { peers: 8, block_bytes: 256, recv_blocks: 256, send_blocks: 8, ..Config::DEFAULT };
+
+/// Runs a test on a thread of its own: one that hangs fails.
+fn ends(test: impl FnOnce() + Send + 'static) {
+    let (done, over) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    let result = over.recv_timeout(Duration::from_secs(120));
+    assert_ne!(result, Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+    thread.join().unwrap();
+}
+
+/// A free port.
+const ANYWHERE: &str = "127.0.0.1:0";
+
+/// Replies, and panics at the word `panic`.
+#[derive(Default)]
+struct Echo {
+    messages: u64,
+}
+
+impl<P: Provider> Handler<P> for Echo {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        self.messages += 1;
+        assert_ne!(message.bytes(), b"panic", "asked to panic");
+        Verdict::Reply { len: message.len() }
+    }
+}
+
+/// Sends a word to each peer, and stops when as many answers have come as there are clients.
+struct Client {
+    word: &'static [u8],
+    stop: Stop,
+    answers: u64,
+    down: Option<DownReason>,
+    left: Option<&'static AtomicU64>,
+}
+
+impl Client {
+    fn new(word: &'static [u8], stop: Stop) -> Client {
+        Client { word, stop, answers: 0, down: None, left: None }
+    }
+}
+
+impl<P: Provider> Handler<P> for Client {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        out.send(peer, self.word).unwrap();
+    }
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        assert_eq!(message.bytes(), self.word);
+        self.answers += 1;
+        if self.left.is_none_or(|left| left.fetch_sub(1, Ordering::Relaxed) == 1) {
+            self.stop.stop();
+        }
+        Verdict::Done
+    }
+    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        self.down = Some(why);
+        self.stop.stop();
+    }
+}
+
+/// A server on a thread of its own; what it ended with, and how many messages it saw.
+struct Server {
+    addr: SocketAddr,
+    stop: Stop,
+    thread: thread::JoinHandle<(Result<Why, CmError>, u64)>,
+}
+
+impl Server {
+    fn start(workers: usize) -> Server {
+        let (tell, told) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+            for _ in 0..workers {
+                runtime.add(Echo::default()).unwrap();
+            }
+            tell.send((runtime.listen(ANYWHERE).unwrap(), runtime.stopper())).unwrap();
+            let result = runtime.run();
+            (result, runtime.workers().iter_mut().map(|worker| worker.handler().messages).sum())
+        });
+        let (addr, stop) = told.recv().unwrap();
+        Server { addr, stop, thread }
+    }
+
+    fn end(self) -> (Result<Why, CmError>, u64) {
+        self.stop.stop();
+        self.thread.join().unwrap()
+    }
+}
+
+fn client(word: &'static [u8]) -> Runtime<SoftDevice, Client> {
+    let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+    let stop = runtime.stopper();
+    runtime.add(Client::new(word, stop)).unwrap();
+    runtime
+}
+
+#[test]
+fn handlers_come_back_with_what_they_counted() {
+    ends(|| {
+        for idle in [Idle::Spin, Idle::Yield, Idle::Sleep { spin: 100 }] {
+            let server = Server::start(2);
+            let mut clients = client(b"hello");
+            clients.when_idle(idle);
+            clients.dial(server.addr).unwrap();
+            assert_eq!(clients.run(), Ok(Why::Asked));
+            assert_eq!(clients.workers()[0].handler().answers, 1, "{idle:?}");
+            assert_eq!(server.end(), (Ok(Why::Asked), 1));
+        }
+    });
+}
+
+/// The panic of one handler ends the other workers and the control plane, and is the error.
+#[test]
+fn a_panic_of_a_handler_ends_everything_and_is_the_error() {
+    ends(|| {
+        let server = Server::start(2);
+        let mut clients = client(b"panic");
+        clients.dial(server.addr).unwrap();
+        // The server's end is the end of the connection.
+        assert_eq!(clients.run(), Ok(Why::Asked));
+        assert!(clients.workers()[0].handler().down.is_some());
+        let (result, messages) = server.thread.join().unwrap();
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("run worker 0") && text.contains("asked to panic"), "{text}");
+        assert_eq!(messages, 1, "the handler came back");
+    });
+}
+
+#[test]
+fn a_worker_too_many_is_an_error_before_anything_runs() {
+    ends(|| {
+        let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &Config::DEFAULT);
+        let added = (0..17).map(|_| runtime.add(Echo::default()).map(drop));
+        let results: Vec<_> = added.collect();
+        assert!(results[..15].iter().all(Result::is_ok), "{results:?}");
+        let error = results[16].as_ref().unwrap_err();
+        assert_eq!(error.code(), Code::NoMemory);
+        assert!(error.to_string().contains("Config::recv_blocks"), "{error}");
+    });
+}
+
+#[test]
+fn set_up_that_cannot_work_is_an_error() {
+    ends(|| {
+        let nic = SoftDevice::open().unwrap();
+        let mut empty = Runtime::<_, Echo>::new(&nic, &CONFIG);
+        let text = empty.run().unwrap_err().to_string();
+        assert!(text.contains("no worker"), "{text}");
+        let addr = empty.listen(ANYWHERE).unwrap();
+        let error = empty.listen(addr).unwrap_err();
+        assert_eq!(error.code(), Code::AddrInUse, "{error}");
+        let huge = Config { recv_blocks: (1 << 24) - 1, block_bytes: 1 << 20, ..Config::DEFAULT };
+        let error = Runtime::new(&nic, &huge).add(Echo::default()).map(drop).unwrap_err();
+        assert_eq!(error.code(), Code::NoMemory, "{error}");
+        let wrong = Config { peers: 0, ..CONFIG };
+        let error = Runtime::new(&nic, &wrong).add(Echo::default()).map(drop).unwrap_err();
+        assert_eq!(error.code(), Code::Invalid, "{error}");
+    });
+}
+
+/// Failures after the threads have started: each ends them.
+#[test]
+fn failures_while_it_runs_end_it() {
+    ends(|| {
+        let nobody = {
+            let mut gone = Runtime::<_, Echo>::new(&SoftDevice::open().unwrap(), &CONFIG);
+            gone.listen(ANYWHERE).unwrap()
+        };
+        let mut refused = client(b"hello");
+        refused.dial(nobody).unwrap();
+        let error = refused.run().unwrap_err();
+        assert_eq!(error.code(), Code::Refused, "{error}");
+
+        let mut kept = client(b"hello");
+        let first = Duration::from_millis(1);
+        kept.keep(nobody, Backoff { first, tries: 3, ..Backoff::DEFAULT }).unwrap();
+        let error = kept.run().unwrap_err();
+        assert_eq!(error.code(), Code::Refused, "{error}");
+
+        let mut pinned = client(b"hello");
+        pinned.listen(ANYWHERE).unwrap();
+        pinned.on_cores([1 << 20]);
+        let text = pinned.run().unwrap_err().to_string();
+        assert!(text.contains("core 1048576"), "{text}");
+    });
+}
+
+/// Two programs that listen and dial each other: no dial waits for the other's.
+#[test]
+fn programs_that_dial_each_other_come_up() {
+    ends(|| {
+        static LEFT: AtomicU64 = AtomicU64::new(0);
+        const SIDES: usize = 3;
+        LEFT.store((SIDES * SIDES) as u64, Ordering::Relaxed);
+        let stop = Stop::default();
+        let mut sides: Vec<_> =
+            (0..SIDES).map(|_| Runtime::new(&SoftDevice::open().unwrap(), &CONFIG)).collect();
+        let addrs: Vec<_> = sides.iter_mut().map(|side| side.listen(ANYWHERE).unwrap()).collect();
+        thread::scope(|scope| {
+            for side in &mut sides {
+                side.add(Mesh { stop: stop.clone(), left: &LEFT }).unwrap();
+                addrs.iter().for_each(|addr| side.dial(addr).unwrap());
+            }
+            let mine: Vec<_> = sides.iter().map(Runtime::stopper).collect();
+            for side in &mut sides {
+                scope.spawn(|| assert_eq!(side.run(), Ok(Why::Asked)));
+            }
+            while !stop.is_stopped() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            mine.iter().for_each(Stop::stop);
+        });
+    });
+}
+
+/// Counts the connections that came up, each at the side that dialled it or was dialled.
+struct Mesh {
+    stop: Stop,
+    left: &'static AtomicU64,
+}
+
+impl<P: Provider> Handler<P> for Mesh {
+    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        // One for each connection: the dialled side answers nothing.
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.stop.stop();
+        }
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        out.send(peer, b"up").unwrap();
+    }
+}
+
+/// A timer fires in each kind of loop.
+#[test]
+fn timers_run_in_each_loop() {
+    ends(|| {
+        struct Late {
+            stop: Stop,
+            fired: u64,
+        }
+        impl<P: Provider> Handler<P> for Late {
+            fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+                Verdict::Done
+            }
+            fn on_timer(&mut self, _: u64, out: &mut Outbox<'_, P>) {
+                self.fired = out.now();
+                self.stop.stop();
+            }
+        }
+        const AT: u64 = 3_000_000;
+        for idle in [Idle::Spin, Idle::Yield] {
+            let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+            runtime.when_idle(idle);
+            let stop = runtime.stopper();
+            let worker: &mut Worker<_, _> = runtime.add(Late { stop, fired: 0 }).unwrap();
+            worker.outbox().set_timer(AT, 0).unwrap();
+            assert_eq!(runtime.run(), Ok(Why::Asked), "{idle:?}");
+            assert!(runtime.workers()[0].handler().fired >= AT, "{idle:?}");
+        }
+    });
+}
+
+/// A dial that waits for its answer is given up at the end.
+#[test]
+fn a_stop_does_not_wait_for_a_dial() {
+    ends(|| {
+        // It listens, and nobody takes its requests.
+        let nic = SoftDevice::open().unwrap();
+        let mut silent = Runtime::<_, Echo>::new(&nic, &CONFIG);
+        let addr = silent.listen(ANYWHERE).unwrap();
+        let mut dialing = client(b"hello");
+        dialing.dial(addr).unwrap();
+        let stop = dialing.stopper();
+        let begin = std::time::Instant::now();
+        let waiting = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            stop.stop();
+        });
+        assert_eq!(dialing.run(), Ok(Why::Asked));
+        assert!(begin.elapsed() < Duration::from_secs(15), "it waited for the dial's 20 s");
+        waiting.join().unwrap();
+    });
+}
