@@ -1,9 +1,9 @@
 //! Core-pinned benchmarks of Doorbell: latency, rate and more between two processes of one machine,
 //! two threads of one process, or two hosts, on any device.
 //!
-//! In data order: what is asked ([`ask`]), the machine ([`machine`]), how two sides meet
-//! ([`meet`]), what one side does, with the device alone ([`bare`]) or with a worker ([`side`]),
-//! what is measured ([`measure`]) and counted ([`mod@overhead`]), and what comes out ([`tell`]).
+//! In data order: the options ([`ask`]), the machine ([`machine`]), how two sides meet ([`meet`]),
+//! what one side does, with the device alone ([`bare`]) or with a worker ([`side`]), what is
+//! measured ([`measure`]) and counted ([`mod@overhead`]), and the output ([`tell`]).
 
 mod ask;
 mod bare;

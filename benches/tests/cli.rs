@@ -320,7 +320,7 @@ fn a_few_talk_in_a_crowd_and_each_has_its_share() {
             let number = |name: &str| record[name].as_u64().unwrap();
             assert_eq!(number("receives"), 64);
             assert!((1..=64).contains(&number("receives_out_most")), "{record:#}");
-            // More messages want to be in flight than receives are promised.
+            // More messages would be in flight than receives are promised.
             positive(record, "/credit_stalls");
             let (least, most) = (number("least_messages"), number("most_messages"));
             // With so few receives the first connection is promised twice what the last one is.
@@ -658,7 +658,7 @@ fn cores_and_device_come_from_a_plan() {
     if !two_cores() {
         return;
     }
-    // The reverse of what it would choose.
+    // The reverse of the default choice.
     let mut wanted = doorbell_tune::choose(2).unwrap();
     wanted.reverse();
     let file = plan("plan.toml", "soft0", &wanted);

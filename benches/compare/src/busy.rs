@@ -1,20 +1,20 @@
-//! What other programs took of the cores meanwhile. The floor does not show it: it is a median,
-//! and a core that is shared is as near as before.
+//! How much of the cores other programs used meanwhile. The floor does not show that: it is a
+//! median, and a shared core is as near as before.
 
 use std::fs;
 
 /// Processor time so far, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
-    /// Of the two cores: all of it, and what was not idle. Stolen time is not idle.
+    /// Of the two cores: in total, and not idle. Stolen time is not idle.
     all: u64,
     busy: u64,
-    /// Of this process and its children that have ended.
+    /// Of this process and its ended children.
     own: u64,
 }
 
 impl Busy {
-    /// Reads it (`man 5 proc`); zeros where the system does not tell.
+    /// Reads the times (`man 5 proc`); zeros if the system does not report them.
     pub(crate) fn now(cores: [usize; 2]) -> Busy {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -22,7 +22,7 @@ impl Busy {
         Busy { all: one.0 + two.0, busy: one.1 + two.1, own: of_process(&own) }
     }
 
-    /// The share of the two cores that others had since then, from 0 to 1.
+    /// The share of the two cores that others used since then, from 0 to 1.
     pub(crate) fn others_since(&self, then: &Busy) -> f64 {
         let all = self.all.saturating_sub(then.all);
         let own = self.own.saturating_sub(then.own);
@@ -31,8 +31,8 @@ impl Busy {
     }
 }
 
-/// All ticks of a core, and those that were not idle: in its line user, nice, system, idle, wait,
-/// interrupts, soft interrupts, stolen. What follows is part of user and nice.
+/// All ticks of a core, and those that were not idle. Its line holds user, nice, system, idle,
+/// wait, interrupts, soft interrupts, stolen; the fields after those are part of user and nice.
 fn of_core(stat: &str, core: usize) -> (u64, u64) {
     let name = format!("cpu{core} ");
     let line = stat.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or_default();
@@ -43,8 +43,8 @@ fn of_core(stat: &str, core: usize) -> (u64, u64) {
     (all, all - idle)
 }
 
-/// Ticks of a process and its ended children: the 14th to 17th word, of which the second is a
-/// name in brackets that may have spaces.
+/// Ticks of a process and its ended children: the 14th to 17th word. The second word is a name in
+/// brackets that may contain spaces.
 fn of_process(stat: &str) -> u64 {
     let Some((_, words)) = stat.rsplit_once(')') else { return 0 };
     let ticks = words.split_whitespace().skip(11).take(4);

@@ -1,4 +1,4 @@
-//! What is compared with what.
+//! What is compared, and how.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Where and how long.
+/// Places and times.
 #[derive(Debug)]
 pub(crate) struct Setting {
     /// Doorbell's benchmark program.
     pub(crate) bench: PathBuf,
-    /// Of the side that sends first, and of the other.
+    /// The cores: of the side that sends first, and of the other.
     pub(crate) cores: [usize; 2],
-    /// Of one figure of one round.
+    /// Time of one figure of one round.
     pub(crate) time: Duration,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Test {
     Rate,
 }
 
-/// Who is measured.
+/// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Peer {
@@ -37,16 +37,16 @@ pub(crate) enum Peer {
     Libfabric,
 }
 
-/// One that takes part, and how.
+/// An entry: a program with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Entry {
     pub(crate) peer: Peer,
-    /// Messages to a doorbell.
+    /// Messages per doorbell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<u32>,
 }
 
-/// One row: a test at one size, and who takes part.
+/// One row: a test at one size, and its entries.
 #[derive(Clone, Debug)]
 pub(crate) struct Contest {
     pub(crate) test: Test,
@@ -71,7 +71,7 @@ impl Contest {
                 entry(Peer::Iceoryx2, None),
                 entry(Peer::Libfabric, None),
             ],
-            // libfabric brings no program for it.
+            // libfabric has no program for this.
             Test::Rate => vec![
                 entry(Peer::Doorbell, Some(1)),
                 entry(Peer::Ucx, None),

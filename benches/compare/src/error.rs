@@ -1,4 +1,4 @@
-//! What ends a comparison: one line.
+//! The error that ends a comparison: one line.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ impl Failure {
         Failure(text.into())
     }
 
-    /// For `map_err`: what was asked, before what was answered.
+    /// For `map_err`: puts what was asked before the answer.
     pub(crate) fn at<E: fmt::Display>(asked: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         move |answer| Failure(format!("{asked}: {answer}"))
     }

@@ -1,6 +1,6 @@
-//! iceoryx2: a ping-pong and a stream over publish-subscribe, one service each way, between two
-//! processes. Both sides spin; a message is written into a loaned sample and checked when it
-//! arrives, as Doorbell's benchmark does.
+//! iceoryx2: a ping-pong and a stream over publish-subscribe, one service in each direction,
+//! between two processes. Both sides spin. A message is written into a loaned sample and checked
+//! when it arrives, as Doorbell's benchmark does.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,16 +18,16 @@ use crate::peer::Figure;
 /// The version, for the record.
 pub(crate) const VERSION: &str = "0.10.0";
 
-/// Messages a subscriber can have waiting, and every how many the server of a stream says how
-/// far it is. So a publisher never finds a full buffer, where it would sleep.
+/// The number of messages that may wait at a subscriber. The server of a stream reports its
+/// position as often, so a publisher never finds a full buffer, where it would sleep.
 const BUFFER: u64 = 512;
 const ACK_EVERY: u64 = 64;
 
-/// Messages between two looks at the clock, and the number that ends it.
+/// Messages between two reads of the clock, and the number that ends the run.
 const LOOK_EVERY: u64 = 256;
 const END: u64 = u64::MAX;
 
-/// Round trips timed one by one, at most.
+/// The most round trips that are timed one by one.
 const TIMES_MAX: usize = 1 << 22;
 
 /// How long the sides wait for each other at the start.
@@ -40,7 +40,7 @@ enum Side {
     Client,
 }
 
-/// What this process does.
+/// The role of this process.
 #[derive(Debug, Args)]
 pub(crate) struct SideArgs {
     #[arg(long, value_enum)]
@@ -51,7 +51,7 @@ pub(crate) struct SideArgs {
     size: usize,
     #[arg(long)]
     seconds: f64,
-    /// A stream, not a ping-pong.
+    /// A stream instead of a ping-pong.
     #[arg(long)]
     rate: bool,
 }
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &SideArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Both ways.
+/// The two directions.
 struct Link {
     /// The service of `out`.
     to: Factory<ipc::Service, [u8], ()>,
@@ -130,7 +130,7 @@ impl Link {
         sample.send().map(drop).map_err(Failure::at("send"))
     }
 
-    /// The number of the next message, which must be as long as ours.
+    /// The number of the next message, which must have the length of ours.
     #[inline(always)]
     fn receive(&mut self) -> Result<Option<u64>, Failure> {
         let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? else {
@@ -174,7 +174,7 @@ impl Link {
         }
     }
 
-    /// The last message would be lost with its publisher: waits until the client has gone.
+    /// Waits until the client has gone, because the last message would be lost with its publisher.
     fn linger(&self) -> Result<(), Failure> {
         let start = Instant::now();
         while self.to.dynamic_config().number_of_subscribers() != 0 && start.elapsed() < PATIENCE {
@@ -196,7 +196,8 @@ impl Link {
         }
     }
 
-    /// Half of the time with every round trip timed, for the median; half without, for the mean.
+    /// For half of the time every round trip is timed, for the median; for the other half none is,
+    /// for the mean.
     fn ping(&mut self, time: Duration) -> Result<Figure, Failure> {
         let mut number = 0;
         self.rounds(&mut number, time / 5)?;
@@ -220,7 +221,7 @@ impl Link {
         Ok(Figure { p50_ns, mean_ns, ..Figure::default() })
     }
 
-    /// Round trips for that long; nanoseconds of half a one.
+    /// Round trips for that long; returns nanoseconds of half a round trip.
     fn rounds(&mut self, number: &mut u64, time: Duration) -> Result<f64, Failure> {
         let (start, first) = (Instant::now(), *number);
         loop {
@@ -262,7 +263,7 @@ impl Link {
         let start = Instant::now();
         loop {
             for _ in 0..LOOK_EVERY {
-                // One place is for the message that ends it.
+                // One place is for the last message.
                 while *sent - *acked >= BUFFER - 1 {
                     *acked = self.receive()?.unwrap_or(*acked);
                 }

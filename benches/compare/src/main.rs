@@ -1,10 +1,10 @@
 //! Doorbell's soft device beside its peers: UCX over shared memory, iceoryx2, libfabric's shm.
 //!
 //! Each figure is taken in rounds, all peers in turn, each between two probes of the physical
-//! floor; a round in which the cores moved, or others used them, is dropped and repeated. In data
-//! order: the command line (here), what is compared ([`contest`]), one round after the other
-//! ([`round`], with [`floor`] and [`busy`]), who is asked ([`peer`], with [`process`] and
-//! [`ice`]), and what comes out ([`report`]).
+//! floor. A round in which the cores moved, or others used them, is dropped and repeated. In data
+//! order: the command line (here), what is compared ([`contest`]), the rounds ([`round`], with
+//! [`floor`] and [`busy`]), the peers ([`peer`], with [`process`] and [`ice`]), and the output
+//! ([`report`]).
 
 mod busy;
 #[path = "../../src/machine/clock.rs"]

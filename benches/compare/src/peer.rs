@@ -1,5 +1,5 @@
-//! How each is asked for a figure: its own program, with its usual settings, two processes, each
-//! on a core of its own.
+//! How to get a figure from each peer: its own program, with its usual settings, two processes,
+//! each on a core of its own.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,18 +11,19 @@ use crate::contest::{Contest, Entry, Peer, Setting, Test};
 use crate::error::Failure;
 use crate::process::{Program, free_port, heard, mute};
 
-/// Longest message that goes by UCX's short path over shared memory, in bytes; longer ones are
-/// copied out.
+/// Longest message that takes UCX's short path over shared memory, in bytes; longer ones are copied
+/// out.
 const UCX_SHORT_MAX: u32 = 92;
 
-/// What a round trip and a message take a peer about, to give it about as many as fill the time.
+/// About how long a round trip and a message take a peer, to choose a number of them that fills the
+/// time.
 const ROUND_TRIP_NS: f64 = 300.0;
 const MESSAGE_NS: f64 = 50.0;
 
-/// Least round trips of libfabric's program, which counts its warm-up in.
+/// The least number of round trips of libfabric's program, which includes its warm-up.
 const LIBFABRIC_COUNT_MIN: u64 = 100_000;
 
-/// One figure. What does not apply, or is not told by the peer's program, is left out.
+/// One figure. Fields that do not apply, or that the peer's program does not report, are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// Half a round trip, in nanoseconds: the median of single ones, and the mean of all.
@@ -34,7 +35,7 @@ pub(crate) struct Figure {
     pub(crate) messages_per_second: Option<f64>,
 }
 
-/// Asks one for one figure.
+/// Gets one figure from one entry.
 pub(crate) fn ask(contest: &Contest, entry: &Entry, set: &Setting) -> Result<Figure, Failure> {
     match entry.peer {
         Peer::Doorbell => doorbell(contest, entry, set),
@@ -44,7 +45,7 @@ pub(crate) fn ask(contest: &Contest, entry: &Entry, set: &Setting) -> Result<Fig
     }
 }
 
-/// About so many fill the time.
+/// About this many fill the time.
 fn count(time: Duration, each_ns: f64) -> u64 {
     (time.as_nanos() as f64 / each_ns) as u64
 }
@@ -162,8 +163,8 @@ fn iceoryx2(contest: &Contest, set: &Setting) -> Result<Figure, Failure> {
     serde_json::from_str(&text).map_err(Failure::at("read the figures of iceoryx2"))
 }
 
-/// A server that listens on a port, then its client; what the client printed. Both get the same
-/// words.
+/// Runs a server that listens on a port, then its client, with the same arguments; returns the
+/// client's output.
 fn pair(
     mut server: Command,
     mut client: Command,

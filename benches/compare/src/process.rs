@@ -12,7 +12,7 @@ use doorbell_tune as tune;
 
 use crate::error::Failure;
 
-/// How long a server may take to listen, a client to be done, and a server to end after it.
+/// The most time for a server to listen, for a client to finish, and for a server to end after it.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(120);
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -24,11 +24,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it on that core, where all of its threads stay unless it moves them itself.
+    /// Starts it on that core, where all its threads stay unless it moves them itself.
     pub(crate) fn start(command: &mut Command, core: Option<usize>) -> Result<Program, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // A process begins with the mask of the thread that starts it. That thread is made for
-        // it, so that this one keeps its own.
+        // A process begins with the mask of the thread that starts it. This starts a thread for
+        // that, so that the current one keeps its mask.
         let spawned = thread::scope(|scope| {
             let starter = scope.spawn(|| {
                 core.map_or(Ok(()), tune::pin)?;
@@ -60,18 +60,18 @@ impl Program {
         }
     }
 
-    /// Waits for its end, which must be a good one; what it printed.
+    /// Waits until it ends successfully; returns its output.
     pub(crate) fn finish(self) -> Result<String, Failure> {
         self.within(LIMIT)
     }
 
-    /// Lets a server end by itself when its client is done, so that it takes its shared memory
-    /// along; one that does not is ended. What it answers is its client's business.
+    /// Lets a server end by itself when its client is done, so that it removes its shared memory;
+    /// then ends it. Its exit code does not matter: the client's does.
     pub(crate) fn part(self) {
         let _ = self.within(END_LIMIT);
     }
 
-    /// Blocks all the time: a process that looked again and again would disturb what is measured.
+    /// Blocks instead of polling, because a polling process would disturb the measurement.
     fn within(mut self, limit: Duration) -> Result<String, Failure> {
         let mut text = String::new();
         let mut out = self.child.stdout.take();
@@ -80,11 +80,11 @@ impl Program {
         let read = thread::scope(|scope| {
             scope.spawn(move || {
                 if is_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    // Gone already is as well.
+                    // It may have ended already.
                     let _ = child.kill();
                 }
             });
-            // The end of its output is the end of the program, or this goes wrong below.
+            // The end of its output is the end of the program, or this fails below.
             let read = out.as_mut().map_or(Ok(0), |out| out.read_to_string(&mut text));
             drop(done);
             read
@@ -99,7 +99,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It holds nothing that must be kept, and has ended already in most cases.
+        // It holds nothing that must be kept, and usually has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -112,20 +112,21 @@ pub(crate) fn heard(name: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The same; what it complains of is not shown. For servers: their clients complain, too.
+/// The same without its error output. For servers, because their clients report errors too.
 pub(crate) fn mute(name: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = heard(name);
     command.stderr(Stdio::null());
     command
 }
 
-/// A port that was free just now.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     let port = || -> io::Result<u16> { Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port()) };
     port().map_err(Failure::at("find a free port"))
 }
 
-/// Whether some process listens on it. Looked up, not tried: a try would be a client.
+/// True if a process listens on it. This reads a table, because a connection would count as a
+/// client.
 fn is_listening(port: u16) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     tables.iter().any(|table| listed(&fs::read_to_string(table).unwrap_or_default(), port))

@@ -1,4 +1,4 @@
-//! What comes out: a table for people, a file for programs.
+//! The output: a table for people, a file for programs.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,16 +17,16 @@ use crate::round::{Measured, Outcome};
 /// Rounds below which a median is only a hint.
 const ROUNDS_SOUND: u32 = 5;
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     schema: u32,
-    /// Rounds wanted of each figure.
+    /// Rounds wanted for each figure.
     rounds: u32,
     /// Seconds of one figure.
     seconds: f64,
     cores: [usize; 2],
-    /// As Doorbell's benchmark tells them.
+    /// As Doorbell's benchmark reports them.
     commit: Value,
     machine: Value,
     versions: Versions,
@@ -41,7 +41,7 @@ struct Versions {
 }
 
 impl Document {
-    /// With what the figures hold for.
+    /// With the conditions that the figures hold for.
     pub(crate) fn new(
         set: &Setting,
         rounds: u32,
@@ -76,14 +76,14 @@ impl Document {
     }
 }
 
-/// Makes the folder of a file that is to be written, before anything is measured.
+/// Makes the folder of an output file, before anything is measured.
 pub(crate) fn writable(path: &Path) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let made = fs::create_dir_all(folder);
     made.map_err(Failure::at(format!("make the folder {}", folder.display())))
 }
 
-/// The first number with dots that a program says of itself.
+/// The first number with dots in a program's output.
 fn version(program: &str, option: &str) -> String {
     let text = Command::new(program).arg(option).output().map(|output| output.stdout);
     let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
@@ -104,18 +104,18 @@ impl Outcome {
         self.entries.iter().position(|entry| entry.peer == peer && entry.batch == batch)
     }
 
-    /// Median over the rounds of something of a round.
+    /// The median over the rounds of a value of a round.
     fn median(&self, of: impl Fn(&[Measured]) -> Option<f64>) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| of(&round.figures)).collect())
     }
 
-    /// Median of one entry's figures.
+    /// The median of one entry's figures.
     fn figure(&self, peer: Peer, batch: Option<u32>, pick: Pick) -> Option<f64> {
         let at = self.index(peer, batch)?;
         self.median(|figures| pick(&figures[at]))
     }
 
-    /// Median of the ratios, each of two figures of one round.
+    /// The median of the ratios, each of two figures of one round.
     fn ratio(&self, over: (Peer, Option<u32>), under: (Peer, Option<u32>), pick: Pick) -> Cell {
         let over = self.index(over.0, over.1);
         let under = self.index(under.0, under.1);
@@ -133,7 +133,7 @@ impl Outcome {
         means.filter(|ns| ns.is_finite())
     }
 
-    /// The largest share of the cores that others had during a figure that counts.
+    /// The largest share of the cores that others used during a figure that counts.
     fn others(&self) -> f64 {
         self.rounds.iter().map(|round| round.others).fold(0.0, f64::max)
     }
@@ -145,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// The middle one; of an even number the mean of the middle two.
+/// The middle value; for an even number the mean of the middle two.
 fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let half = figures.len() / 2;
@@ -156,7 +156,7 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// A place in a table; empty where there is no figure.
+/// A table cell; empty if there is no figure.
 struct Cell(Option<String>);
 
 fn ns(figure: Option<f64>) -> Cell {
@@ -228,7 +228,7 @@ fn rates(outcome: &Outcome) -> Vec<Cell> {
     ]
 }
 
-/// The tables, and what they hold for.
+/// The tables, and the conditions that they hold for.
 pub(crate) fn text(document: &Document) -> String {
     let mut text = String::new();
     let [here, there] = document.cores;

@@ -1,10 +1,10 @@
-//! Rounds: everybody in turn, each between two probes of the floor.
+//! Rounds: all entries in turn, each between two probes of the floor.
 //!
-//! A hypervisor moves cores nearer and farther unseen, and other programs take their share: what
-//! was measured at different times is not comparable. So a round counts only if all of its probes
-//! found the cores in one mode, and about as far from each other before a figure as after it, and
-//! if nobody else used them; and the medians are of rounds of one mode. On a machine that is
-//! never quiet, disturbed rounds are better than none, and are called so.
+//! A hypervisor moves cores nearer and farther unseen, and other programs use their share, so
+//! figures of different times are not comparable. A round counts only if all its probes found the
+//! cores in one mode, if the floor was about the same before and after each figure, and if nobody
+//! else used the cores. The medians are of rounds of one mode. On a machine that is never quiet,
+//! disturbed rounds are better than none, and are marked as such.
 
 use doorbell_tune as tune;
 use serde::Serialize;
@@ -15,23 +15,23 @@ use crate::error::Failure;
 use crate::floor::Floor;
 use crate::peer::{self, Figure};
 
-/// Rounds tried for one that is wanted.
+/// Rounds tried for each one wanted.
 const TRIES: u32 = 3;
 
-/// How far apart the probes before and after a figure may be.
+/// The largest ratio between the probes before and after a figure.
 const SPREAD: f64 = 1.3;
 
-/// The share of the two cores' time that others may have while a figure is taken.
+/// The share of the two cores' time that others may use while a figure is taken.
 const OTHERS: f64 = 0.05;
 
-/// Everybody's figures, in the order of the contest's entries.
+/// The figures of all entries, in the order of the contest.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Round {
     /// NEAR or FAR.
     pub(crate) mode: &'static str,
     /// The entry that was first; the others followed in turn.
     pub(crate) first: usize,
-    /// The largest share of the cores that others had during one of the figures.
+    /// The largest share of the cores that others used during one of the figures.
     pub(crate) others: f64,
     pub(crate) figures: Vec<Measured>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Measured {
     pub(crate) figure: Figure,
 }
 
-/// What came out of a contest.
+/// The result of a contest.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) test: Test,
@@ -57,9 +57,9 @@ pub(crate) struct Outcome {
     pub(crate) rounds: Vec<Round>,
     /// No round was quiet: these were disturbed by other programs, and are only a hint.
     pub(crate) disturbed: bool,
-    /// Why each of the others does not.
+    /// Why each dropped round does not count.
     pub(crate) dropped: Vec<String>,
-    /// Who could not be asked, and why.
+    /// Entries without figures, and why.
     pub(crate) absent: Vec<(Peer, String)>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn run(contest: &Contest, set: &Setting, wanted: u32) -> Result<Outco
             Ok(round) => noisy.push(round),
             Err(Miss::Moved(why)) => dropped.push(why),
             Err(Miss::Failed(Peer::Doorbell, failure)) => return Err(failure),
-            // Who never answered is not there; who did before may have had a bad moment.
+            // An entry that never answered is absent; one that did may have failed by chance.
             Err(Miss::Failed(peer, failure)) if rounds.is_empty() && noisy.is_empty() => {
                 contest.entries.retain(|entry| entry.peer != peer);
                 absent.push((peer, failure.to_string()));
@@ -115,7 +115,7 @@ pub(crate) fn run(contest: &Contest, set: &Setting, wanted: u32) -> Result<Outco
     Ok(Outcome { test, size, entries, mode, rounds, disturbed, dropped, absent })
 }
 
-/// The mode with most rounds, and how many. Of equals the near one.
+/// The mode with most rounds, and their number. If equal, the near one.
 fn most(rounds: &[Round]) -> (&'static str, usize) {
     let count = |mode| rounds.iter().filter(|round| round.mode == mode).count();
     let (near, far) = (count("NEAR"), count("FAR"));
@@ -126,13 +126,13 @@ fn most(rounds: &[Round]) -> (&'static str, usize) {
 enum Miss {
     /// The cores moved.
     Moved(String),
-    /// One could not be asked.
+    /// An entry gave no figure.
     Failed(Peer, Failure),
 }
 
-/// One round.
+/// Runs one round.
 fn round(contest: &Contest, set: &Setting, number: usize) -> Result<Round, Miss> {
-    // Without the floor nothing of ours can be told either.
+    // Without the floor none of our figures means anything.
     let failed = |error: tune::MeasureError| Failure::new(error.to_string());
     let probe =
         || tune::floor(set.cores).map_err(|error| Miss::Failed(Peer::Doorbell, failed(error)));
@@ -158,7 +158,7 @@ fn round(contest: &Contest, set: &Setting, number: usize) -> Result<Round, Miss>
     Ok(Round { mode, first, others, figures: figures.into_iter().flatten().collect() })
 }
 
-/// Why a figure does not count, if so: `start_ns` was the floor when its round began.
+/// Why a figure does not count, if it does not: `start_ns` was the floor when its round began.
 fn moved(start_ns: f64, floor: &Floor) -> Option<String> {
     let Floor { before_ns, after_ns } = *floor;
     if (Floor { before_ns: start_ns, after_ns }).mode() == "MIX" {

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use doorbell::worker::Config;
 use serde::{Deserialize, Serialize};
 
-/// Version of what the two sides say to each other.
+/// Version of the protocol between the two sides.
 pub(crate) const VERSION: u32 = 3;
 
 /// What is measured.
@@ -88,8 +88,8 @@ impl Request {
         }
     }
 
-    /// The connections of each lot. Lots are measured in turn: with idle connections there are two,
-    /// one without them to compare with and one with them.
+    /// The connections of each lot. Lots are measured in turn. With idle connections there are two:
+    /// one without them, for comparison, and one with them.
     pub(crate) fn lots(&self) -> Vec<u32> {
         match self.idle_qps {
             0 => vec![self.qps],

@@ -1,5 +1,5 @@
-//! The device alone: a queue pair on a shared receive queue, without worker and handler. This is
-//! what a program writes that uses the seam itself: poll, answer, post again.
+//! The device alone: a queue pair on a shared receive queue, without worker and handler. A program
+//! that uses the seam directly does this: poll, answer, post again.
 #![expect(unsafe_code, reason = "posts memory that it owns, and reads what arrived there")]
 
 use std::time::{Duration, Instant};
@@ -22,17 +22,17 @@ use crate::meet::wire;
 /// Marks the `wr_id` of a receive; the rest is its block.
 const RECV: u64 = 1 << 63;
 
-/// Marks the `wr_id` of a reply that leaves from its block. The block stands at [`BLOCK_SHIFT`],
-/// the number of the send below it.
+/// Marks the `wr_id` of a reply that leaves from its block. The block's number begins at bit
+/// [`BLOCK_SHIFT`], the number of the send lies below it.
 const HELD: u64 = 1 << 62;
 
-/// Where the block stands in the `wr_id` of a reply.
+/// Bit position of the block in the `wr_id` of a reply.
 const BLOCK_SHIFT: u32 = 40;
 
 /// The longest list of receives that is posted at once.
 const REFILL: usize = Config::DEFAULT.refill as usize;
 
-/// What a side is made with.
+/// The sizes of a side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Longest message, in bytes.
@@ -77,7 +77,7 @@ pub(crate) struct Message<'a> {
     pub(crate) imm: Option<u32>,
 }
 
-/// A connected queue pair with all that it needs.
+/// A connected queue pair with everything it needs.
 pub(crate) struct Bare<F: Fabric> {
     // Fields drop in this order: the queue pair before its queues, and those before their memory.
     qp: F::Qp,
@@ -121,7 +121,7 @@ pub(crate) fn stride(block_bytes: u32) -> usize {
     Config { block_bytes, ..Config::DEFAULT }.stride()
 }
 
-/// What exists before the connection does.
+/// The parts that exist before the connection.
 pub(crate) struct Parts<F: Fabric> {
     pub(crate) qp: F::Qp,
     pub(crate) srq: F::Srq,
@@ -334,8 +334,8 @@ impl<F: Fabric> Bare<F> {
 
     #[inline(always)]
     fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), Failure> {
-        // SAFETY: what is not inline lies in this side's memory, which outlives the queue pair.
-        // Slots are used again, and blocks posted again, only when their sends are over. This
+        // SAFETY: a payload that is not inline lies in this side's memory, which outlives the queue
+        // pair. Slots are used again, and blocks posted again, only when their sends are over. This
         // thread is the one that polls.
         unsafe { self.qp.post(list) }.map_err(refused)?;
         self.posted += list.len() as u64;
@@ -416,7 +416,7 @@ pub(crate) struct Slot {
     pub(crate) length: u32,
 }
 
-/// The begin of a peer's memory, as words.
+/// The start of a peer's memory, as words.
 pub(crate) fn remote_words(at: Remote) -> (u64, u64) {
     (at.addr, at.rkey.into())
 }

@@ -1,5 +1,5 @@
-//! Memory of long messages: slots of one region. Each slot has its own pattern in every round, so a
-//! byte that is missing or in the wrong place is seen.
+//! Memory of long messages: slots of one region. Each slot has its own pattern in every round, so
+//! the check notices a byte that is missing or in the wrong place.
 #![expect(unsafe_code, reason = "a device reads and writes these bytes on its own")]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The records: one for each figure, with what a figure needs (command, commit, machine, device).
-//! The JSON format is fixed, because scripts depend on it.
+//! The records: one for each figure, with its conditions (command, commit, machine, device). The
+//! JSON format is fixed, because scripts depend on it.
 
 use std::collections::BTreeMap;
 
@@ -201,7 +201,7 @@ pub(crate) struct Side {
 /// Instructions of a message on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sides {
-    /// The side that sends, and takes what comes back.
+    /// The side that sends and takes the replies.
     pub(crate) here: Side,
     /// The side that answers, or receives.
     pub(crate) there: Side,

@@ -1,4 +1,4 @@
-//! What the two sides say to each other beside the connection, over a pipe, a socket pair or TCP:
+//! The control channel of the two sides beside the connection, over a pipe, a socket pair or TCP:
 //! one [`Request`](crate::ask::request::Request) for each run and two [`Answer`]s, each a line of
 //! JSON.
 
@@ -14,14 +14,14 @@ use crate::meet::tally::Tally;
 /// Longest line taken from the other side, in bytes.
 const LINE_MAX: u64 = 64 * 1024;
 
-/// What the serving side says.
+/// An answer of the serving side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
     /// It listens, at one address for each of the
     /// [lots](crate::ask::request::Request::lots).
     Ready(Vec<SocketAddr>),
-    /// The run is over. A tally of what its workers did in each piece.
+    /// The run is over: a tally of its workers for each piece.
     Done(Vec<Tally>),
     /// It failed, for this reason.
     Failed(String),
@@ -38,7 +38,7 @@ impl Line {
         Line { from: BufReader::new(Box::new(from)), to: Box::new(to) }
     }
 
-    /// Says something. If the other side is gone, the next [`Line::hear`] tells.
+    /// Sends a line. If the other side is gone, the next [`Line::hear`] reports it.
     pub(crate) fn say(&mut self, what: &impl Serialize) {
         if let Ok(mut line) = serde_json::to_vec(what) {
             line.push(b'\n');

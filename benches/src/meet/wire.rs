@@ -1,5 +1,5 @@
-//! What the two sides send each other inside the connection: messages with a number that are
-//! measured, and words with immediate data that mark the begin and the end of measuring.
+//! The messages of the two sides inside the connection: messages with a number that are measured,
+//! and words with immediate data that mark the begin and the end of measuring.
 
 /// Immediate data: measuring begins. The other side answers with [`ACK`] when it has received all
 /// messages before it.

@@ -46,7 +46,7 @@ pub(crate) fn count(args: &OverheadArgs) -> Result<Counted, Failure> {
     let here = callgrind::run("counted_here", sizes, messages)?;
     let there = callgrind::run("counted_there", sizes, messages)?;
     let hot = here.functions.iter().chain(&there.functions);
-    // Hot: on average one instruction of each message of a case, or more.
+    // Hot: on average at least one instruction for each message of a case.
     let hot = hot.filter(|(_, count)| **count >= messages).map(|(name, _)| name.as_str());
     let mut names: Vec<&str> = hot.collect();
     names.sort_unstable();

@@ -148,7 +148,7 @@ fn risen(found: &Limits, known: &Limits) -> Vec<String> {
     over
 }
 
-/// The hot functions beside those that are checked in, as rows: name, bytes, bytes checked in.
+/// The hot functions beside the checked-in limits, as rows: name, bytes, limit.
 pub(crate) fn bytes_beside_limits(counted: &Counted) -> Vec<[String; 3]> {
     let known = serde_json::from_str::<Limits>(LIMITS).map(|limits| limits.bytes);
     let known = known.unwrap_or_default();

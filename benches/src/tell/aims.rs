@@ -105,7 +105,7 @@ pub(crate) const IDLE: Aim = Aim::AtMost(1.05);
 /// The aim of one-sided transfers, as a part of memcpy.
 pub(crate) const MEMCPY: Aim = Aim::AtLeast(0.95);
 
-/// The aim of what must not happen: allocations, errors.
+/// The aim of counts that must be zero: allocations, errors.
 pub(crate) const NONE: Aim = Aim::AtMost(0.0);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What comes out. [`grid`] writes every table: those of a command ([`table`]), which also go to a
+//! The output. [`grid`] writes every table: those of a command ([`table`]), which also go to a
 //! [`page`] of HTML with [`chart`]s, and those of the page of [`results`], whose [`sections`] (with
 //! [`peers`], the other libraries) hold figures against their [`aims`]. A [`sheet`] is a file that
 //! they are written to.

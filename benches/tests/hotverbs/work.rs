@@ -157,7 +157,7 @@ impl Work {
         }
     }
 
-    /// Posts the next request. Its bytes stand at the same place on both sides.
+    /// Posts the next request. Its bytes lie at the same offset on both sides.
     fn post(&mut self, place: usize, last: bool) {
         let (number, length) = (self.number, self.size(self.number));
         let [one, two] = &mut self.ends;
