@@ -1,4 +1,4 @@
-//! The packages that are workspaces of their own: cargo's commands for all members pass them over.
+//! The packages that are workspaces of their own, which cargo's commands for all members skip.
 
 use crate::Outcome;
 use crate::count::Count;
@@ -7,7 +7,7 @@ use crate::members::{apart, workspace};
 use crate::place::{cargo, target};
 use crate::report::Report;
 
-/// The program that measures beside peers. The peers' crates belong to no other program.
+/// The program that measures beside peers. No other program depends on the peers' crates.
 pub(crate) const COMPARE: &str = "doorbell-compare";
 
 /// Checks the format of every workspace: one pass or failure for each.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::Outcome;
 
-/// The words of a command line that are still to be read.
+/// The words of a command line that are still unread.
 #[derive(Debug)]
 pub(crate) struct Args<'a> {
     words: &'a [String],
@@ -16,7 +16,7 @@ impl<'a> Args<'a> {
         Self { words }
     }
 
-    /// The next option, `None` at the end. `--` ends the options and is swallowed; any other word
+    /// The next option, `None` at the end. `--` ends the options and is dropped; any other word
     /// without dashes is refused.
     pub(crate) fn option(&mut self) -> Outcome<Option<&'a str>> {
         let Some((first, rest)) = self.words.split_first() else { return Ok(None) };
@@ -28,7 +28,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The value of the option just read.
+    /// The value of the current option.
     pub(crate) fn value<T: FromStr>(&mut self, option: &str) -> Outcome<T> {
         let Some((first, rest)) = self.words.split_first() else {
             return Err(format!("{option} needs a value"));
@@ -37,14 +37,14 @@ impl<'a> Args<'a> {
         first.parse().map_err(|_| format!("{option} cannot be `{first}`"))
     }
 
-    /// All that was not read.
+    /// The unread rest.
     pub(crate) fn rest(self) -> &'a [String] {
         self.words
     }
 }
 
-/// One line of shell that runs `words` exactly as given. A single word that has spaces or shell
-/// signs in it is a shell line already.
+/// One line of shell that runs `words` exactly as given. A single word that contains spaces or
+/// shell signs is a shell line already.
 pub(crate) fn shell_line(words: &[String]) -> String {
     match words {
         [line] => line.clone(),
@@ -52,7 +52,7 @@ pub(crate) fn shell_line(words: &[String]) -> String {
     }
 }
 
-/// A word in quotes that a POSIX shell takes off again.
+/// A word in quotes that a POSIX shell removes again.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! Which package may know which, and which files of a package know each other in a circle.
+//! Which package may depend on which, and which files of a package use each other in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,7 +46,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What breaks the rules, one line each.
+/// The broken rules, one line each.
 pub(crate) fn broken() -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     for member in members() {
@@ -72,14 +72,14 @@ fn package(name: &str, manifest: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names the files of a package that reach themselves again through others. None may.
+/// Names the files of a package that reach themselves again through others. There may be none.
 fn circle(name: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
     let found = in_circles(known);
     let files = found.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     (!found.is_empty()).then(|| format!("{name}: these files form a circle: {files}"))
 }
 
-/// The files of a package, and those of them that each names. Tests and models do not count.
+/// The files of a package, and the files that each one uses. Tests and models do not count.
 fn known(folder: &Path) -> Outcome<BTreeMap<String, BTreeSet<String>>> {
     let source = folder.join("src");
     let mut modules = BTreeMap::new();
@@ -114,7 +114,7 @@ fn collect(
     Ok(())
 }
 
-/// The files from which a way leads back to them.
+/// The files that can be reached from themselves.
 fn in_circles(known: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
     let leads_back = |start: &&String| {
         let mut seen = BTreeSet::new();
@@ -129,7 +129,7 @@ fn in_circles(known: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
     known.keys().filter(leads_back).cloned().collect()
 }
 
-/// Every member of the workspace, to see that the list is whole.
+/// Every member of the workspace, to check that the list is complete.
 #[cfg(test)]
 fn unlisted() -> Vec<String> {
     let names: Vec<String> = members().into_iter().map(|member| member.name).collect();
@@ -187,7 +187,7 @@ mod tests {
             ("lib.rs", lib),
             ("a.rs", "use crate::b::B;\npub struct A(B);\n"),
             ("b.rs", "use super::c::C;\npub struct B(C);\n"),
-            // By the name that the root gives it.
+            // By the name that the root manifest gives it.
             ("c.rs", "pub struct C(Option<Box<crate::A>>);\n"),
         ]);
         let names: Vec<_> = in_circles(&round).into_iter().collect();

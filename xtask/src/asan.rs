@@ -1,5 +1,5 @@
-//! The tests in which a peer does as it likes, under AddressSanitizer: what is read or written
-//! outside of a link's memory, or of a region, ends them.
+//! The tests with hostile peers, under AddressSanitizer: an access outside of a link's memory or of
+//! a region ends them.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ const TESTS: &[&str] = &[
     "a_table_that_claims_too_much_is_not_believed",
 ];
 
-/// What is missing for it here, if something is: not every compiler comes with the sanitizer.
+/// What is missing to run it here, if something is: not every compiler has the sanitizer.
 pub(crate) fn lacks() -> Option<String> {
     let none = format!("this compiler has no AddressSanitizer for {TARGET}; rustup's has");
     let told = capture(rustc().args(["--print", "target-libdir", "--target", TARGET])).ok()?;
@@ -37,15 +37,15 @@ pub(crate) fn lacks() -> Option<String> {
 /// Builds and runs them.
 pub(crate) fn check() -> Outcome<Report> {
     let mut cargo = cargo();
-    // The sanitizer is not yet a stable option of the compiler. With a target named, macros and
-    // build scripts are left alone.
+    // The sanitizer is not yet a stable option of the compiler. With an explicit target, macros and
+    // build scripts are built without it.
     cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "--target", TARGET]);
     cargo.args(["--config", "build.rustflags=[\"-Zsanitizer=address\"]"]);
     cargo.args(["--target-dir", "target/asan", "--lib", "--no-fail-fast"]);
     for package in members().into_iter().filter(|package| package.mentions(TESTS)) {
         cargo.args(["--package", &package.name]);
     }
-    // To find leaks it has to stop its own process, which not every machine allows.
+    // To find leaks it must stop its own process, which not every machine allows.
     cargo.env("ASAN_OPTIONS", "detect_leaks=0").args(["--", "--show-output"]).args(TESTS);
     let mut done = capture(&mut cargo)?;
     let mut count = Count::of_program(&done.text, done.ok);
@@ -56,7 +56,7 @@ pub(crate) fn check() -> Outcome<Report> {
     Ok(Report { count, text: done.text })
 }
 
-/// The parts of names that no test has: it was renamed, and would not be missed.
+/// The parts of names that no test has. Such a test was renamed, and nobody would miss it.
 fn unmatched(text: &str) -> Vec<&'static str> {
     let has =
         |name: &str| text.lines().any(|line| line.starts_with("test ") && line.contains(name));

@@ -17,22 +17,21 @@ use crate::unpack::{lock, unpack};
 const BARE: &str = "x86_64-unknown-none";
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
-/// What these packages have that Debian's compiler, which is older than they ask for, has too, but
-/// calls unstable.
+/// Features that these packages need and that Debian's older compiler has, but calls unstable.
 const UNSTABLE: &[&str] = &["let_chains", "unsigned_is_multiple_of"];
 
 /// A compiler for another target.
 #[derive(Debug)]
 enum Toolchain {
-    /// The usual one, which has the target's standard library, or its `core`, built.
+    /// The default compiler, which has the target's standard library or `core` prebuilt.
     Installed,
-    /// Debian's, unpacked here, which has the source of `core` and builds it first. The folder is
-    /// its `usr`.
+    /// Debian's compiler, unpacked here, which has the source of `core` and builds it first. The
+    /// folder is its `usr`.
     Debian(PathBuf),
 }
 
-/// A program without the standard library, in which two workers talk to each other. It has a
-/// workspace of its own: its panic handler and its allocator go with no other program.
+/// A program without the standard library, in which two workers talk to each other. It is a
+/// workspace of its own, because its panic handler and allocator fit no other program.
 const ALONE: &str = "doorbell-alone";
 
 /// Builds the `no_std` packages for the bare target, and runs a program without the standard
@@ -48,8 +47,9 @@ pub(crate) fn check() -> Outcome<Report> {
     Ok(Report { count, text: built.text + &ran.text })
 }
 
-/// Checks the workspace for aarch64, as far as that goes without running it: all of it, lints and
-/// tests included, or with Debian's compiler, which has `core` alone, what needs no more.
+/// Checks the workspace for aarch64, as far as possible without running it: everything including
+/// lints and tests, or, with Debian's compiler, which has only `core`, the packages that need no
+/// more.
 pub(crate) fn arm() -> Outcome<Report> {
     let mut cargo = cargo();
     match toolchain(ARM)? {
@@ -79,7 +79,7 @@ fn build() -> Outcome<Command> {
     Ok(cargo)
 }
 
-/// The packages that do without the standard library.
+/// The packages without the standard library.
 fn packages() -> impl Iterator<Item = String> {
     members().into_iter().filter(Package::is_bare).map(|package| package.name)
 }
@@ -90,12 +90,12 @@ fn name_packages(cargo: &mut Command) {
     }
 }
 
-/// Has the packages compiled by Debian's compiler, and `core` before them.
+/// Compiles the packages with Debian's compiler, and `core` before them.
 fn by_debian(cargo: &mut Command, usr: &Path) {
     let compiler = usr.join("bin").join("rustc");
     cargo.env("RUSTC", compiler).env("LD_LIBRARY_PATH", libraries(usr));
-    // Building `core` is not yet a stable option of cargo, nor are options for single packages:
-    // `core` itself takes no feature twice.
+    // Building `core` is not yet a stable option of cargo, nor are options for single packages;
+    // `core` itself accepts no feature twice.
     cargo.env("RUSTC_BOOTSTRAP", "1").args(["-Zbuild-std=core,alloc", "-Zprofile-rustflags"]);
     let options = UNSTABLE.iter().map(|name| format!("\"-Zcrate-attr=feature({name})\""));
     let options = options.collect::<Vec<_>>().join(",");
@@ -142,7 +142,7 @@ fn rustup_has(target: &str) -> bool {
 }
 
 /// Unpacks the compiler that Debian builds for browsers, with the source of its `core`. It is not
-/// installed, because it would displace a `rustc` or `rustup` that is.
+/// installed, because it would replace an installed `rustc` or `rustup`.
 fn debian(home: &Path, target: &str) -> Outcome<()> {
     let cure = format!("`rustup target add {target}` did not work, and Debian's rustc-web");
     if !has_program("apt-cache") {

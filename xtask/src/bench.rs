@@ -15,7 +15,7 @@ const RESULTS: &str = "--results";
 const WITHOUT_LTO: &str = "no-lto";
 
 /// Builds with default features, which need no system library; a real device needs the feature
-/// `verbs`. The arguments go to the report as they are, and its exit code comes back.
+/// `verbs`. Passes the arguments to the report unchanged, and returns its exit code.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     if words.iter().any(|word| word == RESULTS) {
         return results(words);
@@ -35,8 +35,8 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     ended.map(exec::code).map_err(|cause| format!("cannot start {PACKAGE}: {cause}"))
 }
 
-/// Builds the program twice, as it is released and without link-time optimization, and has it write
-/// the page. The other arguments go to it as they are.
+/// Builds the program twice, as it is released and without link-time optimization, and lets it
+/// write the page. Passes the other arguments to it unchanged.
 fn results(words: &[String]) -> Outcome<u8> {
     let folder = target().join(WITHOUT_LTO);
     let build = || {

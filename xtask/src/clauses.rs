@@ -1,8 +1,9 @@
-//! `cargo xtask clauses`: the page that explains each clause and says what shows it.
+//! `cargo xtask clauses`: the page that explains each clause and names the tests that show it.
 //!
-//! `cm/conformance/clauses.txt` has the clauses, the suite's sources the names of its cases, and
-//! a record for each device what became of them: `soft0.txt`, `rxe0.txt`. `--record` runs the suite
-//! on both and writes the records; without it only `cm/CLAUSES.md` is written, from what is there.
+//! The inputs are `cm/conformance/clauses.txt` with the clauses, the suite's sources with the names
+//! of its cases, and a record of each case's outcome for each device: `soft0.txt`, `rxe0.txt`.
+//! `--record` runs the suite on both devices and writes the records; without it the command only
+//! writes `cm/CLAUSES.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,7 +26,7 @@ const DEVICES: [&str; 2] = ["soft0", "rxe0"];
 /// The suite on rxe0, with the boot of an emulated machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A heading of the list, with what stands below it.
+/// A heading of the list, with the text below it.
 #[derive(Default)]
 struct Group {
     title: String,
@@ -34,11 +35,11 @@ struct Group {
 
 /// One clause.
 struct Clause {
-    /// As `QP-11`.
+    /// Its name, as `QP-11`.
     name: String,
     source: String,
     says: String,
-    /// What a device cannot show of it: the device, or `both`, and the reason.
+    /// What a device cannot show of it: the device or `both`, and the reason.
     gaps: Vec<(String, String)>,
 }
 
@@ -49,7 +50,7 @@ impl Clause {
     }
 }
 
-/// What became of each case on a device: empty if it held, else why it was left out.
+/// The outcome of each case on a device: empty if it held, else why it was skipped.
 type Record = BTreeMap<String, String>;
 
 /// The command.
@@ -76,7 +77,7 @@ fn read(path: &std::path::Path) -> Outcome<String> {
     fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
 }
 
-/// Runs the suite on each device and writes down what came out.
+/// Runs the suite on each device and records the outcomes.
 fn record_all() -> Outcome<()> {
     packages::ensure(&[Need::Verbs])?;
     let program = suite::conformance()?;
@@ -99,7 +100,7 @@ fn record(device: &str, output: &str) -> Outcome<()> {
     write(&folder().join(device).with_extension("txt"), &text)
 }
 
-/// What the test harness printed, with the output of cases that held.
+/// The output of the test harness, including the output of cases that held.
 fn parse(output: &str) -> Outcome<Record> {
     let mut record = Record::new();
     let mut within = None;
@@ -126,7 +127,7 @@ fn parse(output: &str) -> Outcome<Record> {
     }
 }
 
-/// The record of a device, as it is checked in.
+/// The checked-in record of a device.
 fn recorded(device: &str) -> Outcome<Record> {
     let text = read(&folder().join(device).with_extension("txt"))?;
     let line = |line: &str| {
@@ -137,7 +138,7 @@ fn recorded(device: &str) -> Outcome<Record> {
     Ok(text.lines().filter_map(line).collect())
 }
 
-/// Reads the list; its first lines say how it is written.
+/// Reads the list; its first lines explain its format.
 fn groups(list: &str) -> Outcome<Vec<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     let wrong = |line: &str, why: &str| Err(format!("clauses.txt: {why}: {line}"));
@@ -188,7 +189,7 @@ fn cases() -> Outcome<Vec<String>> {
     Ok(found)
 }
 
-/// The clauses a case is named after: `ep_02_…_and_ep_04_…` is of EP-2 and of EP-4.
+/// The clauses in a case's name: `ep_02_…_and_ep_04_…` is about EP-2 and EP-4.
 fn named_after(case: &str) -> Vec<String> {
     let one = |part: &str| {
         let mut words = part.split('_');
@@ -246,7 +247,7 @@ fn table() -> Outcome<String> {
     Ok(text)
 }
 
-/// The suite as the table of hazards wants to know it.
+/// The facts about the suite that the table of hazards needs.
 struct Known<'a> {
     cases: &'a [String],
     records: &'a [Record; 2],
@@ -304,7 +305,7 @@ fn unsayable(clause: &str) -> Outcome<Vec<String>> {
     Ok(names)
 }
 
-/// What became of some cases on a device, in a cell.
+/// The outcome of some cases on a device, in a cell.
 fn results(cases: &[&String], record: &Record) -> String {
     let mut cells: Vec<&str> = Vec::new();
     for case in cases {
@@ -331,7 +332,7 @@ mod tests {
         assert!(have == want, "cm/CLAUSES.md is stale: run cargo xtask clauses");
     }
 
-    /// The clauses that a text cites, as `QP-11`, of groups that there are.
+    /// The clauses that a text cites, as `QP-11`, of existing groups.
     fn cited<'a>(text: &'a str, groups: &[&str]) -> Vec<&'a str> {
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
         let is_clause = |word: &&str| {
@@ -342,7 +343,7 @@ mod tests {
         words.filter(is_clause).collect()
     }
 
-    /// Checks that each clause that a source below a folder cites is known; counts the citations.
+    /// Checks that each clause cited by a source below a folder exists; counts the citations.
     fn check_citations(folder: &std::path::Path, known: &[&str], groups: &[&str]) -> usize {
         let mut count = 0;
         for path in crate::place::entries(folder) {

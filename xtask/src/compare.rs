@@ -11,8 +11,8 @@ use crate::packages::{self, Need};
 use crate::perftest;
 use crate::place::{cargo, program, state, target};
 
-/// Fetches the peers, builds both programs, measures. The arguments go to the measuring program as
-/// they are, and its exit code comes back.
+/// Fetches the peers, builds both programs, measures. Passes the arguments to the measuring program
+/// unchanged, and returns its exit code.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     if perftest::is_meant(words) {
         return perftest::run(words);
@@ -37,7 +37,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     status(compare.args(words))
 }
 
-/// Runs a program to its end, its output to ours.
+/// Runs a program to its end, with its output going to ours.
 fn status(command: &mut Command) -> Outcome<u8> {
     let ended = command.status();
     ended.map(exec::code).map_err(|cause| format!("cannot start {}: {cause}", exec::line(command)))

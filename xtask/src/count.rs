@@ -1,4 +1,4 @@
-//! Counting tests in what the usual test harness prints, with the reasons of those that were
+//! Counts tests in the output of the usual test harness, with the reasons for those that were
 //! skipped.
 //!
 //! A test that cannot run on this machine prints a line `skipped: REASON` and returns. The harness
@@ -7,17 +7,17 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-/// What a skipped test prints, before its reason.
+/// A skipped test prints this before its reason.
 const MARK: &str = "skipped: ";
 
-/// How many tests did what.
+/// The number of tests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// Ran and held.
+    /// Passed.
     pub(crate) passed: u32,
-    /// Ran and did not hold.
+    /// Failed.
     pub(crate) failed: u32,
-    /// Did not run.
+    /// Skipped.
     pub(crate) skipped: u32,
 }
 
@@ -36,16 +36,16 @@ impl std::fmt::Display for Count {
 }
 
 impl Count {
-    /// One check that was not made.
+    /// One skipped check.
     pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
 
-    /// One that held, or one that did not.
+    /// One that passed or failed.
     pub(crate) fn one(ok: bool) -> Self {
         Self { passed: u32::from(ok), failed: u32::from(!ok), skipped: 0 }
     }
 
-    /// The sum of all lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Tests
-    /// that say they were skipped are not among the passed.
+    /// The sum of all lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Tests that
+    /// report themselves as skipped do not count as passed.
     pub(crate) fn of(text: &str) -> Self {
         let mut sum = Self::default();
         for line in text.lines() {
@@ -66,8 +66,8 @@ impl Count {
         sum
     }
 
-    /// The count of a program that ended with or without success: one that says all held but ends
-    /// with a failure, or says nothing at all, has failed once.
+    /// The count of a program. One that reports success but ends with a failure, or reports nothing
+    /// at all, counts as one failure.
     pub(crate) fn of_program(text: &str, ok: bool) -> Self {
         let mut count = Self::of(text);
         let silent = count == Self::default();
@@ -98,7 +98,7 @@ pub(crate) fn reasons(text: &str) -> BTreeMap<String, u32> {
     reasons
 }
 
-/// A text without the output of tests that passed: what to show when another has failed.
+/// A text without the output of passed tests, to show when another test has failed.
 pub(crate) fn without_successes(text: &str) -> String {
     let mut kept = String::new();
     let mut part = Part::Other;
@@ -112,7 +112,7 @@ pub(crate) fn without_successes(text: &str) -> String {
     kept
 }
 
-/// Which part of a test program's output a line is in.
+/// The part of a test program's output that a line belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Successes,
@@ -130,8 +130,8 @@ impl Part {
     }
 }
 
-/// The lines that tests which passed have printed, each with its test: a name may come again in
-/// another program, so its place in the text goes with it.
+/// The output lines of passed tests, each with its test. A name may occur again in another program,
+/// so its place in the text is included.
 fn outputs(text: &str) -> impl Iterator<Item = ((usize, &str), &str)> {
     let (mut part, mut test) = (Part::Other, None);
     text.lines().enumerate().filter_map(move |(number, line)| {
@@ -162,8 +162,8 @@ test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
 a test result: ok. 100 passed
 ";
 
-    /// Two programs: of six tests three are skipped, two of them for one reason, and one that
-    /// fails says it was skipped.
+    /// Two programs: of six tests three are skipped, two of them for one reason, and one that fails
+    /// prints that it was skipped.
     const SKIPS: &str = "\
 test a ... ok
 test b ... ok

@@ -1,4 +1,4 @@
-//! Starting programs: captured or streamed, with a limit on time, and none left behind.
+//! Runs programs: captured or streamed, with a time limit, leaving none behind.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// What a program printed and how it ended.
+/// The output and the end of a program.
 #[derive(Debug)]
 pub(crate) struct Captured {
     /// Standard output and standard error, as they came.
@@ -33,7 +33,7 @@ pub(crate) fn capture(command: &mut Command) -> Outcome<Captured> {
     Ok(Captured { text: String::from_utf8_lossy(&bytes).into_owned(), ok: status.success() })
 }
 
-/// Runs a program that has to succeed; its output is shown only if it does not.
+/// Runs a program that must succeed; shows its output only if it fails.
 pub(crate) fn must(command: &mut Command) -> Outcome<String> {
     let done = capture(command)?;
     if done.ok {
@@ -69,12 +69,12 @@ pub(crate) struct Ended {
     pub(crate) text: String,
 }
 
-/// How long a streamed program may go on.
+/// The time limits of a streamed program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// In all.
+    /// In total.
     Total(Duration),
-    /// Without printing anything. A busy machine makes a program slow, but not silent.
+    /// Without output. A busy machine makes a program slow, but not silent.
     Silent(Duration),
 }
 
@@ -89,11 +89,11 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// Runs a program, sends its output to `sink` as it comes, and ends it with all its descendants
-/// when it is past its limit or `stop` says so.
+/// Runs a program and passes its output to `sink` as it comes. Ends it with all its descendants
+/// when it exceeds its limit or `stop` is set.
 ///
-/// Both streams always go through a pipe: QEMU opens its outputs by path, and on a plain file that
-/// would overwrite what was written before.
+/// Both streams always go through a pipe: QEMU opens its outputs by path, which would overwrite the
+/// earlier contents of a plain file.
 pub(crate) fn stream(
     command: &mut Command,
     sink: Sink<'_>,
@@ -114,7 +114,7 @@ pub(crate) fn stream(
         let err = scope.spawn(move || err.map(|pipe| pump(pipe, sink, printed, io::stderr())));
         let mut status = None;
         while !stop() {
-            // The number only grows, and carries nothing else: Relaxed.
+            // Relaxed: the number only grows and carries nothing else.
             let (time, now) = match limit {
                 Limit::Total(time) => (time, seen),
                 Limit::Silent(time) => (time, printed.load(Ordering::Relaxed)),
@@ -147,8 +147,8 @@ fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Writ
     let mut chunk = Vec::new();
     loop {
         chunk.clear();
-        // Lines: two programs share our output. Where it goes straight through, a question that
-        // ends no line has to be seen at once.
+        // By lines, because two programs share our output. A direct stream passes bytes at once, so
+        // that a prompt without a line end is visible.
         let read = match sink {
             Sink::Through => reader.fill_buf().map(|bytes| chunk.extend_from_slice(bytes)),
             Sink::Kept | Sink::Prefixed(_) => reader.read_until(b'\n', &mut chunk).map(drop),
@@ -156,11 +156,11 @@ fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Writ
         if let Sink::Through = sink {
             reader.consume(chunk.len());
         }
-        // A read that fails ends the stream like its end does: what came is all there is.
+        // A failed read ends the stream as its end does.
         if read.is_err() || chunk.is_empty() {
             break;
         }
-        // Only whether it moves matters: Relaxed.
+        // Relaxed: only its movement matters.
         printed.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         let written = match sink {
             Sink::Kept => {
@@ -180,8 +180,8 @@ fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Writ
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// Kills a program and all that it started. Its process group stays ours, so that an interrupt
-/// from the keyboard reaches the whole family without our help.
+/// Kills a program and all its descendants. Its process group stays ours, so that a keyboard
+/// interrupt reaches all of them without our help.
 fn end(child: &mut Child) {
     let mut family = vec![child.id()];
     let mut index = 0;
@@ -197,7 +197,7 @@ fn end(child: &mut Child) {
     child.wait().map(drop).unwrap_or_default();
 }
 
-/// The children of a process, by the parent that every process names in `/proc/PID/stat`.
+/// The children of a process, by the parent that each process names in `/proc/PID/stat`.
 fn children(parent: u32) -> Vec<u32> {
     let processes = crate::place::entries(std::path::Path::new("/proc"));
     let ids = processes.iter().filter_map(|path| path.file_name()?.to_str()?.parse().ok());
@@ -206,7 +206,7 @@ fn children(parent: u32) -> Vec<u32> {
 
 fn parent_of(id: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The program's name comes second, in brackets, and may hold brackets and spaces itself.
+    // The program's name comes second, in brackets, and may itself contain brackets and spaces.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_ended_program_takes_its_children_along() {
-        // The grandchild holds the pipe: if it lived on, reading would last as long as it does.
+        // The grandchild holds the pipe: if it lived on, reading would last as long.
         let flag = std::env::temp_dir().join(format!("xtask-exec-{}", std::process::id()));
         let script = format!("sleep 1000 & touch '{}'; wait", flag.display());
         let ended = stream(&mut sh(&script), Sink::Kept, LONG, &|| flag.exists());

@@ -1,5 +1,5 @@
 //! The table of hazards in `cm/CLAUSES.md`: mistakes that C answers with a crash, a leak or a hang,
-//! from `cm/conformance/hazards.txt`, each with what shows that it does no harm here.
+//! from `cm/conformance/hazards.txt`, each with the test that shows it does no harm here.
 
 use std::fmt::Write;
 
@@ -15,11 +15,11 @@ struct Hazard<'a> {
     shown_by: Vec<&'a str>,
 }
 
-/// What the table needs to know of the suite.
+/// The facts about the suite that the table needs.
 pub(crate) trait Suite {
     /// True if there is such a case.
     fn has(&self, case: &str) -> bool;
-    /// What became of some cases on each device; "ok" if all held.
+    /// The outcome of some cases on each device; "ok" if all held.
     fn results(&self, cases: &[&str]) -> [String; 2];
     /// The text of a file of the repository.
     fn file(&self, path: &str) -> Outcome<String>;
@@ -43,7 +43,7 @@ fn hazards(list: &str) -> Outcome<Vec<Hazard<'_>>> {
     Ok(found)
 }
 
-/// True if a source has a doc test that must not compile, below a line that names the clause.
+/// True if a source has a doc test that must not compile below a line that names the clause.
 pub(crate) fn refuses_to_compile(source: &str, clause: &str) -> bool {
     let named = format!("({clause})");
     let mut lines = source.lines().peekable();
@@ -59,7 +59,8 @@ pub(crate) fn refuses_to_compile(source: &str, clause: &str) -> bool {
 /// The table, at the end of the file.
 ///
 /// # Errors
-/// A hazard that nothing shows, or only what does not exist, or what the first device skips.
+/// Fails for a hazard without a test, with only tests that do not exist, or whose tests the first
+/// device skips.
 pub(crate) fn table(list: &str, suite: &impl Suite) -> Outcome<String> {
     let hazards = hazards(list)?;
     let mut text = format!(

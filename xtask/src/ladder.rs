@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::steps::{FEATURES, Lane, MODELS, STEPS, Step, Work};
 use crate::toolchain;
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Debug)]
 enum Fate {
     Ran(Count, Duration, Reasons),
@@ -25,9 +25,9 @@ enum Fate {
 /// Why tests of a step were skipped, and how many for each reason.
 type Reasons = BTreeMap<String, u32>;
 
-/// Runs the ladder. The last line is `N passed, N failed, N skipped`; the exit code is 1 if
-/// something failed or nothing ran. A step that `--only` leaves out is not counted: nobody asked
-/// for it.
+/// Runs the ladder. The last line is `N passed, N failed, N skipped`. The exit code is 1 if
+/// something failed or nothing ran. A step that `--only` leaves out does not count, because nobody
+/// asked for it.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let choice = Choice::read(words)?;
     place::make(&place::state().join("log"))?;
@@ -39,7 +39,8 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     Ok(u8::from(sum.failed > 0 || sum.passed == 0))
 }
 
-/// Runs the steps, those of each lane one after the other; how they ended, in the same order.
+/// Runs the steps, those of each lane one after the other; returns their outcomes in the same
+/// order.
 fn all<'a>(steps: &[&'a Step], choice: &Choice) -> Vec<(&'a Step, Fate)> {
     let mut fates: Vec<Option<Fate>> = steps.iter().map(|_| None).collect();
     thread::scope(|scope| {
@@ -143,7 +144,7 @@ fn attempt(work: &Work) -> Outcome<Result<(Count, String), String>> {
     Ok(Ok((count, done.text)))
 }
 
-/// Prints the table of steps and the reasons of what was skipped; the sum of all counts.
+/// Prints the table of steps and the reasons for skips; returns the sum of all counts.
 fn summary(fates: &[(&Step, Fate)]) -> Count {
     let mut sum = Count::default();
     let mut skips: BTreeMap<&str, (u32, Vec<&str>)> = BTreeMap::new();
@@ -176,7 +177,7 @@ fn summary(fates: &[(&Step, Fate)]) -> Count {
     sum
 }
 
-/// Which steps the command line asks for.
+/// The steps that the command line selects.
 #[derive(Debug, Default)]
 struct Choice {
     only: Vec<String>,
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn lanes_run_beside_each_other_and_keep_their_places() {
         place::make(&place::state().join("log")).expect("the target folder can be written");
-        // Each waits for the other, so both have to run at once.
+        // Each waits for the other, so both must run at once.
         static MET: std::sync::Barrier = std::sync::Barrier::new(2);
         fn meets() -> Outcome<Report> {
             MET.wait();

@@ -1,5 +1,5 @@
 //! One virtual machine: the stock kernel over this machine's file system, with the RDMA device
-//! rxe0, for as long as one script runs.
+//! rxe0, for the time of one script.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::exec::{Limit, Sink, stream};
 use crate::place;
 use crate::setup::Parts;
 
-/// What a machine is made of.
+/// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     /// Processors.
@@ -23,16 +23,16 @@ pub(crate) struct Machine {
     pub(crate) numa: bool,
     /// Huge pages of 2 MiB.
     pub(crate) hugepages: u32,
-    /// A machine past it is ended.
+    /// A machine that exceeds it is ended.
     pub(crate) limit: Limit,
-    /// What rxe0 sits on.
+    /// The interface below rxe0.
     pub(crate) port: Port,
 }
 
 /// The network interface under rxe0.
 #[derive(Clone, Debug)]
 pub(crate) enum Port {
-    /// An interface without a wire: peers are programs of this machine, at 192.168.77.1.
+    /// An interface without a wire: its peers are programs of this machine, at 192.168.77.1.
     Alone,
     /// One end of a wire to another machine.
     Wire {
@@ -42,12 +42,12 @@ pub(crate) enum Port {
         mac: &'static str,
         /// `listen=…` or `connect=…` for QEMU.
         socket: String,
-        /// The share of packets that this end loses, as `tc` wants it; empty for none.
+        /// The share of packets that this end loses, in `tc`'s format; empty for none.
         loss: String,
     },
 }
 
-/// A folder that host and machines share during one run. It goes when this value does.
+/// A folder that host and machines share during one run. It is removed with this value.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Its path, on the host and in every machine.
@@ -58,7 +58,7 @@ impl Shared {
     /// Makes a folder that no other run uses.
     pub(crate) fn new() -> Outcome<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only the number has to be unique, nothing is published with it.
+        // Relaxed: only the number must be unique, nothing is published with it.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = place::vm_out().join(format!(".run-{}-{number}", id()));
         place::make(&folder)?;
@@ -100,8 +100,8 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Boots, runs, and hands back the line's exit code and the output that was kept. `stop` ends
-    /// the machine early.
+    /// Boots, runs the line, and returns its exit code and the kept output. `stop` ends the machine
+    /// early.
     pub(crate) fn run(&self, parts: &Parts, stop: &dyn Fn() -> bool) -> Outcome<(u8, String)> {
         let script = self.shared.folder.join(format!("{}.sh", self.role));
         place::write(&script, &self.script())?;

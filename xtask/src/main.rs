@@ -1,9 +1,8 @@
 //! The commands of this repository: `cargo xtask COMMAND`.
 //!
-//! In the order a newcomer meets them: [`place`] says where things are, [`members`] which packages
-//! there are, [`exec`] starts programs, [`packages`] and [`setup`] fetch what the machine lacks,
-//! [`machine`] and [`vm`] boot a kernel with an RDMA device, and [`ladder`] runs the table of
-//! checks in [`steps`].
+//! In reading order: [`place`] says where things are, [`members`] which packages there are,
+//! [`exec`] runs programs, [`packages`] and [`setup`] fetch what the machine lacks, [`machine`] and
+//! [`vm`] boot a kernel with an RDMA device, and [`ladder`] runs the table of checks in [`steps`].
 
 mod apart;
 mod args;
@@ -36,8 +35,8 @@ mod vm;
 
 use std::process::ExitCode;
 
-/// What a command hands back: the exit code for the shell, or a sentence saying what went wrong
-/// and how to mend it.
+/// The result of a command: the exit code for the shell, or a sentence that says what went wrong
+/// and how to fix it.
 pub(crate) type Outcome<T> = Result<T, String>;
 
 const HELP: &str = "\

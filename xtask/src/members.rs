@@ -1,5 +1,5 @@
-//! The packages of this repository, as their manifests describe them. Steps ask here which package
-//! has a feature, a test or a program, so that moving one needs no change in the steps.
+//! The packages of this repository, as their manifests describe them. Steps look up here which
+//! package has a feature, a test or a program, so that moving one changes no step.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub(crate) fn members() -> Vec<Package> {
     packages().into_iter().filter(|package| !package.is_apart()).collect()
 }
 
-/// The packages that are a workspace of their own.
+/// The packages that are workspaces of their own.
 pub(crate) fn apart() -> Vec<Package> {
     packages().into_iter().filter(Package::is_apart).collect()
 }
@@ -80,13 +80,13 @@ impl Package {
         section(&self.text, "target.'cfg(loom)'.dependencies").next().is_some()
     }
 
-    /// True if its library does without the standard library.
+    /// True if its library does not use the standard library.
     pub(crate) fn is_bare(&self) -> bool {
         let library = std::fs::read_to_string(self.folder.join("src/lib.rs")).unwrap_or_default();
         library.lines().any(|line| line.starts_with("#![") && line.contains("no_std"))
     }
 
-    /// True if it has a library, whose source has one of these words.
+    /// True if it has a library whose source contains one of these words.
     pub(crate) fn mentions(&self, words: &[&str]) -> bool {
         if !self.folder.join("src/lib.rs").exists() {
             return false;

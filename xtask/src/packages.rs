@@ -7,7 +7,7 @@ use crate::Outcome;
 use crate::exec::{capture, must};
 use crate::place::{has_program, program};
 
-/// What a package is for. A command asks for the kinds it uses.
+/// The purpose of a package. A command names the purposes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// To build with the feature `verbs`.
@@ -24,7 +24,7 @@ pub(crate) enum Need {
     Tests,
 }
 
-/// How to see that a package is there where Debian's own list of packages is not.
+/// How to find a package where Debian's own list of packages does not show it.
 enum Sign {
     Program(&'static str),
     File(&'static str),
@@ -106,7 +106,7 @@ const PACKAGES: &[Package] = &[
     package(PEERS, "libfabric-bin", Sign::Program("fi_pingpong"), "a peer to measure beside"),
 ];
 
-/// Installs what is missing of `needs`. Says nothing if nothing is.
+/// Installs the missing packages for `needs`. Prints nothing if none is missing.
 pub(crate) fn ensure(needs: &[Need]) -> Outcome<()> {
     let wanted =
         PACKAGES.iter().filter(|package| package.needs.iter().any(|need| needs.contains(need)));
@@ -143,7 +143,7 @@ fn shows(sign: &Sign) -> bool {
     }
 }
 
-/// Those of `names` that Debian's own list calls installed.
+/// Those of `names` that Debian's list shows as installed.
 pub(crate) fn installed<'a>(names: impl Iterator<Item = &'a str>) -> Outcome<Vec<String>> {
     let mut query = program("dpkg-query");
     query.args(["-W", "-f=${Package} ${db:Status-Status}\n"]).args(names);
@@ -164,8 +164,8 @@ fn install(names: &[&str]) -> Outcome<()> {
     with_fresh_lists(|| attempt(&mut administrator("apt-get")?))
 }
 
-/// Does what asks the package archive for something, and once more after reading the archive's
-/// lists again: they may be missing or too old to know a package or where it is now.
+/// Runs a request to the package archive, and repeats it after updating the archive's lists: they
+/// may be missing, or too old to know a package or its current address.
 pub(crate) fn with_fresh_lists<T>(mut ask: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     let first = match ask() {
         Ok(done) => return Ok(done),
@@ -173,13 +173,13 @@ pub(crate) fn with_fresh_lists<T>(mut ask: impl FnMut() -> Outcome<T>) -> Outcom
     };
     let Ok(mut apt) = administrator("apt-get") else { return Err(first) };
     println!("setup: reading the package lists again");
-    // One unreachable archive of several fails the update; the next attempt tells whether it was
-    // one we need.
+    // One unreachable archive of several makes the update fail; the next attempt shows whether it
+    // was needed.
     capture(apt.arg("update"))?;
     ask()
 }
 
-/// A program run as root, directly or by a `sudo` that does not ask.
+/// A program run as root, directly or by a `sudo` that does not prompt.
 fn administrator(name: &str) -> Outcome<Command> {
     let mut command = if capture(program("id").arg("-u"))?.text.trim() == "0" {
         let mut command = program(name);

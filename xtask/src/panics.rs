@@ -1,5 +1,5 @@
-//! No panic can be reached from a worker's turn: a library of that alone links although its panic
-//! handler calls a function that is nowhere.
+//! Checks that no panic can be reached from a worker's turn: a library of the turn alone must link
+//! although its panic handler calls a function that does not exist.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,15 +11,15 @@ use crate::members::workspace;
 use crate::place::{self, cargo, has_program, program};
 use crate::report::Report;
 
-/// The library. It has a workspace of its own: no other program takes its panic handler.
+/// The library. It is a workspace of its own, because no other program can use its panic handler.
 const PACKAGE: &str = "doorbell-turn";
 const LIBRARY: &str = "libdoorbell_turn.so";
 
-/// Where the source of `core` and `alloc` was when they were built: what is inlined from there is
-/// named by the line that calls it.
+/// The path of the source of `core` and `alloc` at their build: code inlined from there is named by
+/// the line that calls it.
 const LIBRARY_SOURCE: &str = "/rustc/";
 
-/// What its panic handler calls, and what is in it if all is well.
+/// The function that its panic handler calls, and a name that the library must contain.
 const PANIC: &str = "a_panic_can_be_reached_from_turn";
 const TURN: &str = "turn";
 
@@ -37,11 +37,11 @@ const CULPRITS: &[&str] = &[
     "do_reserve_and_handle",
 ];
 
-/// Links it; if that fails, says who panics.
+/// Links it. If that fails, names what panics.
 pub(crate) fn check() -> Outcome<Report> {
     let done = capture(link()?.args(["-C", "link-arg=-Wl,-z,defs", "-C", "link-arg=-lc"]))?;
     if done.ok {
-        // The proof is worth something only if the turn is in there.
+        // The proof holds only if the turn is in there.
         let names = symbols(&library())?;
         let there = names.lines().any(|line| line.ends_with(&format!(" T {TURN}")));
         return Ok(Report { count: Count::one(there), text: done.text + &names });
@@ -69,13 +69,13 @@ fn library() -> PathBuf {
     folder().join("release").join(LIBRARY)
 }
 
-/// What the library has for others to find.
+/// The symbols that the library exports.
 fn symbols(library: &Path) -> Outcome<String> {
     Ok(capture(program("nm").arg("-D").arg(library))?.text)
 }
 
-/// Who calls what panics, and where that is: in the library linked as if the function were
-/// somewhere.
+/// The callers of panicking functions with their source lines, in a library linked as if the
+/// missing function existed.
 fn culprits() -> Outcome<Vec<String>> {
     let done = capture(&mut link()?)?;
     if !done.ok || !has_program("objdump") {
@@ -86,7 +86,7 @@ fn culprits() -> Outcome<Vec<String>> {
     Ok(calls(&code))
 }
 
-/// The calls of functions that panic: caller, callee, and the line of the source.
+/// The calls of panicking functions: caller, callee, and the source line.
 fn calls(code: &str) -> Vec<String> {
     let is_culprit = |name: &str| CULPRITS.iter().any(|part| name.contains(part));
     let (mut caller, mut line, mut found) = ("", "", Vec::new());

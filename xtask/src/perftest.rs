@@ -1,6 +1,6 @@
-//! `cargo xtask compare --device NAME`: an RDMA device by Doorbell beside the same by perftest and
+//! `cargo xtask compare --device NAME`: an RDMA device measured by Doorbell and by perftest and
 //! cmtime, in turn. The device is this machine's, or rxe0 of the virtual machine. The script
-//! `xtask/vm/perftest.sh` takes the figures; what comes of them is told here.
+//! `xtask/vm/perftest.sh` takes the figures; this file reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ const EMULATED: (&str, &str) = ("rxe0", "192.168.77.1");
 /// A hung device must not hang the command.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// What the options say.
+/// The options.
 #[derive(Debug, PartialEq)]
 struct Options {
     device: String,
@@ -62,7 +62,7 @@ pub(crate) fn is_meant(words: &[String]) -> bool {
     devices.any(|pair| !pair[1].starts_with("soft"))
 }
 
-/// Builds, measures, tells.
+/// Builds, measures and reports.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let options = Options::read(words)?;
     packages::ensure(&[Need::Verbs])?;
@@ -110,7 +110,7 @@ fn here(options: &Options, bench: &Path) -> Outcome<String> {
     ended.status.map(|_| ended.text).ok_or_else(|| "it did not end in time".to_owned())
 }
 
-/// In the virtual machine, which sees this machine's files, but not what is below `/tmp`.
+/// In the virtual machine, which sees this machine's files, except those below `/tmp`.
 fn emulated(options: &Options, bench: &Path) -> Outcome<String> {
     let parts = setup::machine()?;
     let shared = Shared::new()?;
@@ -126,14 +126,14 @@ fn emulated(options: &Options, bench: &Path) -> Outcome<String> {
     job.run(&parts, &|| false).map(|(_, text)| text)
 }
 
-/// By round, and by what was measured: who, or with which setting, gave which figure.
+/// Figures by round, then by what was measured: the program, or the setting.
 #[derive(Debug, Default, PartialEq)]
 struct Figures(BTreeMap<u32, BTreeMap<String, Vec<(String, f64)>>>);
 
-/// One line of the table: our figure, theirs, and which of the two may be how much larger.
+/// One line of the table: our figure, theirs, and the allowed ratio.
 struct Row {
     name: &'static str,
-    /// What is ours and what is theirs; without the latter it is the figure itself that has an aim.
+    /// The names of ours and theirs; without theirs, the figure itself has an aim.
     ours: &'static str,
     theirs: Option<&'static str>,
     aim: Aim,
@@ -141,9 +141,9 @@ struct Row {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Aim {
-    /// Times theirs, or the figure itself, at most.
+    /// At most this many times theirs; without theirs, at most this figure.
     AtMost(f64),
-    /// At least.
+    /// At least this many times theirs.
     AtLeast(f64),
 }
 
@@ -195,7 +195,8 @@ impl Figures {
         figures
     }
 
-    /// Of ours, or of theirs, who did best: by the median, since the best of a few rounds is luck.
+    /// The best program of ours, or of theirs: by the median, because the best of a few rounds is
+    /// luck.
     fn best(&self, what: &str, ours: bool, aim: Aim) -> Option<&str> {
         let all = self.0.values().filter_map(|round| round.get(what)).flatten();
         let names: BTreeSet<&str> = all.map(|(who, _)| who.as_str()).collect();
@@ -208,12 +209,12 @@ impl Figures {
         medians.max_by(|one, two| better(one.1, two.1)).map(|(who, _)| who)
     }
 
-    /// What one gave, over all rounds.
+    /// The median of one program over all rounds.
     fn all(&self, what: &str, who: &str) -> Vec<f64> {
         self.0.keys().filter_map(|round| self.one(*round, what, who)).collect()
     }
 
-    /// What one gave in a round: the median, of several turns.
+    /// Its figure in a round: the median of several turns.
     fn one(&self, round: u32, what: &str, who: &str) -> Option<f64> {
         let all = self.0.get(&round)?.get(what)?.iter();
         let turns = all.filter(|(name, _)| name == who).map(|(_, number)| *number);

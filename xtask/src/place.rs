@@ -5,15 +5,15 @@ use std::process::Command;
 
 use crate::Outcome;
 
-/// The repository's root. `cargo run` names this package's folder; a copied binary falls back on
-/// the folder it was built from.
+/// The repository's root. `cargo run` sets this package's folder; a copied binary uses the folder
+/// it was built from.
 pub(crate) fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
 }
 
-/// Where cargo puts what it builds.
+/// Cargo's output folder.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => std::path::absolute(&folder).unwrap_or_else(|_| folder.into()),
@@ -21,7 +21,7 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// `target/doorbell`: everything these commands fetch, remember and report.
+/// `target/doorbell`: everything that these commands fetch, remember and report.
 pub(crate) fn state() -> PathBuf {
     root().join("target").join("doorbell")
 }
@@ -50,7 +50,7 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A program started from the repository root. Administration programs (`modprobe`, `depmod`) live
+/// A program started from the repository root. Administration programs (`modprobe`, `depmod`) lie
 /// in folders that an ordinary user's `PATH` lacks.
 pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(name);
@@ -73,8 +73,7 @@ fn search_path() -> String {
     format!("{own}:/usr/local/sbin:/usr/sbin:/sbin")
 }
 
-/// Files that people write. Hidden folders other than `.cargo` and `.ci`, and what was built, are
-/// not theirs.
+/// Files that people write: no hidden folders except `.cargo` and `.ci`, and no build output.
 pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in entries(folder) {

@@ -1,4 +1,4 @@
-//! What a step that is a function of ours reports.
+//! The report of a step that is a function of ours.
 
 use std::process::Command;
 
@@ -6,12 +6,12 @@ use crate::Outcome;
 use crate::count::Count;
 use crate::exec::capture;
 
-/// What a step of ours found.
+/// A report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Passes and failures.
     pub(crate) count: Count,
-    /// What to print if something failed.
+    /// The text to print if something failed.
     pub(crate) text: String,
 }
 

@@ -1,6 +1,6 @@
-//! What the virtual machine and the bare build need beside system packages: virtme-ng, a kernel
-//! with RDMA modules, a compiler for other targets. All of it lives in `target/doorbell` and is
-//! made again if that goes.
+//! Sets up what the virtual machine and the bare build need besides system packages: virtme-ng, a
+//! kernel with RDMA modules, a compiler for other targets. All of it lies in `target/doorbell` and
+//! is made again if it is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use crate::unpack::{lock, unpack};
 /// The release of virtme-ng these commands were written against.
 const VIRTME: &str = "1.42";
 
-/// Drivers that a machine with one RDMA device never uses. Loading them is a third of an emulated
-/// boot.
+/// Drivers that a machine with one RDMA device never uses. Loading them takes a third of an
+/// emulated boot.
 const UNUSED_DRIVERS: &str = "aesni_intel,ahci,crct10dif_pclmul,evdev,ghash_clmulni_intel,\
     i2c_i801,iTCO_wdt,kvm_amd,kvm_intel,lpc_ich,pcspkr,powernow_k8,psmouse,serio_raw,sr_mod";
 
-/// A machine that can boot: where its parts are.
+/// The parts of a machine that can boot.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     /// The kernel's image; its modules lie beside it, where virtme-ng looks for them.
     pub(crate) kernel: PathBuf,
     /// The folder of the program `vng`.
     pub(crate) programs: PathBuf,
-    /// True if the processor's own virtualization boots this kernel here.
+    /// True if this kernel boots here with hardware virtualization.
     pub(crate) kvm: bool,
 }
 
 impl Parts {
-    /// `vng` with what every machine has in common.
+    /// `vng` with the arguments that every machine has in common.
     pub(crate) fn vng(&self) -> Command {
         let mut vng = program(self.programs.join("vng"));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -70,12 +70,12 @@ pub(crate) fn machine() -> Outcome<Parts> {
     Ok(Parts { kernel, programs, kvm })
 }
 
-/// virtme-ng in a Python environment of its own; the folder of its programs.
+/// Installs virtme-ng in a Python environment of its own; returns the folder of its programs.
 fn virtme() -> Outcome<PathBuf> {
     let home = place::state().join("venv");
     let programs = home.join("bin");
     let vng = programs.join("vng");
-    // The script names its Python by path: one that was moved along with its folder runs no more.
+    // The script names its Python by path, so it stops working if its folder is moved.
     let first_line = format!("#!{}", programs.join("python").display());
     if fs::read_to_string(&vng).is_ok_and(|text| text.starts_with(&first_line)) {
         return Ok(programs);
@@ -99,7 +99,7 @@ fn python() -> Outcome<&'static str> {
         .ok_or_else(|| "no python3 here has the modules venv and ensurepip".to_owned())
 }
 
-/// The distribution's stock kernel, unpacked but not installed; the path of its image.
+/// Unpacks the distribution's stock kernel without installing it; returns the path of its image.
 fn kernel() -> Outcome<PathBuf> {
     let home = place::state().join("vm");
     if let Some(image) = image_in(&home) {
@@ -146,8 +146,8 @@ fn image_dependency(report: &str) -> Option<&str> {
     report.lines().find(|line| named(line))?.trim().strip_prefix("Depends: ")
 }
 
-/// Whether KVM boots this kernel. It may be there and refuse or hang, so it is tried, once for
-/// each pair of host and guest kernel.
+/// True if KVM boots this kernel. KVM may exist and still refuse or hang, so this tries it, once
+/// for each pair of host and guest kernel.
 fn kvm(kernel: &Path, programs: &Path) -> Outcome<bool> {
     let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if !Path::new("/dev/kvm").exists() {
@@ -172,7 +172,7 @@ fn kvm(kernel: &Path, programs: &Path) -> Outcome<bool> {
     Ok(works)
 }
 
-/// A path below the repository, without the repository.
+/// A path below the repository, without the repository's.
 fn shown(path: &Path) -> String {
     path.strip_prefix(place::root()).unwrap_or(path).display().to_string()
 }

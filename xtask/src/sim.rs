@@ -1,5 +1,5 @@
-//! `cargo xtask sim`: builds the simulation and runs it; and the step that must find what is
-//! planted.
+//! `cargo xtask sim`: builds and runs the simulation; and the step that must find the planted
+//! mistakes.
 
 use crate::Outcome;
 use crate::count::Count;
@@ -22,7 +22,7 @@ const SIM: &[&str] = &[
 /// Seeds of the step, in which each planted mistake must be found.
 const SEEDS: &str = "2000";
 
-/// Cargo's words to build the program.
+/// Cargo's arguments to build the program.
 const BUILD: &[&str] = &[
     "build",
     "--release",
@@ -35,7 +35,7 @@ const BUILD: &[&str] = &[
     "sim",
 ];
 
-/// Builds the program; the arguments go to it as they are, and its exit code comes back.
+/// Builds the program. Passes the arguments to it unchanged, and returns its exit code.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let built = cargo().args(BUILD).status();
     let built = built.map_err(|cause| format!("cannot start cargo: {cause}"))?;
@@ -77,8 +77,8 @@ fn simulate(words: &[&str]) -> Outcome<exec::Captured> {
     capture(sim.args(words))
 }
 
-/// True if the simulation ended at a seed that shows the planted mistake, and says how to see it
-/// again.
+/// True if the simulation ended at a seed that shows the planted mistake, and printed how to repeat
+/// it.
 fn is_found(plant: &str, done: &exec::Captured) -> bool {
     !done.ok && done.text.contains("cargo xtask sim --seed ") && done.text.contains(plant)
 }

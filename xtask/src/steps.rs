@@ -5,49 +5,49 @@ use crate::packages::Need;
 use crate::report::Report;
 use crate::{apart, asan, bare, panics, sim, suite, tidy};
 
-/// One rung.
+/// One step.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// What `--only` and `--skip` call it.
+    /// Its name for `--only` and `--skip`.
     pub(crate) name: &'static str,
     /// What a pass shows.
     pub(crate) shows: &'static str,
     /// The system packages to install first.
     pub(crate) needs: &'static [Need],
-    /// What it does.
+    /// Its work.
     pub(crate) work: Work,
-    /// Steps of one lane run one after the other, beside those of other lanes.
+    /// Steps of one lane run one after the other, beside the other lanes.
     pub(crate) lane: Lane,
 }
 
-/// Which steps run one after the other.
+/// Lanes of steps that run one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Those that build and compute.
+    /// Steps that build and compute.
     Main,
-    /// Those in a virtual machine, which leaves much of a core idle. They begin where the first of
+    /// Steps in a virtual machine, which leaves much of a core idle. They begin where the first of
     /// them stands in the table.
     Machine,
-    /// Those that wait for lost packets.
+    /// Steps that wait for lost packets.
     Wire,
 }
 
-/// What a step does.
+/// The work of a step.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A cargo command: one pass or one failure.
     Cargo(&'static [&'static str]),
-    /// The same, and nothing after it makes sense if it fails.
+    /// The same; if it fails, no later step makes sense.
     Build(&'static [&'static str]),
     /// A cargo command whose tests are counted.
     Tests(&'static [&'static str]),
     /// A function of ours.
     Own(fn() -> Outcome<Report>),
-    /// The same, unless the first of the two says what is missing for it here.
+    /// The same, unless the first function returns what is missing here.
     Able(fn() -> Option<String>, fn() -> Outcome<Report>),
 }
 
-/// Words in a cargo command that stand for packages: those with a feature, built with it.
+/// Words in a cargo command that stand for the packages with a feature, built with it.
 pub(crate) const FEATURES: &[(&str, &str)] = &[("@verbs", "verbs"), ("@numa", "numa")];
 
 /// A word in a cargo command that stands for the packages with loom's models.
@@ -63,7 +63,7 @@ impl Step {
     }
 }
 
-/// Every step, in order. An example that has to run to its end is one line here:
+/// Every step, in order. An example that must run to its end is one line here:
 /// `Work::Cargo(&["run", "--release", "--package", "doorbell-examples", "--bin", …])`.
 pub(crate) const STEPS: &[Step] = &[
     step("fmt", "the code of every workspace is formatted", &[], Work::Own(apart::fmt)),

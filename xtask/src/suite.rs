@@ -1,5 +1,4 @@
-//! The steps in the virtual machine: build the programs out here, run a script of `xtask/vm` in
-//! there.
+//! The steps in the virtual machine: build the programs outside, run a script of `xtask/vm` inside.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ enum Program {
     Bin(&'static str),
 }
 
-/// What is checked in one virtual machine.
+/// The checks in one virtual machine.
 struct Suite {
     script: &'static str,
     programs: &'static [Program],
@@ -29,7 +28,7 @@ struct Suite {
     machine: Machine,
 }
 
-/// The programs beside an RDMA device. The suite's variable with the path of each is its name in
+/// The programs beside an RDMA device. The script gets the path of each in a variable: its name in
 /// capitals, with _ for -.
 const RXE: &[Program] = &[
     CONFORMANCE,
@@ -54,7 +53,7 @@ const NUMA: &[Program] = &[
     Program::Bin("doorbell-bench"),
 ];
 
-/// A machine that prints nothing for so long hangs. Each test prints, and ends sooner by itself.
+/// A machine that prints nothing for this long hangs. Each test prints, and ends sooner by itself.
 const SILENCE: Duration = Duration::from_secs(1200);
 
 /// Conformance and real peers beside an RDMA device.
@@ -70,7 +69,7 @@ pub(crate) fn check() -> Outcome<Report> {
 
 /// Placement and limits on a machine with two nodes.
 pub(crate) fn numa() -> Outcome<Report> {
-    // Each node holds the kernel's own data and a whole free GiB besides.
+    // Each node holds the kernel's own data and a whole free GiB.
     let machine =
         Machine { cpus: 4, memory_mib: 8192, numa: true, hugepages: 0, ..vm::usual(SILENCE) };
     Suite { script: "numa.sh", programs: NUMA, features: &[], machine }.run()
@@ -102,11 +101,11 @@ pub(crate) fn wire() -> Outcome<Report> {
 }
 
 impl Report {
-    /// What a machine has printed.
+    /// The output of a machine.
     fn add(&mut self, ended: Outcome<(u8, String)>) {
         let (output, ok) = match ended {
             Ok((code, output)) => (output, code == 0),
-            // With what it had printed until then: those tests have run.
+            // With the output until then: those tests have run.
             Err(message) => (message, false),
         };
         self.count += Count::of_program(&output, ok);
@@ -114,8 +113,8 @@ impl Report {
     }
 }
 
-/// Builds programs; the variables that name them to a script. One that cannot be built is one
-/// failure; what does not need it runs.
+/// Builds programs; returns the variables that name them to a script. One that cannot be built is
+/// one failure; everything that does not need it still runs.
 fn built(programs: &[Program], features: &[&str]) -> (Report, String) {
     let mut report = Report { count: Count::default(), text: String::new() };
     let mut variables = String::new();
@@ -147,7 +146,7 @@ impl Program {
     }
 }
 
-/// Builds one program; the path of what came out.
+/// Builds one program; returns its path.
 fn build(program: &Program, features: &[&str]) -> Outcome<String> {
     let name = program.name();
     let package = members::with_target(name)?;
@@ -168,7 +167,7 @@ fn build(program: &Program, features: &[&str]) -> Outcome<String> {
     }
 }
 
-/// The path of a target's program, in cargo's messages.
+/// The path of a target's program, from cargo's messages.
 fn executable(messages: &str, name: &str) -> Option<String> {
     let name = format!("\"name\":\"{name}\"");
     let message =

@@ -1,4 +1,4 @@
-//! Rules of the house that no lint knows.
+//! The repository's rules that no lint knows.
 
 use std::fs;
 
@@ -11,7 +11,8 @@ use crate::{Outcome, arrows};
 const LINES_MAX: usize = 800;
 const COLUMNS_MAX: usize = 100;
 
-/// What must not be in a source file, and why. In pieces, so that this file keeps its own rule.
+/// Words that must not be in a source file, and why. They are written in pieces, so that this file
+/// keeps its own rule.
 const WORDS: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "unfinished"),
     (concat!("FIX", "ME"), "unfinished"),
@@ -22,7 +23,7 @@ const WORDS: &[(&str, &str)] = &[
     (concat!("db", "g!("), "left over from debugging"),
 ];
 
-/// Folders that are one machine's own.
+/// Folders of one machine.
 const FOLDERS: &[&str] = &[concat!("/wo", "rk"), concat!("/ro", "ot")];
 
 /// Checks every file of the repository: one pass, or one failure for each broken rule.
@@ -47,7 +48,7 @@ pub(crate) fn check() -> Outcome<Report> {
     Ok(Report { count, text: found.join("\n") })
 }
 
-/// What is wrong with a file, one line each.
+/// The broken rules of a file, one line each.
 fn broken(name: &str, text: &str) -> Vec<String> {
     let rust = name.ends_with(".rs");
     let source = rust || [".sh", ".toml", ".py"].iter().any(|end| name.ends_with(end));

@@ -1,14 +1,15 @@
-//! Which compiler the checks run with.
+//! The compiler that the checks run with.
 
 use crate::exec::capture;
 use crate::place::{program, root};
 
-/// The compiler, asked the way cargo asks.
+/// The compiler that cargo would run.
 pub(crate) fn rustc() -> std::process::Command {
     program(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
 }
 
-/// Prints the compiler's version. If `rust-toolchain.toml` names another, says what that means.
+/// Prints the compiler's version. If `rust-toolchain.toml` names another, explains the
+/// consequences.
 pub(crate) fn tell() {
     let version = capture(rustc().arg("--version")).map(|done| done.text).unwrap_or_default();
     println!("compiler: {}", version.trim());

@@ -16,8 +16,8 @@ pub(crate) fn lock() -> Outcome<File> {
     file.map_err(|cause| format!("cannot lock {}: {cause}", path.display()))
 }
 
-/// Downloads packages and unpacks them, without installing, to `home`. `finish` sees the folder
-/// under a temporary name; only a complete one takes its place.
+/// Downloads packages and unpacks them to `home`, without installing. `finish` sees the folder
+/// under a temporary name; only a complete one gets its final name.
 pub(crate) fn unpack(
     names: &[String],
     home: &Path,
@@ -34,7 +34,7 @@ pub(crate) fn unpack(
     place::make(&debs)?;
     with_fresh_lists(|| {
         let mut apt = program("apt-get");
-        // Root's download would be handed to a user who cannot write to this folder.
+        // Root's download would go to a user who cannot write to this folder.
         apt.args(["-o", "APT::Sandbox::User=root", "download"]).args(names).current_dir(&debs);
         must(&mut apt)
     })?;

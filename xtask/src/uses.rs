@@ -1,19 +1,19 @@
-//! Which files of a package name items of which others, by reading `use` declarations and paths.
+//! Which files of a package use items of which others, from `use` declarations and paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a file says of modules.
+/// What a file says about modules.
 #[derive(Debug, Default)]
 pub(crate) struct Module {
     /// Its name below `src`.
     file: String,
-    /// The modules it declares in other files, for more than tests.
+    /// The modules that it declares in other files, other than for tests.
     pub(crate) children: Vec<String>,
-    /// Names that it brings in, and the paths they stand for.
+    /// Imported names, and the paths they stand for.
     names: BTreeMap<String, Vec<String>>,
-    /// All paths in it that begin with `crate`, `super` or `self`, and those it brings in.
+    /// All paths in it that begin with `crate`, `super` or `self`, and the imported ones.
     paths: BTreeSet<Vec<String>>,
-    /// The words of its text, without what it brings in.
+    /// The words of its text, without imports.
     words: BTreeSet<String>,
 }
 
@@ -69,7 +69,7 @@ fn own(text: &str) -> String {
     text.to_owned()
 }
 
-/// The text without comments, and without what is for tests and models alone.
+/// The text without comments, and without items for tests and models alone.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().map(|line| line.split("//").next().unwrap_or(line)).peekable();
@@ -80,7 +80,7 @@ fn without_tests(text: &str) -> String {
             kept.push('\n');
             continue;
         }
-        // The item: to its semicolon, or to the brace at the same depth that closes it.
+        // The item: up to its semicolon, or to the brace that closes it.
         let indent = line.len() - attribute.len();
         while lines.peek().is_some_and(|line| line.trim_start().starts_with("#[")) {
             lines.next();
@@ -112,7 +112,7 @@ fn next_use(text: &str) -> Option<usize> {
     })
 }
 
-/// The parts of a list, apart at commas outside of braces.
+/// The parts of a list, split at commas outside of braces.
 fn parts(list: &str) -> Vec<&str> {
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());
     for (at, sign) in list.char_indices() {
@@ -130,7 +130,7 @@ fn parts(list: &str) -> Vec<&str> {
     found.into_iter().filter(|part| !part.trim().is_empty()).collect()
 }
 
-/// Paths in the text from `crate`, `super` or `self` on.
+/// Paths in the text that begin with `crate`, `super` or `self`.
 fn paths(text: &str) -> BTreeSet<Vec<String>> {
     let is_word = |sign: char| sign.is_alphanumeric() || sign == '_' || sign == ':';
     text.split(|sign| !is_word(sign))
@@ -139,7 +139,7 @@ fn paths(text: &str) -> BTreeSet<Vec<String>> {
         .collect()
 }
 
-/// Which files name items of which others.
+/// Which files use items of which others.
 pub(crate) fn arrows(
     modules: &BTreeMap<Vec<String>, Module>,
 ) -> BTreeMap<String, BTreeSet<String>> {
@@ -147,7 +147,7 @@ pub(crate) fn arrows(
     for (at, module) in modules {
         let mut to = BTreeSet::new();
         for path in &module.paths {
-            // What a file passes on without using it is no knowledge of its own.
+            // A file that re-exports an item without using it does not depend on it.
             let mut names = module.names.iter().filter(|(_, it)| *it == path);
             let passed_on = names.any(|(name, _)| !module.words.contains(name));
             if !passed_on && let Some(file) = resolve(modules, at, path, 0) {
@@ -160,7 +160,8 @@ pub(crate) fn arrows(
     arrows
 }
 
-/// The file that has the item of a path, seen from a module; none if it is another package's.
+/// The file that defines the item of a path, seen from a module; none if it belongs to another
+/// package.
 fn resolve(
     modules: &BTreeMap<Vec<String>, Module>,
     from: &[String],

@@ -20,7 +20,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     }
 }
 
-/// What the options say.
+/// The options.
 #[derive(Debug, PartialEq)]
 struct Options {
     cpus: Option<u32>,
@@ -87,7 +87,7 @@ fn mib(text: &str) -> Outcome<u32> {
     number.checked_mul(unit).filter(|mib| *mib >= 256).ok_or_else(wrong)
 }
 
-/// `1%` or `1` as `tc` wants it.
+/// `1%` or `1` in `tc`'s format.
 fn percent(text: String) -> Outcome<String> {
     let number = text.strip_suffix('%').unwrap_or(&text);
     match number.parse::<f64>() {
@@ -126,9 +126,9 @@ fn run_pair(words: &[String]) -> Outcome<u8> {
     verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
 }
 
-/// Runs a line on each of two machines whose wire loses that share of the packets: the server's,
-/// the client's. Both find a folder that they share in SHARED. A machine ends after `silence`
-/// without output. The answer is what each printed, and how it ended.
+/// Runs a line on each of two machines, the server's and the client's, whose wire loses that share
+/// of the packets. Both find a shared folder in SHARED. A machine ends after `silence` without
+/// output. Returns the output and the outcome of each.
 pub(crate) fn on_a_wire(
     silence: Duration,
     loss: &str,
@@ -151,7 +151,7 @@ fn split(words: &[String]) -> Outcome<(&[String], &[String])> {
     }
 }
 
-/// Two machines on one wire. Each side ends the other if it goes without an answer.
+/// Two machines on one wire. If one ends without a result, it ends the other.
 struct Pair {
     server: Machine,
     client: Machine,
@@ -185,7 +185,7 @@ impl Pair {
         [to_server, to_client]: [Sink<'_>; 2],
     ) -> Outcome<[Outcome<(u8, String)>; 2]> {
         let parts = &setup::machine()?;
-        // The flags only end a wait early; the files beside them carry the meaning: Relaxed.
+        // Relaxed: the flags only end a wait early; the files beside them carry the result.
         let gone = |flag: &AtomicBool, file| flag.load(Ordering::Relaxed) && !self.shared.has(file);
         thread::scope(|scope| {
             let server = scope.spawn(|| {
@@ -213,8 +213,8 @@ impl Pair {
         Job { machine, shared: &self.shared, role, line, sink }
     }
 
-    /// Waits until the server's QEMU listens: the client's gives up if nobody does. A connection
-    /// to try it out would be taken for the client.
+    /// Waits until the server's QEMU listens, because the client's gives up if nobody does. A test
+    /// connection would be taken for the client's.
     fn await_wire(&self) {
         let since = Instant::now();
         let waiting = || since.elapsed() < Duration::from_secs(60);
@@ -228,7 +228,7 @@ impl Pair {
     }
 }
 
-/// The client's answer; the server's if the client has none to complain of.
+/// The client's result; the server's if the client succeeded.
 fn verdict(server: Outcome<u8>, client: Outcome<u8>) -> Outcome<u8> {
     match (server, client) {
         (Err(server), Err(client)) => Err(format!("{server}; {client}")),
