@@ -4,7 +4,7 @@
 //! interop rdma-server --addr 192.168.77.1 --port 7471     with   rdma_client -s 192.168.77.1
 //! rdma_server -s 192.168.77.1                             with   interop rdma-client --addr …
 //! ```
-//! Exits with 0 if everything was as it should be; otherwise with 1 and one line that says what was
+//! Exits with 0 if everything was as expected; otherwise with 1 and one line that says what was
 //! not.
 
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ struct Arguments {
     part: Part,
 }
 
-/// The subcommands. Each has the name of the program whose place it takes.
+/// The subcommands. Each is named after the program that it replaces.
 #[derive(Subcommand)]
 enum Part {
     /// Serve one `rdma_client`.
@@ -54,7 +54,7 @@ enum Part {
     UdaddyClient(Amount),
     /// Receive from one `mckey -s`: COUNT datagrams of SIZE bytes (10 of 100).
     MckeyReceiver(Group),
-    /// Send to all that run `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
+    /// Send to all who run `mckey`: COUNT datagrams of SIZE bytes (10 of 100).
     MckeySender(Group),
     /// Serve one `ibv_rc_pingpong HOST`, or with another TRANSPORT `ibv_uc_pingpong` or
     /// `ibv_ud_pingpong`: COUNT messages of SIZE bytes each way (1000 of 4096; 1024 over UD).

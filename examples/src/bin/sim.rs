@@ -23,10 +23,10 @@ use doorbell::provider::call::Lane;
 use doorbell_examples::sim::book::Counts;
 use doorbell_examples::sim::{PLANTS, Planted, Report, bare, run};
 
-/// A run of that many seeds uses every path of the seam, in both worlds.
+/// A run of at least this many seeds must use every path of the seam, in both worlds.
 const SEEDS_FOR_ALL: u64 = 100;
 
-/// What a worker never calls.
+/// Paths that a worker never uses.
 const NOT_OF_WORKERS: &[Lane] = &[Lane::Poll];
 
 #[derive(Parser)]
@@ -58,7 +58,7 @@ struct Arguments {
 /// Names of the two worlds of a seed.
 const WORLDS: [&str; 2] = ["workers", "queue pairs"];
 
-/// Both simulations of a seed; `None` for one that cannot find what is planted.
+/// Both simulations of a seed; `None` for one that cannot find the planted mistake.
 fn simulate(
     seed: u64,
     planted: Option<Planted>,
@@ -75,7 +75,7 @@ fn simulate(
     Ok([workers, Some(bare::run(seed, planted, tell)?)])
 }
 
-/// The seed that runs, for a panic to name.
+/// The current seed, for a panic to name.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> ExitCode {
@@ -133,13 +133,13 @@ fn main() -> ExitCode {
     if count >= SEEDS_FOR_ALL && plant.is_none() { covered(&sums) } else { ExitCode::SUCCESS }
 }
 
-/// A first seed that no run is likely to have had before.
+/// A first seed that probably no run has had before.
 fn from_clock() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)
 }
 
-/// Prints what all seeds had together.
+/// Prints the sums over all seeds.
 fn print(first: u64, count: u64, sums: &[Counts; 2]) {
     let [workers, bare] = sums;
     println!(

@@ -1,6 +1,6 @@
-//! The counterparts of well-known RDMA programs, one module for each peer and named after it. Each
-//! one checks the length and the status of everything it receives, and returns an error if the peer
-//! differs from what its program is known to do.
+//! The counterparts of well-known RDMA programs, one module for each, named after it. Each
+//! counterpart checks the length and the status of everything it receives, and returns an error if
+//! the peer behaves differently from its program.
 
 mod common;
 

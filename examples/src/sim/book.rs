@@ -1,4 +1,5 @@
-//! The book: what was sent, what came, who was told. It knows what is allowed, and speaks up.
+//! The book: what was sent, what arrived, who was told. It knows what is allowed, and reports what
+//! is not.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -16,7 +17,7 @@ use super::plan::Plan;
 use super::text::{Stream, Text};
 use super::trace::{Trace, now};
 
-/// What happens, besides what happens on the wire.
+/// Events, besides those of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it; they are printed as they are")]
 pub enum Happening {
@@ -44,18 +45,18 @@ pub enum Happening {
 /// What a handler knows of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was never told of it.
+    /// It has not heard of it.
     Never,
-    /// Told that it is up.
+    /// It was told that it is up.
     Up,
-    /// Told that it is down.
+    /// It was told that it is down.
     Down,
 }
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Whose it is.
+    /// Its worker.
     pub desk: usize,
     /// What its handler knows.
     pub state: State,
@@ -65,7 +66,7 @@ pub struct End {
     pub sent: [u32; 2],
     /// Messages received here.
     pub got: [u32; 2],
-    /// Does not reply for the time being.
+    /// Whether its handler withholds replies for now.
     pub quiet: bool,
 }
 
@@ -85,11 +86,11 @@ pub struct Counts {
     pub messages: u64,
     /// Connections.
     pub conns: u64,
-    /// Ends of connections told that they are down before the end of the run.
+    /// Ends of connections that were reported down before the end of the run.
     pub downs: u64,
-    /// Packets sent again for want of an answer.
+    /// Packets sent again because no acknowledgement came.
     pub timeouts: u64,
-    /// Connections that failed for the same reason.
+    /// Connections that failed for that reason.
     pub exhausted: u64,
     /// Messages refused by the receiving device.
     pub refused: u64,
@@ -97,7 +98,7 @@ pub struct Counts {
     pub partial: u64,
     /// Replies that had to wait.
     pub deferred: u64,
-    /// Requests of queue pairs without workers that went well.
+    /// Successful requests of queue pairs without workers.
     pub requests: u64,
     /// Additions to a word at the far side, with workers or without.
     pub atomics: u64,
@@ -105,7 +106,7 @@ pub struct Counts {
     pub datagrams: u64,
     /// Messages, completions and doorbells by the path of the seam they took.
     pub lanes: Lanes,
-    /// Messages that a device may have been prepared for, see [`Passed::repeats`].
+    /// Messages for which a device may have prepared, see [`Passed::repeats`].
     pub repeats: Lanes,
 }
 
@@ -113,7 +114,7 @@ pub struct Counts {
 pub type Lanes = [u64; Lane::ALL.len()];
 
 impl Counts {
-    /// Something has passed the device.
+    /// Counts a message at the device.
     pub fn pass(&mut self, passed: Passed) {
         self.lanes[passed.lane as usize] += passed.count.max(1) as u64;
         self.repeats[passed.lane as usize] += u64::from(passed.repeats);
@@ -138,7 +139,7 @@ impl Counts {
         }
     }
 
-    /// True if on each inline path some messages repeat the one before, and some do not.
+    /// True if on each inline path some messages repeat the previous one, and some do not.
     pub fn inline_both_ways(&self) -> bool {
         [Lane::InlineNow, Lane::InlineLater].into_iter().all(|lane| {
             let (all, repeats) = (self.lanes[lane as usize], self.repeats[lane as usize]);
@@ -146,67 +147,67 @@ impl Counts {
         })
     }
 
-    /// The paths that no message took, but for those named.
+    /// The paths that no message took, except the named ones.
     pub fn unused(&self, but: &[Lane]) -> Vec<Lane> {
         let unused = |lane: &Lane| self.lanes[*lane as usize] == 0 && !but.contains(lane);
         Lane::ALL.into_iter().filter(unused).collect()
     }
 }
 
-/// What a request with a token does.
+/// The operation of a request with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errand {
     /// It sends a message.
     Message,
     /// It adds one to the word of that desk.
     Add(usize),
-    /// It reads so many bytes of that desk's shelf.
+    /// It reads this many bytes of that desk's shelf.
     Read(usize, usize),
 }
 
-/// Bytes of a desk that others read, behind the word that they count in.
+/// Bytes of a desk that others read, behind the word that they add to.
 pub const SHELF: usize = 5000;
 
-/// Memory of a worker that messages are sent from without a copy, and that its peers read and
-/// count in: places of a block, then a word, then a shelf.
+/// Memory of a worker. It sends messages from it without a copy, and its peers read it and add to
+/// it: places of a block each, then a word, then a shelf.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The memory.
     pub region: Option<RegionId>,
-    /// Where the word is in it.
+    /// Where the word lies in it.
     pub word: usize,
-    /// The word as peers know it.
+    /// The address and key of the word for peers.
     pub remote: Option<Remote>,
-    /// Places nobody uses.
+    /// Free places.
     pub free: Vec<u64>,
-    /// By place: the connection whose request has its bytes there.
+    /// By place: the connection whose request uses its bytes.
     pub busy: BTreeMap<u64, (usize, Errand)>,
     /// What peers have added to the word.
     pub adds: Adds,
 }
 
-/// What a desk has on its shelf, from its beginning on.
+/// The content of a desk's shelf, which never changes.
 pub fn shelf(desk: usize, length: usize) -> Vec<u8> {
     pattern(mix(desk as u64 + 77), length)
 }
 
-/// See the module.
+/// The book.
 pub struct Book {
-    /// The only source of chance of handlers and schedule.
+    /// The only source of chance for handlers and schedule.
     pub prng: Prng,
     /// The history.
     pub trace: Trace,
-    /// What the seed decided.
+    /// The plan of the seed.
     pub plan: Plan,
     /// By number.
     pub conns: Vec<Conn>,
-    /// By desk: the connection that waits to be up.
+    /// By desk: the connection that is expected to come up.
     pub pending: Vec<Option<usize>>,
     /// By desk.
     pub places: Vec<Places>,
     /// Nothing new is sent any more.
     pub still: bool,
-    /// What went wrong first.
+    /// The first rule that was broken.
     pub failure: Option<String>,
     /// Counts.
     pub counts: Counts,
@@ -231,26 +232,26 @@ impl Book {
         }
     }
 
-    /// Notes what happens now.
+    /// Records an event.
     pub fn note(&mut self, happening: Happening) {
         self.trace.note(now(), &happening);
     }
 
-    /// A promise was broken.
+    /// A rule was broken.
     pub fn fail(&mut self, what: impl Into<String>) {
         if self.failure.is_none() {
             self.failure = Some(what.into());
         }
     }
 
-    /// Message `number` that a side sends.
+    /// Message `number` of a side.
     pub fn text(&self, conn: usize, from: usize, stream: Stream, number: u32) -> Text {
         let way = mix(self.seed ^ mix((conn as u64) << 1 | from as u64));
         let config = &self.plan.sides[from].config;
         Text::of(way, stream, number, (config.block_bytes, config.inline_bytes))
     }
 
-    /// The connection that a desk calls by that name.
+    /// The connection that a desk knows by that name.
     pub fn known(&self, side: usize, desk: usize, peer: PeerId) -> Option<usize> {
         self.conns.iter().position(|conn| {
             let end = &conn.ends[side];
@@ -302,8 +303,8 @@ impl Book {
         self.note(Happening::Down { conn, side, why });
     }
 
-    /// A request is answered: one that is on its way, and without an error unless there is cause.
-    /// `bytes` gives the first of its place: what it brought is what it must be.
+    /// A request has ended. It must have been in flight, and an error needs a cause. `bytes` gives
+    /// the first bytes of its place, which must hold the right result.
     pub fn answered(
         &mut self,
         desk: usize,
@@ -335,7 +336,7 @@ impl Book {
         }
     }
 
-    /// A message has come: it must be the next of its stream, unaltered.
+    /// A message has arrived: it must be the next of its stream, unaltered.
     pub fn got(
         &mut self,
         (side, desk): (usize, usize),
@@ -378,9 +379,9 @@ impl Book {
     }
 
     /// True if replies that have not arrived hold too many of the side's receive blocks. With
-    /// credits there are never too many. Without them two sides whose receives are all in replies
-    /// to each other wait for ever: it is for those who reply on both sides to keep some back, as
-    /// these do.
+    /// credits that never happens. Without credits, two sides whose receives are all in replies to
+    /// each other wait for ever. Handlers that reply on both sides must keep some back, as these
+    /// do.
     pub fn replies_out(&self, side: usize) -> bool {
         if self.plan.counted() {
             return false;
@@ -391,8 +392,8 @@ impl Book {
         out.sum::<u32>() >= self.plan.sides[side].config.recv_blocks / 4
     }
 
-    /// What is not yet as it must be before the end: `None` if every connection is either up and
-    /// all of it arrived, or down at both ends.
+    /// What is still missing at the end. `None` if every connection is either up with everything
+    /// arrived, or down at both ends.
     pub fn unsettled(&self) -> Option<String> {
         if let Some(desk) = self.pending.iter().position(Option::is_some) {
             return Some(format!("desk {desk} still waits for a connection to come up"));

@@ -1,4 +1,4 @@
-//! The handler at each worker: it does as the dice say, and writes everything into the book.
+//! The handler of each worker: it acts at random, and records everything in the book.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,19 +13,19 @@ use doorbell::wr::SendOp;
 use super::book::{Book, End, Errand, Happening, SHELF, State};
 use super::text::Stream;
 
-/// See the module.
+/// The handler.
 pub struct Clerk {
-    /// The book all share.
+    /// The book that all share.
     pub book: Rc<RefCell<Book>>,
-    /// Which worker this is, over both sides.
+    /// The number of its worker, over both sides.
     pub desk: usize,
-    /// Which side.
+    /// Its side.
     pub side: usize,
-    /// Messages it keeps, and of which connection.
+    /// Messages it keeps, with their connections.
     pub kept: Vec<(usize, Token)>,
 }
 
-/// Sends the next message of a side. `Some(length)` if the worker took it.
+/// Sends the next message of a side. `Some(length)` if the worker accepted it.
 pub fn send<P: Provider>(
     book: &mut Book,
     out: &mut Outbox<'_, P>,
@@ -54,7 +54,7 @@ pub fn send<P: Provider>(
     None
 }
 
-/// A message was not taken: by back-pressure, or something is wrong.
+/// A message was refused: because of back-pressure, or something is wrong.
 fn refused(book: &mut Book, (conn, side): (usize, usize), error: SendError) {
     match error {
         SendError::Full
@@ -130,7 +130,7 @@ fn request<P: Provider>(
     result
 }
 
-/// Adds to the far desk's word, or reads from its shelf, if a place for what comes is free.
+/// Adds to the far desk's word, or reads from its shelf, if a place for the result is free.
 fn ask<P: Provider>(book: &mut Book, out: &mut Outbox<'_, P>, (conn, side): (usize, usize)) {
     let ends = &book.conns[conn].ends;
     let (far, End { desk, peer, .. }) = (ends[1 - side].desk, &ends[side]);
@@ -157,7 +157,7 @@ fn ask<P: Provider>(book: &mut Book, out: &mut Outbox<'_, P>, (conn, side): (usi
 }
 
 impl Clerk {
-    /// Writes the next reply to a connection over a message; its length.
+    /// Writes the next reply to a connection over a message; returns its length.
     fn write(&self, book: &mut Book, conn: usize, message: &mut Message<'_>) -> usize {
         let end = &mut book.conns[conn].ends[self.side];
         let number = end.sent[Stream::Reply as usize];
@@ -168,7 +168,7 @@ impl Clerk {
         text.length
     }
 
-    /// Answers something kept, or gives it back; all of it when nothing new is sent any more.
+    /// Answers a kept message, or gives it back; all of them when nothing new is sent any more.
     fn tidy<P: Provider>(&mut self, book: &mut Book, out: &mut Outbox<'_, P>) {
         while !self.kept.is_empty() && (book.still || book.prng.chance(300)) {
             let any = book.prng.below(self.kept.len() as u64) as usize;
@@ -183,7 +183,7 @@ impl Clerk {
             if up && !book.still && !book.replies_out(self.side) {
                 let length = self.write(book, conn, &mut message);
                 if out.reply(token, length).is_err() {
-                    // Its peer fails already, which the handler has not been told.
+                    // Its peer is failing, which the handler has not been told yet.
                     book.conns[conn].ends[self.side].sent[Stream::Reply as usize] -= 1;
                 }
             } else {
@@ -275,7 +275,7 @@ impl<P: Provider> Handler<P> for Clerk {
         book.answered(self.desk, token, result, |length| {
             let mut bytes = vec![0; length];
             let copied = region.map(|from| out.copy_out(from, token as usize * block, &mut bytes));
-            // Of what cannot be read nothing is as it must be.
+            // A region that cannot be read fails every comparison.
             if let Some(Ok(())) = copied { bytes } else { Vec::new() }
         });
     }

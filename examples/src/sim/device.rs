@@ -14,7 +14,7 @@ pub type Device = Fault<Trace<Soft>>;
 pub type DeviceQp = FaultQp<Trace<Soft>>;
 /// Its completion queue.
 pub type DeviceCq = FaultCq<Trace<Soft>>;
-/// The reader of that.
+/// Its reader.
 pub type DevicePoller = <Device as Provider>::Poller;
 /// Its shared receive queue.
 pub type DeviceSrq = <Device as Provider>::Srq;
@@ -33,7 +33,7 @@ pub enum Planted {
     Wire(Mistake),
 }
 
-/// All mistakes, by the names that the command line has for them.
+/// All mistakes, by their names on the command line.
 pub const PLANTS: &[(&str, Planted)] = &[
     ("early-slot", Planted::Device(Plant::EarlySlot)),
     ("double-repost", Planted::Device(Plant::DoubleRepost)),
@@ -51,7 +51,7 @@ pub const PLANTS: &[(&str, Planted)] = &[
     ("wrong-sender", Planted::Wire(Mistake::WrongSender)),
 ];
 
-/// Memory for a wire, and for what is on it.
+/// Memory for a wire and for what uses it.
 pub(super) fn memory(bytes: usize) -> Result<Mapping, SetupError> {
     Mapping::plain(bytes).map_err(|error| {
         SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))

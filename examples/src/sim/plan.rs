@@ -1,4 +1,4 @@
-//! What a seed decides before anything runs.
+//! The decisions of a seed before anything runs.
 
 use doorbell::provider::fault::Odds;
 use doorbell::soft::sim::{Patience, Prng, Weather};
@@ -9,20 +9,21 @@ use doorbell::worker::Config;
 pub struct SidePlan {
     /// Workers.
     pub workers: usize,
-    /// Shared receive queues they are spread over.
+    /// Shared receive queues that they are spread over.
     pub queues: usize,
     /// Limits of each worker.
     pub config: Config,
 }
 
-/// What the handlers do, in 1024.
+/// The behaviour of the handlers: chances in 1024.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     /// An idle turn sends something.
     pub send: u32,
-    /// Messages in one go at most.
+    /// The most messages in one burst.
     pub burst: u64,
-    /// Before that it reads from the other side or counts there, and once more.
+    /// Before that, and once more after, a READ from the other side or an addition to its
+    /// word.
     pub ask: u32,
     /// A message is replied to.
     pub reply: u32,
@@ -30,18 +31,18 @@ pub struct Habits {
     pub keep: u32,
     /// A reply is replied to.
     pub reply_again: u32,
-    /// A message makes its handler send something more.
+    /// A message makes its handler send another one.
     pub send_more: u32,
-    /// A step brings trouble: a close, a death, a stall, a cut, a jump of the clock.
+    /// A step brings trouble: a close, a death, a stall, a cut, or a jump of the clock.
     pub trouble: u32,
 }
 
-/// See the module.
+/// The plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Both sides.
     pub sides: [SidePlan; 2],
-    /// Connections begin soon and end late, so that there are many.
+    /// Connections begin soon and end late, so that there are many at a time.
     pub crowd: bool,
     /// Connections at a time.
     pub conns: usize,
@@ -49,26 +50,26 @@ pub struct Plan {
     pub conns_max: usize,
     /// Steps before everything is brought to its end.
     pub steps: u64,
-    /// What the network does.
+    /// The faults of the network.
     pub weather: Weather,
     /// How long senders wait.
     pub patience: Patience,
-    /// What the devices do.
+    /// The faults of the devices.
     pub odds: Odds,
-    /// The sides do not know each other for workers: no credits.
+    /// The sides do not know that they are workers: no credits.
     pub plain: bool,
     /// Retries without a receive; 7 is for ever.
     pub rnr_retry: u8,
-    /// Time between them, in nanoseconds.
+    /// Time between retries, in nanoseconds.
     pub rnr_timer_ns: u64,
-    /// What the handlers do.
+    /// The behaviour of the handlers.
     pub habits: Habits,
 }
 
 impl Plan {
     /// Draws everything.
     pub fn draw(prng: &mut Prng) -> Plan {
-        // Now and then more peers than a worker has batches; and often just two who reply to each
+        // Sometimes more peers than a worker has batches, and often just two that reply to each
         // other.
         let crowd = prng.chance(24);
         let talk = !crowd && prng.chance(300);
@@ -77,7 +78,7 @@ impl Plan {
             () if talk => 1,
             () => prng.range(1, 6) as usize,
         };
-        // What fits a block of those goes inline.
+        // A message that fits a block of this size goes inline.
         let sizes = if talk { &[64, 200][..] } else { &[64, 200, 1024, 2048, 4096, 6000] };
         let block_bytes = prng.pick(sizes);
         let mut sides = [side(prng, block_bytes, conns), side(prng, block_bytes, conns)];
@@ -94,7 +95,7 @@ impl Plan {
         };
         let plain = prng.chance(64);
         let rnr_retry = match () {
-            // Not one is needed.
+            // With credits no retry is needed.
             () if strict(&sides, plain) => 0,
             () if prng.chance(700) => 7,
             () => prng.range(0, 6) as u8,
@@ -130,7 +131,7 @@ impl Plan {
     }
 }
 
-/// Draws what the network does.
+/// Draws the faults of the network.
 pub(super) fn weather(prng: &mut Prng) -> Weather {
     let fair = prng.chance(256);
     let delay_ns_min = prng.range(50, 500);
@@ -159,7 +160,7 @@ fn counted(sides: &[SidePlan; 2], plain: bool) -> bool {
 }
 
 /// True if every message finds a receive at once: one worker has all receives of its queue (the
-/// device fetches some ahead for each), and no peer's slot is taken while it still has some.
+/// device prefetches some for each), and no peer's slot is taken while it still has some.
 fn strict(sides: &[SidePlan; 2], plain: bool) -> bool {
     let alone = |side: &SidePlan| side.workers == side.queues && side.config.drain_turns > 8;
     counted(sides, plain) && sides.iter().all(alone)
@@ -172,8 +173,8 @@ impl Plan {
     }
 }
 
-/// A worker alone, with few completions of its sends: what comes is one message at a time, which is
-/// the next reply.
+/// A single worker on each side, with few completions of its sends: messages arrive one at a time,
+/// each the next reply.
 fn alone(side: &mut SidePlan) {
     (side.workers, side.queues) = (1, 1);
     let config = &mut side.config;
@@ -191,7 +192,7 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
     let most = recv_blocks.saturating_sub(refill * workers as u32 + 4);
     let window = if most < 2 { 0 } else { prng.pick(&[0, 2, 3, 8, 30, 100]) };
     let config = Config {
-        // Sometimes too few, so that peers are turned away.
+        // Sometimes too few, so that peers are refused.
         peers: if few { 1 } else { conns as u32 + 2 },
         send_queue,
         block_bytes,

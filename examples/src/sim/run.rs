@@ -1,4 +1,4 @@
-//! One simulation from its first step to its last account.
+//! One simulation from its first step to its final account.
 
 use doorbell::error::SetupError;
 use doorbell::provider::fault::{DOZE_MAX, Odds, Plant};
@@ -9,22 +9,22 @@ use super::clerk;
 use super::trace::now;
 use super::world::World;
 
-/// Rounds after which something that must come has not come. A peer may drain for 50 000 turns of
-/// its worker, which does not turn in every round.
+/// An expected event that has not come after this many rounds never comes. A peer may drain for 50
+/// 000 turns of its worker, which does not turn in every round.
 const ROUNDS_MAX: u32 = 120_000;
 
 /// Rounds at the end: enough for every device to wake, and for every worker to give its last
 /// receives back.
 const ROUNDS_LAST: u64 = DOZE_MAX + 400;
 
-/// How a seed ended.
+/// The result of a seed.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// What went wrong, if something did.
+    /// The broken rule, if one was broken.
     pub failure: Option<String>,
-    /// The history, as one number, and how many events it has.
+    /// The history as one number, and its number of events.
     pub history: (u64, u64),
     /// Counts.
     pub counts: Counts,
@@ -33,7 +33,7 @@ pub struct Report {
 /// Runs one seed; `tell` prints every event.
 ///
 /// # Errors
-/// What the seed asks for could not be made.
+/// The plan could not be built.
 pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupError> {
     let mut world = World::new(seed, plant, tell)?;
     if tell {
@@ -86,7 +86,7 @@ impl World {
         self.book.borrow_mut().prng.chance(odds)
     }
 
-    /// The part where anything goes.
+    /// The main part, in which anything may happen.
     fn busy(&mut self) -> Result<(), SetupError> {
         self.dial()?;
         for _ in 0..self.plan.steps {
@@ -112,7 +112,7 @@ impl World {
         Ok(())
     }
 
-    /// A worker sends to all its peers at once: more than it has batches.
+    /// A worker sends to all its peers at once, which are more than it has batches.
     fn shout(&mut self, desk: usize) {
         let side = self.desks[desk].side;
         let mut book = self.book.borrow_mut();
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// One of the things that go wrong in the world.
+    /// Makes one thing go wrong.
     fn trouble(&mut self) {
         let until = now() + 1000 + self.below(600_000) as u64;
         match self.below(8) {
@@ -167,8 +167,7 @@ impl World {
         }
     }
 
-    /// The network and a device become worse, or better, or as they were; what never failed
-    /// goes on like that.
+    /// Changes the faults of the network and a device. A fault that is never drawn stays off.
     fn change(&mut self) {
         let (times, side) = (self.below(3) as u32, self.below(2));
         self.wire.weather().loss = self.plan.weather.loss * times;
@@ -176,7 +175,7 @@ impl World {
         self.note(Happening::Change { side, times });
     }
 
-    /// The handler's side closes a connection, at once or when all is acknowledged.
+    /// A handler closes a connection, at once or when everything is acknowledged.
     fn close(&mut self, conn: usize, side: usize) {
         let (desk, peer) = {
             let book = self.book.borrow();
@@ -198,18 +197,18 @@ impl World {
             taken += self.turn(desk);
         }
         let soon = now() + 500;
-        // Nothing to do: on to the next thing that happens by itself, but not past patience.
+        // Nothing to do: advances to the next event, but not beyond patience.
         let next = self.next_at().filter(|_| taken == 0).unwrap_or(soon);
         self.advance(next.clamp(soon, soon + 20_000));
     }
 
-    /// Turns until nothing is missing, or too long.
+    /// Turns until nothing is missing, or for too long.
     fn settle(&mut self) {
         for round in 0..ROUNDS_MAX {
             if self.failed() {
                 return;
             }
-            // Now and then is enough: the question costs more than a round.
+            // Seldom is enough: the question costs more than a round.
             if round % 8 == 0 && self.letters_done() && self.book.borrow().unsettled().is_none() {
                 return;
             }
@@ -220,7 +219,7 @@ impl World {
         self.fail(format!("no progress: {missing}; {}", self.places()));
     }
 
-    /// Where the receive blocks are.
+    /// The places of the receive blocks.
     fn places(&self) -> String {
         let mut text = String::from("receives posted and at home, by worker:");
         for desk in &self.desks {
@@ -231,7 +230,7 @@ impl World {
         text
     }
 
-    /// Every connection that is up still takes messages, one that needs a block among them.
+    /// Every connection that is up still accepts messages, including one that needs a block.
     fn probe(&mut self) {
         for conn in 0..self.conns() {
             for side in 0..2 {
@@ -243,7 +242,7 @@ impl World {
     fn probe_end(&mut self, conn: usize, side: usize) {
         let config = self.plan.sides[side].config;
         let inline = config.inline_bytes as usize;
-        // Not every stream has a message that does not go inline within reach.
+        // Not every stream has a message near that does not go inline.
         let mut left = 4 * config.send_queue;
         for _ in 0..ROUNDS_MAX {
             if self.failed() || left == 0 || !self.is_up(conn, side) {
@@ -262,7 +261,7 @@ impl World {
         self.fail(format!("no progress: connection {conn} takes no more at side {side}"));
     }
 
-    /// Ends every connection, from either side, and waits for the workers to let go.
+    /// Ends every connection, from either side, and waits until the workers have released them.
     fn close_all(&mut self) {
         for conn in 0..self.conns() {
             let side = self.below(2);
@@ -278,7 +277,7 @@ impl World {
             }
             self.round();
         }
-        // Nothing is held back any more, so that the account is whole.
+        // Nothing is held back any more, so that the account is complete.
         for device in &self.devices {
             device.set_odds(Odds::default());
         }
@@ -287,7 +286,7 @@ impl World {
         }
     }
 
-    /// Every addition that went well is in the word it was for, and no other.
+    /// Every successful addition is in its word, and no other.
     fn account_words(&mut self) {
         for number in 0..self.desks.len() {
             let mut bytes = [0; 8];

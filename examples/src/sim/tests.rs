@@ -1,4 +1,4 @@
-//! The simulation finds what is planted, and comes again.
+//! The simulation finds planted mistakes, and repeats exactly.
 
 use doorbell::error::SetupError;
 use doorbell::provider::call::Lane;
@@ -11,7 +11,7 @@ use super::*;
 fn found(planted: Planted, plant: Plant) -> Option<u64> {
     let fails = |report: Result<Report, SetupError>| report.expect("it can be made").failure;
     (0..2000).find(|seed| {
-        // An assertion of the engine that does not hold has found it as well.
+        // A failed assertion of the engine has found it as well.
         let found = std::panic::catch_unwind(|| {
             fails(bare::run(*seed, Some(planted), false))
                 .or_else(|| fails(run(*seed, Some(plant), false)))
@@ -32,7 +32,7 @@ fn mistakes_of_the_device_are_found() {
 }
 
 /// True if a seed fails with those words, with that mistake in the wire. Other seeds may fail
-/// earlier: an answer that nobody asked for, say, also ends the connection.
+/// earlier, because an unexpected response also ends the connection.
 fn is_found_by(mistake: Mistake, words: &str) -> bool {
     (0..500).any(|seed| {
         let report = bare::run(seed, Some(Planted::Wire(mistake)), false);
@@ -40,7 +40,7 @@ fn is_found_by(mistake: Mistake, words: &str) -> bool {
     })
 }
 
-/// Each mistake of the wire is found, and by the check that is there for it.
+/// Each mistake of the wire is found, by the check that is meant for it.
 #[test]
 fn mistakes_of_the_wire_are_found() {
     let cases = [
@@ -55,7 +55,7 @@ fn mistakes_of_the_wire_are_found() {
     }
 }
 
-/// A few seeds hold with workers, which use every path of the seam that is there for them.
+/// A few seeds with workers hold, and use every path of the seam that workers can take.
 #[test]
 fn a_few_seeds_hold() {
     let mut sum = book::Counts::default();
@@ -68,7 +68,7 @@ fn a_few_seeds_hold() {
     assert!(sum.inline_both_ways(), "{sum:?}");
 }
 
-/// A few seeds hold without workers: everything is done by every path, and some of it refused.
+/// A few seeds without workers hold: every operation takes every path, and some are refused.
 #[test]
 fn a_few_seeds_hold_without_workers() {
     let mut sum = book::Counts::default();
@@ -83,7 +83,7 @@ fn a_few_seeds_hold_without_workers() {
     assert!(counts.iter().all(|count| *count > 50), "{sum:?}");
 }
 
-/// The same seed, the same history to the last event; another, another.
+/// The same seed gives the same history to the last event, another seed another history.
 #[test]
 fn a_seed_replays() {
     let histories = [3, 4].map(|seed| {

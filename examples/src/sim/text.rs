@@ -1,9 +1,10 @@
-//! What is in a message: all of it follows from the seed, the connection, the side that sends, the
-//! stream and the number, so that a receiver knows every byte it must get.
+//! The content of a message. It follows from the seed, the connection, the sending side, the stream
+//! and the number, so a receiver knows every byte it must get.
 
 use doorbell::soft::sim::mix;
 
-/// Sends and replies are numbered apart: a reply that waits for room may be overtaken by a send.
+/// Sends and replies are numbered separately, because a send may overtake a reply that waits for
+/// room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Sent by itself.
@@ -20,7 +21,7 @@ impl Stream {
         }
     }
 
-    /// The stream of a message that has arrived; an empty one is always a send.
+    /// The stream of a received message; an empty one is always a send.
     pub fn of(bytes: &[u8]) -> Option<Stream> {
         match bytes.first() {
             None => Some(Stream::Send),
@@ -41,7 +42,7 @@ pub struct Text {
     pub imm: Option<u32>,
 }
 
-/// Bytes before the pattern, in messages long enough: the tag and the number.
+/// Bytes before the pattern, in messages that are long enough: the tag and the number.
 const HEAD: usize = 5;
 
 impl Text {
@@ -57,7 +58,7 @@ impl Text {
             _ => block,
         };
         let length = match die >> 4 & 63 {
-            // The whole block, now and then.
+            // Sometimes the whole block.
             0 => block,
             _ => (die >> 16) as u32 % (most.min(block) + 1),
         };
@@ -67,7 +68,7 @@ impl Text {
         Text { key, stream, number, length: length as usize, imm }
     }
 
-    /// Writes the first `length` bytes of `to`, which has at least as many.
+    /// Writes the first `length` bytes of `to`, which must be long enough.
     pub fn write(&self, to: &mut [u8]) {
         let to = &mut to[..self.length];
         for (n, part) in to.chunks_mut(8).enumerate() {
@@ -83,7 +84,7 @@ impl Text {
             && parts.all(|(n, part)| *part == self.word(n)[..part.len()])
     }
 
-    /// The number that a message says it has, if it is long enough to say.
+    /// The number in a message, if it is long enough to hold one.
     pub fn number_in(bytes: &[u8]) -> Option<u32> {
         let number = bytes.get(1..HEAD)?.try_into().ok()?;
         Some(u32::from_le_bytes(number))

@@ -1,4 +1,4 @@
-//! The clock, and the history of a simulation: hashed always, printed on demand.
+//! The clock and the history of a simulation. The history is always hashed, and printed on demand.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ pub fn set_now(now_ns: u64) {
     NOW.set(now_ns);
 }
 
-/// Everything that happened, as one number.
+/// All events as one number.
 #[derive(Debug, Default)]
 pub struct Trace {
     history: Fnv,
@@ -27,12 +27,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty history; `tell` prints each event as it is noted.
+    /// An empty history; `tell` prints each event as it is recorded.
     pub fn new(tell: bool) -> Trace {
         Trace { tell, ..Trace::default() }
     }
 
-    /// Notes an event of that time.
+    /// Records an event at that time.
     pub fn note(&mut self, at: u64, event: &(impl Hash + Debug)) {
         self.events += 1;
         at.hash(&mut self.history);
@@ -42,7 +42,7 @@ impl Trace {
         }
     }
 
-    /// The hash of the history so far, and how many events it has.
+    /// The hash of the history so far, and its number of events.
     pub fn sum(&self) -> (u64, u64) {
         (self.history.finish(), self.events)
     }

@@ -24,13 +24,13 @@ pub(super) struct Desk {
     pub(super) worker: Worker<Device, Clerk>,
     pub(super) intake: Intake<Device>,
     pub(super) side: usize,
-    /// Which of its side's shared receive queues it is on.
+    /// The shared receive queue of its side that it uses.
     pub(super) queue: usize,
     /// It does not turn before that time.
     pub(super) stalled_until: u64,
 }
 
-/// What the control plane knows of a connection.
+/// The control plane's state of a connection.
 struct Call {
     desks: [usize; 2],
     controls: [QpControl; 2],
@@ -38,18 +38,18 @@ struct Call {
     active: Option<(DeviceQp, CreditGrant<Device>)>,
     /// The private data of each side.
     handshakes: [[u8; HANDSHAKE_BYTES]; 2],
-    /// Each side was told, or will be, that it has ended.
+    /// Sides that were told, or will be, that it has ended.
     ending: bool,
-    /// That side has the word in its mailbox.
+    /// Sides that have the notice in their mailbox.
     told: [bool; 2],
-    /// The wire has let go of it.
+    /// The wire has released it.
     closed: bool,
 }
 
-/// A word of the control plane, on its way.
+/// A notice of the control plane, on its way.
 #[derive(Clone, Copy)]
 enum Letter {
-    /// The passive side is ready: the active one begins.
+    /// The passive side is ready: the active side begins.
     Begin(usize),
     /// That side is connected.
     Up(usize, usize),
@@ -57,7 +57,7 @@ enum Letter {
     Gone(usize, usize),
 }
 
-/// See the module.
+/// The world of one seed.
 pub struct World {
     // Desks first: queue pairs are gone before the memory of the links.
     pub(super) desks: Vec<Desk>,
@@ -71,10 +71,10 @@ pub struct World {
 }
 
 impl World {
-    /// Makes everything a seed asks for.
+    /// Builds what a seed asks for.
     ///
     /// # Errors
-    /// No memory, or a configuration that the engine refuses.
+    /// Too little memory, or a configuration that the engine refuses.
     pub fn new(seed: u64, plant: Option<Plant>, tell: bool) -> Result<World, SetupError> {
         set_now(0);
         let mut prng = Prng::new(seed);
@@ -123,7 +123,7 @@ impl World {
         Ok(World { desks, devices, wire, book, plan, calls, letters, posted: 0 })
     }
 
-    /// Notes what happens.
+    /// Records an event.
     pub(super) fn note(&self, happening: Happening) {
         self.book.borrow_mut().note(happening);
     }
@@ -133,7 +133,7 @@ impl World {
         self.letters.insert((now() + delay, self.posted), letter);
     }
 
-    /// A time the control plane takes for something.
+    /// A random delay of the control plane.
     fn delay(&mut self) -> u64 {
         let mut book = self.book.borrow_mut();
         let most = if self.plan.crowd { 500 } else { book.prng.pick(&[1000, 10_000, 100_000]) };
@@ -157,7 +157,7 @@ impl World {
         });
         let [Some(one), Some(two)] = desks else { return Ok(()) };
         let desks = [one, two];
-        // Every receive may be promised to others: then there is no connection.
+        // If every receive may be promised to others, there is no connection.
         let seats = desks.map(|desk| self.desks[desk].intake.reserve());
         let [Ok(mine), Ok(theirs)] = seats else { return Ok(()) };
         let handshakes = match self.plan.plain {
@@ -223,12 +223,12 @@ impl World {
         Ok(wrapped(device, qp, cq))
     }
 
-    /// Something is done to a connection that may end it.
+    /// Something happens to a connection that may end it.
     pub(super) fn excuse(&self, conn: usize) {
         self.book.borrow_mut().conns[conn].excused = true;
     }
 
-    /// The control plane ends a connection: each side hears of it in its own time, `first` soon.
+    /// The control plane ends a connection. Each side learns of it in its own time, `first` soon.
     pub(super) fn end(&mut self, conn: usize, first: Option<usize>) {
         if self.calls[conn].ending {
             return;
@@ -250,7 +250,7 @@ impl World {
         } else {
             control.fail()
         }
-        // A queue pair with nothing outstanding says nothing; its control plane does.
+        // A queue pair with nothing outstanding reports nothing, so its control plane does.
         self.end(conn, None);
     }
 
@@ -259,7 +259,7 @@ impl World {
         (0..self.calls.len()).filter(|conn| !self.calls[*conn].ending).collect()
     }
 
-    /// True if nothing of the control plane is on its way.
+    /// True if no notice of the control plane is on its way.
     pub(super) fn letters_done(&self) -> bool {
         self.letters.is_empty()
     }
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// The passive side is ready. Now and then it says no.
+    /// The passive side is ready. Sometimes it rejects.
     fn begin(&mut self, conn: usize) {
         let reject = self.book.borrow_mut().prng.chance(60);
         if reject {
@@ -325,12 +325,12 @@ impl World {
                 continue;
             };
             if full && waits == Some(conn) {
-                // Turned away: the table had no place for it.
+                // Refused: the table had no place for it.
                 self.excuse(conn);
             }
             self.end(conn, None);
         }
-        // What was told of the end before the turn, and is not up after it, never will be.
+        // A side that was told of the end before the turn, and is not up after it, never will be.
         let mut book = self.book.borrow_mut();
         if told && book.pending[desk] == waits {
             book.pending[desk] = None;
@@ -338,7 +338,7 @@ impl World {
         taken
     }
 
-    /// Time goes on to `to`: the wire, the control plane.
+    /// Advances the time to `to`: the wire, the control plane.
     pub(super) fn advance(&mut self, to: u64) {
         self.note_passed();
         set_now(to.max(now()));
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// Notes by what paths messages went.
+    /// Counts the paths that messages took.
     fn note_passed(&mut self) {
         let mut book = self.book.borrow_mut();
         for (side, device) in self.devices.iter().enumerate() {
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Gives a connection's part of the wire back once both its queue pairs are gone.
+    /// Releases a connection's part of the wire once both its queue pairs are gone.
     fn let_go(&mut self, conn: usize) {
         let call = &mut self.calls[conn];
         let ends = &self.book.borrow().conns[conn].ends;
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// When something happens by itself next.
+    /// The time of the next event.
     pub(super) fn next_at(&self) -> Option<u64> {
         let letter = self.letters.first_key_value().map(|((at, _), _)| *at);
         [letter, self.wire.next_at()].into_iter().flatten().min()

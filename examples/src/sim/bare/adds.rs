@@ -1,18 +1,18 @@
-//! The word of a side that all its peers count in: each addition happens once.
+//! The word of a side to which all its peers add: each addition happens once.
 
 use std::collections::BTreeSet;
 
-/// See the module.
+/// The account of the word.
 #[derive(Clone, Debug, Default)]
 pub struct Adds {
-    /// What additions that went well have brought back.
+    /// The old values that successful additions have returned.
     returned: BTreeSet<u64>,
     /// Additions that failed, and may have happened.
     pub uncertain: u64,
 }
 
 impl Adds {
-    /// An addition went well; that was there before.
+    /// An addition succeeded and returned this old value.
     pub fn returned(&mut self, before: u64) -> Result<(), String> {
         if self.returned.insert(before) {
             return Ok(());
@@ -20,13 +20,12 @@ impl Adds {
         Err(format!("two additions say that {before} was there before"))
     }
 
-    /// How many went well.
+    /// The number of successful additions.
     pub fn count(&self) -> u64 {
         self.returned.len() as u64
     }
 
-    /// Everything is over, and the word is that: every addition that went well is in it, and none
-    /// that nobody asked for.
+    /// Checks the final value: every successful addition is in it, and none that nobody made.
     pub fn account(&self, word: u64) -> Result<(), String> {
         let (sure, most) = (self.count(), self.count() + self.uncertain);
         let last = self.returned.last().copied();

@@ -1,5 +1,5 @@
-//! One direction of a connection: what was posted, what must become of it, and what the far side
-//! must see of it.
+//! One direction of a connection: what was posted, how it must end, and what the far side must see
+//! of it.
 
 use std::collections::VecDeque;
 
@@ -13,24 +13,24 @@ use super::sizes::{DEPTH, FIRST_SLOT, PIECE, SLOTS};
 /// A request that must be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wrong {
-    /// A key that opens nothing.
+    /// An invalid key.
     Key,
     /// Bytes behind the end of the region.
     Bounds,
-    /// A WRITE to what may only be read.
+    /// A WRITE to memory that may only be read.
     Right,
-    /// The key of a window that a message before has closed.
+    /// The key of a window that an earlier message has closed.
     Closed,
-    /// An atomic at an address that is no multiple of eight.
+    /// An atomic at an address that is not a multiple of eight.
     Odd,
     /// A message that is longer than any receive.
     Long,
-    /// A local key that opens nothing.
+    /// An invalid local key.
     Local,
 }
 
 impl Wrong {
-    /// The status that the poster gets (CK-1).
+    /// The poster's status (CK-1).
     pub fn status(self) -> Status {
         match self {
             Wrong::Key | Wrong::Bounds | Wrong::Right | Wrong::Closed => Status::RemoteAccess,
@@ -40,7 +40,7 @@ impl Wrong {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "places and lengths")]
 pub enum What {
@@ -52,30 +52,31 @@ pub enum What {
     WriteImm { slot: usize },
     /// A READ from a slot that was written before.
     Read { slot: usize, version: u32, skip: usize, length: usize },
-    /// A READ from what the peer has always had.
+    /// A READ of memory that the peer never changes.
     Shelf { skip: usize, length: usize },
-    /// One more in the word that all count in.
+    /// An addition of one to the word that all peers add to.
     Add,
-    /// The next number in a word of its own, which is `before`; unless it compares with another.
+    /// A compare-and-swap to the next number in the direction's own word, which holds `before`; or
+    /// one whose comparison fails.
     Swap { before: u64, takes: bool },
     /// Opens a window for the peer.
     Bind { key: u32 },
-    /// Must be refused.
+    /// A request that must be refused.
     Wrong(Wrong),
 }
 
-/// A request that is posted and not known to be over.
+/// A posted request that is not known to be over.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     /// Its number, from 0 on.
     pub number: u64,
-    /// Gives a completion on success.
+    /// It completes even on success.
     pub signaled: bool,
-    /// What it does.
+    /// Its operation.
     pub what: What,
 }
 
-/// What a receive of the far side must be.
+/// The expected content of a receive at the far side.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     number: u64,
@@ -88,7 +89,7 @@ struct Due {
 /// A place at the far side for one WRITE at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
-    /// Which WRITE it is.
+    /// The number of the WRITE.
     pub version: u32,
     /// Its bytes.
     pub length: usize,
@@ -96,9 +97,9 @@ pub struct Slot {
     number: u64,
     /// It is in use.
     pub written: bool,
-    /// A message behind the WRITE has come.
+    /// A message behind the WRITE has arrived.
     covered: bool,
-    /// READs from it that are not over.
+    /// READs of it that are not over.
     readers: u32,
 }
 
@@ -108,26 +109,26 @@ impl Slot {
     }
 }
 
-/// See the module.
+/// The account of one direction.
 #[derive(Clone, Debug)]
 pub struct Direction {
     /// Connection and sending side.
     pub who: (usize, usize),
-    /// What makes its bytes its own.
+    /// Makes its bytes differ from those of others.
     pub key: u64,
-    /// Posted and not over, oldest first.
+    /// Posted requests that are not over, oldest first.
     pub queue: VecDeque<Posted>,
     /// The number of the next request.
     pub next: u64,
     /// Places at the far side.
     pub slots: [Slot; SLOTS],
-    /// What the word of its own is when everything posted is done.
+    /// The value of its own word when everything posted is done.
     pub word: u64,
-    /// What it was after the last swap known to be done.
+    /// The value after the last swap known to be done.
     pub word_done: u64,
-    /// The request that must be refused, if there was one.
+    /// The request that must be refused, if one was posted.
     pub wrong: Option<(u64, Wrong)>,
-    /// The first error it ended with.
+    /// The first error status.
     pub over: Option<Status>,
     due: VecDeque<Due>,
     received: u64,
@@ -135,7 +136,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Nothing was posted.
+    /// A direction without posts.
     pub fn new(seed: u64, who: (usize, usize)) -> Direction {
         Direction {
             who,
@@ -163,44 +164,44 @@ impl Direction {
         pattern(self.key ^ mix(u64::from(version) << 2 | 2), length)
     }
 
-    /// Where the next request has its bytes, in its side's memory.
+    /// Where the next request's bytes lie in its side's memory.
     pub fn buffer(&self, number: u64) -> usize {
         (self.who.0 * DEPTH + number as usize % DEPTH) * PIECE
     }
 
-    /// Where a slot is in the far side's memory.
+    /// Where a slot lies in the far side's memory.
     pub fn place(&self, slot: usize) -> usize {
         FIRST_SLOT + (self.who.0 * SLOTS + slot) * PIECE
     }
 
-    /// Where the word of its own is there.
+    /// Where its own word lies there.
     pub fn word_place(&self) -> usize {
         64 + self.who.0 * 8
     }
 
-    /// Everything posted is over, and everything that was sent has come.
+    /// True if everything posted is over, and everything sent has arrived.
     pub fn rests(&self) -> bool {
         self.queue.is_empty() && self.due.is_empty()
     }
 
-    /// Nothing is outstanding that completes whatever becomes of it.
+    /// True if no outstanding request must complete.
     pub fn is_over(&self) -> bool {
         self.queue.iter().all(|posted| !posted.signaled)
     }
 
-    /// The queue pair is gone, and says no more of what was silent.
+    /// The queue pair is gone and reports nothing about silent requests.
     pub fn forget(&mut self, adds: &mut Adds) {
         for posted in self.queue.drain(..) {
             adds.uncertain += u64::from(posted.what == What::Add);
         }
     }
 
-    /// What is known to be taken has come.
+    /// True if everything known to be taken has arrived.
     pub fn has_come(&self) -> bool {
         self.received >= self.confirmed
     }
 
-    /// A request was posted, of that length.
+    /// A request of that length was posted.
     pub fn push(&mut self, what: What, length: usize, signaled: bool) {
         let number = self.next;
         self.next += 1;
@@ -238,8 +239,9 @@ impl Direction {
         self.queue.push_back(Posted { number, signaled, what });
     }
 
-    /// A completion of a request; what of it is worth knowing. `excused`: something else than a
-    /// wrong request may end this direction. `at` is the memory of the poster and of the peer.
+    /// Handles a completion of a request; returns what is worth recording. `excused`: something
+    /// other than a refused request may end this direction. `at` is the memory of the poster and of
+    /// the peer.
     pub fn completed(
         &mut self,
         wc: &Wc,
@@ -261,7 +263,7 @@ impl Direction {
             if self.wrong.is_some_and(|(wrong, _)| wrong == first.number) {
                 return Err(format!("request {number} completes, {} was wrong", first.number));
             }
-            // Without a word, so it went well.
+            // It completed without an entry, so it succeeded.
             self.confirm(&first, at, adds)?;
         }
     }
@@ -304,7 +306,7 @@ impl Direction {
         Err(format!("request {number}, {what:?}, ends with {status:?}"))
     }
 
-    /// A request went well: what it brought must be there.
+    /// A request succeeded: checks its result.
     fn confirm(
         &mut self,
         posted: &Posted,
@@ -352,8 +354,8 @@ impl Direction {
         Ok(())
     }
 
-    /// A receive of the far side has completed. `at` is that side's memory with the buffers and
-    /// that which peers write to; `excused` as in [`Direction::completed`].
+    /// A receive of the far side has completed. `at` is that side's memory: the buffers, and the
+    /// memory that peers write to. `excused` as in [`Direction::completed`].
     pub fn came(
         &mut self,
         wc: &Wc,
@@ -402,7 +404,7 @@ impl Direction {
     }
 }
 
-/// What the completion of a request that went well says it was.
+/// The opcode in the completion of a successful request.
 fn opcode(what: What) -> WcOpcode {
     match what {
         What::Send { .. } | What::Wrong(_) => WcOpcode::Send,
@@ -414,7 +416,7 @@ fn opcode(what: What) -> WcOpcode {
     }
 }
 
-/// What a side has always had, from its beginning on.
+/// The memory that a side never changes.
 pub fn shelf(side: usize, length: usize) -> Vec<u8> {
     pattern(mix(side as u64 + 1), length)
 }

@@ -1,5 +1,4 @@
-//! Registered memory that the simulation writes and reads itself, and posts to queue pairs: all
-//! that is not safe by itself.
+//! Registered memory that the simulation reads, writes and posts: all of its unsafe code.
 #![expect(unsafe_code, reason = "memory that a device writes, and posts that name it")]
 
 use doorbell::alloc::{Ask, MapRequest};
@@ -10,15 +9,15 @@ use doorbell::soft::sim::mix;
 use doorbell::soft::{Soft, SoftRegion};
 use doorbell::wr::{PostError, RecvWr, Remote, Sge};
 
-/// See the module. There is one thread, and a device writes only while it is polled or posted to,
-/// so nobody ever writes what is read here.
+/// Registered memory. There is one thread, and a device writes only while it is polled or posted
+/// to, so nobody writes while this reads.
 pub struct Field(SoftRegion);
 
 impl Field {
     /// Registers that many bytes.
     ///
     /// # Errors
-    /// No memory.
+    /// Too little memory.
     pub fn new(nic: &Soft, bytes: usize, access: Access) -> Result<Field, SetupError> {
         // Most of it is never touched.
         let request = MapRequest::new(bytes).pages(Ask::Plain).lock(false).prefault(false);
@@ -33,17 +32,17 @@ impl Field {
         Sge { addr: self.remote(at).addr, length: length as u32, lkey: self.0.lkey() }
     }
 
-    /// What a peer is told.
+    /// The address and key for a peer.
     pub fn remote(&self, at: usize) -> Remote {
         self.0.remote(at)
     }
 
-    /// By what number a binding names it.
+    /// The handle by which a binding names it.
     pub fn handle(&self) -> u64 {
         self.0.handle()
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
@@ -51,16 +50,16 @@ impl Field {
     /// Writes to it.
     pub fn fill(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.size());
-        // SAFETY: inside the region, which is mapped; see the type for who else writes.
+        // SAFETY: inside the region, which is mapped; the type says who else writes.
         unsafe { self.0.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// True if those bytes are there.
+    /// True if it holds those bytes.
     pub fn holds(&self, at: usize, bytes: &[u8]) -> bool {
         self.bytes(at, bytes.len()) == bytes
     }
 
-    /// What is there.
+    /// Its bytes.
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.size());
         let mut bytes = vec![0; length];
@@ -76,22 +75,22 @@ impl Field {
     }
 }
 
-/// Posts requests, whose memory is of a [`Field`] that lives as long as the world. How many the
-/// device took.
+/// Posts requests whose memory belongs to a [`Field`] that lives as long as the world. Returns how
+/// many the device took.
 ///
 /// # Errors
-/// The device's.
+/// The device's error.
 pub fn send<Q: Qp>(qp: &mut Q, call: Call<'_>) -> Result<usize, PostError> {
     // SAFETY: fields are dropped after queue pairs, and nobody touches a piece of one that is in
-    // flight; one thread does everything. Handles of datagrams live as long as their queue pairs.
-    // What is posted one by one is inline, and no longer than a queue pair's limit.
+    // flight; one thread does everything. Datagram handles live as long as their queue pairs.
+    // Requests that are posted one by one are inline and within a queue pair's limit.
     unsafe { call.make(qp) }
 }
 
 /// Posts a receive to a queue pair, or to its shared queue.
 ///
 /// # Errors
-/// The device's.
+/// The device's error.
 pub fn post_recv<Q: Qp, S: Srq>(qp: &mut Q, srq: Option<&S>, wr: RecvWr) -> Result<(), PostError> {
     // SAFETY: as in `send`.
     unsafe {
@@ -102,7 +101,7 @@ pub fn post_recv<Q: Qp, S: Srq>(qp: &mut Q, srq: Option<&S>, wr: RecvWr) -> Resu
     }
 }
 
-/// Bytes that only that key has.
+/// Bytes that belong to that key alone.
 pub fn pattern(key: u64, length: usize) -> Vec<u8> {
     let words = (0..length.div_ceil(8) as u64).flat_map(|n| mix(key ^ mix(n)).to_le_bytes());
     words.take(length).collect()

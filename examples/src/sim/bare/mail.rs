@@ -1,4 +1,4 @@
-//! Datagrams: each arrives whole or not at all, names its sender, and comes to whom it is for.
+//! Datagrams: each arrives whole or not at all, names its sender, and reaches its receivers only.
 
 use std::collections::VecDeque;
 
@@ -14,21 +14,21 @@ use doorbell::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr
 
 use super::field::{Field, pattern, post_recv, send};
 
-/// In the number of a request: it is of a queue pair of UD.
+/// In a request's number: it belongs to a UD queue pair.
 pub const MAIL: u64 = 1 << 62;
-/// In the number of a request: it is a receive.
+/// In a request's number: it is a receive.
 pub const RECV: u64 = 1 << 63;
 
 const QKEY: u32 = 0x0123_4567;
 const GROUP: Gid = Gid([0xff, 14, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
-/// Bytes of a datagram at most.
+/// The most bytes of a datagram.
 const LONGEST: usize = 4096;
 /// Room for one with its header.
 const PLACE: usize = 8192;
-/// Sends of a queue pair at a time; and receives.
+/// The most sends of a queue pair at a time; and the most receives.
 const DEPTH: usize = 16;
 
-/// A queue pair of UD.
+/// A UD queue pair.
 struct Mailer {
     /// Side and completion queue.
     at: (usize, usize),
@@ -36,45 +36,45 @@ struct Mailer {
     joined: bool,
     field: Field,
     next: u64,
-    /// Sends that are not over, with whether they complete on success.
+    /// Sends that are not over, and whether they complete on success.
     queue: VecDeque<(u64, bool)>,
-    /// Receive places that nobody uses.
+    /// Free receive places.
     free: Vec<usize>,
 }
 
-/// One that was sent.
+/// A datagram that was sent.
 struct Sent {
     from: usize,
     /// To one queue pair, or to the group.
     to: Option<usize>,
     length: usize,
     imm: Option<u32>,
-    /// With a key that its receiver does not have: it must not arrive.
+    /// Its key is not the receiver's: it must not arrive.
     lost: bool,
     /// How often it arrived, by receiver.
     seen: Vec<u8>,
 }
 
-/// See the module.
+/// The datagrams of a world.
 pub struct Mail {
     // Before the handles that their sends name.
     mailers: Vec<Mailer>,
-    /// By side: the ways to the devices, by side, and to the group.
+    /// By side: the address handles of the devices, by side, and of the group.
     ways: Vec<([SoftAh; 2], SoftAh)>,
     sent: Vec<Sent>,
     seed: u64,
-    /// How often one may arrive: twice where the network doubles packets, which nobody notices, as
-    /// datagrams have no numbers that anybody looks at.
+    /// How often one may arrive: twice where the network doubles packets. Nobody notices a second
+    /// copy, because the devices do not number datagrams.
     most: u8,
-    /// Datagrams that arrived.
+    /// Datagrams that have arrived.
     pub arrived: u64,
 }
 
 impl Mail {
-    /// Queue pairs of UD at those devices and completion queues. Each device knows the others.
+    /// UD queue pairs on those devices and completion queues. Each device knows the others.
     ///
     /// # Errors
-    /// No memory.
+    /// Too little memory.
     pub fn new(
         seed: u64,
         most: u8,
@@ -116,7 +116,7 @@ impl Mail {
                 free: (0..DEPTH).collect(),
             });
         }
-        // Only now is everybody in the group that will be.
+        // From now on the group has all its members.
         let ways = nics.iter().map(|nic| {
             let way = |gid| nic.create_ah(&AddressVector::to(gid));
             Ok(([way(nics[0].gid())?, way(nics[1].gid())?], way(GROUP)?))
@@ -125,7 +125,7 @@ impl Mail {
         Ok(Mail { mailers, ways, sent: Vec::new(), seed, most, arrived: 0 })
     }
 
-    /// How many queue pairs there are.
+    /// The number of queue pairs.
     pub fn count_mailers(&self) -> usize {
         self.mailers.len()
     }
@@ -146,7 +146,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Sends a datagram somewhere, if there is room. What was sent, for the history.
+    /// Sends a datagram somewhere, if there is room; returns it for the history.
     ///
     /// # Errors
     /// The device refuses it.
@@ -199,10 +199,10 @@ impl Mail {
         Ok(Some(length))
     }
 
-    /// A completion of one of these queue pairs.
+    /// Handles a completion of one of these queue pairs.
     ///
     /// # Errors
-    /// It must not be.
+    /// It breaks a rule.
     pub fn completed(&mut self, side: usize, nics: [&Soft; 2], wc: &Wc) -> Result<(), String> {
         let who = self.mailers.iter().position(|m| m.at.0 == side && m.qp.num() == wc.qp_num);
         let Some(who) = who else {
@@ -267,13 +267,13 @@ impl Mail {
         Ok(())
     }
 
-    /// How many were sent so far.
+    /// The number sent so far.
     pub fn count(&self) -> usize {
         self.sent.len()
     }
 
-    /// With nothing lost, everything sent from that one on must have arrived at everybody it is
-    /// for, once.
+    /// If nothing is lost, each datagram from that one on must have arrived once at all its
+    /// receivers.
     ///
     /// # Errors
     /// One has not.
@@ -293,7 +293,7 @@ impl Mail {
     }
 }
 
-/// The bytes of a datagram: its number, and what only it has.
+/// The bytes of a datagram: its number, and bytes that belong to it alone.
 fn text(seed: u64, index: usize, length: usize) -> Vec<u8> {
     let mut bytes = (index as u32).to_le_bytes().to_vec();
     bytes.extend(pattern(mix(seed ^ mix(index as u64)), length - 4));

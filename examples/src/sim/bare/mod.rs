@@ -1,14 +1,14 @@
 //! Queue pairs without workers: one-sided requests, memory windows and datagrams over the wire.
 //!
 //! There are two devices. Connections between their queue pairs come and go. Each carries any mix
-//! of requests in both directions, some of which must be refused. The checks:
+//! of requests in both directions, and some of these must be refused. The checks:
 //!
 //! - requests complete in order;
 //! - the bytes of a WRITE are there before a message behind it comes;
-//! - a READ brings what was written;
+//! - a READ returns what was written;
 //! - each addition happens once;
-//! - a wrong request ends with its status and takes its queue pair along;
-//! - a datagram comes whole or not at all, and names its sender.
+//! - a refused request ends with its status and fails its queue pair;
+//! - a datagram arrives whole or not at all, and names its sender.
 //!
 //! [`plan`] draws the numbers, within the limits in `sizes`. [`world`] makes the devices, the
 //! connections and the wire. [`posts`] posts requests; [`direction`] knows what each direction of a

@@ -1,6 +1,6 @@
 //! What the devices of a simulation know of each other, so that datagrams find their way: inboxes
-//! by the names of their files, and the members of each group. A device is never given the inbox of
-//! a queue pair, but the inbox of a relay to it.
+//! by the names of their files, and the members of each group. A device never gets the inbox of a
+//! queue pair, but the inbox of a relay to it.
 #![expect(unsafe_code, reason = "a table that another device writes is read")]
 
 use std::cell::RefCell;
@@ -20,9 +20,9 @@ use doorbell::soft::{
 
 #[derive(Default)]
 struct Known {
-    /// Relays that the wire has not been given.
+    /// Relays that the wire does not have yet.
     relays: Vec<Relay>,
-    /// By descriptor of an inbox: that of its relay's.
+    /// The inbox of the relay, by the descriptor of the queue pair's inbox.
     bags: BTreeMap<u32, u32>,
     members: Vec<(Gid, Member)>,
     /// Devices, by the descriptor of their table.
@@ -33,17 +33,17 @@ thread_local! {
     static KNOWN: RefCell<Known> = RefCell::default();
 }
 
-/// Forgets everything: a new simulation begins.
+/// Forgets everything for a new simulation.
 pub fn clear() {
     KNOWN.take();
 }
 
-/// Relays that were made since the last call.
+/// Relays made since the last call.
 pub fn relays() -> Vec<Relay> {
     KNOWN.with_borrow_mut(|known| std::mem::take(&mut known.relays))
 }
 
-/// What a device is told of the others.
+/// A device's view of the others.
 pub fn all() -> Neighbours {
     Neighbours {
         process: 1,
@@ -60,7 +60,7 @@ pub fn all() -> Neighbours {
 /// Memory that can be mapped a second time.
 ///
 /// # Errors
-/// There is none.
+/// There is too little.
 pub fn shared(len: usize) -> Result<Mapping, SetupError> {
     let request = MapRequest::new(len).pages(Ask::Plain).shared(true).lock(false).prefault(false);
     request.map().map_err(|error| {
@@ -68,7 +68,7 @@ pub fn shared(len: usize) -> Result<Mapping, SetupError> {
     })
 }
 
-/// By what name others find such memory.
+/// The name by which others find such memory.
 pub fn name_file(memory: &Mapping) -> Option<FileName> {
     Some(FileName { fd: memory.fd()?.as_raw_fd().try_into().ok()?, inode: 0 })
 }

@@ -1,4 +1,4 @@
-//! What a seed decides about queue pairs without workers.
+//! The decisions of a seed about queue pairs without workers.
 
 use doorbell::provider::Sharing;
 use doorbell::provider::fault::Odds;
@@ -10,7 +10,7 @@ use super::sizes::{DEPTH, PIECE, RECEIVES};
 /// One side of the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct SidePlan {
-    /// Who polls: one thread for each completion queue, or all of them in one domain.
+    /// How it polls: one thread for each completion queue, or all of them in one domain.
     pub sharing: Sharing,
     /// Completion queues that the queue pairs are spread over.
     pub desks: usize,
@@ -18,13 +18,13 @@ pub struct SidePlan {
     pub srq: bool,
     /// Send requests of a queue pair at a time.
     pub depth: usize,
-    /// Receives it posts at most, each queue pair or all together.
+    /// The most receives it posts, for each queue pair or for all together.
     pub receives: usize,
-    /// Queue pairs of UD.
+    /// UD queue pairs.
     pub mailers: usize,
 }
 
-/// See the module.
+/// The plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Both sides.
@@ -43,26 +43,26 @@ pub struct Plan {
     pub asks: u8,
     /// Retries without a receive; 7 is for ever.
     pub rnr_retry: u8,
-    /// Time between them, in nanoseconds.
+    /// Time between retries, in nanoseconds.
     pub rnr_timer_ns: u64,
-    /// A step posts something, in 1024.
+    /// The chance that a step posts something, in 1024.
     pub pace: u32,
-    /// Requests in one go at most.
+    /// The most requests in one burst.
     pub burst: u64,
-    /// A burst is of short messages alone, in 1024.
+    /// The chance that a burst has only short messages, in 1024.
     pub short: u32,
-    /// A request asks for a completion, in 1024.
+    /// The chance that a request asks for a completion, in 1024.
     pub signal: u32,
-    /// A request is one that must be refused, in 1024.
+    /// The chance that a request must be refused, in 1024.
     pub wrong: u32,
-    /// A step brings a cut, a death, a jump of the clock, in 1024.
+    /// The chance that a step brings a cut, a death, or a jump of the clock, in 1024.
     pub trouble: u32,
-    /// A step sends a datagram, in 1024.
+    /// The chance that a step sends a datagram, in 1024.
     pub mail: u32,
-    /// Bytes of a request at most.
+    /// The most bytes of a request.
     pub longest: usize,
-    /// What the devices do. They take every list, and hold no completion back: requests are counted
-    /// here so that there is room for each, and a poll that finds nothing is believed.
+    /// The faults of the devices. They accept every list, and hold no completion back: the world
+    /// counts requests so that there is room for each, and trusts a poll that finds nothing.
     pub odds: Odds,
 }
 
@@ -98,8 +98,8 @@ impl Plan {
         if prng.chance(300) { plan.talk() } else { plan }
     }
 
-    /// One connection of two threads, with few completions of sends: what comes is usually one
-    /// short message at a time, with nothing else to do.
+    /// One connection of two threads, with few completions of sends: usually one short message
+    /// arrives at a time, and there is nothing else to do.
     fn talk(self) -> Plan {
         let side = |side| SidePlan {
             sharing: Sharing::Exclusive,
@@ -132,7 +132,7 @@ fn side(prng: &mut Prng) -> SidePlan {
         srq: prng.chance(512),
         depth: prng.range(2, DEPTH as u64) as usize,
         receives: prng.range(1, RECEIVES as u64) as usize,
-        // Where there are none a poll is short.
+        // Without datagrams a poll is short.
         mailers: prng.pick(&[0, 0, 1, 2]),
     }
 }

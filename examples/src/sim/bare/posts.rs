@@ -1,4 +1,4 @@
-//! What is posted: any mix of requests, some of them wrong.
+//! The posts: any mix of requests, some of which must be refused.
 
 use doorbell::provider::call::Call;
 use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window};
@@ -16,7 +16,7 @@ struct Draft {
     op: SendOp,
     /// Bytes, from or to the place of the request.
     length: usize,
-    /// A local key of its own.
+    /// An explicit local key.
     lkey: Option<u32>,
 }
 
@@ -26,14 +26,14 @@ impl Draft {
     }
 }
 
-/// A request with all that a device wants to know.
+/// A request with everything that a device needs.
 struct Ready {
     number: u64,
     op: SendOp,
     flags: SendFlags,
     sge: Sge,
     more: Vec<Sge>,
-    /// The bytes of a message that may go by any path: inline, and with no flag that
+    /// The bytes of a message that may take any path: inline, and without a flag that
     /// [`InlineSend`] lacks.
     plain: Option<Vec<u8>>,
 }
@@ -51,13 +51,13 @@ impl Ready {
         Some(InlineSend { wr_id: self.number, sge: Sge::inline(bytes), imm: None, signaled })
     }
 
-    /// Its bytes, if it is an inline message that asks for nothing.
+    /// Its bytes, if it is an inline message without immediate data and completion.
     fn silent(&self) -> Option<&[u8]> {
         self.plain.as_deref().filter(|_| !self.flags.contains(SendFlags::SIGNALED))
     }
 }
 
-/// Posts the first of a list of requests inline, or more of them: how many were taken.
+/// Posts the first request of a list inline, or more of them; returns how many were taken.
 fn post_inline<Q: Qp>(qp: &mut Q, path: Path, list: &[Ready]) -> usize {
     let Some(first) = list.first() else { return 0 };
     let silent: Vec<&[u8]> = list.iter().map_while(Ready::silent).collect();
@@ -86,7 +86,7 @@ impl World {
         self.hand(conn, side, &list);
     }
 
-    /// Any request for one end, if it has room, and whether it is to complete.
+    /// Any request for one end, if it has room, and whether it completes.
     fn any(&mut self, conn: usize, side: usize, short: bool) -> Option<(Draft, bool)> {
         if !self.has_room(conn, side) {
             return None;
@@ -104,7 +104,7 @@ impl World {
         Some((draft?, self.prng.chance(self.plan.signal)))
     }
 
-    /// Rings for what waits for a doorbell at one end.
+    /// Rings for the messages of one end that wait for a doorbell.
     pub(super) fn ring(&mut self, conn: usize, side: usize) {
         let end = &mut self.conns[conn].ends[side];
         if let (Some(qp), true) = (&mut end.qp, end.pending) {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Hands requests to the device, by any path that is open to them. False if it refused one.
+    /// Hands requests to the device by any path that they may take. False if it refused one.
     fn hand(&mut self, conn: usize, side: usize, list: &[Ready]) -> bool {
         let mut rest = list;
         while !rest.is_empty() {
@@ -138,8 +138,8 @@ impl World {
         true
     }
 
-    /// Chooses a path. One message after the other usually goes by the same, because a device
-    /// prepares for that.
+    /// Chooses a path. Consecutive messages usually take the same one, because a device prepares
+    /// for that.
     fn path(&mut self, conn: usize, side: usize) -> Path {
         let again = self.prng.chance(700);
         match self.conns[conn].ends[side].path {
@@ -148,8 +148,8 @@ impl World {
         }
     }
 
-    /// Posts one that completes, so that all before it are known to be over. False if there is no
-    /// room.
+    /// Posts a request that completes, so that all before it are known to be over. False if there
+    /// is no room.
     pub(super) fn post_last(&mut self, conn: usize, side: usize) -> bool {
         let draft = self.add(conn, side);
         self.has_room(conn, side) && self.post(conn, side, &draft, true)
@@ -174,7 +174,7 @@ impl World {
         self.prng.below(most as u64 + 1) as usize
     }
 
-    /// The word at the peer that all count in.
+    /// The peer's word that all add to.
     fn counter(&self, side: usize) -> Remote {
         self.sides[1 - side].field.remote(0)
     }
@@ -249,7 +249,7 @@ impl World {
         Some(Draft::new(What::Read { slot, version, skip, length }, SendOp::Read(at), length))
     }
 
-    /// Opens this end's window on what the peer writes to.
+    /// Opens this end's window on the memory that the peer writes to.
     fn bind(&mut self, conn: usize, side: usize) -> Option<Draft> {
         let place = self.conns[conn].directions[1 - side].place(0);
         let field = &self.sides[side].field;
@@ -270,7 +270,7 @@ impl World {
         Some(Draft::new(What::Bind { key: end.rkey }, SendOp::Bind(binding), 0))
     }
 
-    /// A request that must be refused; only one of each end.
+    /// A request that must be refused; only one for each end.
     fn wrong(&mut self, conn: usize, side: usize) -> Option<Draft> {
         let all = [
             Wrong::Key,
@@ -318,7 +318,7 @@ impl World {
         self.hand(conn, side, &[ready])
     }
 
-    /// Enters a request in the account of its end, and makes it ready to be posted.
+    /// Enters a request in the account of its end, and prepares it for posting.
     fn ready(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> Ready {
         let Draft { what, op, length, lkey } = *draft;
         let cut = self.prng.below(length as u64 + 1) as usize;
@@ -337,7 +337,7 @@ impl World {
             _ => Vec::new(),
         };
         local.fill(buffer, &bytes);
-        // The last there is room for completes, so that there is room again.
+        // The last one for which there is room completes, so that there is room again.
         let signaled = signaled || end.signal_all || direction.queue.len() + 1 >= depth;
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, signaled);

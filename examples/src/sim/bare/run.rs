@@ -1,4 +1,4 @@
-//! One simulation of queue pairs from its first step to its last account.
+//! One simulation of queue pairs from its first step to its final account.
 
 use doorbell::error::SetupError;
 
@@ -7,13 +7,13 @@ use super::super::run::Report;
 use super::super::trace::now;
 use super::world::{Step, World};
 
-/// Rounds after which something that must come has not come.
+/// An expected event that has not come after this many rounds never comes.
 const ROUNDS_MAX: u32 = 20_000;
 
 /// Runs one seed; `tell` prints every event.
 ///
 /// # Errors
-/// What the seed asks for could not be made.
+/// The plan could not be built.
 pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, SetupError> {
     let mut world = World::new(seed, planted, tell)?;
     if tell {
@@ -41,7 +41,7 @@ impl World {
         self.prng.below(bound as u64) as usize
     }
 
-    /// The part where anything goes.
+    /// The main part, in which anything may happen.
     fn busy(&mut self) -> Result<(), SetupError> {
         self.dial()?;
         for _ in 0..self.plan.steps {
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// One of the things that go wrong in the world.
+    /// Makes one thing go wrong.
     fn trouble(&mut self) {
         let until = now() + 1000 + self.below(600_000) as u64;
         let conn = self.below(self.conns.len());
@@ -133,7 +133,7 @@ impl World {
         self.advance(next.clamp(soon, soon + 20_000));
     }
 
-    /// Rounds until that holds. `what` is not there if it never does.
+    /// Runs rounds until the condition holds; fails with `what` if it never does.
     fn rounds_until(&mut self, what: &str, holds: impl Fn(&World) -> bool) {
         for _ in 0..ROUNDS_MAX {
             if self.failure.is_some() || holds(self) {
@@ -146,7 +146,7 @@ impl World {
         self.fail(rest);
     }
 
-    /// Turns until everything that was posted is over.
+    /// Runs until everything that was posted is over.
     fn settle(&mut self) {
         for conn in 0..self.conns.len() {
             for side in 0..2 {
@@ -163,7 +163,7 @@ impl World {
         });
     }
 
-    /// If the last request of an end does not complete, one that does comes behind it.
+    /// If the last request of an end does not complete, posts one behind it that does.
     fn settle_end(&mut self, conn: usize, side: usize) {
         self.rounds_until("a connection does not begin, or has no room", |world| {
             let known = &world.conns[conn];
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Every connection that is up still does what it is asked.
+    /// Every connection that is up still works.
     fn probe(&mut self) {
         for conn in 0..self.conns.len() {
             for side in 0..2 {
@@ -196,10 +196,10 @@ impl World {
         self.settle();
     }
 
-    /// With nothing lost, and receives, each datagram arrives, once.
+    /// If nothing is lost and there are receives, each datagram arrives once.
     fn probe_mail(&mut self) {
         let many = self.mail.count_mailers();
-        // What is still on its way comes first.
+        // First, everything that is on its way arrives.
         self.mail_rounds();
         let first = self.mail.count();
         for from in 0..many {
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Ends every connection, and waits for all of it to be over.
+    /// Ends every connection, and waits until all of them are over.
     fn close_all(&mut self) {
         for conn in 0..self.conns.len() {
             if !self.conns[conn].ending {
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// What the words and the queues say at the end.
+    /// Checks the words and the queues at the end.
     fn account(&mut self) {
         if self.failure.is_some() {
             return;

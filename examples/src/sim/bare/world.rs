@@ -26,7 +26,7 @@ use super::neighbours;
 use super::plan::{Plan, SidePlan};
 use super::sizes::{DEPTH, FIRST_SLOT, INLINE, PIECE, RECEIVES, SHELF, SLOTS};
 
-/// What happens, besides what happens on the wire.
+/// Events, besides those of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it; they are printed as they are")]
 pub enum Step {
@@ -45,7 +45,7 @@ pub enum Step {
     Phase(&'static str),
 }
 
-/// A completion queue and who reads it.
+/// A completion queue and its reader.
 pub(super) struct Desk {
     pub(super) cq: DeviceCq,
     poller: DevicePoller,
@@ -57,13 +57,13 @@ pub(super) struct Desk {
 pub(super) struct Side {
     pub(super) desks: Vec<Desk>,
     srq: Option<DeviceSrq>,
-    /// What peers write to, count in, and read from.
+    /// The memory that peers write to, add to, and read from.
     pub(super) field: Field,
-    /// What they may read only.
+    /// The memory that peers may only read.
     pub(super) shelf: Field,
-    /// Where requests and receives have their bytes.
+    /// The memory of requests and receives.
     pub(super) local: Field,
-    /// By place of a receive: whose it is, if it is posted.
+    /// By receive place: the end that posted it, if it is posted.
     places: Vec<Option<usize>>,
     pub(super) adds: Adds,
     device: Device,
@@ -89,7 +89,7 @@ pub(super) enum WindowState {
     Shut,
     Opening,
     Open(u32),
-    /// A message that shuts it is on its way.
+    /// A message that closes it is on its way.
     Shutting,
 }
 
@@ -97,7 +97,7 @@ pub(super) enum WindowState {
 pub(super) struct End {
     pub(super) desk: usize,
     pub(super) qp: Option<DeviceQp>,
-    /// How it last posted.
+    /// How it posted last.
     pub(super) path: Path,
     /// A message waits for a doorbell.
     pub(super) pending: bool,
@@ -106,11 +106,11 @@ pub(super) struct End {
     pub(super) signal_all: bool,
     pub(super) window: SoftWindow,
     pub(super) window_state: WindowState,
-    /// The key it was last given.
+    /// Its latest key.
     pub(super) rkey: u32,
-    /// A key that was good before.
+    /// A key that was valid before.
     pub(super) old_key: Option<u32>,
-    /// Receives it has posted itself.
+    /// Receives that it has posted itself.
     receives: usize,
 }
 
@@ -119,18 +119,18 @@ pub(super) struct Conn {
     pub(super) ends: [End; 2],
     /// By sending side.
     pub(super) directions: [Direction; 2],
-    /// Side 0 begins then.
+    /// Side 0 begins at that time.
     begins: Option<u64>,
-    /// Something has happened that may end it, besides wrong requests.
+    /// Something has happened that may end it, besides refused requests.
     pub(super) excused: bool,
     pub(super) ending: bool,
-    /// All is over; the polls that had found nothing by then, by side.
+    /// Everything is over; and the empty polls by then, by side.
     over: Option<[u64; 2]>,
     pub(super) closed: bool,
 }
 
 impl Conn {
-    /// True if something else than its own wrong request may end that side's sends.
+    /// True if something other than its own refused requests may end that side's sends.
     pub(super) fn excuses(&self, side: usize) -> bool {
         self.excused || self.directions[1 - side].wrong.is_some()
     }
@@ -141,7 +141,7 @@ impl Conn {
     }
 }
 
-/// See the module.
+/// The world of one seed.
 pub struct World {
     // Queue pairs first: they are gone before the memory that their requests name.
     pub(super) conns: Vec<Conn>,
@@ -202,17 +202,17 @@ impl Side {
         self.device.inner().inner()
     }
 
-    /// Where a receive has its bytes.
+    /// Where the bytes of a receive lie.
     fn place(&self, place: usize) -> usize {
         self.local.size() - (place + 1) * PIECE
     }
 }
 
 impl World {
-    /// Makes everything a seed asks for.
+    /// Builds what a seed asks for.
     ///
     /// # Errors
-    /// No memory.
+    /// Too little memory.
     pub fn new(seed: u64, planted: Option<Planted>, tell: bool) -> Result<World, SetupError> {
         set_now(0);
         neighbours::clear();
@@ -249,24 +249,24 @@ impl World {
         })
     }
 
-    /// Notes what happens now.
+    /// Records an event.
     pub(super) fn note(&mut self, step: Step) {
         self.trace.note(now(), &step);
     }
 
-    /// A promise was broken.
+    /// A rule was broken.
     pub(super) fn fail(&mut self, what: impl Into<String>) {
         if self.failure.is_none() {
             self.failure = Some(what.into());
         }
     }
 
-    /// A promise of one end of a connection was broken.
+    /// A rule was broken at one end of a connection.
     pub(super) fn fail_at(&mut self, (conn, side): (usize, usize), what: &str) {
         self.fail(format!("connection {conn}, side {side}: {what}"));
     }
 
-    /// Begins a connection, if there may be one more.
+    /// Begins a connection, if there is room for one more.
     ///
     /// # Errors
     /// The device's refusal.
@@ -343,7 +343,7 @@ impl World {
         })
     }
 
-    /// Posts receives at one end, as many as there is room for; with a shared queue, for all.
+    /// Posts receives at one end, as many as there is room for; with a shared queue, for all ends.
     pub(super) fn stock(&mut self, conn: usize, side: usize) {
         let Conn { ends, ending, closed, .. } = &mut self.conns[conn];
         let (here, end) = (&mut self.sides[side], &mut ends[side]);
@@ -461,7 +461,7 @@ impl World {
         Ok(())
     }
 
-    /// Time goes on to `to`.
+    /// Advances the time to `to`.
     pub(super) fn advance(&mut self, to: u64) {
         for side in 0..2 {
             for passed in self.sides[side].device.inner().take_passed() {
@@ -515,8 +515,8 @@ impl World {
         }
     }
 
-    /// Brings one connection on its way: it begins, ends where a side has failed, and is taken
-    /// down when all that was posted is over.
+    /// Advances one connection: it begins, it ends where a side has failed, and it is removed when
+    /// everything posted is over.
     fn tend(&mut self, number: usize) {
         let conn = &mut self.conns[number];
         if conn.closed {
@@ -545,7 +545,7 @@ impl World {
         if !conn.ending || conn.begins.is_some() || !quiet(0) || !quiet(1) {
             return;
         }
-        // What else there is of it comes before a poll finds nothing.
+        // Anything left of it arrives before a poll finds nothing.
         let empty = [0, 1].map(|side| self.sides[side].desks[conn.ends[side].desk].empty);
         let Some(over) = conn.over else {
             conn.over = Some(empty);
@@ -574,7 +574,7 @@ impl World {
         self.note(Step::End { conn: number });
     }
 
-    /// Receives that a shared queue has, besides those that the world knows to be posted.
+    /// Receives in a shared queue, besides those that the world knows to be posted.
     pub(super) fn strays(&self, side: usize) -> Option<(usize, usize)> {
         let Side { srq, places, .. } = &self.sides[side];
         let posted = sim::posted(srq.as_ref()?.inner().inner()) as usize;
