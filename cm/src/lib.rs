@@ -22,6 +22,7 @@ mod frames;
 mod id;
 mod init;
 mod listener;
+mod metrics;
 mod pin;
 mod port;
 mod posted;

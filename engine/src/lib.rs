@@ -1,7 +1,8 @@
 //! The datapath of Doorbell, `no_std` always: what a core does between two messages.
 //!
 //! - [`worker`]: the loop that polls, dispatches, posts, over any device of `doorbell-seam`;
-//! - [`rpc`] and [`large`]: calls and answers, and messages larger than a block, over it.
+//! - [`rpc`] and [`large`]: calls and answers, and messages larger than a block, over it;
+//! - [`latency`] and [`metrics`]: how long calls took, and the counters as text for Prometheus.
 //!
 //! Set-up allocates (through the global allocator); after it the data plane does not.
 
@@ -12,6 +13,8 @@ extern crate alloc as std_alloc;
 extern crate std;
 
 pub mod large;
+pub mod latency;
+pub mod metrics;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;

@@ -14,6 +14,7 @@ use std_alloc::boxed::Box;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use crate::latency::Latency;
 use crate::provider::Provider;
 use crate::room::Room;
 use crate::worker::{Message, Outbox, PeerId, SendError, TimerId};
@@ -71,6 +72,8 @@ struct Call {
     peer: PeerId,
     key: u64,
     timer: Option<TimerId>,
+    /// The worker's clock at the call.
+    began: u64,
 }
 
 /// Unanswered calls of one worker.
@@ -79,6 +82,7 @@ pub struct Calls {
     free: Vec<u16>,
     stage: Box<[u8]>,
     timers: u64,
+    latency: Option<Latency>,
 }
 
 impl Calls {
@@ -92,7 +96,20 @@ impl Calls {
             free: (0..most).rev().map(|index| index as u16).collect(),
             stage: vec![0; HEADER + bytes].into_boxed_slice(),
             timers,
+            latency: None,
         }
+    }
+
+    /// Records from now on how long each call takes until its answer, on the worker's clock
+    /// ([`Outbox::now`]): so advance the clock often. Calls that end otherwise do not count.
+    pub fn measure(&mut self) {
+        self.latency.get_or_insert_default();
+    }
+
+    /// How long answered calls took, in the unit of the worker's clock; `None` without
+    /// [`Calls::measure`].
+    pub fn latency(&self) -> Option<&Latency> {
+        self.latency.as_ref()
     }
 
     /// Calls a peer. `key` comes back when the call ends; `deadline` is a time on the worker's
@@ -129,7 +146,7 @@ impl Calls {
             timer.map(|timer| out.cancel_timer(timer));
             return Err(error);
         }
-        place.call = Some(Call { peer, key, timer });
+        place.call = Some(Call { peer, key, timer, began: out.now() });
         self.free.pop();
         Ok(id)
     }
@@ -146,7 +163,10 @@ impl Calls {
         match kind {
             CALL => Incoming::Call(bytes),
             ANSWER => match self.end(CallId::of(number), Some(message.peer())) {
-                Some(Call { key, timer, .. }) => {
+                Some(Call { key, timer, began, .. }) => {
+                    if let Some(latency) = &mut self.latency {
+                        latency.record(out.now().saturating_sub(began));
+                    }
                     timer.map(|timer| out.cancel_timer(timer));
                     Incoming::Answer { key, bytes }
                 }

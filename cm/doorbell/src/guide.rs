@@ -248,6 +248,48 @@
 //! # }
 //! ```
 //!
+//! # Metrics
+//!
+//! [`Metrics`](crate::metrics::Metrics) gathers workers, listeners and dialers, and its text is
+//! what Prometheus reads. A handle of a worker gives its numbers to any thread. Latency is recorded
+//! where a program asks for it: [`Calls::measure`](crate::rpc::Calls::measure), or a
+//! [`Latency`](crate::latency::Latency) of its own.
+//!
+//! ```
+//! use doorbell::latency::Latency;
+//! use doorbell::metrics::Metrics;
+//! use doorbell::prelude::*;
+//! # struct Echo;
+//! # impl<P: Provider> Handler<P> for Echo {
+//! #     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//! #         Verdict::Done
+//! #     }
+//! # }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = SoftDevice::open()?;
+//! let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
+//! # let config = Config::DEFAULT;
+//! # let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! # let memory = Mapping::plain(config.send_bytes())?;
+//! let (worker, intake) = Worker::new(&nic, &shared, memory, Echo, &config)?;
+//! listener.feed(intake);
+//! let handle = worker.handle(); // for the thread that gathers
+//!
+//! let mut latency = Latency::new();
+//! latency.record(1_800); // nanoseconds
+//!
+//! let mut metrics = Metrics::new();
+//! metrics.worker("0", &handle.stats());
+//! listener.report("quotes", &mut metrics);
+//! let help = "Time from an order to its answer.";
+//! metrics.latency("order_seconds", help, &[("book", "main")], &latency, 1e-9);
+//! let text = metrics.to_string();
+//! assert!(text.contains("doorbell_listener_refused_total{listener=\"quotes\"} 0\n"));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A NIC
 //!
 //! With the feature `verbs`, `doorbell::verbs::Verbs::open("mlx5_0")` opens one by its name. It is

@@ -78,7 +78,7 @@ pub mod prelude;
 pub use doorbell_alloc as alloc;
 #[cfg(feature = "std")]
 pub use doorbell_cm::*;
-pub use doorbell_engine::{large, rpc, worker};
+pub use doorbell_engine::{large, latency, metrics, rpc, worker};
 #[cfg(feature = "sim")]
 pub use doorbell_seam::prng;
 pub use doorbell_seam::{error, event, provider, wc, wr};

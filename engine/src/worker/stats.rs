@@ -1,6 +1,5 @@
 //! The worker's counters, and a copy of them for other threads.
 
-use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use std_alloc::boxed::Box;
@@ -49,6 +48,8 @@ pub struct Stats {
     pub datagrams_sent: u64,
     /// A mark: the most receives of the shared queue that this worker had at a time.
     pub receives_out_most: u64,
+    /// A mark: peers, up or not, when the worker last published these numbers to other threads.
+    pub peers: u64,
     /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, 64.
     pub batches: [u64; SEND_BATCH.ilog2() as usize + 1],
     /// Polls that found something, by the number of completions: 1, 2 to 3, 4 to 7, 8 to 15, 16 to
@@ -61,27 +62,6 @@ pub struct Stats {
 
 /// Words of [`Stats`].
 const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
-
-/// The plain counters: their exported names and meanings.
-const NAMES: [(&str, &str); 17] = [
-    ("turns_total", "Turns of the worker's loop"),
-    ("idle_turns_total", "Turns that found nothing"),
-    ("completions_total", "Completions taken"),
-    ("received_total", "Messages received"),
-    ("sent_total", "Requests handed to the device"),
-    ("doorbells_total", "Posts of sends"),
-    ("credit_stalls_total", "Messages that found no credit"),
-    ("credit_returns_total", "CreditWords of credit sent"),
-    ("deferred_total", "Replies that had to wait"),
-    ("post_full_total", "Posts cut short by a full queue"),
-    ("errors_total", "Completions with an error"),
-    ("strays_total", "Completions of peers that are gone"),
-    ("close_lost_total", "Connections whose end was not reported"),
-    ("refilled_total", "Receives given back to the shared queue"),
-    ("datagrams_received_total", "Datagrams received"),
-    ("datagrams_sent_total", "Datagrams sent"),
-    ("receives_out_most", "Most receives of the shared queue with this worker"),
-];
 
 impl Stats {
     #[inline(always)]
@@ -128,6 +108,7 @@ impl Stats {
             self.datagrams_received,
             self.datagrams_sent,
             self.receives_out_most,
+            self.peers,
         ];
         let mut words = [0; WORDS];
         let rest = self.batches.iter().chain(&self.polls).chain(&self.errors_by_status);
@@ -158,6 +139,7 @@ impl Stats {
             datagrams_received,
             datagrams_sent,
             receives_out_most,
+            peers,
             batches,
             polls,
             errors_by_status,
@@ -165,64 +147,13 @@ impl Stats {
         let plain = [turns, idle_turns, completions, received, sent, doorbells, credit_stalls]
             .into_iter()
             .chain([credit_returns, deferred, post_full, errors, strays, close_lost, refilled])
-            .chain([datagrams_received, datagrams_sent, receives_out_most]);
+            .chain([datagrams_received, datagrams_sent, receives_out_most, peers]);
         let places = plain.chain(batches).chain(polls).chain(errors_by_status);
         for (place, word) in places.zip(words) {
             *place = word;
         }
         stats
     }
-
-    /// Writes all of them in the text format of Prometheus, each with `labels` (such as
-    /// `worker="3"`, or nothing).
-    ///
-    /// # Errors
-    /// Writes those of `out`.
-    pub fn write_prometheus(&self, out: &mut impl Write, labels: &str) -> fmt::Result {
-        let all = if labels.is_empty() { ("", "") } else { ("{", "}") };
-        for ((name, help), value) in NAMES.iter().zip(self.words()) {
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-            writeln!(out, "# HELP doorbell_worker_{name} {help}.")?;
-            writeln!(out, "# TYPE doorbell_worker_{name} {kind}")?;
-            writeln!(out, "doorbell_worker_{name}{}{labels}{} {value}", all.0, all.1)?;
-        }
-        let (name, help) = ("requests_per_doorbell", "Requests that one doorbell rang for");
-        histogram(out, name, help, labels, &self.batches, self.sent)?;
-        let (name, help) = ("completions_per_poll", "Completions that one poll found");
-        histogram(out, name, help, labels, &self.polls, self.completions)?;
-        let name = "doorbell_worker_status_errors_total";
-        writeln!(out, "# HELP {name} Completions with an error, by status.")?;
-        writeln!(out, "# TYPE {name} counter")?;
-        let comma = if labels.is_empty() { "" } else { "," };
-        for (status, value) in self.errors_by_status.iter().enumerate().filter(|(_, n)| **n > 0) {
-            writeln!(out, "{name}{{{labels}{comma}status=\"{status}\"}} {value}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes counts by powers of two, as a histogram.
-fn histogram(
-    out: &mut impl Write,
-    name: &str,
-    help: &str,
-    labels: &str,
-    counts: &[u64],
-    sum: u64,
-) -> fmt::Result {
-    let comma = if labels.is_empty() { "" } else { "," };
-    let braces = if labels.is_empty() { ("", "") } else { ("{", "}") };
-    writeln!(out, "# HELP doorbell_worker_{name} {help}.")?;
-    writeln!(out, "# TYPE doorbell_worker_{name} histogram")?;
-    let mut all = 0;
-    for (n, count) in counts.iter().enumerate() {
-        all += count;
-        let most = (2u64 << n) - 1;
-        writeln!(out, "doorbell_worker_{name}_bucket{{{labels}{comma}le=\"{most}\"}} {all}")?;
-    }
-    writeln!(out, "doorbell_worker_{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {all}")?;
-    writeln!(out, "doorbell_worker_{name}_sum{}{labels}{} {sum}", braces.0, braces.1)?;
-    writeln!(out, "doorbell_worker_{name}_count{}{labels}{} {all}", braces.0, braces.1)
 }
 
 /// The numbers as other threads see them: each is a little old, and they are not of one moment.
@@ -252,7 +183,6 @@ impl PublishedStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::String;
 
     fn some() -> Stats {
         let mut words = [0; WORDS];
@@ -273,38 +203,5 @@ mod tests {
         let published = PublishedStats::new();
         published.publish(&stats);
         assert_eq!(published.read(), stats);
-    }
-
-    #[test]
-    fn the_text_is_what_prometheus_reads() {
-        let mut stats = Stats::default();
-        for requests in [1, 2, 3, 16] {
-            stats.count_batch(requests);
-            stats.sent += requests as u64;
-        }
-        stats.errors_by_status[13] = 4;
-        for (labels, all, status) in [
-            ("", "doorbell_worker_doorbells_total 4", "{status=\"13\"} 4"),
-            (
-                "worker=\"3\"",
-                "doorbell_worker_doorbells_total{worker=\"3\"} 4",
-                "{worker=\"3\",status=\"13\"} 4",
-            ),
-        ] {
-            let mut text = String::new();
-            stats.write_prometheus(&mut text, labels).unwrap();
-            assert!(text.contains(all), "{text}");
-            assert!(text.contains(status), "{text}");
-            for line in text.lines().filter(|line| !line.starts_with('#')) {
-                let (name, value) = line.rsplit_once(' ').unwrap();
-                assert!(name.starts_with("doorbell_worker_") && value.parse::<u64>().is_ok());
-            }
-        }
-        let mut text = String::new();
-        stats.write_prometheus(&mut text, "").unwrap();
-        for line in ["{le=\"1\"} 1", "{le=\"3\"} 3", "{le=\"15\"} 3", "{le=\"31\"} 4"] {
-            assert!(text.contains(&std::format!("requests_per_doorbell_bucket{line}")), "{line}");
-        }
-        assert!(text.contains("requests_per_doorbell_sum 22\n"));
     }
 }

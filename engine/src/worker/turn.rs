@@ -304,6 +304,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     pub(super) fn publish_stats(&mut self) {
         self.publish_at = self.core.turn + PUBLISH_TURNS;
+        self.core.sender.accounts.stats.peers = self.core.sender.peers.len() as u64;
         self.core.mailbox.state.published.publish(&self.core.sender.accounts.stats);
     }
 }

@@ -237,3 +237,29 @@ fn each_call_ends_once() {
     }
     assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
 }
+
+/// Latency is recorded on request, for calls that were answered, on the worker's clock.
+#[test]
+fn answered_calls_are_measured() {
+    let (mut one, mut two, _) = pair();
+    call(&mut one, (0, 1), None).unwrap();
+    turns(&mut one, &mut two);
+    assert_eq!(one.worker.handler().calls.latency(), None);
+    one.worker.handler().calls.measure();
+    for (key, takes) in [(2, 0), (3, 5), (4, 12)] {
+        call(&mut one, (u8::from(takes > 0), key), None).unwrap();
+        turns(&mut one, &mut two);
+        let now = one.worker.outbox().now();
+        one.worker.advance(now + takes);
+        if let Some(token) = two.worker.handler().kept.pop() {
+            let mut out = two.worker.outbox();
+            let length = answer(&mut out.kept(token).unwrap());
+            out.reply(token, length).unwrap();
+        }
+        turns(&mut one, &mut two);
+    }
+    let lost = call(&mut one, (2, 5), None).unwrap();
+    with_calls(&mut one, |calls, out| calls.cancel(out, lost)).unwrap();
+    let latency = one.worker.handler().calls.latency().unwrap();
+    assert_eq!((latency.count(), latency.sum(), latency.quantile(0.5)), (3, 17, 5));
+}
