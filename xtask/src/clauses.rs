@@ -215,11 +215,11 @@ fn table() -> Outcome<String> {
     }
     let mut text = format!(
         "# Clauses\nWhat a device must do, in {} clauses. The code cites them by number. {} of \
-         them are promises of man pages; the others are what rdma-core, the kernel, or the \
-         InfiniBand specification (IBTA, volume 1) say. Each is shown by those of the {} cases \
-         of the conformance suite (`cm/tests/conformance`) that bear its number, or by a doc \
-         test that must not compile.\n\nThe last two columns say what became of the cases on \
-         each device. `cargo xtask clauses` writes this page from `cm/conformance`; `--record` \
+         them are promises of man pages; the others come from rdma-core, the kernel, or the \
+         InfiniBand specification (IBTA, volume 1). The conformance suite \
+         (`cm/tests/conformance`) has {} cases; those with a clause's number in their name, or \
+         a doc test that must not compile, show the clause.\n\nThe last two columns have the \
+         outcome of the cases on each device. `cargo xtask clauses` writes this page from `cm/conformance`; `--record` \
          runs the suite first.\n",
         known.len(),
         clauses().filter(|clause| clause.is_promised()).count(),
