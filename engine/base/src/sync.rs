@@ -24,7 +24,7 @@ mod real {
     }
 
     /// Keeps the compiler from reordering across this point; the other side makes the processors
-    /// keep the order (see `alarm` of the soft device).
+    /// keep the order (see `peer_waker` of the soft device).
     #[inline(always)]
     pub fn half_barrier() {
         compiler_fence(Ordering::SeqCst);
