@@ -2,22 +2,24 @@
 //! plane owes the worker for each. Shared by [`crate::Listener`] and [`crate::Dialer`].
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use doorbell_engine::worker::{Intake, Retry};
+use doorbell_engine::worker::{Greeting, Intake, PeerData, Refusal, Retry};
 use doorbell_fabric::{
     Channel, CmError, CmId, ConnParam, Event, EventKind, Fabric, IdKey, IdOption, QpFields,
 };
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Qp, QpType};
 
+use crate::peer_handle::PeerHandle;
 use crate::worker_qp;
 
 /// A notice for a worker whose mailbox had no room for it yet.
 enum Word {
-    /// With the private data of the peer.
-    Up(Vec<u8>),
+    /// With what the peer said.
+    Up(Greeting),
     Gone,
 }
 
@@ -25,14 +27,25 @@ struct Connection<F: Fabric> {
     id: F::Id,
     qp_num: u32,
     intake: Intake<F>,
+    /// If this side dialed.
+    handle: Option<PeerHandle>,
 }
 
 /// What became of a connection.
 pub(crate) enum Outcome {
     /// It is up.
     Up,
-    /// It never came up: status and kind of the event.
-    Failed(EventKind, i32),
+    /// It never came up: status and kind of the event, and the peer's reason if it gave one.
+    Failed(EventKind, i32, Option<Refusal>),
+    /// This side does not want it.
+    Refused(Refusal),
+}
+
+/// A connection that was not handed over: its id, what to tell the peer, what to tell the caller.
+pub(crate) struct NotHandedOver<F: Fabric> {
+    pub(crate) id: F::Id,
+    pub(crate) refusal: Refusal,
+    pub(crate) error: CmError,
 }
 
 pub(crate) struct Connections<F: Fabric> {
@@ -40,6 +53,8 @@ pub(crate) struct Connections<F: Fabric> {
     live: HashMap<IdKey, Connection<F>>,
     unsaid: Vec<(Intake<F>, u32, Word)>,
     ended: u64,
+    /// A handle has asked for the end of its connection.
+    pub(crate) called: Arc<AtomicBool>,
 }
 
 impl<F: Fabric> Connections<F> {
@@ -49,6 +64,7 @@ impl<F: Fabric> Connections<F> {
             live: HashMap::new(),
             unsaid: Vec::new(),
             ended: 0,
+            called: Arc::default(),
         })
     }
 
@@ -70,42 +86,56 @@ impl<F: Fabric> Connections<F> {
     }
 
     /// Makes the queue pair of an id for a worker and hands it over, before the peer can send.
+    /// `greeting`: what the peer said with its request; a connect has had no answer yet. `data`
+    /// goes to the peer.
     pub(crate) fn hand_over(
         &mut self,
         mut id: F::Id,
         intake: &Intake<F>,
+        greeting: Option<Greeting>,
+        data: &PeerData,
+        handle: Option<PeerHandle>,
         go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
-    ) -> Result<IdKey, (F::Id, CmError)> {
-        let grant = match intake.reserve() {
+    ) -> Result<IdKey, NotHandedOver<F>> {
+        let mut grant = match intake.reserve() {
             Ok(grant) => grant,
-            Err(error) => return Err((id, error.into())),
+            Err(error) => {
+                let refusal = intake.no_place();
+                return Err(NotHandedOver { id, refusal, error: error.into() });
+            }
         };
-        let handshake = grant.handshake();
+        grant.set_addr(id.peer_addr());
+        let (handshake, watch) = (grant.handshake(data), grant.watch());
         let qp = match worker_qp::create(&mut id, intake, QpType::Rc) {
             Ok(qp) => qp,
-            Err(error) => return Err((id, error)),
+            Err(error) => {
+                let refusal = Refusal::resources(error.code().errno());
+                return Err(NotHandedOver { id, refusal, error });
+            }
         };
         let qp_num = qp.num();
-        // The private data of a request; a connect has had no answer yet.
-        let data = Some(id.private_data()).filter(|data| !data.is_empty());
-        if let Err(qp) = intake.admit(qp, grant, data) {
+        if let Err(qp) = intake.admit(qp, grant, greeting) {
             drop(qp);
             let asked = "hand a connection to a worker";
             let error = CmError::new(Code::Busy, asked, "its mailbox is full")
                 .cure("let the worker turn, or raise Config::peers");
-            return Err((id, error));
+            return Err(NotHandedOver { id, refusal: Refusal::busy(), error });
+        }
+        if let Some(handle) = &handle {
+            handle.watches(watch);
         }
         // Every resource the device has.
         let Retry { rnr_retry, ack_timeout, retry_count, .. } = intake.retry();
-        let param =
-            ConnParam { private_data: &handshake, rnr_retry, retry_count, ..ConnParam::default() };
+        let private_data = handshake.bytes();
+        let param = ConnParam { private_data, rnr_retry, retry_count, ..ConnParam::default() };
         let went = id.set_option(IdOption::AckTimeout(ack_timeout));
         if let Err(error) = went.and_then(|()| go(&mut id, &param)) {
             self.say(intake.clone(), qp_num, Word::Gone);
-            return Err((id, error));
+            let refusal = Refusal::resources(error.code().errno());
+            return Err(NotHandedOver { id, refusal, error });
         }
         let key = id.key();
-        self.live.insert(key, Connection { id, qp_num, intake: intake.clone() });
+        self.live.insert(key, Connection { id, qp_num, intake: intake.clone(), handle });
         Ok(key)
     }
 
@@ -115,15 +145,29 @@ impl<F: Fabric> Connections<F> {
         match event.kind {
             EventKind::Established => {
                 let connection = self.live.get_mut(&event.key)?;
+                let greeting = connection.intake.check_peer(connection.id.private_data());
+                let greeting = match greeting {
+                    Ok(greeting) => greeting,
+                    Err(refusal) => {
+                        self.end(event.key, None);
+                        return Some(Outcome::Refused(refusal));
+                    }
+                };
                 // It fails only if the worker has already given the queue pair up.
                 let _ = connection.id.set_rnr_timer(connection.intake.retry().rnr_timer);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
-                let data = connection.id.private_data().to_vec();
-                self.say(intake, qp_num, Word::Up(data));
+                if let Some(handle) = &connection.handle {
+                    handle.is_up();
+                }
+                self.say(intake, qp_num, Word::Up(greeting));
                 Some(Outcome::Up)
             }
-            EventKind::Disconnected | EventKind::DeviceRemoval => {
-                self.end(event.key);
+            EventKind::Disconnected => {
+                self.end(event.key, Some("the peer ended it"));
+                None
+            }
+            EventKind::DeviceRemoval => {
+                self.end(event.key, Some("the device was removed"));
                 None
             }
             kind @ (EventKind::Rejected
@@ -131,17 +175,23 @@ impl<F: Fabric> Connections<F> {
             | EventKind::ConnectError
             | EventKind::AddrError
             | EventKind::RouteError) => {
-                self.end(event.key);
-                Some(Outcome::Failed(kind, event.status))
+                self.end(event.key, None);
+                let refusal = Refusal::parse(&event.private_data);
+                Some(Outcome::Failed(kind, event.status, refusal))
             }
             _ => None,
         }
     }
 
-    /// Ends a connection: tells the worker and the peer, and drops the id.
-    fn end(&mut self, key: IdKey) {
+    /// Ends a connection: tells the worker and the peer, and drops the id. `why`: if it was up and
+    /// this side did not want it.
+    fn end(&mut self, key: IdKey, why: Option<&str>) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;
+            if let Some(handle) = &connection.handle {
+                let asked = || format!("stay connected to {}", handle.addr());
+                handle.is_down(why.map(|why| CmError::new(Code::Reset, asked(), why)));
+            }
             // Both ends disconnect (CM-10); one that never was connected cannot, which is fine.
             let _ = connection.id.disconnect();
             self.say(connection.intake, connection.qp_num, Word::Gone);
@@ -150,12 +200,12 @@ impl<F: Fabric> Connections<F> {
 
     /// Nobody waits for this connection any more.
     pub(crate) fn give_up(&mut self, key: IdKey) {
-        self.end(key);
+        self.end(key, None);
     }
 
     fn say(&mut self, intake: Intake<F>, qp_num: u32, word: Word) {
         let said = match &word {
-            Word::Up(data) => intake.up(qp_num, data),
+            Word::Up(greeting) => intake.up(qp_num, *greeting),
             Word::Gone => intake.gone(qp_num),
         };
         if !said {
@@ -173,8 +223,17 @@ impl<F: Fabric> Connections<F> {
             while let Some(qp_num) = intake.next_closing() {
                 let key = self.live.iter().find(|(_, live)| live.qp_num == qp_num);
                 if let Some(key) = key.map(|(key, _)| *key) {
-                    self.end(key);
+                    self.end(key, None);
                 }
+            }
+        }
+        // Acquire pairs with `PeerHandle::end`.
+        if self.called.swap(false, Ordering::Acquire) {
+            let ends =
+                |live: &Connection<F>| live.handle.as_ref().is_some_and(PeerHandle::is_ending);
+            let keys = self.live.iter().filter(|(_, live)| ends(live)).map(|(key, _)| *key);
+            for key in keys.collect::<Vec<_>>() {
+                self.end(key, None);
             }
         }
     }

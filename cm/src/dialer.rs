@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use doorbell_engine::worker::Intake;
+use doorbell_engine::worker::{Intake, PEER_DATA_MAX, PeerData, Refusal};
 use doorbell_fabric::{CmError, CmId, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection};
 use doorbell_seam::error::Code;
 
-use crate::connections::{Connections, Outcome, STEP, run};
+use crate::connections::{Connections, NotHandedOver, Outcome, STEP, run};
+use crate::peer_handle::PeerHandle;
 use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
 
@@ -18,6 +19,7 @@ pub struct Dialer<F: Fabric> {
     intakes: Vec<Intake<F>>,
     kept: Vec<Kept<F>>,
     stop: Stop,
+    refusal: Option<Refusal>,
     fabric: F,
 }
 
@@ -29,7 +31,8 @@ impl<F: Fabric> Dialer<F> {
     pub fn new(fabric: &F) -> Result<Self, CmError> {
         let connections = Connections::new(fabric)?;
         let (intakes, kept) = (Vec::new(), Vec::new());
-        Ok(Dialer { connections, intakes, kept, stop: Stop::default(), fabric: fabric.clone() })
+        let (stop, refusal) = (Stop::default(), None);
+        Ok(Dialer { connections, intakes, kept, stop, refusal, fabric: fabric.clone() })
     }
 
     /// Gives a dial up when the program is asked to end.
@@ -54,34 +57,59 @@ impl<F: Fabric> Dialer<F> {
     }
 
     /// Connects a worker to `addr`, within `limit`. After this returns, the worker's next turn
-    /// tells its handler of the peer. The worker may turn meanwhile, but need not.
+    /// tells its handler of the peer. The worker may turn meanwhile, but need not. Dropping the
+    /// handle leaves the connection up.
     ///
     /// # Errors
-    /// `Refused`: nobody listens, or the peer rejected the request; `TimedOut`; an address that
-    /// this device cannot reach.
+    /// `Refused`: nobody listens, or the peer rejected the request, with its reason
+    /// ([`Dialer::last_refusal`]); `TimedOut`; an address that this device cannot reach; no room at
+    /// this side.
     pub fn dial(
         &mut self,
         addr: SocketAddr,
         intake: &Intake<F>,
         limit: Duration,
-    ) -> Result<(), CmError> {
-        self.connect(addr, intake, limit).map(drop)
+    ) -> Result<PeerHandle, CmError> {
+        self.dial_with(addr, &[], intake, limit)
+    }
+
+    /// [`Dialer::dial`] with up to 32 bytes for the peer's program, such as a name or a shared
+    /// secret: it sees them before it accepts ([`crate::Listener::on_request`]), and when the
+    /// connection is up.
+    ///
+    /// # Errors
+    /// As for `dial`; `Invalid`: more than 32 bytes.
+    pub fn dial_with(
+        &mut self,
+        addr: SocketAddr,
+        data: &[u8],
+        intake: &Intake<F>,
+        limit: Duration,
+    ) -> Result<PeerHandle, CmError> {
+        let data = peer_data(addr, data)?;
+        let handle = PeerHandle::new(addr, &self.connections.called);
+        self.connect(&handle, &data, intake, limit)?;
+        Ok(handle)
     }
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        handle: &PeerHandle,
+        data: &PeerData,
         intake: &Intake<F>,
         limit: Duration,
     ) -> Result<IdKey, CmError> {
-        let until = Instant::now() + limit;
+        self.refusal = None;
+        let (addr, until) = (handle.addr(), Instant::now() + limit);
         let mut id = self.fabric.create_id(Some(&self.connections.channel), PortSpace::Tcp)?;
         let key = id.key();
         id.resolve_addr(None, addr, limit)?;
         self.wait_for(key, addr, EventKind::AddrResolved, until)?;
         id.resolve_route(limit)?;
         self.wait_for(key, addr, EventKind::RouteResolved, until)?;
-        self.connections.hand_over(id, intake, F::Id::connect).map_err(|(_, error)| error)?;
+        let handle = Some(handle.clone());
+        let handed = self.connections.hand_over(id, intake, None, data, handle, F::Id::connect);
+        handed.map_err(|NotHandedOver { error, .. }| error)?;
         if !self.intakes.iter().any(|known| known.is_same(intake)) {
             self.intakes.push(intake.clone());
         }
@@ -91,24 +119,58 @@ impl<F: Fabric> Dialer<F> {
 
     /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and dials again whenever the
     /// connection ends or cannot be made, after the waits that `backoff` gives. The handler sees
-    /// each connection as a new peer.
-    pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) {
-        self.kept.push(Kept::new(addr, intake.clone(), backoff));
+    /// each connection as a new peer. [`PeerHandle::end`] stops it.
+    pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) -> PeerHandle {
+        self.keep_always(addr, PeerData::default(), intake, backoff)
+    }
+
+    /// [`Dialer::keep`] with up to 32 bytes for the peer's program, each time it is dialed.
+    ///
+    /// # Errors
+    /// `Invalid`: more than 32 bytes.
+    pub fn keep_with(
+        &mut self,
+        addr: SocketAddr,
+        data: &[u8],
+        intake: &Intake<F>,
+        backoff: Backoff,
+    ) -> Result<PeerHandle, CmError> {
+        Ok(self.keep_always(addr, peer_data(addr, data)?, intake, backoff))
+    }
+
+    fn keep_always(
+        &mut self,
+        addr: SocketAddr,
+        data: PeerData,
+        intake: &Intake<F>,
+        backoff: Backoff,
+    ) -> PeerHandle {
+        let handle = PeerHandle::new(addr, &self.connections.called);
+        self.kept.push(Kept::new(handle.clone(), data, intake.clone(), backoff));
+        handle
+    }
+
+    /// The reason that the last dialed peer gave, if it refused and gave one.
+    pub fn last_refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
     }
 
     /// The kept connections that were given up, with the reason, by address.
-    pub fn given_up(&self) -> impl Iterator<Item = (SocketAddr, &CmError)> {
-        self.kept.iter().filter_map(|kept| kept.given_up().map(|error| (kept.addr, error)))
+    pub fn given_up<'a>(&'a self) -> impl Iterator<Item = (SocketAddr, &'a CmError)> {
+        let error = |kept: &'a Kept<F>| kept.given_up().map(|error| (kept.handle.addr(), error));
+        self.kept.iter().filter_map(error)
     }
 
     /// Dials the kept connections that are due.
     fn redial(&mut self) {
+        self.kept.retain(|kept| !kept.is_over());
         for n in 0..self.kept.len() {
             let (now, connections) = (Instant::now(), &self.connections);
             if self.kept[n].is_due(now, |key| connections.has(key)) {
-                let Kept { addr, intake, backoff, .. } = &self.kept[n];
-                let (addr, intake, limit) = (*addr, intake.clone(), backoff.limit);
-                let result = self.connect(addr, &intake, limit);
+                let Kept { handle, data, intake, backoff, .. } = &self.kept[n];
+                let (handle, data, intake) = (handle.clone(), *data, intake.clone());
+                let result = self.connect(&handle, &data, &intake, backoff.limit);
+                handle.is_refused(self.refusal);
                 self.kept[n].tried(Instant::now(), result);
             }
         }
@@ -139,8 +201,17 @@ impl<F: Fabric> Dialer<F> {
             if event.key != key {
                 continue;
             }
-            if let Some(Outcome::Failed(kind, status)) = outcome {
-                return Err(refusal(addr, kind, status));
+            match outcome {
+                Some(Outcome::Failed(kind, status, reason)) => {
+                    self.refusal = reason;
+                    return Err(refusal(addr, kind, status, reason));
+                }
+                Some(Outcome::Refused(reason)) => {
+                    let asked = format!("connect to {addr}");
+                    let answer = format!("this side refused the peer's answer: {reason}");
+                    return Err(CmError::new(Code::Refused, asked, answer).cure(reason.cure()));
+                }
+                Some(Outcome::Up) | None => {}
             }
             if event.kind == kind {
                 return Ok(());
@@ -172,9 +243,21 @@ impl<F: Fabric> Dialer<F> {
     }
 }
 
+/// The program's bytes for a peer.
+fn peer_data(addr: SocketAddr, data: &[u8]) -> Result<PeerData, CmError> {
+    PeerData::new(data).ok_or_else(|| {
+        let asked = format!("connect to {addr} with {} bytes for its program", data.len());
+        CmError::new(Code::Invalid, asked, format!("at most {PEER_DATA_MAX} fit"))
+    })
+}
+
 /// What a failed connect means to the caller (ID-10).
-fn refusal(addr: SocketAddr, kind: EventKind, status: i32) -> CmError {
+fn refusal(addr: SocketAddr, kind: EventKind, status: i32, reason: Option<Refusal>) -> CmError {
     let asked = format!("connect to {addr}");
+    if let Some(reason) = reason {
+        let answer = format!("the peer refused it: {reason}");
+        return CmError::new(Code::Refused, asked, answer).cure(reason.cure());
+    }
     match kind {
         EventKind::Rejected
             if status == Rejection::NoListener as i32 || status == -libc::ECONNREFUSED =>

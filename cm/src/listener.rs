@@ -4,11 +4,26 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use doorbell_engine::worker::Intake;
+use doorbell_engine::worker::{Greeting, Intake, Refusal, RefusalReason};
 use doorbell_fabric::{CmError, CmId, EventKind, Fabric, PortSpace, QpFields};
 use doorbell_seam::error::Code;
 
-use crate::connections::{Connections, run};
+use crate::connections::{Connections, NotHandedOver, run};
+use crate::request::{Answer, ConnectRequest};
+
+/// What a program decides of each request.
+type Decide<F> = Box<dyn FnMut(&ConnectRequest<'_>) -> Answer<F> + Send>;
+
+/// A request that a [`Listener`] refused.
+#[derive(Clone, Debug)]
+pub struct RefusedRequest {
+    /// Where it came from.
+    pub addr: Option<SocketAddr>,
+    /// What the peer was told.
+    pub refusal: Refusal,
+    /// This side's error with its cure, if something was missing.
+    pub error: Option<CmError>,
+}
 
 /// Accepts connections and deals them out to workers in turn.
 pub struct Listener<F: Fabric> {
@@ -17,7 +32,10 @@ pub struct Listener<F: Fabric> {
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,
     next: usize,
-    refused: u64,
+    decide: Option<Decide<F>>,
+    /// By the number of the reason.
+    refused: [u64; RefusalReason::ALL.len()],
+    last_refusal: Option<RefusedRequest>,
     fabric: F,
 }
 
@@ -36,7 +54,9 @@ impl<F: Fabric> Listener<F> {
             connections,
             intakes: Vec::new(),
             next: 0,
-            refused: 0,
+            decide: None,
+            refused: [0; _],
+            last_refusal: None,
             fabric: fabric.clone(),
         })
     }
@@ -56,6 +76,22 @@ impl<F: Fabric> Listener<F> {
         self.intakes.push(intake);
     }
 
+    /// Lets the program decide about each request before it is accepted: whether it knows the peer
+    /// or its shared secret, and which worker gets the connection. Damaged requests, and those of
+    /// other versions, are refused without asking. Called on the thread that steps the listener;
+    /// without it every request is accepted. The program sees the peer's bytes again in
+    /// [`Handler::on_peer_up`](doorbell_engine::worker::Handler::on_peer_up), by
+    /// [`Outbox::peer_info`](doorbell_engine::worker::Outbox::peer_info).
+    ///
+    /// Private data goes over the wire in the clear: a secret in it keeps out strangers, not those
+    /// who can read the wire.
+    pub fn on_request(
+        &mut self,
+        decide: impl FnMut(&ConnectRequest<'_>) -> Answer<F> + Send + 'static,
+    ) {
+        self.decide = Some(Box::new(decide));
+    }
+
     /// The attributes of its connections' queue pairs, as the device reports them (`ibv_query_qp`),
     /// timers and retries included. In no order, and without those that have failed.
     pub fn query_qps(&self) -> Vec<QpFields> {
@@ -72,9 +108,19 @@ impl<F: Fabric> Listener<F> {
         self.connections.ended()
     }
 
-    /// Number of requests rejected because no queue pair could be made for them.
+    /// Number of requests refused, for any reason.
     pub fn refused(&self) -> u64 {
-        self.refused
+        self.refused.iter().sum()
+    }
+
+    /// Number of requests refused for that reason.
+    pub fn refused_for(&self, reason: RefusalReason) -> u64 {
+        self.refused.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// The last refused request.
+    pub fn last_refusal(&self) -> Option<&RefusedRequest> {
+        self.last_refusal.as_ref()
     }
 
     /// One step: waits up to `limit` for an event and handles it. True if there was one.
@@ -102,21 +148,63 @@ impl<F: Fabric> Listener<F> {
     }
 
     fn take_in(&mut self, request: F::Id) -> Result<(), CmError> {
-        if self.intakes.is_empty() {
-            let mut request = request;
-            let _ = request.reject(&[]);
-            return Err(CmError::new(Code::Invalid, "accept a connection", "there is no worker")
-                .cure("feed() the listener before it runs"));
+        let greeting = match Greeting::parse(request.private_data()) {
+            Ok(greeting) => greeting,
+            Err(refusal) => {
+                self.refuse(request, refusal, None);
+                return Ok(());
+            }
+        };
+        let answer = match &mut self.decide {
+            Some(decide) => decide(&ConnectRequest::new::<F>(&request, greeting)),
+            None => Answer::accept(),
+        };
+        if !answer.accepted {
+            self.refuse(request, Refusal::program(answer.data), None);
+            return Ok(());
         }
-        let intake = self.intakes[self.next % self.intakes.len()].clone();
-        self.next = self.next.wrapping_add(1);
-        let handed = self.connections.hand_over(request, &intake, F::Id::accept);
-        if let Err((mut request, _)) = handed {
-            self.refused += 1;
-            // The peer gets a rejection instead of silence; a peer that has already given up is
-            // fine.
-            let _ = request.reject(&[]);
+        let Some(intake) = answer.worker.or_else(|| self.next_intake()) else {
+            let asked = "accept a connection";
+            let error = CmError::new(Code::Invalid, asked, "there is no worker")
+                .cure("feed() the listener before it runs");
+            self.refuse(request, Refusal::no_worker(), Some(error.clone()));
+            return Err(error);
+        };
+        if !self.intakes.iter().any(|known| known.is_same(&intake)) {
+            self.intakes.push(intake.clone());
+        }
+        if let Err(refusal) = intake.check_peer(request.private_data()) {
+            self.refuse(request, refusal, None);
+            return Ok(());
+        }
+        let greeting = Some(greeting);
+        let handed = self.connections.hand_over(
+            request,
+            &intake,
+            greeting,
+            &answer.data,
+            None,
+            F::Id::accept,
+        );
+        if let Err(NotHandedOver { id, refusal, error }) = handed {
+            self.refuse(id, refusal, Some(error));
         }
         Ok(())
+    }
+
+    fn next_intake(&mut self) -> Option<Intake<F>> {
+        let next = self.next;
+        self.next = next.wrapping_add(1);
+        self.intakes.get(next % self.intakes.len().max(1)).cloned()
+    }
+
+    /// Tells the peer why, instead of silence, and counts it. A peer that has already given up is
+    /// fine.
+    fn refuse(&mut self, mut request: F::Id, refusal: Refusal, error: Option<CmError>) {
+        if let Some(count) = self.refused.get_mut(refusal.reason() as usize) {
+            *count += 1;
+        }
+        self.last_refusal = Some(RefusedRequest { addr: request.peer_addr(), refusal, error });
+        let _ = request.reject(refusal.to_private_data().bytes());
     }
 }

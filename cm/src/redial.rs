@@ -1,10 +1,11 @@
 //! A kept connection: dialled again, after growing waits, whenever it has ended.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use doorbell_engine::worker::Intake;
+use doorbell_engine::worker::{Intake, PeerData};
 use doorbell_fabric::{CmError, Fabric, IdKey};
+
+use crate::peer_handle::PeerHandle;
 
 /// How long to wait before dialling again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ enum State {
 
 /// A kept connection.
 pub(crate) struct Kept<F: Fabric> {
-    pub(crate) addr: SocketAddr,
+    pub(crate) handle: PeerHandle,
+    pub(crate) data: PeerData,
     pub(crate) intake: Intake<F>,
     pub(crate) backoff: Backoff,
     state: State,
@@ -57,9 +59,23 @@ pub(crate) struct Kept<F: Fabric> {
 }
 
 impl<F: Fabric> Kept<F> {
-    pub(crate) fn new(addr: SocketAddr, intake: Intake<F>, backoff: Backoff) -> Kept<F> {
+    pub(crate) fn new(
+        handle: PeerHandle,
+        data: PeerData,
+        intake: Intake<F>,
+        backoff: Backoff,
+    ) -> Kept<F> {
         let state = State::Due(Instant::now());
-        Kept { addr, intake, backoff, state, failures: 0, error: None }
+        Kept { handle, data, intake, backoff, state, failures: 0, error: None }
+    }
+
+    /// True if its program has ended it.
+    pub(crate) fn is_over(&self) -> bool {
+        let over = self.handle.is_ending();
+        if over {
+            self.handle.is_down(None);
+        }
+        over
     }
 
     /// True if it should be tried now. `alive` tells whether a connection is still up.
@@ -67,6 +83,7 @@ impl<F: Fabric> Kept<F> {
         match self.state {
             State::Up(key) if !alive(key) => {
                 self.state = State::Due(now + self.backoff.wait(1));
+                self.handle.is_connecting();
                 false
             }
             State::Due(at) => at <= now,
@@ -82,10 +99,14 @@ impl<F: Fabric> Kept<F> {
             }
             Err(error) => {
                 self.failures += 1;
-                self.error = Some(error);
+                self.error = Some(error.clone());
                 let enough = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
                 let again = State::Due(now + self.backoff.wait(self.failures));
                 self.state = if enough { State::GivenUp } else { again };
+                self.handle.is_down(Some(error));
+                if !enough {
+                    self.handle.is_connecting();
+                }
             }
         }
     }

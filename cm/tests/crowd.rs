@@ -125,7 +125,8 @@ impl Crowd {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| listener.run(&stop).unwrap());
-            let dialed = (0..config.peers).try_for_each(|_| dialer.dial(addr, &intake, STILL));
+            let dialed =
+                (0..config.peers).try_for_each(|_| dialer.dial(addr, &intake, STILL).map(drop));
             // First, since the listener's thread is waited for.
             stop.store(true, Ordering::Relaxed);
             dialed.unwrap();

@@ -1,6 +1,6 @@
 //! What can go wrong between workers on any device: the traps of credits, of long messages, of the
-//! end of a peer, and datagrams. Runs on `soft0`, or on the device that `DOORBELL_DEVICE` names, at
-//! the address in `DOORBELL_ADDR`. Each test has two workers, which take turns on this thread.
+//! end of a peer, who a peer is and why it is refused, and datagrams. Runs on `soft0`, or on the
+//! device that `DOORBELL_DEVICE` names, at the address in `DOORBELL_ADDR`. Each test has two workers, which take turns on this thread.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "scenarios/bed.rs"]
@@ -9,5 +9,7 @@ mod bed;
 mod connected;
 #[path = "scenarios/datagrams.rs"]
 mod datagrams;
+#[path = "scenarios/identity.rs"]
+mod identity;
 #[path = "scenarios/placed.rs"]
 mod placed;

@@ -72,7 +72,7 @@ fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmE
         let mut yes = 0;
         let no = loop {
             match dialer.dial(addr, &dialing.1, LIMIT) {
-                Ok(()) => yes += 1,
+                Ok(_) => yes += 1,
                 Err(error) => break error,
             }
         };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use doorbell_alloc::Mapping;
-use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
-use doorbell_engine::worker::{Verdict, Worker};
+use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerData, PeerId};
+use doorbell_engine::worker::{SharedRecv, Verdict, Worker};
 use doorbell_seam::prng::Prng;
 use doorbell_seam::provider::fault::{Fault, FaultQp, Odds, Plant};
 use doorbell_seam::provider::{Provider, Qp};
@@ -63,7 +63,8 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
     let qps = [queue_pair(&sides[0]), queue_pair(&sides[1])];
     let nums = [qps[0].num(), qps[1].num()];
     let mut grants = [0, 1].map(|n| sides[n].intake.reserve().ok());
-    let handshakes = grants.each_ref().map(|grant| grant.as_ref().unwrap().handshake());
+    let data = PeerData::default();
+    let handshakes = grants.each_ref().map(|grant| grant.as_ref().unwrap().handshake(&data));
     let (one, two) = LinkShared::pair(Mapping::plain(LINK_BYTES).unwrap()).unwrap();
     for (n, (qp, link)) in qps.into_iter().zip([Arc::new(one), Arc::new(two)]).enumerate() {
         let control = qp.inner().control();
@@ -77,8 +78,9 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
         };
         control.connect(&link, wiring);
         let Some(grant) = grants[n].take() else { continue };
-        assert!(sides[n].intake.admit(qp, grant, Some(&handshakes[1 - n])).is_ok());
-        assert!(sides[n].intake.up(nums[n], &[]));
+        let greeting = sides[n].intake.check_peer(handshakes[1 - n].bytes()).unwrap();
+        assert!(sides[n].intake.admit(qp, grant, Some(greeting)).is_ok());
+        assert!(sides[n].intake.up(nums[n], greeting));
         sides[n].worker.turn();
     }
     let mut sent = 0u8;

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use doorbell_alloc::Mapping;
-use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv};
-use doorbell_engine::worker::{Verdict, Worker};
+use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerData, PeerId};
+use doorbell_engine::worker::{SharedRecv, Verdict, Worker};
 use doorbell_seam::error::SetupError;
 use doorbell_seam::provider::{
     Access, Caps, Datagrams, NoAddress, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq,
@@ -183,7 +183,7 @@ fn workers_talk_over_a_device_of_ones_own() {
     let nic = Wire(Arc::new(caps));
     let mut sides = [side(&nic, false), side(&nic, true)];
     let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
-    let handshakes = grants.each_ref().map(|grant| grant.handshake());
+    let handshakes = grants.each_ref().map(|grant| grant.handshake(&PeerData::default()));
     for (n, grant) in grants.into_iter().enumerate() {
         let (own, peer) = (&sides[n].1, &sides[1 - n].1);
         let end = End {
@@ -193,8 +193,9 @@ fn workers_talk_over_a_device_of_ones_own() {
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
         };
-        assert!(own.admit(end, grant, Some(&handshakes[1 - n])).is_ok());
-        assert!(own.up(n as u32 + 1, &[]));
+        let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
+        assert!(own.admit(end, grant, Some(greeting)).is_ok());
+        assert!(own.up(n as u32 + 1, greeting));
     }
     turn(&mut sides);
     let peer = sides[0].0.handler().up.unwrap();

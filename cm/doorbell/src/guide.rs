@@ -147,6 +147,90 @@
 //! # }
 //! ```
 //!
+//! # Who may connect
+//!
+//! A listener shows its program each request before it accepts: the address, up to 32 bytes that
+//! the dialing program sent, and on `soft` the process and user. The program accepts, chooses a
+//! worker, or refuses with words that the other side's error repeats. The bytes come again with
+//! the peer: [`Outbox::peer_info`](crate::worker::Outbox::peer_info).
+//!
+//! What is dialed has a handle, which names the peer of the worker, says how the connection stands,
+//! and ends it.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//! use std::time::Duration;
+//!
+//! use doorbell::prelude::*;
+//!
+//! /// Notes the name that each peer gave, behind the secret.
+//! #[derive(Default)]
+//! struct Names(Vec<Vec<u8>>);
+//!
+//! impl<P: Provider> Handler<P> for Names {
+//!     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         Verdict::Done
+//!     }
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         let info = out.peer_info(peer).expect("a peer that is up is known");
+//!         self.0.push(info.data().get(16..).unwrap_or_default().to_vec());
+//!     }
+//! }
+//!
+//! # fn worker(nic: &SoftDevice)
+//! # -> Result<(Worker<SoftDevice, Names>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
+//! #     let config = Config { peers: 4, ..Config::DEFAULT };
+//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     Ok(Worker::new(nic, &shared, memory, Names::default(), &config)?)
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const SECRET: &[u8; 16] = b"not for everyone";
+//!
+//! let nic = SoftDevice::open()?;
+//! let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
+//! let addr = listener.local_addr().ok_or("it is bound")?;
+//! let (mut server, intake) = worker(&nic)?;
+//! listener.feed(intake);
+//! listener.on_request(|request| match request.data().split_first_chunk::<16>() {
+//!     // Every byte is compared, so that the time does not tell how many are right.
+//!     Some((secret, _)) if secret.iter().zip(SECRET).fold(0, |no, (a, b)| no | (a ^ b)) == 0 => {
+//!         Answer::accept()
+//!     }
+//!     _ => Answer::refuse("wrong secret"),
+//! });
+//!
+//! let (mut client, intake) = worker(&nic)?;
+//! let mut dialer = Dialer::new(&nic)?;
+//! let (stop, limit) = (AtomicBool::new(false), Duration::from_secs(5));
+//! let (stranger, friend) = std::thread::scope(|scope| {
+//!     scope.spawn(|| listener.run(&stop));
+//!     let stranger = dialer.dial_with(addr, b"let me in", &intake, limit);
+//!     let friend = dialer.dial_with(addr, b"not for everyone anna", &intake, limit);
+//!     stop.store(true, Ordering::Relaxed);
+//!     (stranger, friend)
+//! });
+//! let error = stranger.err().ok_or("it has no secret")?;
+//! assert!(error.to_string().contains("its program said: wrong secret"), "{error}");
+//!
+//! let friend = friend?;
+//! client.turn(); // the worker learns of its peer
+//! let peer = friend.peer().ok_or("it is up")?;
+//! client.outbox().send(peer, b"hello")?;
+//! # for _ in 0..1000 {
+//! #     client.turn();
+//! #     listener.step(Duration::ZERO)?;
+//! #     server.turn();
+//! # }
+//! assert_eq!(server.handler().0, [b" anna"]);
+//!
+//! friend.end(); // the dialer's next step does it
+//! dialer.step(Duration::ZERO)?;
+//! assert_eq!(friend.state(), PeerState::Ended);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Memory in huge pages
 //!
 //! ```

@@ -9,6 +9,6 @@ pub use crate::worker::{
 };
 #[cfg(feature = "std")]
 pub use crate::{
-    AddrInfo, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id, Listener,
-    Port, PortSpace, Program, QpInit, Runtime, Stop,
+    AddrInfo, Answer, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id,
+    Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
 };

@@ -153,6 +153,15 @@ impl Depths {
     }
 }
 
+/// Process and user of a peer on the same machine, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+}
+
 /// Options of an id (`rdma_set_option`, CM-16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdOption {

@@ -13,7 +13,7 @@ use doorbell_seam::provider::{
 };
 
 use crate::addr::AddrInfo;
-use crate::attr::{ConnParam, Depths, IdOption, Join, PortSpace, Source, UdParam};
+use crate::attr::{ConnParam, Credentials, Depths, IdOption, Join, PortSpace, Source, UdParam};
 use crate::error::{CmError, InUse};
 use crate::state::{QpFields, QpState};
 
@@ -402,6 +402,12 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
 
     /// The peer's address.
     fn peer_addr(&self) -> Option<SocketAddr>;
+
+    /// Process and user of the peer, where the kernel knows them: the peer of a request or of a
+    /// connection on the same machine, on `soft`.
+    fn credentials(&self) -> Option<Credentials> {
+        None
+    }
 }
 
 /// The number of an id, unique within the process and the device.

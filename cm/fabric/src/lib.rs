@@ -15,7 +15,7 @@ mod state;
 
 pub use addr::{AddrInfo, Hints};
 pub use attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
-pub use attr::{ConnParam, Depths, IdOption, Join, PathRecord, PortSpace, Source};
+pub use attr::{ConnParam, Credentials, Depths, IdOption, Join, PathRecord, PortSpace, Source};
 pub use attr::{UDP_QKEY, UdParam};
 pub use error::{CmError, InUse};
 pub use fabric::{Channel, CmId, Event, EventKind, Fabric, IdKey, QpAttr, QpAttrEx, Rejection};

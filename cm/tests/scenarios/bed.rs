@@ -93,8 +93,13 @@ pub(crate) struct Pair<F: Fabric, A: Handler<F>, B: Handler<F>> {
 impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
     /// Two workers with this many connections between them, up on both sides.
     pub(crate) fn new(nic: &F, config: &Config, handlers: (A, B), connections: usize) -> Self {
-        let one = Side::new(nic, config, handlers.0);
-        let two = Side::new(nic, config, handlers.1);
+        Pair::of(nic, [config, config], handlers, connections)
+    }
+
+    /// The same, with a configuration for each worker.
+    pub(crate) fn of(nic: &F, configs: [&Config; 2], handlers: (A, B), connections: usize) -> Self {
+        let one = Side::new(nic, configs[0], handlers.0);
+        let two = Side::new(nic, configs[1], handlers.1);
         let mut listener = Listener::bind(nic, SocketAddr::new(address(), 0)).expect("a listener");
         listener.feed(two.intake.clone());
         let mut dialer = Dialer::new(nic).expect("a dialer");

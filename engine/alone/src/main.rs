@@ -16,7 +16,7 @@ use core::panic::PanicInfo;
 
 use doorbell_alloc::{BlockPool, Mapping};
 use doorbell_engine::worker::{
-    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, Handler, Intake, Message, Outbox, PeerData, PeerId, SharedRecv, Verdict, Worker,
 };
 use doorbell_seam::provider::{Provider, Qp, QpType};
 use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
@@ -154,10 +154,11 @@ fn connect(nic: &Soft, one: &Intake<Soft>, two: &Intake<Soft>) -> Option<()> {
     b.attach(&taker);
     a.connect(&maker, wiring(second));
     b.connect(&taker, wiring(first));
-    let handshakes = (here.handshake(), there.handshake());
-    one.admit(a, here, Some(&handshakes.1)).ok()?;
-    two.admit(b, there, Some(&handshakes.0)).ok()?;
-    (one.up(first, &handshakes.1) && two.up(second, &handshakes.0)).then_some(())
+    let data = (here.handshake(&PeerData::default()), there.handshake(&PeerData::default()));
+    let greetings = (one.check_peer(data.1.bytes()).ok()?, two.check_peer(data.0.bytes()).ok()?);
+    one.admit(a, here, Some(greetings.0)).ok()?;
+    two.admit(b, there, Some(greetings.1)).ok()?;
+    (one.up(first, greetings.0) && two.up(second, greetings.1)).then_some(())
 }
 
 /// The number of the step that failed.

@@ -2,7 +2,8 @@
 
 use super::core::Core;
 use super::handler::Handler;
-use super::mailbox::{Mail, PeerData};
+use super::handshake::Greeting;
+use super::mailbox::Mail;
 use super::message::DownReason;
 use super::outbox::Outbox;
 use super::peers::PeerState;
@@ -14,10 +15,10 @@ use crate::provider::{Provider, Qp};
 pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
     while let Some(mail) = core.mailbox.take() {
         match mail {
-            Mail::Admit(qp, grant, data) => {
+            Mail::Admit(qp, grant, greeting) => {
                 let num = qp.num();
                 match core.sender.peers.insert(num, qp, grant) {
-                    Ok(slot) => set_handshake(core, slot, data),
+                    Ok(slot) => set_greeting(core, slot, greeting),
                     Err(qp) => {
                         drop(qp);
                         if !core.mailbox.close(num) {
@@ -28,9 +29,9 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
             }
             Mail::Datagrams(qp) => core.datagrams.open(qp, &core.sender.accounts),
             Mail::NoDatagrams(num) => core.datagrams.close(num, &mut core.sender.accounts),
-            Mail::Up(num, data) => {
+            Mail::Up(num, greeting) => {
                 if let Some(slot) = core.sender.peers.find(num) {
-                    set_handshake(core, slot, data);
+                    set_greeting(core, slot, Some(greeting));
                     bring_up(core, handler, slot);
                 }
             }
@@ -43,10 +44,10 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
     }
 }
 
-/// Sets the peer's handshake from the first bytes of its private data, if they have come.
-fn set_handshake<P: Provider>(core: &mut Core<P>, slot: u32, data: PeerData) {
-    if let (Some(peer), Some(data)) = (core.sender.peers.at(slot), data) {
-        peer.credit.set_handshake(&data);
+/// What a peer said, if it has come.
+fn set_greeting<P: Provider>(core: &mut Core<P>, slot: u32, greeting: Option<Greeting>) {
+    if let (Some(peer), Some(greeting)) = (core.sender.peers.at(slot), greeting) {
+        peer.set_greeting(greeting);
     }
 }
 

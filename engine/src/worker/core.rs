@@ -119,6 +119,9 @@ impl<P: Provider> Core<P> {
 
     /// Replies in a kept block.
     pub(super) fn reply_kept(&mut self, token: Token, length: usize) -> Result<(), SendError> {
+        let peer = self.kept.get(token).ok_or(SendError::NotConnected)?.peer;
+        let sent = length.min(self.config.block_bytes as usize) as u64;
+        self.sender.check_length(peer.slot, sent)?;
         let KeptMessage { peer, block, .. } =
             self.kept.take(token).ok_or(SendError::NotConnected)?;
         if self.sender.peers.get(peer).is_some_and(|peer| peer.is_up()) {

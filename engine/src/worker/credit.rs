@@ -14,46 +14,8 @@
 //! is always left over somewhere. Its owner grants it at once, not half a window later, if it has
 //! replies of its own that wait for this peer.
 
+use super::handshake::Handshake;
 use crate::wr::Remote;
-
-/// Bytes that two workers tell each other when they connect: see [`super::CreditGrant::handshake`].
-pub const HANDSHAKE_BYTES: usize = 16;
-
-/// The first bytes of a handshake.
-const MAGIC: u16 = 0xdb01;
-
-/// A peer's handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Handshake {
-    /// Messages it accepts before the first credit word; 0: it does not count.
-    pub(super) window: u32,
-    /// The word that it reads its credit from.
-    pub(super) word: Remote,
-}
-
-impl Handshake {
-    pub(super) fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
-        let mut bytes = [0; HANDSHAKE_BYTES];
-        bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[2..4].copy_from_slice(&(self.window as u16).to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.word.rkey.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.word.addr.to_le_bytes());
-        bytes
-    }
-
-    /// Reads the first bytes of a peer's private data; `None` if no worker wrote them.
-    pub(super) fn parse(data: &[u8]) -> Option<Handshake> {
-        let (bytes, _) = data.split_first_chunk::<HANDSHAKE_BYTES>()?;
-        let [a, b, c, d, rest @ ..] = *bytes;
-        let [e, f, g, h, rest @ ..] = rest;
-        if u16::from_le_bytes([a, b]) != MAGIC {
-            return None;
-        }
-        let word =
-            Remote { rkey: u32::from_le_bytes([e, f, g, h]), addr: u64::from_le_bytes(rest) };
-        Some(Handshake { window: u16::from_le_bytes([c, d]).into(), word })
-    }
-}
 
 /// Whether a peer counts the messages sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,20 +77,18 @@ impl Credit {
         !core::mem::replace(&mut self.due, true)
     }
 
-    /// Sets the peer's handshake; other data shows that it is no worker. Only the first call
-    /// counts.
-    pub(super) fn set_handshake(&mut self, data: &[u8]) {
+    /// Sets the peer's handshake; without one it is no worker. False: it was set before, and only
+    /// the first counts.
+    pub(super) fn set_handshake(&mut self, handshake: Option<Handshake>) -> bool {
         if self.flow != PeerCredit::Unknown {
-            return;
+            return false;
         }
-        let handshake = Handshake::parse(data);
         self.flow = match handshake {
-            Some(Handshake { window: 1.., .. }) => {
-                PeerCredit::Counted(handshake.map_or(0, |h| h.window))
-            }
+            Some(Handshake { window: window @ 1.., .. }) => PeerCredit::Counted(window),
             _ => PeerCredit::Free,
         };
         self.peer_word = handshake.map(|handshake| handshake.word);
+        true
     }
 
     /// Credit that a fresh message must leave for replies.
@@ -156,33 +116,20 @@ impl Credit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_hello_comes_back_as_it_was_and_others_are_no_hello() {
-        let handshake =
-            Handshake { window: 65535, word: Remote { addr: u64::MAX - 1, rkey: 7 << 28 } };
-        let mut data = [0; 56];
-        data[..HANDSHAKE_BYTES].copy_from_slice(&handshake.to_bytes());
-        assert_eq!(Handshake::parse(&data), Some(handshake));
-        assert_eq!(Handshake::parse(&data[..HANDSHAKE_BYTES - 1]), None);
-        assert_eq!(Handshake::parse(&[0; 56]), None);
-        assert_eq!(Handshake::parse(&[]), None);
-    }
-
     /// The credit across the wrap of the count, and for words that make no sense.
     #[test]
     fn what_is_left_follows_the_word_and_never_goes_wild() {
         let mut credit = Credit::new(8);
         assert_eq!(credit.left(0, 0), 0, "it has not spoken");
-        let handshake = Handshake { window: 20, word: Remote::default() };
-        credit.set_handshake(&handshake.to_bytes());
-        credit.set_handshake(&[]);
+        let handshake = Handshake { window: 20, word: Remote::default(), block_bytes: 64 };
+        assert!(credit.set_handshake(Some(handshake)) && !credit.set_handshake(None));
         assert_eq!((credit.left(0, 0), credit.left(20, 0)), (20, 0));
         assert_eq!(credit.left(20, 25), 5);
         assert_eq!(credit.left(u32::MAX - 1, (1 << 32) + 3), 5);
         assert_eq!(credit.left(30, 25), 0);
         assert_eq!((credit.left(0, 1 << 30), credit.left(0, 21)), (20, 20), "a window at most");
         let mut plain = Credit::new(8);
-        plain.set_handshake(&[0; 56]);
+        plain.set_handshake(None);
         assert_eq!((plain.left(1000, 0), plain.spare(), plain.peer_word), (u32::MAX, 0, None));
     }
 }

@@ -2,12 +2,14 @@
 //! that the peer writes its credit to.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
-use super::credit::{HANDSHAKE_BYTES, Handshake};
+use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
+use super::message::PeerId;
 use super::shared_recv::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
@@ -18,19 +20,23 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct CreditWords<P: Provider> {
     region: P::Region,
     free: ArrayQueue<u32>,
+    /// Which peer has each word: see [`PeerWatch`].
+    holders: Arc<[AtomicU64]>,
+    peers: u32,
 }
 
 impl<P: Provider> CreditWords<P> {
-    /// Registers words for `peers` connections, and a few more for those that come and go.
+    /// Registers words for `peers` connections. Each has one from before it is made until its slot
+    /// is free, so a worker never gets more queue pairs than it has slots.
     pub(super) fn new(nic: &P, peers: u32) -> Result<CreditWords<P>, SetupError> {
-        let count = peers + 16;
-        let memory = nic.peer_memory(count as usize * WORD)?;
+        let memory = nic.peer_memory(peers as usize * WORD)?;
         let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let free = ArrayQueue::new(count as usize);
-        for index in 0..count {
+        let free = ArrayQueue::new(peers as usize);
+        for index in 0..peers {
             let _ = free.push(index);
         }
-        Ok(CreditWords { region, free })
+        let holders = (0..peers).map(|_| AtomicU64::new(0)).collect();
+        Ok(CreditWords { region, free, holders, peers })
     }
 
     fn at(&self, index: u32) -> &AtomicU64 {
@@ -49,6 +55,8 @@ pub struct CreditGrant<P: Provider> {
     words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
+    watch: PeerWatch,
+    addr: Option<SocketAddr>,
 }
 
 impl<P: Provider> CreditGrant<P> {
@@ -70,13 +78,39 @@ impl<P: Provider> CreditGrant<P> {
         // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
         // where it should not, gives no more than the window.
         words.at(index).store(0, Ordering::Relaxed);
-        Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
+        let (shared, words) = (shared.clone(), words.clone());
+        let watch = PeerWatch::begin(&words.holders, index);
+        Ok(CreditGrant { shared, words, index, window, watch, addr: None })
     }
 
-    /// The bytes that the peer must get, in front of any private data of the connection.
-    pub fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
+    /// Why a grant was refused just now.
+    pub(super) fn refusal(shared: &SharedRecv<P>, words: &CreditWords<P>) -> Refusal {
+        match words.free.is_empty() {
+            true => Refusal::no_slot(words.peers),
+            false => Refusal::no_receives(shared.blocks(), shared.unpromised_blocks()),
+        }
+    }
+
+    /// The private data that the peer must get with the connect or the accept, with the program's
+    /// own bytes.
+    pub fn handshake(&self, data: &PeerData) -> PrivateData {
         let word = self.words.region.remote(self.index as usize * WORD);
-        Handshake { window: self.window, word }.to_bytes()
+        let block_bytes = self.shared.block_bytes();
+        Handshake { window: self.window, word, block_bytes }.to_private_data(data)
+    }
+
+    /// Says where the peer is, for [`super::Outbox::peer_info`].
+    pub fn set_addr(&mut self, addr: Option<SocketAddr>) {
+        self.addr = addr;
+    }
+
+    pub(super) fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+
+    /// Tells other threads which peer this becomes.
+    pub fn watch(&self) -> PeerWatch {
+        self.watch.clone()
     }
 
     /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
@@ -94,7 +128,85 @@ impl<P: Provider> CreditGrant<P> {
 
 impl<P: Provider> Drop for CreditGrant<P> {
     fn drop(&mut self) {
+        self.watch.end();
         self.shared.take_back(self.window);
         let _ = self.words.free.push(self.index);
+    }
+}
+
+/// Which peer of a worker a connection is, for threads other than the worker's. It holds no
+/// connection open.
+#[derive(Clone, Debug)]
+pub struct PeerWatch {
+    holders: Arc<[AtomicU64]>,
+    index: u32,
+    /// Counts the connections that had this word. In the upper half of the value.
+    serial: u32,
+}
+
+impl PeerWatch {
+    /// Set while the connection is a peer.
+    const PRESENT: u64 = 1 << 63;
+    const SERIAL_MAX: u32 = u32::MAX >> 1;
+
+    fn begin(holders: &Arc<[AtomicU64]>, index: u32) -> PeerWatch {
+        let mut watch = PeerWatch { holders: holders.clone(), index, serial: 0 };
+        // Relaxed, here and below: one word that says everything, written by the grant's owner
+        // alone. A grant passes from one owner to the next by a queue, which orders them.
+        let last = watch.cell().map_or(0, |cell| cell.load(Ordering::Relaxed));
+        watch.serial = ((last >> 32) as u32 + 1) & Self::SERIAL_MAX;
+        watch.end();
+        watch
+    }
+
+    fn cell(&self) -> Option<&AtomicU64> {
+        self.holders.get(self.index as usize)
+    }
+
+    fn set(&self, value: u64) {
+        if let Some(cell) = self.cell() {
+            cell.store(u64::from(self.serial) << 32 | value, Ordering::Relaxed);
+        }
+    }
+
+    /// The connection is that peer from now on. A worker has at most 65 536 slots.
+    pub(super) fn is_now(&self, peer: PeerId) {
+        let slot = u64::from(peer.slot & 0xffff);
+        self.set(Self::PRESENT | u64::from(peer.generation) << 16 | slot);
+    }
+
+    fn end(&self) {
+        self.set(0);
+    }
+
+    /// The peer, from when the worker has admitted the connection until it has freed the slot.
+    pub fn peer(&self) -> Option<PeerId> {
+        let value = self.cell()?.load(Ordering::Relaxed);
+        let ours = value >> 32 == (Self::PRESENT >> 32) | u64::from(self.serial);
+        ours.then_some(PeerId { slot: value as u32 & 0xffff, generation: (value >> 16) as u16 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_shows_its_own_connection_only() {
+        let holders: Arc<[AtomicU64]> = (0..2).map(|_| AtomicU64::new(0)).collect();
+        let first = PeerWatch::begin(&holders, 1);
+        assert_eq!(first.peer(), None);
+        let peer = PeerId { slot: 65535, generation: 65535 };
+        first.is_now(peer);
+        assert_eq!((first.peer(), first.clone().peer()), (Some(peer), Some(peer)));
+        first.end();
+        assert_eq!(first.peer(), None);
+        let second = PeerWatch::begin(&holders, 1);
+        second.is_now(PeerId { slot: 0, generation: 0 });
+        assert_eq!(first.peer(), None, "the next one has the same word");
+        assert_eq!(second.peer(), Some(PeerId { slot: 0, generation: 0 }));
+        holders[1].store(u64::from(PeerWatch::SERIAL_MAX) << 32, Ordering::Relaxed);
+        let wrapped = PeerWatch::begin(&holders, 1);
+        assert_eq!((wrapped.serial, wrapped.peer()), (0, None));
     }
 }

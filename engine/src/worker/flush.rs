@@ -7,7 +7,7 @@ use crate::wc::Status;
 
 impl<P: Provider> Core<P> {
     /// Rings the pending doorbells, posts the batches, and sends the replies that have room by now.
-    /// Peers whose queue pair refused a post fail.
+    /// Peers whose queue pair refused a post fail, and peers whose reply was too long.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
         self.sender.post_batches();
@@ -23,7 +23,9 @@ impl<P: Provider> Core<P> {
     #[cold]
     fn fail_broken(&mut self) {
         while let Some(slot) = self.sender.broken.pop() {
-            self.fail(slot, DownReason::Failed(Status::LocalQpOperation));
+            let overlong = self.sender.peers.at(slot).is_some_and(|peer| peer.overlong);
+            let refused = DownReason::Failed(Status::LocalQpOperation);
+            self.fail(slot, if overlong { DownReason::ReplyTooLong } else { refused });
         }
     }
 }

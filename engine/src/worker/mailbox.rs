@@ -3,8 +3,8 @@
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
-use super::credit::HANDSHAKE_BYTES;
 use super::credit_grant::{CreditGrant, CreditWords};
+use super::handshake::{Greeting, Refusal};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
@@ -12,19 +12,17 @@ use crate::error::SetupError;
 use crate::provider::{Provider, QpCaps};
 use crate::sync::{ArrayQueue, AtomicBool, Ordering};
 
-/// The first bytes of a peer's private data, once it has come.
-pub(super) type PeerData = Option<[u8; HANDSHAKE_BYTES]>;
-
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
-    /// A queue pair that may receive from now on; not yet up.
-    Admit(P::Qp, CreditGrant<P>, PeerData),
+    /// A queue pair that may receive from now on; not yet up. With what the peer said, if that has
+    /// come.
+    Admit(P::Qp, CreditGrant<P>, Option<Greeting>),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams is to go, if it has this number.
     NoDatagrams(u32),
     /// It is connected.
-    Up(u32, PeerData),
+    Up(u32, Greeting),
     /// Its connection has ended, or never came up.
     Gone(u32),
 }
@@ -74,6 +72,7 @@ impl<P: Provider> Mailbox<P> {
         self.queue.pop()
     }
 
+    #[expect(clippy::result_large_err, reason = "a box would be freed in a turn")]
     pub(super) fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
         self.queue.push(mail)?;
         self.flag.store(true, Ordering::Release);
@@ -104,11 +103,6 @@ impl<P: Provider> Mailbox<P> {
         }
         last
     }
-}
-
-/// The first bytes of private data; zeros, which no worker sends, if there are too few.
-fn head(data: &[u8]) -> [u8; HANDSHAKE_BYTES] {
-    data.first_chunk().copied().unwrap_or_default()
 }
 
 /// The control plane's end of a worker. It makes queue pairs for the worker with this, and hands
@@ -200,8 +194,8 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// Reserves a place for one more peer. Send its [`CreditGrant::handshake`] to the peer with the
-    /// connect or accept, in front of any other private data.
+    /// Reserves a place for one more peer. Send its [`CreditGrant::handshake`] to the peer as the
+    /// private data of the connect or the accept.
     ///
     /// # Errors
     /// `NoMemory`: all peers together would be promised more receives than there are, with the
@@ -210,8 +204,30 @@ impl<P: Provider> Intake<P> {
         CreditGrant::new(&self.shared, &self.words)
     }
 
-    /// Hands over a queue pair and its grant before the peer may send. `data` is the peer's private
-    /// data if it has come: it comes with a request, but not with a connect.
+    /// What to tell a peer after [`Intake::reserve`] found no place for it.
+    pub fn no_place(&self) -> Refusal {
+        CreditGrant::refusal(&self.shared, &self.words)
+    }
+
+    /// Reads the private data of a peer that connects or accepts, and checks that the two sides can
+    /// exchange messages: they speak the same version, and the peer's blocks hold what this worker
+    /// sends inline. A plain RDMA program passes. Longer messages than the peer's blocks are
+    /// refused by each send.
+    ///
+    /// # Errors
+    /// Why the connection is to be refused.
+    pub fn check_peer(&self, private_data: &[u8]) -> Result<Greeting, Refusal> {
+        let greeting = Greeting::parse(private_data)?;
+        match greeting.block_bytes() {
+            Some(block) if block < self.caps[0].inline => {
+                Err(Refusal::blocks(self.caps[0].inline, block))
+            }
+            _ => Ok(greeting),
+        }
+    }
+
+    /// Hands over a queue pair and its grant before the peer may send. `greeting` is what the peer
+    /// said, if it has come: it comes with a request, but not with a connect.
     ///
     /// # Errors
     /// Returns the queue pair: the mailbox is full, because the worker does not turn.
@@ -219,9 +235,9 @@ impl<P: Provider> Intake<P> {
         &self,
         qp: P::Qp,
         grant: CreditGrant<P>,
-        data: Option<&[u8]>,
+        greeting: Option<Greeting>,
     ) -> Result<(), P::Qp> {
-        match self.mailbox.put(Mail::Admit(qp, grant, data.map(head))) {
+        match self.mailbox.put(Mail::Admit(qp, grant, greeting)) {
             Ok(()) => Ok(()),
             Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),
@@ -235,11 +251,11 @@ impl<P: Provider> Intake<P> {
         self.mailbox.put(Mail::NoDatagrams(qp_num)).is_ok()
     }
 
-    /// The queue pair with that number is connected. `data` is the peer's private data, which
-    /// counts if none came before. False: the mailbox is full; repeat the call.
+    /// The queue pair with that number is connected. `greeting` is what the peer said; it counts if
+    /// none came before. False: the mailbox is full; repeat the call.
     #[must_use]
-    pub fn up(&self, qp_num: u32, data: &[u8]) -> bool {
-        self.mailbox.put(Mail::Up(qp_num, Some(head(data)))).is_ok()
+    pub fn up(&self, qp_num: u32, greeting: Greeting) -> bool {
+        self.mailbox.put(Mail::Up(qp_num, greeting)).is_ok()
     }
 
     /// The connection of that queue pair has ended. False: the mailbox is full; repeat the call.

@@ -80,7 +80,8 @@ pub enum Verdict {
     /// The block is free again.
     Done,
     /// The block's first `len` bytes go back to the sender, without a copy. A length beyond the
-    /// block means the whole block. If the send queue is full the reply waits; it is not lost.
+    /// block means the whole block. If the send queue is full the reply waits; it is not lost. A
+    /// reply longer than the peer's blocks ends the connection ([`DownReason::ReplyTooLong`]).
     Reply {
         /// Bytes.
         len: usize,
@@ -100,4 +101,8 @@ pub enum DownReason {
     Disconnected,
     /// A request failed with this status.
     Failed(Status),
+    /// The handler's reply was longer than the peer's blocks: see
+    /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side
+    /// closed the connection.
+    ReplyTooLong,
 }

@@ -51,6 +51,7 @@ mod timers;
 
 mod config;
 mod credit;
+mod handshake;
 mod held;
 mod message;
 mod piece;
@@ -68,10 +69,13 @@ mod tests;
 pub use self::config::{
     Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
 };
-pub use self::credit::HANDSHAKE_BYTES;
-pub use self::credit_grant::CreditGrant;
+pub use self::credit_grant::{CreditGrant, PeerWatch};
 pub use self::datagrams::{Datagram, DestinationId};
 pub use self::handler::Handler;
+pub use self::handshake::{
+    Greeting, HANDSHAKE_BYTES, HANDSHAKE_VERSION, PEER_DATA_MAX, PeerData, PeerInfo, PrivateData,
+    Refusal, RefusalReason,
+};
 pub use self::kept::Token;
 pub use self::mailbox::Intake;
 pub use self::message::{DownReason, Message, PeerId, Verdict};

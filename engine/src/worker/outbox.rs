@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::datagrams::{Datagram, DestinationId};
+use super::handshake::PeerInfo;
 use super::kept::Token;
 use super::message::{Message, PeerId};
 use super::piece::{OwnPiece, RegionId};
@@ -146,7 +147,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// does; the token is used up.
     ///
     /// # Errors
-    /// `NotConnected`: the token was used, or its peer is gone.
+    /// `NotConnected`: the token was used, or its peer is gone. `TooLongForPeer`: the token still
+    /// names the message.
     pub fn reply(&mut self, token: Token, len: usize) -> Result<(), SendError> {
         self.core.reply_kept(token, len)
     }
@@ -230,6 +232,23 @@ impl<P: Provider> Outbox<'_, P> {
     /// promised receives. 0 for a peer that is gone.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.sender.room(peer)
+    }
+
+    /// What is known of a peer: its address, the private data of its program, the longest message
+    /// it takes. Known in [`super::Handler::on_peer_up`]. `None`: the peer is gone.
+    pub fn peer_info(&self, peer: PeerId) -> Option<PeerInfo> {
+        self.core.sender.peers.info(peer).copied()
+    }
+
+    /// The peers that are up, in the order of [`PeerId::index`].
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> {
+        core::iter::successors(self.next_peer(None), |peer| self.next_peer(Some(*peer)))
+    }
+
+    /// The first peer that is up, or the next one after another: to send while going through them,
+    /// which the iterator [`Outbox::peers`] does not allow.
+    pub fn next_peer(&self, after: Option<PeerId>) -> Option<PeerId> {
+        self.core.sender.peers.up_from(after.map_or(0, |peer| peer.slot.saturating_add(1)))
     }
 
     /// Sends everything that waits now, instead of at the end of the turn.

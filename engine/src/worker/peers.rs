@@ -5,6 +5,7 @@ use std_alloc::vec::Vec;
 use super::config::Config;
 use super::credit::Credit;
 use super::credit_grant::CreditGrant;
+use super::handshake::{Greeting, PeerInfo};
 use super::message::{DownReason, PeerId};
 use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
@@ -50,6 +51,10 @@ pub(super) struct Peer<P: Provider> {
     pub(super) deferred: u32,
     /// The last pass over the deferred replies in which a reply to this peer had to stay.
     pub(super) blocked_in: u64,
+    /// A reply was longer than its blocks: the next flush closes it.
+    pub(super) overlong: bool,
+    /// Who it is, and the longest message that may be sent to it.
+    pub(super) info: PeerInfo,
 }
 
 impl<P: Provider> Peer<P> {
@@ -82,6 +87,15 @@ impl<P: Provider> Peer<P> {
         (slots, credits)
     }
 
+    /// Sets what the peer said of itself. Only the first call counts.
+    pub(super) fn set_greeting(&mut self, greeting: Greeting) {
+        if self.credit.set_handshake(greeting.handshake) {
+            let most = greeting.block_bytes().unwrap_or(u32::MAX);
+            self.info.message_max = self.info.message_max.min(most);
+            self.info.greeting = greeting;
+        }
+    }
+
     /// Counts that many of its messages whose blocks are free. True if credit becomes due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, count: u32) -> bool {
@@ -105,6 +119,7 @@ pub(super) struct Peers<P: Provider> {
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
+    block_bytes: u32,
 }
 
 impl<P: Provider> Peers<P> {
@@ -123,11 +138,13 @@ impl<P: Provider> Peers<P> {
                 finishing: false,
                 deferred: 0,
                 blocked_in: 0,
+                overlong: false,
+                info: PeerInfo::default(),
             })
             .collect();
         let free = (0..peers).rev().collect();
         let map = SlotMap::new(peers);
-        Peers { slots, free, map, recent: 0 }
+        Peers { slots, free, map, recent: 0, block_bytes: config.block_bytes }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -142,10 +159,13 @@ impl<P: Provider> Peers<P> {
         self.map.insert(num, slot);
         peer.qp = Some(qp);
         peer.credit = Credit::new(grant.window());
+        grant.watch().is_now(peer.id(slot));
+        let (addr, message_max) = (grant.addr(), self.block_bytes);
+        peer.info = PeerInfo { addr, message_max, ..PeerInfo::default() };
         peer.grant = Some(grant);
         peer.num = num;
         peer.state = PeerState::Admitted;
-        (peer.deferred, peer.blocked_in, peer.finishing) = (0, 0, false);
+        (peer.deferred, peer.blocked_in, peer.finishing, peer.overlong) = (0, 0, false, false);
         peer.sq.reset(slot, peer.generation);
         Ok(slot)
     }
@@ -196,6 +216,20 @@ impl<P: Provider> Peers<P> {
         self.slots
             .get_mut(id.slot as usize)
             .filter(|peer| peer.generation == id.generation && peer.state != PeerState::Free)
+    }
+
+    /// The first peer that is up, from this slot on.
+    pub(super) fn up_from(&self, slot: u32) -> Option<PeerId> {
+        let rest = self.slots.get(slot as usize..)?;
+        let at = rest.iter().position(Peer::is_up)?;
+        Some(self.id(slot + at as u32))
+    }
+
+    /// What is known of a peer, if it still is that one.
+    pub(super) fn info(&self, id: PeerId) -> Option<&PeerInfo> {
+        let current =
+            |peer: &&Peer<P>| peer.generation == id.generation && peer.state != PeerState::Free;
+        self.slots.get(id.slot as usize).filter(current).map(|peer| &peer.info)
     }
 
     /// The current name of a slot's peer.

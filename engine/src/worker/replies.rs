@@ -61,6 +61,9 @@ impl Replies {
         block: u32,
         length: u32,
     ) {
+        if sender.check_length(slot, length.into()).is_err() {
+            return sender.refuse_reply(slot, block);
+        }
         let behind = sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
         if behind || !sender.try_reply(slot, block, length) {
             self.defer(sender, slot, block, length);
@@ -126,6 +129,18 @@ impl Replies {
 }
 
 impl<P: Provider> Sender<P> {
+    /// A reply is too long for its peer. The handler cannot be told here, so the peer is closed.
+    #[cold]
+    fn refuse_reply(&mut self, slot: u32, block: u32) {
+        self.done_with(slot, block);
+        if let Some(peer) = self.peers.at(slot) {
+            peer.overlong = true;
+        }
+        if !self.broken.contains(&slot) {
+            self.broken.put(slot);
+        }
+    }
+
     /// Replies inline, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
     fn reply_inline(&mut self, slot: u32, block: u32, length: u32) -> bool {

@@ -24,14 +24,15 @@ impl<P: Provider> Core<P> {
         if !wr.is_well_formed() {
             return Err(SendError::Malformed);
         }
-        let most = match request.op {
-            op if op.is_send() => self.config.block_bytes,
-            _ => self.message_max,
-        };
+        let send = request.op.is_send();
+        let most = if send { self.config.block_bytes } else { self.message_max };
         if wr.length() > u64::from(most) {
             return Err(SendError::TooLong);
         }
         self.sender.may_post(id, request.is_message())?;
+        if send {
+            self.sender.check_length(id.slot, wr.length())?;
+        }
         let requests = &mut self.sender.accounts.requests;
         let index = requests.begin(id, request).ok_or(SendError::TooMany)?;
         let result = if more.is_empty() {

@@ -27,6 +27,12 @@ pub enum SendError {
     /// The message is longer than a block.
     #[error("the message is longer than a block, or than the device allows")]
     TooLong,
+    /// Longer than a block of the peer, which is shorter than this side's.
+    #[error("the message is longer than the {most} bytes that the peer's blocks hold")]
+    TooLongForPeer {
+        /// Bytes of the peer's blocks (`Config::block_bytes` there).
+        most: u32,
+    },
 }
 
 /// Why bytes of a worker's own memory were not lent.

@@ -138,6 +138,11 @@ impl<P: Provider> SharedRecv<P> {
         }
     }
 
+    /// Blocks that are not promised to a peer, each counted as often as it may be promised.
+    pub(super) fn unpromised_blocks(&self) -> u32 {
+        self.inner.spare.load(Ordering::Relaxed)
+    }
+
     /// Takes `count` of the spare blocks; if there are fewer, takes none and returns their number.
     fn take(&self, count: impl Fn(u32) -> u32) -> Result<u32, u32> {
         // Relaxed: a count, which guards no other memory.

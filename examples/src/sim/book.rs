@@ -299,6 +299,7 @@ impl Book {
             DownReason::Closed => "closed",
             DownReason::Disconnected => "disconnected",
             DownReason::Failed(_) => "failed",
+            DownReason::ReplyTooLong => "reply too long",
         };
         self.note(Happening::Down { conn, side, why });
     }

@@ -11,7 +11,7 @@ use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
 use doorbell::soft::{Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::Status;
-use doorbell::worker::{CreditGrant, HANDSHAKE_BYTES, Intake, SharedRecv, Worker};
+use doorbell::worker::{CreditGrant, Greeting, Intake, PeerData, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
@@ -37,7 +37,7 @@ struct Call {
     /// The active side's queue pair and grant, until the passive side is ready.
     active: Option<(DeviceQp, CreditGrant<Device>)>,
     /// The private data of each side.
-    handshakes: [[u8; HANDSHAKE_BYTES]; 2],
+    greetings: [Greeting; 2],
     /// Sides that were told, or will be, that it has ended.
     ending: bool,
     /// Sides that have the notice in their mailbox.
@@ -160,9 +160,19 @@ impl World {
         // If every receive may be promised to others, there is no connection.
         let seats = desks.map(|desk| self.desks[desk].intake.reserve());
         let [Ok(mine), Ok(theirs)] = seats else { return Ok(()) };
-        let handshakes = match self.plan.plain {
-            true => [[0; HANDSHAKE_BYTES]; 2],
-            false => [mine.handshake(), theirs.handshake()],
+        let greetings = match self.plan.plain {
+            true => [Greeting::default(); 2],
+            false => {
+                let data = [&mine, &theirs].map(|grant| grant.handshake(&PeerData::default()));
+                let check = |n: usize| self.desks[desks[1 - n]].intake.check_peer(data[n].bytes());
+                match [check(0), check(1)] {
+                    [Ok(mine), Ok(theirs)] => [mine, theirs],
+                    refused => {
+                        self.book.borrow_mut().fail(format!("a handshake: {refused:?}"));
+                        return Ok(());
+                    }
+                }
+            }
         };
         let (active, passive) = (self.queue_pair(one)?, self.queue_pair(two)?);
         let controls = [&active, &passive].map(|qp| qp.inner().inner().control());
@@ -185,12 +195,12 @@ impl World {
             }
             book.note(Happening::Dial { conn, desks });
         }
-        if self.desks[two].intake.admit(passive, theirs, Some(&handshakes[0])).is_err() {
+        if self.desks[two].intake.admit(passive, theirs, Some(greetings[0])).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
         let (active, told) = (Some((active, mine)), [false; 2]);
         let (ending, closed) = (false, false);
-        self.calls.push(Call { desks, controls, active, handshakes, ending, told, closed });
+        self.calls.push(Call { desks, controls, active, greetings, ending, told, closed });
         let delay = self.delay();
         self.post(delay, Letter::Begin(conn));
         Ok(())
@@ -268,9 +278,9 @@ impl World {
         let (conn, done) = match letter {
             Letter::Begin(conn) => return self.begin(conn),
             Letter::Up(conn, side) => {
-                let Call { desks, controls, handshakes, .. } = &self.calls[conn];
+                let Call { desks, controls, greetings, .. } = &self.calls[conn];
                 let intake = &self.desks[desks[side]].intake;
-                (conn, intake.up(controls[side].num(), &handshakes[1 - side]))
+                (conn, intake.up(controls[side].num(), greetings[1 - side]))
             }
             Letter::Gone(conn, side) => {
                 self.excuse(conn);

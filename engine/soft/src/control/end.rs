@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use doorbell_fabric::{CmError, Depths, EventKind, Join, PortSpace, UdParam};
+use doorbell_fabric::{CmError, Credentials, Depths, EventKind, Join, PortSpace, UdParam};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::QpType;
 
 use super::clock::RNR_TIMER_DEFAULT;
 use super::device::DeviceInner;
 use super::links::Offer;
-use super::sys::{self, Credentials, Received, Socket};
+use super::sys::{self, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
 use crate::{LinkShared, QpControl};
 

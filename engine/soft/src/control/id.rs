@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
 use doorbell_fabric::{
-    ACK_TIMEOUT_MAX, ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY, UdParam,
+    ACK_TIMEOUT_MAX, ConnParam, Credentials, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY,
+    UdParam,
 };
 use doorbell_fabric::{CmId, EventKind, IdKey, Rejection};
 use doorbell_fabric::{QpFields, QpState};
@@ -591,5 +592,9 @@ impl CmId<SoftDevice> for SoftId {
 
     fn peer_addr(&self) -> Option<SocketAddr> {
         self.end.lock().remote
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        self.end.lock().peer
     }
 }

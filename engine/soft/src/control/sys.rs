@@ -7,6 +7,8 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use doorbell_fabric::Credentials;
+
 /// The most bytes of an abstract name: `sun_path` without its leading zero.
 const NAME_MAX: usize = 107;
 
@@ -19,13 +21,6 @@ pub(super) fn own(value: libc::c_int) -> io::Result<OwnedFd> {
     let fd = answer(value)?;
     // SAFETY: the call answered a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The process at the other end of a socket, as the kernel reports it (`SO_PEERCRED`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Credentials {
-    pub(super) pid: i32,
-    pub(super) uid: u32,
 }
 
 /// The user this process acts as.
@@ -123,7 +118,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Process and user of the other end.
+    /// Process and user of the other end (`SO_PEERCRED`).
     pub(super) fn peer(&self) -> io::Result<Credentials> {
         let mut creds = MaybeUninit::<libc::ucred>::zeroed();
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;

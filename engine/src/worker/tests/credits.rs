@@ -217,7 +217,7 @@ fn a_peer_that_goes_gives_its_promise_back() {
 fn nothing_is_sent_before_the_hello() {
     let (mut one, mut two) = (side(&COUNTED, true), side(&COUNTED, false));
     let nums = admit(&mut one, &mut two);
-    assert!(two.intake.up(nums.two, &[]));
+    assert!(two.intake.up(nums.two, Greeting::default()));
     two.worker.turn();
     let back = two.only_peer();
     two.worker.outbox().send(back, b"early").unwrap();
@@ -225,7 +225,7 @@ fn nothing_is_sent_before_the_hello() {
     let peer = one.only_peer();
     assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::Full), "behind the reply");
     assert_eq!((one.worker.outbox().room(peer), two.worker.handler().got.len()), (0, 0));
-    assert!(one.intake.up(nums.one, &nums.handshake));
+    assert!(one.intake.up(nums.one, nums.greeting));
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().got.len(), 1);
     assert_eq!(one.worker.outbox().room(peer), 13 - 1);
@@ -283,7 +283,10 @@ impl<P: Provider> Handler<P> for Asker {
 fn a_plain_peer_has_no_credits() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &[0; 196]) && two.intake.up(nums.two, &[]));
+    assert!(
+        one.intake.up(nums.one, Greeting::parse(&[0; 196]).unwrap())
+            && two.intake.up(nums.two, Greeting::default())
+    );
     one.worker.turn();
     let peer = one.only_peer();
     assert_eq!(one.worker.outbox().room(peer), CONFIG.send_queue);

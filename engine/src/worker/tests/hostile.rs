@@ -122,13 +122,12 @@ fn connect_over_heap<A: Handler<Soft>, B: Handler<Soft>>(
     one: &mut Side<A>,
     two: &mut Side<B>,
 ) -> (Nums, Arc<LinkShared>, [u64; 2]) {
-    let (nums, link, handshakes) = admit_over(heap(LINK_BYTES), one, two);
-    assert!(one.intake.up(nums.one, &nums.handshake) && two.intake.up(nums.two, &[]));
+    let (nums, link, greetings) = admit_over(heap(LINK_BYTES), one, two);
+    assert!(one.intake.up(nums.one, nums.greeting) && two.intake.up(nums.two, Greeting::default()));
     one.worker.turn();
     two.worker.turn();
-    let word =
-        |handshake: [u8; HANDSHAKE_BYTES]| u64::from_le_bytes(handshake[8..].try_into().unwrap());
-    (nums, link, handshakes.map(word))
+    let word = |greeting: Greeting| greeting.handshake.unwrap().word.addr;
+    (nums, link, greetings.map(word))
 }
 
 impl Three {

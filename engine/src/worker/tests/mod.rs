@@ -144,7 +144,7 @@ impl Side {
 struct Nums {
     one: u32,
     two: u32,
-    handshake: [u8; HANDSHAKE_BYTES],
+    greeting: Greeting,
 }
 
 /// Joins two queue pairs and puts them in the mailboxes, without a notice that they are up.
@@ -157,7 +157,7 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     memory: Mapping,
     one: &mut Side<A>,
     two: &mut Side<B>,
-) -> (Nums, Arc<LinkShared>, [[u8; HANDSHAKE_BYTES]; 2]) {
+) -> (Nums, Arc<LinkShared>, [Greeting; 2]) {
     let seats = (one.intake.reserve().unwrap(), two.intake.reserve().unwrap());
     let (mut a, mut b) = (one.qp(), two.qp());
     let (maker, taker) = LinkShared::pair(memory).unwrap();
@@ -179,20 +179,18 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     b.connect(&taker, wiring(nums.0));
     // The side that takes the request has the other's handshake at once; the side that sent it
     // waits for one.
-    let handshakes = (seats.0.handshake(), seats.1.handshake());
+    let data = PeerData::default();
+    let greetings = [seats.0.handshake(&data), seats.1.handshake(&data)]
+        .map(|data| Greeting::parse(data.bytes()).unwrap());
     assert!(one.intake.admit(a, seats.0, None).is_ok());
-    assert!(two.intake.admit(b, seats.1, Some(&handshakes.0)).is_ok());
-    (
-        Nums { one: nums.0, two: nums.1, handshake: handshakes.1 },
-        maker,
-        [handshakes.0, handshakes.1],
-    )
+    assert!(two.intake.admit(b, seats.1, Some(greetings[0])).is_ok());
+    (Nums { one: nums.0, two: nums.1, greeting: greetings[1] }, maker, greetings)
 }
 
 /// Connects two workers as the control plane does; returns the numbers of the queue pairs.
 fn connect<A: Handler<Soft>, B: Handler<Soft>>(one: &mut Side<A>, two: &mut Side<B>) -> (u32, u32) {
     let nums = admit(one, two);
-    assert!(one.intake.up(nums.one, &nums.handshake) && two.intake.up(nums.two, &[]));
+    assert!(one.intake.up(nums.one, nums.greeting) && two.intake.up(nums.two, Greeting::default()));
     one.worker.turn();
     two.worker.turn();
     (nums.one, nums.two)
@@ -513,16 +511,23 @@ fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
     assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
 }
 
-/// More peers than the worker has slots: the extra one is refused, the others stay.
+/// More peers than the worker has slots: the extra one is refused before it is connected, the
+/// others stay, and when one goes there is a place again.
 #[test]
 fn a_peer_too_many_is_turned_away() {
     let (mut one, mut two) = (side(&Config { peers: 8, ..CONFIG }, false), side(&CONFIG, true));
-    let mut last = 0;
-    for _ in 0..5 {
-        (_, last) = connect(&mut one, &mut two);
+    for _ in 0..4 {
+        connect(&mut one, &mut two);
     }
     assert_eq!(two.worker.peers(), 4);
-    assert_eq!(two.intake.next_closing(), Some(last));
+    assert_eq!(two.intake.reserve().err().unwrap().code(), Code::NoMemory);
+    assert_eq!(two.intake.no_place().reason(), RefusalReason::NoSlot);
+    let last = *two.worker.handler().up.last().unwrap();
+    two.worker.outbox().close(last);
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.peers(), 3);
+    connect(&mut one, &mut two);
+    assert_eq!(two.worker.peers(), 4);
     let peer = one.worker.handler().up[0];
     one.worker.outbox().send(peer, b"still here").unwrap();
     settle(&mut [&mut one, &mut two]);
@@ -534,14 +539,14 @@ fn a_peer_too_many_is_turned_away() {
 fn a_first_message_brings_its_peer_up() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &nums.handshake));
+    assert!(one.intake.up(nums.one, nums.greeting));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().up.len(), 1);
     assert_eq!(one.worker.handler().got.len(), 1);
-    assert!(two.intake.up(nums.two, &[]));
+    assert!(two.intake.up(nums.two, Greeting::default()));
     settle(&mut [&mut one, &mut two]);
     assert_eq!(two.worker.handler().up.len(), 1, "told twice");
 }
@@ -590,7 +595,7 @@ fn set_up_names_what_does_not_fit() {
 fn a_peer_that_never_came_up_is_not_heard_of() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &nums.handshake));
+    assert!(one.intake.up(nums.one, nums.greeting));
     one.worker.turn();
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"early").unwrap();

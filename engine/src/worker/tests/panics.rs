@@ -78,7 +78,7 @@ fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
     let mut one = side(&config, false);
     let mut two = side_of(&config, Shaky { fails_up: true, ..Shaky::default() });
     let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, &nums.handshake));
+    assert!(one.intake.up(nums.one, nums.greeting));
     one.worker.turn();
     let peer = one.only_peer();
     for n in 0..5 {

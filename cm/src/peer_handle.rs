@@ -1,0 +1,125 @@
+//! What a program holds of a connection that it dialed.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use doorbell_engine::worker::{PeerId, PeerWatch, Refusal};
+use doorbell_fabric::CmError;
+
+/// Where a dialed connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerState {
+    /// It is being dialed, or waits to be dialed again.
+    Connecting,
+    /// It is up.
+    Up,
+    /// It is over, and is not dialed again.
+    Ended,
+}
+
+/// A connection that a [`crate::Dialer`] made or keeps. Clones are the same connection, and any
+/// thread may have one. Dropping it ends nothing.
+#[derive(Clone)]
+pub struct PeerHandle(Arc<Shared>);
+
+struct Shared {
+    addr: SocketAddr,
+    ending: AtomicBool,
+    /// Of the dialer: some handle has asked for the end.
+    called: Arc<AtomicBool>,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    state: PeerState,
+    watch: Option<PeerWatch>,
+    error: Option<CmError>,
+    refusal: Option<Refusal>,
+}
+
+impl PeerHandle {
+    pub(crate) fn new(addr: SocketAddr, called: &Arc<AtomicBool>) -> PeerHandle {
+        let (state, ending) = (PeerState::Connecting, AtomicBool::new(false));
+        let now = Mutex::new(Now { state, watch: None, error: None, refusal: None });
+        PeerHandle(Arc::new(Shared { addr, ending, called: called.clone(), now }))
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        // Each change is one assignment, so a thread that panicked left nothing half done.
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The address that was dialed.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.addr
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> PeerState {
+        self.now().state
+    }
+
+    /// Its name in the worker, for sends; from shortly before [`Handler::on_peer_up`] to the end of
+    /// `on_peer_down`. A kept connection gets another one each time it comes up. Takes a lock, so
+    /// do not ask for each message.
+    ///
+    /// [`Handler::on_peer_up`]: doorbell_engine::worker::Handler::on_peer_up
+    pub fn peer(&self) -> Option<PeerId> {
+        self.now().watch.as_ref()?.peer()
+    }
+
+    /// Why the last try failed, or the connection ended. `None`: nothing went wrong, or this side
+    /// ended it.
+    pub fn last_error(&self) -> Option<CmError> {
+        self.now().error.clone()
+    }
+
+    /// The peer's reason, if it refused the last try and gave one.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.now().refusal
+    }
+
+    /// Ends the connection with the dialer's next step, as
+    /// [`Outbox::close`](doorbell_engine::worker::Outbox::close) does: what the peer has not
+    /// received may be lost. A kept connection is not dialed again.
+    pub fn end(&self) {
+        self.0.ending.store(true, Ordering::Relaxed);
+        // Release pairs with the Acquire in `Dialer::step`: who sees the call sees who called.
+        self.0.called.store(true, Ordering::Release);
+    }
+
+    /// True if the program wants it to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.ending.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn watches(&self, watch: PeerWatch) {
+        self.now().watch = Some(watch);
+    }
+
+    pub(crate) fn is_up(&self) {
+        let mut now = self.now();
+        (now.state, now.error, now.refusal) = (PeerState::Up, None, None);
+    }
+
+    /// It has ended, or never came up.
+    pub(crate) fn is_down(&self, error: Option<CmError>) {
+        let mut now = self.now();
+        (now.state, now.watch) = (PeerState::Ended, None);
+        if error.is_some() {
+            now.error = error;
+        }
+    }
+
+    /// The peer has refused it.
+    pub(crate) fn is_refused(&self, refusal: Option<Refusal>) {
+        self.now().refusal = refusal;
+    }
+
+    /// It is dialed, or will be.
+    pub(crate) fn is_connecting(&self) {
+        self.now().state = PeerState::Connecting;
+    }
+}
