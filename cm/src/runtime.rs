@@ -436,7 +436,7 @@ fn connect<F: Fabric>(
     for Dial { addr, worker, keep } in dials {
         let intake = &intakes[worker % intakes.len()];
         match keep {
-            Some(backoff) => dialer.keep(addr, intake, backoff),
+            Some(backoff) => drop(dialer.keep(addr, intake, backoff)),
             None => match dialer.dial(addr, intake, DIAL) {
                 Err(error) if !stop.is_stopped() => return Err(error),
                 _ => {}

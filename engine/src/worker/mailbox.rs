@@ -218,10 +218,9 @@ impl<P: Provider> Intake<P> {
     /// Why the connection is to be refused.
     pub fn check_peer(&self, private_data: &[u8]) -> Result<Greeting, Refusal> {
         let greeting = Greeting::parse(private_data)?;
+        let inline = self.caps[0].inline.min(self.shared.block_bytes());
         match greeting.block_bytes() {
-            Some(block) if block < self.caps[0].inline => {
-                Err(Refusal::blocks(self.caps[0].inline, block))
-            }
+            Some(block) if block < inline => Err(Refusal::blocks(inline, block)),
             _ => Ok(greeting),
         }
     }

@@ -40,7 +40,8 @@ impl<P: Provider> Sender<P> {
             accounts,
             doorbells: DoorbellPolicy::new(config),
             uncounted_singles: 0,
-            inline_max: config.inline_bytes,
+            // No message is longer than a block.
+            inline_max: config.inline_bytes.min(config.block_bytes),
             block_bytes: config.block_bytes,
         }
     }
