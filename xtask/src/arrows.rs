@@ -42,7 +42,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("doorbell-bench", &["doorbell", "doorbell-tune"]),
-    ("doorbell-examples", &["doorbell"]),
+    ("doorbell-examples", &["doorbell", "doorbell-tune"]),
     ("xtask", &[]),
 ];
 

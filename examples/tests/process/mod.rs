@@ -54,7 +54,12 @@ impl Running {
     }
 
     /// Waits for its end. Asserts its exit code, and that it has printed these words.
-    pub(crate) fn ends_with(mut self, code: i32, words: &str) {
+    pub(crate) fn ends_with(self, code: i32, words: &str) {
+        self.ends_with_all(code, &[words]);
+    }
+
+    /// As [`Running::ends_with`], with several words; what it has printed.
+    pub(crate) fn ends_with_all(mut self, code: i32, all: &[&str]) -> String {
         let (tell, told) = mpsc::channel();
         let mut out = self.out.take().expect("its output is piped");
         let mut errors = self.child.stderr.take().expect("its errors are piped");
@@ -67,7 +72,10 @@ impl Running {
         let said = told.recv_timeout(LIMIT).expect("it hangs").expect("its output is text");
         let status = self.child.wait().expect("it has ended");
         assert_eq!(status.code(), Some(code), "{status}: {said}");
-        assert!(said.contains(words), "`{words}` is missing: {said}");
+        for words in all {
+            assert!(said.contains(words), "`{words}` is missing: {said}");
+        }
+        said
     }
 }
 

@@ -1,0 +1,105 @@
+//! Datagrams of a worker (`Port`): the client asks a multicast group until somebody answers; the
+//! server is a member, and answers each sender. Datagrams may be lost, so a timer repeats them.
+//!
+//! ```text
+//! datagrams server --group 239.1.2.3 &
+//! datagrams client --group 239.1.2.3
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+
+use clap::Parser;
+use doorbell::UDP_QKEY;
+use doorbell::prelude::*;
+use doorbell::worker::{Datagram, DestinationId};
+use doorbell_examples::cli::{Failure, Place, Side};
+
+/// Nanoseconds between two questions.
+const AGAIN: u64 = 20_000_000;
+
+/// A question to a group, and answers.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    side: Side,
+    #[command(flatten)]
+    place: Place,
+    /// The group.
+    #[arg(long, global = true, default_value = "239.1.2.3")]
+    group: IpAddr,
+}
+
+impl Program for Cli {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(self, nic: F) -> Self::Output {
+        let config = Config { datagrams: 64, ..Config::DEFAULT };
+        let mut runtime = Runtime::new(&nic, &config);
+        let stop = runtime.stopper();
+        runtime.add(Asker { group: None, answers: 0, asks: self.side == Side::Client, stop })?;
+        // A port of its own: members of a group need not have the same one.
+        let any = SocketAddr::new(self.place.addr().ip(), 0);
+        let mut port = Port::open(&nic, any, &runtime.intakes()[0])?;
+        let to = port.join(self.group)?;
+        let worker = &mut runtime.workers()[0];
+        if self.side == Side::Client {
+            let group = worker.outbox().resolve(&to.to, to.qp_num, to.qkey)?;
+            worker.handler().group = Some(group);
+            worker.outbox().set_timer(0, 0);
+        } else {
+            println!("listening on {}", port.local_addr().unwrap_or(any));
+        }
+        runtime.stop_on_signals()?;
+        runtime.run()?;
+        println!("{} answers", runtime.workers()[0].handler().answers);
+        Ok(())
+    }
+}
+
+/// Asks the group, or answers each question.
+struct Asker {
+    group: Option<DestinationId>,
+    answers: u64,
+    asks: bool,
+    stop: Stop,
+}
+
+impl<P: Provider> Handler<P> for Asker {
+    fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
+        if let Some(group) = self.group {
+            // A full queue is as good as a lost datagram.
+            let _ = out.send_to(group, b"who is there?", None);
+            out.set_timer(out.now() + AGAIN, 0);
+        }
+    }
+
+    fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
+        let text = String::from_utf8_lossy(datagram.bytes());
+        if self.asks {
+            // The group's own questions come back too.
+            if text.starts_with("I am") {
+                self.answers += 1;
+                println!("answer: {text}");
+                self.stop.stop();
+            }
+            return;
+        }
+        let from = datagram.source_qp();
+        let Ok(sender) = out.sender_of(&datagram) else { return };
+        if let Ok(back) = out.resolve(&sender, from, UDP_QKEY) {
+            let answer = format!("I am process {}", std::process::id());
+            self.answers += u64::from(out.send_to(back, answer.as_bytes(), None).is_ok());
+            out.release_destination(back);
+        }
+    }
+
+    fn on_message(&mut self, _: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
+        Verdict::Done
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.place.clone().run(cli)
+}

@@ -1,0 +1,141 @@
+//! One-sided access: the server exposes memory and tells each client its address and key. The
+//! client writes a word there, adds to a counter and reads both, and the server's handler does not
+//! take part.
+//!
+//! ```text
+//! onesided server &
+//! onesided client
+//! ```
+#![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
+
+use std::process::ExitCode;
+
+use doorbell::alloc::{Ask, MapRequest};
+use doorbell::prelude::*;
+use doorbell::wc::Status;
+use doorbell::worker::{OwnRegion, Request};
+use doorbell::wr::{Remote, SendOp};
+use doorbell_examples::cli::{Failure, Side, Sides};
+
+/// Where the counter is in the server's memory, and where the word.
+const COUNTER: usize = 0;
+const WORD: usize = 64;
+
+/// Bytes that the server exposes.
+const EXPOSED: usize = 4096;
+
+/// The two sides of the example.
+struct Example(Sides);
+
+impl Program for Example {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(self, nic: F) -> Self::Output {
+        let addr = self.0.place.addr();
+        if self.0.side == Side::Server {
+            let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
+            let worker = runtime.add(Server(Remote::default()))?;
+            let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+            let memory = MapRequest::new(EXPOSED).pages(Ask::Plain).shared(true).map()?;
+            let region = worker.adopt(nic.register(memory, rights | Access::LOCAL_WRITE)?);
+            worker.handler().0 = worker.outbox().remote(region, 0).ok_or("it is empty")?;
+            println!("listening on {}", runtime.listen(addr)?);
+            runtime.stop_on_signals()?;
+            runtime.run()?;
+            let mut counter = [0; 8];
+            runtime.workers()[0].outbox().copy_out(region, COUNTER, &mut counter)?;
+            println!("the counter is {}", u64::from_ne_bytes(counter));
+            return Ok(());
+        }
+        let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
+        let stop = runtime.stopper();
+        let worker = runtime.add(Client { at: Remote::default(), memory: None, stop })?;
+        worker.handler().memory = Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED)?)?);
+        runtime.dial(addr)?;
+        runtime.run()?;
+        Ok(())
+    }
+}
+
+/// Tells each client where the memory is.
+struct Server(Remote);
+
+impl<P: Provider> Handler<P> for Server {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        let mut bytes = self.0.addr.to_le_bytes().to_vec();
+        bytes.extend(self.0.rkey.to_le_bytes());
+        out.send(peer, &bytes).expect("a new peer has room");
+    }
+
+    fn on_message(&mut self, _: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
+        Verdict::Done
+    }
+}
+
+struct Client {
+    /// The server's memory.
+    at: Remote,
+    /// The client's own.
+    memory: Option<OwnRegion>,
+    stop: Stop,
+}
+
+impl Client {
+    /// Posts one request. Its bytes on this side are where they are on the server's.
+    fn post<P: Provider>(
+        &self,
+        out: &mut Outbox<'_, P>,
+        peer: PeerId,
+        (op, offset, length): (SendOp, usize, u32),
+        token: u64,
+    ) {
+        let piece = self.memory.expect("it has memory").piece(offset, length).into();
+        let request = Request { op, pieces: &[piece], fence: false, token };
+        out.request(peer, &request).expect("an idle peer has room");
+    }
+}
+
+impl<P: Provider> Handler<P> for Client {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        let (addr, rkey) = message.bytes().split_at(8);
+        self.at.addr = u64::from_le_bytes(addr.try_into().expect("8 bytes"));
+        self.at.rkey = u32::from_le_bytes(rkey.try_into().expect("4 bytes"));
+        let word = self.memory.expect("it has memory").piece(WORD, 5);
+        out.bytes_mut(word).expect("no request uses it").copy_from_slice(b"hello");
+        let write = SendOp::Write(self.at.offset(WORD as u64));
+        self.post(out, message.peer(), (write, WORD, 5), 1);
+        let add = SendOp::FetchAdd { at: self.at.offset(COUNTER as u64), add: 1 };
+        self.post(out, message.peer(), (add, COUNTER, 8), 2);
+        Verdict::Done
+    }
+
+    fn on_send_done(
+        &mut self,
+        peer: PeerId,
+        token: u64,
+        result: Result<(), Status>,
+        out: &mut Outbox<'_, P>,
+    ) {
+        match (token, result) {
+            (2, Ok(())) => self.post(out, peer, (SendOp::Read(self.at), 0, 128), 3),
+            (3, Ok(())) => {
+                let memory = self.memory.expect("it has memory");
+                let bytes = out.bytes(memory.piece(0, 128)).expect("the READ has ended");
+                let counter = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let word = String::from_utf8_lossy(&bytes[WORD..WORD + 5]);
+                println!("read back: counter {counter}, word {word}");
+                out.finish(peer); // and on_peer_down stops
+            }
+            (_, Ok(())) => {}
+            (_, Err(status)) => println!("request {token} failed: {status:?}"),
+        }
+    }
+
+    fn on_peer_down(&mut self, _: PeerId, _why: DownReason, _out: &mut Outbox<'_, P>) {
+        self.stop.stop();
+    }
+}
+
+fn main() -> ExitCode {
+    Sides::start(Example)
+}

@@ -1,0 +1,124 @@
+//! Timers: the client sends a heartbeat every 5 ms and falls silent after ten; the server closes
+//! the connection of a peer that has been silent for three seconds.
+//!
+//! A runtime's clock counts nanoseconds since its start.
+//!
+//! ```text
+//! timers server &
+//! timers client
+//! ```
+#![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use doorbell::prelude::*;
+use doorbell::worker::TimerId;
+use doorbell_examples::cli::{Failure, Side, Sides};
+
+const BEATS: u64 = 10;
+const MILLISECOND: u64 = 1_000_000;
+const BETWEEN: u64 = 5 * MILLISECOND;
+const SILENCE: u64 = 3_000 * MILLISECOND;
+
+/// The two sides of the example.
+struct Example(Sides);
+
+impl Program for Example {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(self, nic: F) -> Self::Output {
+        let config = Config { peers: 16, timers: 16, ..Config::DEFAULT };
+        let addr = self.0.place.addr();
+        if self.0.side == Side::Server {
+            let mut runtime = Runtime::new(&nic, &config);
+            runtime.add(Server::default())?;
+            println!("listening on {}", runtime.listen(addr)?);
+            runtime.stop_on_signals()?;
+            runtime.run()?;
+            return Ok(());
+        }
+        let mut runtime = Runtime::new(&nic, &config);
+        runtime.add(Client { sent: 0, peer: None, stop: runtime.stopper() })?;
+        runtime.dial(addr)?;
+        runtime.run()?;
+        Ok(())
+    }
+}
+
+/// A timer for each peer, whose key counts the peers.
+#[derive(Default)]
+struct Server {
+    peers: HashMap<PeerId, Beat>,
+    next: u64,
+}
+
+struct Beat {
+    count: u64,
+    key: u64,
+    timer: Option<TimerId>,
+}
+
+impl<P: Provider> Handler<P> for Server {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        let timer = out.set_timer(out.now() + SILENCE, self.next);
+        self.peers.insert(peer, Beat { count: 0, key: self.next, timer });
+        self.next += 1;
+    }
+
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        if let Some(beat) = self.peers.get_mut(&message.peer()) {
+            beat.timer.map(|timer| out.cancel_timer(timer));
+            beat.timer = out.set_timer(out.now() + SILENCE, beat.key);
+            beat.count += 1;
+        }
+        Verdict::Done
+    }
+
+    fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
+        if let Some((peer, beat)) = self.peers.iter().find(|(_, beat)| beat.key == key) {
+            println!("silent after {} heartbeats", beat.count);
+            out.close(*peer);
+        }
+    }
+
+    fn on_peer_down(&mut self, peer: PeerId, _why: DownReason, out: &mut Outbox<'_, P>) {
+        let beat = self.peers.remove(&peer);
+        beat.and_then(|beat| beat.timer).map(|timer| out.cancel_timer(timer));
+    }
+}
+
+struct Client {
+    sent: u64,
+    peer: Option<PeerId>,
+    stop: Stop,
+}
+
+impl<P: Provider> Handler<P> for Client {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        self.peer = Some(peer);
+        out.set_timer(out.now(), 0);
+    }
+
+    fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
+        let Some(peer) = self.peer else { return };
+        out.send(peer, b"alive").expect("the server takes heartbeats faster than they come");
+        self.sent += 1;
+        if self.sent < BEATS {
+            out.set_timer(out.now() + BETWEEN, 0);
+        }
+    }
+
+    fn on_message(&mut self, _: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
+        Verdict::Done
+    }
+
+    fn on_peer_down(&mut self, _: PeerId, _why: DownReason, _out: &mut Outbox<'_, P>) {
+        println!("the server hung up after {} heartbeats", self.sent);
+        self.stop.stop();
+    }
+}
+
+fn main() -> ExitCode {
+    Sides::start(Example)
+}

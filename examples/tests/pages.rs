@@ -1,0 +1,88 @@
+//! Each example of one page in two processes, with a check of what both print.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod process;
+
+use process::{Running, program};
+
+/// Starts a server and its client. The client must print these words and end; then SIGTERM ends the
+/// server, which must print the others.
+fn meet(path: &str, server: &[&str], client: &[&str], client_says: &[&str], server_says: &[&str]) {
+    let server = [&["server", "--port", "0"], server].concat();
+    let mut server = Running::start(program(path).args(server));
+    let port = server.port();
+    let client = Running::start(program(path).arg("client").args(port).args(client));
+    client.ends_with_all(0, client_says);
+    server.signal("TERM");
+    server.ends_with_all(0, server_says);
+}
+
+#[test]
+fn rpc_gets_every_answer_but_the_one_that_never_comes() {
+    let answers =
+        ["call 0: no answer in time", "call 1: 1", "call 2: 4", "call 3: 9", "call 5: 25"];
+    meet(env!("CARGO_BIN_EXE_rpc"), &[], &[], &answers, &["6 calls"]);
+}
+
+#[test]
+fn large_brings_every_byte() {
+    let right = "16777216 bytes: Ok(()), right: true";
+    meet(env!("CARGO_BIN_EXE_large"), &[], &[], &["the server has read it: true"], &[right]);
+}
+
+#[test]
+fn onesided_writes_adds_and_reads() {
+    let read = "read back: counter 1, word hello";
+    meet(env!("CARGO_BIN_EXE_onesided"), &[], &[], &[read], &["the counter is 1"]);
+}
+
+#[test]
+fn timers_end_the_silence() {
+    let end = "the server hung up after 10 heartbeats";
+    meet(env!("CARGO_BIN_EXE_timers"), &[], &[], &[end], &["silent after 10 heartbeats"]);
+}
+
+#[test]
+fn datagrams_find_the_group_and_the_way_back() {
+    let id = std::process::id();
+    let group = format!("239.77.{}.{}", id >> 8 & 255, id & 255);
+    let words = ["--group", &group];
+    let path = env!("CARGO_BIN_EXE_datagrams");
+    meet(path, &words, &words, &["answer: I am process "], &[" answers"]);
+}
+
+#[test]
+fn sleep_takes_few_turns() {
+    let path = env!("CARGO_BIN_EXE_sleep");
+    let mut server = Running::start(program(path).args(["server", "--port", "0"]));
+    let port = server.port();
+    Running::start(program(path).arg("client").args(port)).ends_with_all(0, &["20 answers"]);
+    server.signal("TERM");
+    let said = server.ends_with_all(0, &["20 messages in "]);
+    let turns = said.split("messages in ").nth(1).and_then(|rest| rest.split(' ').next());
+    let turns: u64 = turns.expect("a number").parse().expect("a number");
+    // Some 1000 for each message, and some for each sleep. It would be millions without sleep.
+    assert!(turns < 500_000, "{turns}");
+}
+
+#[test]
+fn plan_serves_each_connection_by_a_worker_in_its_place() {
+    let path = env!("CARGO_BIN_EXE_plan");
+    meet(path, &[], &["--connections", "3"], &["0 answers are missing"], &[": 3 messages"]);
+}
+
+#[test]
+fn every_page_says_what_it_shows_and_every_program_is_in_the_readme() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");
+    let readme = include_str!("../README.md");
+    let mut pages = 0;
+    for entry in std::fs::read_dir(folder).expect("the programs") {
+        let path = entry.expect("a program").path();
+        let text = std::fs::read_to_string(&path).expect("its text");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(text.starts_with("//! "), "{name}: it does not say what it shows");
+        assert!(readme.contains(&format!("| `{name}`")), "{name}: no line in the README");
+        pages += 1;
+    }
+    assert!(pages >= 10, "{pages}");
+}
