@@ -55,7 +55,7 @@ impl Recorded {
         request.outlook(&Machine::recorded(&self.0))
     }
 
-    /// The reason reason a strict request is predicted to fail for lack of pages.
+    /// The reason why a strict request is predicted to fail for lack of pages.
     fn no_pages(&self, request: MapRequest) -> Reason {
         match self.outlook(request.strict(true)) {
             Err(MapError::NoPages { reason, .. }) => reason,

@@ -156,7 +156,10 @@ impl Crowd {
             if now != seen {
                 (since, seen) = (Instant::now(), now);
             }
-            assert!(since.elapsed() < STILL, "nothing moves, and not yet: {what}");
+            assert!(
+                since.elapsed() < STILL,
+                "nothing has moved for a long time, waiting for: {what}"
+            );
         }
     }
 

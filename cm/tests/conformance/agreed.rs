@@ -91,7 +91,7 @@ fn ep_15_a_request_brings_its_data_and_depths_and_keeps_them<F: Fabric>(bed: &Be
     let mut two = listener.get_request(Some(SOON)).expect("a request");
     let brought = |two: &Id<F>| {
         assert_padded(two.private_data(), b"it is me", 56);
-        let depths = two.depths().expect("the peer has said them");
+        let depths = two.depths().expect("the peer has announced them");
         assert_eq!((depths.responder, depths.initiator), (1, 2));
     };
     brought(&two);
@@ -134,7 +134,11 @@ fn qp_20_each_side_has_the_depths_that_were_agreed<F: Fabric>(bed: &Bed<F>) {
         // It loses nothing and numbers no packets, so it keeps none of the following fields.
         return;
     }
-    assert_eq!((left.retry_cnt, right.retry_cnt), (Some(3), Some(3)), "who connects says it");
+    assert_eq!(
+        (left.retry_cnt, right.retry_cnt),
+        (Some(3), Some(3)),
+        "the connecting side's value"
+    );
     assert_eq!((left.rnr_retry, right.rnr_retry), (Some(6), Some(2)), "the other side's");
     assert_eq!((left.rq_psn, right.rq_psn), (right.sq_psn, left.sq_psn), "they fit");
     assert_ne!(left.sq_psn, right.sq_psn, "they are random");

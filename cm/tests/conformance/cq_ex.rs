@@ -228,7 +228,7 @@ fn cp_09_without_overrun_the_oldest_make_room<F: Fabric>(bed: &Bed<F>) {
         return skip("queues of this device always end when they overrun");
     }
     let init = CqInit { flags: CqFlags::IGNORE_OVERRUN, ..CqInit::new(2) };
-    let cq = CompletionQueue::with(&bed.fabric, &init).expect("such a queue");
+    let cq = CompletionQueue::with(&bed.fabric, &init).expect("a queue with these attributes");
     let (mut one, mut two) = pair_into(bed, &cq);
     two.post_recvs(&mut bed.numbered(4)).expect("receives");
     for at in 0..3 {

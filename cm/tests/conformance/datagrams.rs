@@ -96,7 +96,7 @@ pub(crate) fn plain<F: Fabric>(bed: &Bed<F>) -> (Id<F>, Id<F>) {
 
 /// The path from the side that looked up to the side it found.
 fn way<F: Fabric>(bed: &Bed<F>, one: &Id<F>) -> (UdParam, Target<F>) {
-    let to = one.ud().expect("it says where to send");
+    let to = one.ud().expect("the event names a destination");
     let target = Target::new(&bed.fabric, &to).expect("a target");
     (to, target)
 }
@@ -159,7 +159,7 @@ fn cm_14_accept_gives_no_event<F: Fabric>(bed: &Bed<F>) {
     two.accept(&ConnParam::default()).expect("accept");
     let found = event::<F>(&here, EventKind::Established);
     assert_eq!(found.key, one.key());
-    let ud = found.ud.expect("it says where to send");
+    let ud = found.ud.expect("the event names a destination");
     assert_eq!((ud.qp_num, ud.qkey), (two.qp().expect("made").0, UDP_QKEY));
     assert_eq!(one.ud(), Some(ud));
     assert!(there.next(A_WHILE).expect("no error").is_none(), "nothing is established there");
@@ -273,7 +273,7 @@ fn cm_10_datagrams_have_no_connection_to_end<F: Fabric>(bed: &Bed<F>) {
 
 fn qp_04_a_queue_pair_of_datagrams_sends_at_once<F: Fabric>(bed: &Bed<F>) {
     let (_one, mut two) = plain(bed);
-    let to = _one.ud().expect("it says where to send");
+    let to = _one.ud().expect("the event names a destination");
     let target = Target::new(&bed.fabric, &to).expect("a target");
     let mut third = bound(bed, None);
     recv(bed, &mut two, 8);

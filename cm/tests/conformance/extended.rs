@@ -208,7 +208,7 @@ fn qx_10_operations_have_the_bits_of_c<F: Fabric>(_bed: &Bed<F>) {
 fn qx_10_what_was_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
     let (init, offered) = (bed.small().send_ops_flags(SendOps::SEND), bed.fabric.caps().send_ops);
     let there = made(bed, &init).is_some();
-    assert_eq!(there, offered.contains(SendOps::SEND), "as the table says: {offered:?}");
+    assert_eq!(there, offered.contains(SendOps::SEND), "it differs from the table: {offered:?}");
     if !there {
         return;
     }

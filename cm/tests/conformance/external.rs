@@ -44,7 +44,7 @@ fn bare<F: Fabric>(bed: &Bed<F>, addr: std::net::SocketAddr) -> Id<F> {
 
 /// Moves a queue pair one state further, as the connection manager says.
 fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
-    let fields = id.init_qp_attr(to).expect("what it needs");
+    let fields = id.init_qp_attr(to).expect("the fields for this state");
     assert_eq!(fields.state, Some(to));
     qp.modify(&fields).expect("a way of the table");
     assert_eq!(qp.state(), to);
@@ -312,7 +312,7 @@ pub(crate) fn up_as<F: Fabric>(
     change: impl Fn(QpFields) -> QpFields,
 ) {
     for state in [QpState::Rtr, QpState::Rts] {
-        let fields = id.init_qp_attr(state).expect("what it needs");
+        let fields = id.init_qp_attr(state).expect("the fields for this state");
         qp.modify(&change(fields)).expect("a way of the table");
     }
 }
@@ -324,7 +324,7 @@ fn rc_02_timeouts_have_five_bits_and_retries_three<F: Fabric>(bed: &Bed<F>) {
     let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
     let [(_, mut left), (_, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
         go(qp, id, QpState::Rtr);
-        let good = id.init_qp_attr(QpState::Rts).expect("what it needs");
+        let good = id.init_qp_attr(QpState::Rts).expect("the fields for this state");
         let good = QpFields { timeout: Some(QUICK), retry_cnt: Some(2), ..good };
         for (timeout, retry_cnt) in [(32, 2), (QUICK, 8), (255, 255)] {
             let (timeout, retry_cnt) = (Some(timeout), Some(retry_cnt));

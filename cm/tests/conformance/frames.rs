@@ -202,7 +202,7 @@ fn qx_02_frames_nobody_takes_are_dropped<F: Fabric>(bed: &Bed<F>) {
     three.modify(&QpFields::to(QpState::Rtr)).expect("RTR");
     nothing_comes(&mut three);
     send(bed, &mut one, &one_to(6));
-    assert_eq!(received(&mut three).bytes()[14], 6, "from RTR on it takes what comes");
+    assert_eq!(received(&mut three).bytes()[14], 6, "from RTR on it receives");
 }
 
 fn qx_02_only_frames_are_sent<F: Fabric>(bed: &Bed<F>) {

@@ -35,7 +35,7 @@ fn group(number: u8) -> IpAddr {
 fn joined<F: Fabric>(bed: &Bed<F>, group: IpAddr, how: Join) -> (Id<F>, UdParam) {
     let mut id = bound(bed, None);
     id.join_multicast(group, how).expect("join");
-    let ud = id.ud().expect("it says where to send");
+    let ud = id.ud().expect("the event names a destination");
     (id, ud)
 }
 
@@ -49,7 +49,7 @@ fn cm_13_joining_says_where_to_send<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed, Some(&channel));
     id.join_multicast(group(0), Join::FullMember).expect("join");
     let event = event::<F>(&channel, EventKind::MulticastJoin);
-    let ud = event.ud.expect("it says where to send");
+    let ud = event.ud.expect("the event names a destination");
     assert_eq!((event.key, event.status), (id.key(), 0));
     assert_eq!((ud.qp_num, ud.qkey), (MULTICAST_QPN, UDP_QKEY));
     assert_eq!(id.ud(), Some(ud));

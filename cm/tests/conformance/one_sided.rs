@@ -75,7 +75,10 @@ fn sq_05_a_read_sees_the_write_before_it<F: Fabric>(bed: &Bed<F>) {
         one.post_send(bed.filled(4000, 0), 4000, SendOp::Read(at), SIGNALED).expect("post");
         sent(&mut one, &mut two).ok().expect("written");
         let read = sent(&mut one, &mut two).ok().expect("read");
-        assert!(read.bytes().iter().all(|got| *got == byte), "what was written before");
+        assert!(
+            read.bytes().iter().all(|got| *got == byte),
+            "the READ returned other bytes than were written"
+        );
     }
 }
 
@@ -137,7 +140,7 @@ fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
         assert_eq!(bytes_of(&memory, 0, 32), [0xee; 32]);
         assert_eq!(bytes_of(&memory, 32 + size, 32), [0xee; 32]);
     }
-    assert!(two.next_recv(A_WHILE).is_err(), "a WRITE is not heard of");
+    assert!(two.next_recv(A_WHILE).is_err(), "a WRITE does not notify the peer");
 }
 
 fn sq_06_what_was_written_is_there_when_the_message_after_it_comes<F: Fabric>(bed: &Bed<F>) {

@@ -308,7 +308,7 @@ fn a_peer_that_leaves_ends_a_wait<F: Fabric>(bed: &Bed<F>) {
         return skip("a device that works by itself tells this by events only");
     }
     let (mut id, mut peer) = accept_one(bed, "leave");
-    assert_eq!(received(&mut id).bytes(), [1], "what it sent before it left is there");
+    assert_eq!(received(&mut id).bytes(), [1], "its message from before its end arrives");
     peer.ends_well();
     let error = id.next_recv(SOON).expect_err("nothing more will come");
     assert_eq!(error.code(), Code::Reset);

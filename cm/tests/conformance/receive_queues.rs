@@ -38,7 +38,7 @@ fn srq_01_an_id_bound_to_no_device_is_refused<F: Fabric>(bed: &Bed<F>) {
 fn srq_02_takes_receives_at_once<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed);
     id.create_srq(5).expect("a shared receive queue");
-    id.post_recv(bed.filled(8, 0)).expect("it takes receives before any queue pair is there");
+    id.post_recv(bed.filled(8, 0)).expect("it accepts receives before any queue pair exists");
 }
 
 fn srq_03_the_depth_that_comes_back_is_the_room_there_is<F: Fabric>(bed: &Bed<F>) {

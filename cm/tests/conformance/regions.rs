@@ -114,7 +114,7 @@ fn mr_05_a_region_goes_to_other_memory<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(first_bytes(&moved), [7; 64]);
     assert_eq!(write_to(bed, moved.remote((1 << 20) - 64)), Status::Success);
     if (new.rkey, new.addr) != (old.rkey, old.addr) {
-        assert_eq!(write_to(bed, old), Status::RemoteAccess, "nothing is there any more");
+        assert_eq!(write_to(bed, old), Status::RemoteAccess, "the old region is gone");
     }
 }
 

@@ -419,7 +419,7 @@ fn qx_19_a_queue_of_a_domain_is_no_queue_of_rc<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
-    let fields = id.init_qp_attr(to).expect("what it needs");
+    let fields = id.init_qp_attr(to).expect("the fields for this state");
     qp.modify(&fields).expect("a way of the table");
 }
 
@@ -436,7 +436,7 @@ fn xrc_01_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
             let mut qp = ExternalQp::new(&bed.fabric, &sender()).expect("XRC_SEND");
             go(&mut qp, &mut one, QpState::Init);
             one.connect_with(&qp, &ConnParam::default()).expect("the peer's answer");
-            let fields = one.init_qp_attr(QpState::Rtr).expect("what it needs");
+            let fields = one.init_qp_attr(QpState::Rtr).expect("the fields for this state");
             let more = QpFields { min_rnr_timer: Some(12), ..fields };
             assert_eq!(qp.modify(&more).expect_err("it receives nothing").code(), Code::Invalid);
             qp.modify(&fields).expect("RTR");

@@ -203,7 +203,10 @@ impl<'a> Talk<'a> {
             assert!(matches!(done.status, Status::RetryExceeded | Status::Flushed), "{done:?}");
             self.failed = true;
         } else if number % KINDS == 1 {
-            assert!(done.bytes() == text(number - 1, MESSAGE), "{number} is not what was written");
+            assert!(
+                done.bytes() == text(number - 1, MESSAGE),
+                "READ {number} returned other bytes than were written"
+            );
         } else if number % KINDS == 2 {
             let counted = u64::from_le_bytes(*done.bytes().first_chunk().unwrap());
             assert_eq!(counted, u64::from(number / KINDS));
@@ -234,7 +237,7 @@ impl<'a> Talk<'a> {
                 let came = polled(self.id.next_recv(LOOK));
                 came.into_iter().for_each(|came| self.received(came));
             }
-            assert!(!self.failed, "the survivor has gone");
+            assert!(!self.failed, "the survivor is gone");
         }
     }
 

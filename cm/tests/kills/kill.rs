@@ -239,12 +239,12 @@ impl Ends {
 
     /// Records the end of a peer, noticed by a survivor that spins or sleeps.
     pub(crate) fn note(&mut self, killed: Killed, heard: Heard, spins: bool) {
-        assert!(heard.at >= killed.before, "an end is heard of before there is one");
+        assert!(heard.at >= killed.before, "the end was noticed before it happened");
         let late = killed.late(heard, spins);
         if late > Ends::BOUND {
             eprintln!("end {} was heard of {late:?} after the kill", self.0.len());
         }
-        assert!(late <= Ends::LATEST, "an end was heard of {late:?} after the kill");
+        assert!(late <= Ends::LATEST, "the end was noticed {late:?} after the kill");
         self.0.push(late);
     }
 
@@ -257,7 +257,7 @@ impl Ends {
         let of = |place: usize| self.0.get(place).copied().unwrap_or_default();
         let (middle, last) = (of(ends / 2), of(ends.saturating_sub(1)));
         eprintln!("{ends} ends, {middle:?} late by the median, {last:?} at most, {late} too late");
-        assert!(late <= ends.div_ceil(Ends::OFTEN), "{late} of {ends} ends were heard of late");
+        assert!(late <= ends.div_ceil(Ends::OFTEN), "{late} of {ends} ends were noticed late");
     }
 }
 
@@ -277,5 +277,8 @@ fn a_late_end_is_late_unless_the_machine_is() {
         |wall, cpu, overslept, spins| killed(overslept).late(after(wall, cpu), spins) > Ends::BOUND;
     assert!(late(150, 160, 0, true) && late(150, 0, 0, false), "a quiet machine");
     assert!(!late(150, 50, 0, true), "it had the processor for a third of that");
-    assert!(!late(150, 0, 100, false) && late(350, 0, 100, false), "who slept overslept");
+    assert!(
+        !late(150, 0, 100, false) && late(350, 0, 100, false),
+        "a sleeping survivor's oversleep counts as the machine's"
+    );
 }

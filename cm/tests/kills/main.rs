@@ -70,7 +70,7 @@ fn text(number: u32, longest: usize) -> Vec<u8> {
 fn number_of(bytes: &[u8], longest: usize) -> u32 {
     let number = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let number = number.unwrap();
-    assert!(bytes == text(number, longest), "message {number} is not what was sent");
+    assert!(bytes == text(number, longest), "message {number} differs from the one sent");
     number
 }
 

@@ -199,7 +199,7 @@ fn go_on(mut worker: OneWorker, mut control: impl Control) {
         for _ in 0..64 {
             worker.turn();
         }
-        assert_eq!(worker.handler().seen.down.load(Ordering::Relaxed), 0, "the survivor has gone");
+        assert_eq!(worker.handler().seen.down.load(Ordering::Relaxed), 0, "the survivor is gone");
     }
 }
 

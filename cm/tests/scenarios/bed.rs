@@ -175,7 +175,10 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
             if now != seen {
                 (since, seen) = (Instant::now(), now);
             }
-            assert!(since.elapsed() < LIMIT, "nothing moves, and not yet: {what}");
+            assert!(
+                since.elapsed() < LIMIT,
+                "nothing has moved for a long time, waiting for: {what}"
+            );
         }
     }
 }

@@ -112,7 +112,7 @@ fn a_refused_request_stops_the_list_there() {
         assert_eq!(answer, Err(PostError { accepted: 2, cause }));
         assert_eq!(passive.kit.several(2).len(), 2);
         assert_eq!(active.kit.several(2).len(), 2);
-        assert!(passive.kit.is_quiet(), "what came after the refused one went out");
+        assert!(passive.kit.is_quiet(), "a request behind the refused one was sent");
     }
     part(&mut passive, &mut active);
 }

@@ -39,7 +39,7 @@ fn work_wakes() {
         state.begin_rest();
         let rests = !state.has_work();
         other.join().expect("the submitter");
-        assert!(!rests || WAKES.get() > 0, "rests for good");
+        assert!(!rests || WAKES.get() > 0, "the worker rests for ever");
     });
 }
 
@@ -52,7 +52,7 @@ fn letters_wake() {
         mailbox.state.begin_rest();
         let rests = !mailbox.has_mail();
         other.join().expect("the control plane");
-        assert!(!rests || WAKES.get() > 0, "rests for good");
+        assert!(!rests || WAKES.get() > 0, "the worker rests for ever");
     });
 }
 

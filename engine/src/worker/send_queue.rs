@@ -333,7 +333,7 @@ mod tests {
         sq.reserved -= 1;
         assert_eq!((sq.end_reservation(), sq.pending), (5, 1));
         assert!(sq.has_budget::<true>());
-        assert_eq!(sq.begin_reservation(100), 6, "one of seven has gone");
+        assert_eq!(sq.begin_reservation(100), 6, "one of seven was sent");
     }
 
     /// A request that was added and not posted leaves no trace, even across the wrap of the counts.

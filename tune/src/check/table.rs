@@ -28,7 +28,7 @@ mod tests {
     fn each_check_has_its_own_name_and_says_what_it_costs() {
         let mut names = HashSet::new();
         for check in checks() {
-            assert!(names.insert(check.name), "{} is there twice", check.name);
+            assert!(names.insert(check.name), "{} occurs twice", check.name);
             for text in [check.should, check.why, check.cost] {
                 assert!(text.len() > 20, "{}: `{text}`", check.name);
             }

@@ -127,7 +127,7 @@ fn peers_that_rest_strand_nothing() {
             while one.worker.outbox().send(*peer, &payload(m, 16)).is_err() {
                 settle(&mut [&mut one, &mut two]);
                 tries += 1;
-                assert!(tries < 10, "message {m} to peer {n} never goes");
+                assert!(tries < 10, "message {m} to peer {n} is never accepted");
             }
         }
         settle(&mut [&mut one, &mut two]);

@@ -331,7 +331,7 @@ impl Direction {
                 self.slots[slot].readers -= 1;
                 self.slots[slot].rest();
                 if !here.holds(buffer, &bytes[skip..]) {
-                    return wrong("the READ does not bring what was written before");
+                    return wrong("the READ returned other bytes than were written before");
                 }
             }
             What::Shelf { skip, length } => {
