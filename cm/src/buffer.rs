@@ -29,8 +29,13 @@ struct Cut {
 
 impl Cut {
     fn new(count: usize, len: usize) -> Result<Cut, CmError> {
-        let too_much =
-            || CmError::new(Code::Invalid, asked(count, len), "that is more than there can be");
+        let too_much = || {
+            CmError::new(
+                Code::Invalid,
+                asked(count, len),
+                "that many bytes do not fit into the address space",
+            )
+        };
         let length = u32::try_from(len).map_err(|_| too_much())?;
         // Whole cache lines, so that neighbours do not share one.
         let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;

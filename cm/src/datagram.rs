@@ -90,7 +90,7 @@ impl<F: Fabric> ExternalQp<F> {
 
 fn sender_of<F: Fabric>(fabric: &F, completion: &Completion<F>) -> Result<UdParam, CmError> {
     let Some((header, _)) = completion.datagram() else {
-        let asked = "the way back to a sender";
+        let asked = "the address of a datagram's sender";
         let answer = "the completion is of no datagram, or without its header";
         return Err(CmError::new(Code::Invalid, asked, answer));
     };

@@ -26,7 +26,7 @@ impl<F: Fabric> ExternalQp<F> {
         let fabric = self.fabric().clone();
         let (qp, flows) = self.queue_pair().flows();
         if flows.iter().any(|(known, _)| *known == rule) {
-            return refused("it has that one already");
+            return refused("it has that rule already");
         }
         flows.push((rule, fabric.create_flow(qp, rule)?));
         Ok(())

@@ -178,7 +178,7 @@ impl<F: Fabric> Id<F> {
         let asked = "resolve the route";
         self.check_bound(asked, "CM-3")?;
         if limit.is_zero() {
-            return Err(CmError::new(Code::Invalid, asked, "no time is given for it (CM-3)"));
+            return Err(CmError::new(Code::Invalid, asked, "the time limit is zero (CM-3)"));
         }
         self.cm.resolve_route(limit)
     }
@@ -274,7 +274,7 @@ impl<F: Fabric> Id<F> {
             Some(srq) => srq.check_idle()?,
             None => {
                 let asked = "destroy the shared receive queue of an id";
-                return Err(CmError::new(Code::Invalid, asked, "there is none"));
+                return Err(CmError::new(Code::Invalid, asked, "the id has none"));
             }
         }
         self.srq = None;
@@ -300,7 +300,7 @@ impl<F: Fabric> Id<F> {
     pub fn destroy_qp(&mut self) -> Result<(), CmError> {
         let asked = "destroy the queue pair of an id";
         if self.qp.is_none() {
-            return Err(CmError::new(Code::Invalid, asked, "there is none"));
+            return Err(CmError::new(Code::Invalid, asked, "the id has none"));
         }
         if let Some(group) = self.groups.first() {
             let answer = format!("it is in the multicast group {group} (QX-14)");

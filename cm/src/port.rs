@@ -54,7 +54,7 @@ impl<F: Fabric> Port<F> {
     /// # Errors
     /// The port has no address that the device knows.
     pub fn here(&self) -> Result<UdParam, CmError> {
-        let none = || CmError::new(Code::Invalid, "where a port is", "it has no address");
+        let none = || CmError::new(Code::Invalid, "the address of a port", "it has no address");
         let source = self.fabric.source(self.local_addr().ok_or_else(none)?.ip())?;
         Ok(UdParam { to: source.way_to(source.gid), qp_num: self.qp_num, qkey: UDP_QKEY })
     }
@@ -66,8 +66,13 @@ impl<F: Fabric> Port<F> {
     /// The address is not that of a group. Otherwise the connection manager's error.
     pub fn join(&mut self, group: IpAddr) -> Result<UdParam, CmError> {
         self.id.join_multicast(group, Join::FullMember)?;
-        let none =
-            || CmError::new(Code::Invalid, format!("join {group}"), "no word of where it is");
+        let none = || {
+            CmError::new(
+                Code::Invalid,
+                format!("join {group}"),
+                "the connection manager gave no address for it",
+            )
+        };
         self.id.ud().ok_or_else(none)
     }
 

@@ -217,7 +217,9 @@ impl<F: Fabric> SharedReceive<F> {
         if posted.len() > depth as usize {
             let answer = format!("{} receives are outstanding", posted.len());
             let asked = format!("a shared receive queue of {depth}");
-            return Err(CmError::new(Code::Invalid, asked, answer).cure("take some back first"));
+            return Err(
+                CmError::new(Code::Invalid, asked, answer).cure("let some of them complete first")
+            );
         }
         let own = |xrc: &&Xrc<F>| xrc.posted_max.load(Ordering::Relaxed) != usize::MAX;
         let own = self.0.xrc.as_ref().filter(own);

@@ -68,7 +68,7 @@ impl AddrInfo {
             0
         } else {
             port.parse().map_err(|_| {
-                CmError::new(Code::Invalid, asked(), "the port is no number from 0 to 65535")
+                CmError::new(Code::Invalid, asked(), "the port is not a number from 0 to 65535")
             })?
         };
         let addr = if host.is_empty() {

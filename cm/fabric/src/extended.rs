@@ -23,7 +23,7 @@ fn check_flags(asked: &str, kind: QpType, flags: CreateFlags) -> Result<(), CmEr
     let refused = |answer| Err(CmError::new(Code::Invalid, asked, answer));
     let unknown = flags - CreateFlags::all();
     if !unknown.is_empty() {
-        return refused(format!("there are no creation flags {:#x} (QX-6)", unknown.bits()));
+        return refused(format!("unknown creation flags {:#x} (QX-6)", unknown.bits()));
     }
     let beyond = flags - CreateFlags::of(kind);
     if !beyond.is_empty() {

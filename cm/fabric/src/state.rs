@@ -218,7 +218,7 @@ impl QpFields {
         let asked = || format!("take a queue pair from {from:?} to {to:?}");
         let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked(), answer));
         let Some((needed, allowed)) = way(kind, from, to) else {
-            return invalid(String::from("there is no such step (SM-6)"));
+            return invalid(String::from("there is no such transition (SM-6)"));
         };
         let given = self.mask() - Mask::STATE;
         let (missing, beyond) = (needed - given, given - needed - allowed);

@@ -36,7 +36,7 @@ impl Datagrams for Soft {
             return Ok(AddressVector::to(datagram::sender_in(header)));
         }
         let answer = "the completion is not of a datagram with its header";
-        Err(SetupError::new(Code::Invalid, "the way back to a sender", answer))
+        Err(SetupError::new(Code::Invalid, "the address of a datagram's sender", answer))
     }
 }
 

@@ -65,7 +65,7 @@ impl<P: Provider> CreditGrant<P> {
         words: &Arc<CreditWords<P>>,
     ) -> Result<Self, SetupError> {
         let index = words.free.pop().ok_or_else(|| {
-            SetupError::new(Code::NoMemory, "one more peer", "the worker has all it has slots for")
+            SetupError::new(Code::NoMemory, "one more peer", "all slots of the worker are taken")
                 .cure("raise Config::peers")
         })?;
         let window = match shared.promise() {

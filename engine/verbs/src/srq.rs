@@ -143,7 +143,7 @@ impl SrqLimits for VerbsSrq {
         self.0.device.check_depth(what, depth, caps.srq_wr_max)?;
         if !caps.srq_resize {
             return Err(SetupError::new(Code::NotSupported, asked(), "its size is fixed")
-                .cure("make it as large as it will have to be"));
+                .cure("make it with its final size"));
         }
         if depth <= self.depth() {
             return Ok(());

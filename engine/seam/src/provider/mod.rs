@@ -74,7 +74,7 @@ pub trait Datagrams: Clone + Send + Sync + Sized + 'static {
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {
         let _ = (wc, header);
         let answer = "the device has no datagrams";
-        Err(SetupError::new(Code::NotSupported, "the way back to a sender", answer))
+        Err(SetupError::new(Code::NotSupported, "the address of a datagram's sender", answer))
     }
 }
 

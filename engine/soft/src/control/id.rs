@@ -384,7 +384,7 @@ impl CmId<SoftDevice> for SoftId {
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
         let asked = "resolve the route";
         if limit.is_zero() {
-            return Err(CmError::new(Code::Invalid, asked, "no time is given for it (CM-3)"));
+            return Err(CmError::new(Code::Invalid, asked, "the time limit is zero (CM-3)"));
         }
         self.take_route(asked)
     }

@@ -121,7 +121,7 @@ impl Links {
         let asked = "take the link of the peer that accepted";
         let mut files = files.into_iter();
         if let Some(Carried { carrier, host }) = &self.carrier {
-            let missing = || CmError::new(Code::Invalid, asked, "nothing came to join it by");
+            let missing = || CmError::new(Code::Invalid, asked, "the answer brought no descriptor");
             let file = files.next().ok_or_else(missing)?;
             let end = CarrierEnd::new(host, qp)?;
             let link = end.port.link().clone();
@@ -138,13 +138,17 @@ impl Links {
             }
         }
         let (true, Some(file)) = (reply.maker, files.next()) else {
-            return Err(CmError::new(Code::Invalid, asked, "it names one that is not there"));
+            return Err(CmError::new(
+                Code::Invalid,
+                asked,
+                "the answer names a link that does not exist",
+            ));
         };
         let memory = Mapping::from_memfd(file, LINK_BYTES)
             .map_err(|error| CmError::new(Code::Invalid, asked, error.to_string()))?;
         if memory.pages().is_reserved() {
             // A hole punched there could end this process when no huge page is left to fill it.
-            return Err(CmError::new(Code::Invalid, asked, "its memory is of huge pages"));
+            return Err(CmError::new(Code::Invalid, asked, "its memory consists of huge pages"));
         }
         let map = remote_map(ends.peer_pid, reply.directory);
         let bell = files.next().and_then(files::bell_from_peer);

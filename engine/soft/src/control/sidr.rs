@@ -116,7 +116,7 @@ impl Core {
         let asked = || format!("join the multicast group {group}");
         let invalid = |answer: &str| Err(CmError::new(Code::Invalid, asked(), answer));
         if !self.space.is_datagram() {
-            return invalid("the id's port space is one of connections (CM-13)");
+            return invalid("the id's port space is for connections (CM-13)");
         }
         if !matches!(self.state, State::Bound | State::AddrResolved) {
             return invalid("the id is not bound, or past that (CM-13)");

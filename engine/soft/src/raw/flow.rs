@@ -38,7 +38,7 @@ impl SoftQp {
         let QpControl { domain, .. } = self.control();
         let name = name_of(rule);
         if groups.holds(name) {
-            return Err(SetupError::new(Code::Invalid, asked(), "it has that one already"));
+            return Err(SetupError::new(Code::Invalid, asked(), "it has that rule already"));
         }
         groups.add(name, &asked(), domain.host())?;
         Ok(SoftFlow { groups: groups.clone(), name })

@@ -111,7 +111,11 @@ impl Wq for SoftWq {
                 (WqState::Ready | WqState::Err, WqState::Err) => queue.fail(&mut res.cqs),
                 (WqState::Reset, WqState::Err) | (WqState::Err, WqState::Ready) => {
                     let asked = format!("take a work queue from {from:?} to {to:?}");
-                    return Err(SetupError::new(Code::Invalid, asked, "there is no such way"));
+                    return Err(SetupError::new(
+                        Code::Invalid,
+                        asked,
+                        "there is no such transition",
+                    ));
                 }
             }
             Ok(())

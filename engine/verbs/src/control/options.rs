@@ -52,7 +52,7 @@ pub(super) fn set(core: &Core, option: IdOption) -> Result<Option<Told>, CmError
     };
     done.map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => {
-            CmError::new(Code::Invalid, asked, "this is not the time for that (CM-16)")
+            CmError::new(Code::Invalid, asked, "the id's state does not allow it (CM-16)")
                 .cure(in_time)
         }
         _ => CmError::from_io(asked, &error),
