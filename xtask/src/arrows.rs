@@ -1,4 +1,5 @@
-//! Which package may depend on which, and which files of a package use each other in a circle.
+//! Which package may depend on which, which folder of a package may use which, and which files of a
+//! package use each other in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,12 +47,40 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// The folders of a package, and what each may use: folders, or single files of them. Files
+/// beside the folders, such as `lib.rs`, may use any.
+const FOLDERS: &[(&str, Folders)] = &[(
+    "doorbell-soft",
+    &[
+        ("model", &[]),
+        ("shm", &["model"]),
+        ("device", &["model", "shm"]),
+        // A queue pair owns the state that raw frames and XRC add to it.
+        ("state", &["model", "shm", "device", "ext/raw/state.rs", "ext/xrc_part.rs"]),
+        // The domain keeps the queues of XRC, and a command brings them.
+        ("steps", &["model", "shm", "device", "state", "ext/xrc_part.rs"]),
+        // A handle is made with an extension's part, or passes a call on to it.
+        ("handles", &["model", "shm", "device", "state", "steps", "ext"]),
+        ("ext", &["model", "shm", "device", "state", "steps", "handles"]),
+        ("wire", &["shm", "state", "steps"]),
+        // `Fabric` offers every extension.
+        ("control", &["model", "shm", "device", "state", "handles", "ext", "wire"]),
+        ("sim", &["shm", "state", "handles", "wire"]),
+    ],
+)];
+
+type Folders = &'static [(&'static str, &'static [&'static str])];
+
 /// The broken rules, one line each.
 pub(crate) fn broken() -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     for member in members() {
         found.extend(package(&member.name, member.text()));
-        found.extend(circle(&member.name, &known(member.folder())?));
+        let known = known(member.folder())?;
+        found.extend(circle(&member.name, &known));
+        if let Some((_, list)) = FOLDERS.iter().find(|(name, _)| *name == member.name) {
+            found.extend(folders(&member.name, list, &known));
+        }
     }
     Ok(found)
 }
@@ -77,6 +106,36 @@ fn circle(name: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Option<Stri
     let found = in_circles(known);
     let files = found.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     (!found.is_empty()).then(|| format!("{name}: these files form a circle: {files}"))
+}
+
+/// The arrows between folders of a package that its list does not allow, and those that the list
+/// allows for nothing.
+fn folders(name: &str, list: Folders, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let folder = |file: &str| file.split_once('/').map(|(folder, _)| folder.to_owned());
+    let mut used = BTreeSet::new();
+    let mut found = Vec::new();
+    for (file, others) in known {
+        let Some(from) = folder(file) else { continue };
+        let Some((_, may)) = list.iter().find(|(known, _)| *known == from) else {
+            found.push(format!("{name}: no list in xtask/src/arrows.rs says what {file} may use"));
+            continue;
+        };
+        for other in others {
+            let Some(to) = folder(other).filter(|to| *to != from) else { continue };
+            match may.iter().find(|may| ***may == to || *may == other) {
+                Some(may) => used.extend([(from.clone(), *may)]),
+                None => {
+                    found.push(format!("{name}: {file} may not use {other} (xtask/src/arrows.rs)"))
+                }
+            }
+        }
+    }
+    let listed = list.iter().flat_map(|(from, may)| may.iter().map(|to| ((*from).to_owned(), *to)));
+    let unused = listed.filter(|arrow| !used.contains(arrow));
+    found.extend(unused.map(|(from, to)| {
+        format!("{name}: xtask/src/arrows.rs allows {from} to use {to}, which it never does")
+    }));
+    found
 }
 
 /// The files of a package, and the files that each one uses. Tests and models do not count.
@@ -205,6 +264,26 @@ mod tests {
         let names: Vec<_> = in_circles(&round).into_iter().collect();
         assert_eq!(names, ["a/inner.rs", "z.rs"]);
         assert!(circle("p", &round).is_some_and(|text| text.contains("a/inner.rs z.rs")));
+    }
+
+    #[test]
+    fn an_arrow_between_folders_that_is_not_listed_is_found() {
+        let known = |arrows: &[(&str, &str)]| {
+            let mut known = BTreeMap::<String, BTreeSet<String>>::new();
+            let allowed = [("a/x.rs", "b/y.rs"), ("b/z.rs", "c/only.rs")];
+            for (from, to) in arrows.iter().chain(&allowed) {
+                known.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+            }
+            known
+        };
+        let list: Folders = &[("a", &["b"]), ("b", &["c/only.rs"]), ("c", &[])];
+        let wrong = |arrows: &[(&str, &str)]| folders("p", list, &known(arrows));
+        assert_eq!(wrong(&[("a/x.rs", "a/w.rs"), ("lib.rs", "c/v.rs")]), Vec::<String>::new());
+        assert_eq!(wrong(&[("b/z.rs", "a/x.rs")]).len(), 1, "up");
+        assert_eq!(wrong(&[("b/z.rs", "c/other.rs")]).len(), 1, "another file");
+        assert_eq!(wrong(&[("new/n.rs", "a/x.rs")]).len(), 1, "a folder without a list");
+        let unused: Folders = &[("a", &["b", "c"]), ("b", &["c/only.rs"]), ("c", &[])];
+        assert_eq!(folders("p", unused, &known(&[])).len(), 1, "an arrow that nobody needs");
     }
 
     #[test]

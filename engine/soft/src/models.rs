@@ -9,17 +9,17 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_base::models::{Model, check as model};
 use loom::thread;
 
-use super::copy;
-use super::layout::{
+use super::sync::{Ordering, reads, wrote};
+use crate::shm::copy;
+use crate::shm::layout::{
     FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
     split,
 };
-use super::link::LinkShared;
-use super::peer_waker::PeerWaker;
-use super::reader::Rx;
-use super::ring::{Refusal, Tx};
-use super::sleep::before_last_look;
-use super::sync::{Ordering, reads, wrote};
+use crate::shm::peer_waker::PeerWaker;
+use crate::shm::reader::Rx;
+use crate::shm::ring::{Refusal, Tx};
+use crate::state::link::LinkShared;
+use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
 
 /// The models that are run with each order weakened.

@@ -13,9 +13,11 @@ use std::vec::Vec;
 
 use doorbell_alloc::{Mapping, Pages};
 
-use super::inbox::{INBOX_BYTES, SLOTS};
-use super::layout::{AREA, Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT, Side, split};
-use super::link::LinkShared;
+use crate::shm::inbox::{INBOX_BYTES, SLOTS};
+use crate::shm::layout::{
+    AREA, Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT, Side, split,
+};
+use crate::state::link::LinkShared;
 
 /// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
 pub fn heap(len: usize) -> Mapping {

@@ -4,7 +4,9 @@
 
 use doorbell_base::models::Weakened;
 
-use crate::{domain, inbox, models};
+use crate::models;
+use crate::shm::inbox;
+use crate::steps::domain;
 
 /// Sites whose order may be weakened without a failing model, and why.
 const SPARED: &[(&str, &str)] = &[

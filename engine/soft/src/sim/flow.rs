@@ -210,8 +210,8 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::layout::{Header, KIND_SEND, RecordFlags};
     use super::*;
+    use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
     use std::vec::Vec;
     use std_alloc::sync::Arc;
 

@@ -3,9 +3,9 @@
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::super::layout::{KIND_SEND, KIND_WRITE, RESPONSE_OPERANDS};
 use super::super::wire::{Psn, Record};
 use super::flow::Receiver;
+use crate::shm::layout::{KIND_SEND, KIND_WRITE, RESPONSE_OPERANDS};
 
 /// A mistake to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use doorbell_alloc::Mapping;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
-use super::super::inbox::{Inbox, Outlet, Stamp};
+use crate::shm::inbox::{Inbox, Outlet, Stamp};
 use crate::wr::Sge;
 
 /// A datagram on its way.

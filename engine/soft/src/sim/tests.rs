@@ -9,14 +9,12 @@ use std::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
-use super::super::{
-    Host, Soft, SoftPoller, SoftQp, SoftQpEx, SoftQpInit, SoftRegion, SoftSrq, Wiring,
-};
 use super::*;
 use crate::error::SetupError;
 use crate::provider::{Access, Poller, Provider, Qp, QpCaps, QpType, Region, Sharing, Srq};
 use crate::wc::{Status, Wc};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use crate::{Host, Soft, SoftPoller, SoftQp, SoftQpEx, SoftQpInit, SoftRegion, SoftSrq, Wiring};
 
 std::thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };

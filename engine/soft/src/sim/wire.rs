@@ -5,16 +5,16 @@ use std_alloc::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
-use super::super::layout::LINK_BYTES;
 use super::super::wire::{Asking, Port, Psn, Record, Taking, Way};
-use super::super::{LinkShared, QpControl, Wiring};
 use super::flow::{Ack, Got, Patience, Receiver, Sender};
 use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
 use super::prng::Prng;
 use super::relay::{Datagram, Relay};
 use crate::error::SetupError;
+use crate::shm::layout::LINK_BYTES;
 use crate::wc::Status;
+use crate::{LinkShared, QpControl, Wiring};
 
 /// Events on the wire. Sides are 0 and 1; a packet is named by its connection, its sending side and
 /// its number.

@@ -1,8 +1,8 @@
 //! Receive queues beside each other: what one lacks delays no queue pair of another (SRQ-13,
 //! RC-1, RC-7).
 
-use super::super::layout::Side;
 use super::*;
+use crate::shm::layout::Side;
 use crate::wc::{Status, WcOpcode};
 
 /// Messages that wait for a receive, which are as many as a send queue has slots.

@@ -1,7 +1,7 @@
 //! Many links of which few are busy: what a poll looks at, and that nothing is missed.
 
 use super::*;
-use crate::policy::idle::IDLE_CHECKS;
+use crate::state::policy::idle::IDLE_CHECKS;
 use crate::wc::Status;
 
 /// Polls without a message that are enough for every link to rest.

@@ -3,8 +3,8 @@
 use core::sync::atomic::AtomicBool;
 use std::thread;
 
-use super::super::layout::{Side, split};
 use super::*;
+use crate::shm::layout::{Side, split};
 use crate::wc::{Status, WcFlags, WcOpcode};
 
 /// CP-6: who arms and then polls sees what came before, also word that a send was refused which

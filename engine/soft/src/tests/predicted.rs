@@ -3,9 +3,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::super::layout::Header;
-use super::super::ring::tail_word;
 use super::*;
+use crate::shm::layout::Header;
+use crate::shm::ring::tail_word;
 use crate::wc::{Status, WcOpcode};
 
 const INLINE: SendFlags = SendFlags::INLINE;

@@ -9,13 +9,13 @@ use std_alloc::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
-use super::super::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
-use super::super::link::{Link, LinkShared};
-use super::super::ring::Refusal;
-use super::super::sleep::before_last_look;
 use super::record::{Psn, Record};
 use crate::error::SetupError;
 use crate::provider::wake::Bell;
+use crate::shm::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
+use crate::shm::ring::Refusal;
+use crate::state::link::{Link, LinkShared};
+use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
 
 /// The state of a record read from the domain.

@@ -3,7 +3,7 @@
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::super::layout::{
+use crate::shm::layout::{
     Header, JUMP_BYTES, KIND_ADD, KIND_JUMP, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP,
     KIND_WRITE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags, WRITE_OPERANDS,
 };
@@ -149,7 +149,7 @@ mod tests {
     /// Every prefix waits for the rest, and bytes behind a record are left alone.
     #[test]
     fn what_is_encoded_is_decoded() {
-        for length in [0, 1, 8, 1000, super::super::super::layout::FRAGMENT - 16] {
+        for length in [0, 1, 8, 1000, crate::shm::layout::FRAGMENT - 16] {
             let sent = record(length, 0x0102_0304);
             let mut bytes = Vec::new();
             sent.encode(&mut bytes);

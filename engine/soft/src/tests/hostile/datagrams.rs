@@ -6,8 +6,9 @@ use core::sync::atomic::AtomicU64;
 use super::super::datagrams::{attach, remote_map};
 use super::party::{LONGEST, Ledger};
 use super::*;
-use crate::inbox::{DATAGRAM_MAX, INBOX_BYTES};
+use crate::model::memory::InboxSlot;
 use crate::provider::{AddressHandle, AddressVector, Datagrams, GRH_BYTES};
+use crate::shm::inbox::{DATAGRAM_MAX, INBOX_BYTES};
 use crate::wr::Destination;
 
 const QKEY: u32 = 7;
@@ -114,7 +115,7 @@ impl Office {
     /// The inbox of a queue pair, as anybody maps it.
     fn inbox(&self, post: usize) -> Mapping {
         let num = self.posts[post].qp.num();
-        let of = |slot: &&memory::InboxSlot| slot.qp.load(Ordering::Relaxed) == num;
+        let of = |slot: &&InboxSlot| slot.qp.load(Ordering::Relaxed) == num;
         let slot = self.nic.nic.memory.table().inboxes.iter().find(of).unwrap();
         again(slot.fd.load(Ordering::Relaxed), INBOX_BYTES).unwrap()
     }

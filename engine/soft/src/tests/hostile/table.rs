@@ -3,8 +3,8 @@
 
 use super::super::local_rdma::{device, near};
 use super::*;
-use crate::limits::QPS;
-use crate::memory::{Slot, Table, index_of};
+use crate::model::limits::QPS;
+use crate::model::memory::{Slot, Table, index_of};
 
 /// Bytes of a request at most, and of the part of a region that each way has.
 const MOST: usize = 4000;

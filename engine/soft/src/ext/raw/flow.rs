@@ -1,0 +1,46 @@
+//! Flow rules: which frames a queue pair receives.
+
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use super::switch::name_of;
+use crate::device::path::Groups;
+use crate::error::{Code, SetupError};
+use crate::handles::qp_control::QpControl;
+use crate::handles::queue_pair::SoftQp;
+use crate::provider::{FlowRule, Gid, QpType};
+
+/// A flow rule of a queue pair. It ends when this value or the queue pair is dropped (`struct
+/// ibv_flow`).
+pub struct SoftFlow {
+    groups: Arc<Groups>,
+    name: Gid,
+}
+
+impl Drop for SoftFlow {
+    fn drop(&mut self) {
+        // The rule may already be gone with its queue pair.
+        let _ = self.groups.leave(self.name);
+    }
+}
+
+impl SoftQp {
+    /// Makes the queue pair receive the frames that match a rule (`ibv_create_flow`).
+    ///
+    /// # Errors
+    /// `Invalid`: the queue pair is not RAW_PACKET, or already has that rule.
+    pub fn create_flow(&self, rule: FlowRule) -> Result<SoftFlow, SetupError> {
+        let asked = || format!("the rule {rule:?} of a queue pair");
+        let (Some(groups), QpType::RawPacket) = (&self.groups, self.kind) else {
+            let answer = "only queue pairs of RAW_PACKET have rules";
+            return Err(SetupError::new(Code::Invalid, asked(), answer));
+        };
+        let QpControl { domain, .. } = self.control();
+        let name = name_of(rule);
+        if groups.holds(name) {
+            return Err(SetupError::new(Code::Invalid, asked(), "it has that rule already"));
+        }
+        groups.add(name, &asked(), domain.host())?;
+        Ok(SoftFlow { groups: groups.clone(), name })
+    }
+}

@@ -1,0 +1,263 @@
+//! RAW_PACKET queue pairs: Ethernet frames over a switch that joins all soft devices of the same
+//! name on this machine.
+//!
+//! A post assembles a frame and hands it to the [`switch`]. The switch puts it into the inbox of
+//! each queue pair with a rule for its destination. A poll takes the frame out of the inbox and
+//! inspects it ([`frame`]). Inboxes and device discovery are those of datagrams
+//! ([`crate::handles::datagram`]): inside the device a raw queue pair is a UD queue pair with an
+//! extra part, so queue pairs of other types need no code for it.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
+
+mod flow;
+mod frame;
+mod hash;
+mod packet;
+pub(crate) mod spread;
+pub(crate) mod state;
+mod switch;
+mod tso;
+mod work_queue;
+
+use std_alloc::boxed::Box;
+
+use self::frame::{FRAME_MAX, HEADER, TAG};
+use self::tso::{Place, Plan};
+use self::work_queue::Queue;
+use crate::model::cq::{Retire, Sink};
+use crate::provider::CreateFlags;
+use crate::room::copy_into;
+use crate::shm::copy::gather;
+use crate::shm::inbox::BURST;
+use crate::state::completion::error_wc;
+use crate::state::qp::QpContext;
+use crate::state::resources::Resources;
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wr::{PostCause, Segmentation, SendOp, SendWr, Sge};
+
+pub use self::flow::SoftFlow;
+pub use self::spread::{SoftIndTable, SoftWq};
+pub(crate) use self::state::Raw;
+
+/// The longest header of a segmented send: room for two VLAN tags and all IP and TCP options.
+pub const SEGMENT_HEADER_MAX: u16 = 256;
+
+/// The largest payload of a segmented send.
+const SEGMENTED_MAX: u64 = 1 << 18;
+
+impl QpContext {
+    /// True if work queues receive the frames of this queue pair.
+    pub(crate) fn is_spread(&self) -> bool {
+        let raw = self.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
+        raw.is_some_and(|raw| raw.spread.is_some())
+    }
+}
+
+impl Resources {
+    /// Sends one frame. The status tells only what happened on this side; nothing comes back from
+    /// receivers.
+    pub(crate) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
+        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
+        let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
+            return Status::LocalQpOperation;
+        };
+        let length = wr.length();
+        if let SendOp::Tso(how) = wr.op {
+            // SAFETY: the poster vouches for the pieces and the header.
+            return unsafe { self.send_segments(qp.num, raw, how, &pieces, length) };
+        }
+        if length < HEADER as u64 || length > FRAME_MAX as u64 {
+            return Status::LocalLength;
+        }
+        // SAFETY: the poster vouches for the pieces, whose keys were checked unless they are
+        // inline; they hold `length` bytes, for which there is room.
+        unsafe { gather(raw.frame.as_mut_ptr(), &pieces, 0, length as u32) };
+        self.deliver(qp.num, raw, length as usize);
+        Status::Success
+    }
+
+    /// Cuts a send into frames and sends them.
+    ///
+    /// # Safety
+    /// The header is readable, and so are the pieces, which hold `length` bytes.
+    unsafe fn send_segments(
+        &self,
+        num: u32,
+        raw: &mut Raw,
+        how: Segmentation,
+        pieces: &[Sge],
+        length: u64,
+    ) -> Status {
+        let header_len = usize::from(how.header_len.min(SEGMENT_HEADER_MAX));
+        let mut header = [0; SEGMENT_HEADER_MAX as usize];
+        let Some(header) = header.get_mut(..header_len) else { return Status::LocalLength };
+        // SAFETY: the caller vouches for the header.
+        unsafe {
+            let from = core::ptr::with_exposed_provenance::<u8>(how.header as usize);
+            core::ptr::copy_nonoverlapping(from, header.as_mut_ptr(), header_len);
+        }
+        let Some(plan) = Plan::of(header) else { return Status::LocalQpOperation };
+        let mss = usize::from(how.mss);
+        if header_len + mss > FRAME_MAX || length > SEGMENTED_MAX {
+            return Status::LocalLength;
+        }
+        let (mut place, length) = (Place { number: 0, offset: 0, last: false }, length as u32);
+        while !place.last {
+            let part = (length - place.offset).min(mss as u32);
+            place.last = place.offset + part == length;
+            let end = header_len + part as usize;
+            copy_into(&mut raw.frame[..], header);
+            // SAFETY: the caller vouches for the pieces; behind the header there is room for `mss`
+            // bytes.
+            unsafe {
+                let to = raw.frame.as_mut_ptr().add(header_len);
+                gather(to, pieces, place.offset, part);
+            }
+            plan.finish(raw.frame.get_mut(..end).unwrap_or_default(), place);
+            self.deliver(num, raw, end);
+            place = Place { number: place.number + 1, offset: place.offset + part, ..place };
+        }
+        Status::Success
+    }
+
+    /// Hands the current frame to the switch.
+    fn deliver(&self, num: u32, raw: &mut Raw, length: usize) {
+        let length = raw.padded(length).len();
+        let frame = raw.frame.get(..length).unwrap_or_default();
+        let blocks = raw.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
+        let back = !blocks && frame::destination(frame).is_some_and(|to| to.is_group());
+        let not_to = raw.member.filter(|_| !back);
+        raw.switch.put(frame, num, not_to, &self.nic.host);
+    }
+
+    /// Takes incoming frames of a RAW_PACKET queue pair. Returns true if there may be more.
+    pub(crate) fn receive_frames<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        mut raw: Box<Raw>,
+        sink: &mut S,
+    ) -> bool {
+        let mut more = true;
+        for _ in 0..BURST {
+            let Some(datagrams) = &mut qp.datagrams else { break };
+            if sink.room() == 0 {
+                break;
+            }
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else {
+                more = false;
+                break;
+            };
+            // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
+            unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
+            datagrams.inbox.advance();
+            let frame = raw.frame.get(..stamp.length as usize).unwrap_or_default();
+            if !qp.state.is_unreliable() || !switch::is_wanted(&raw.groups, frame) {
+                continue;
+            }
+            match raw.spread.as_ref().map(|spread| spread.queue_of(frame)) {
+                None => self.receive_frame(qp, &mut raw, stamp.length as usize, sink),
+                Some(Some(queue)) => self.spread_frame(&queue, &mut raw, stamp.length as usize),
+                Some(None) => {}
+            }
+        }
+        if let Some(datagrams) = &mut qp.datagrams {
+            datagrams.raw = Some(raw);
+        }
+        more
+    }
+
+    /// Puts a frame into the oldest receive. A receive that is too small stays for the next frame.
+    fn receive_frame<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        raw: &mut Raw,
+        length: usize,
+        sink: &mut S,
+    ) {
+        let (length, tag) = finish(&mut raw.frame[..], length, raw.flags);
+        let Some(assembly) = self.receive_begun(qp) else { return };
+        let wr = assembly.wr;
+        qp.assembly = Some(assembly);
+        if length > wr.sge.length {
+            return;
+        }
+        qp.assembly = None;
+        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
+            // The receive itself is invalid and would fail for every frame.
+            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.fail_qp(qp, 0, None);
+            return;
+        }
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        unsafe {
+            let to = wr.sge.addr as *mut u8;
+            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
+        }
+        let wc = recv_wc(wr.wr_id, qp.num, length, tag);
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+    }
+}
+
+impl Resources {
+    /// Puts a frame into the oldest receive of a work queue, as [`Resources::receive_frame`] does
+    /// for a queue pair.
+    fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
+        let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);
+        let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
+        queue.advance();
+        if !queue.may_fill(&wr, length) {
+            queue.complete(&mut self.cqs, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
+            queue.fail(&mut self.cqs);
+            return;
+        }
+        // SAFETY: as in `receive_frame`.
+        unsafe {
+            let to = wr.sge.addr as *mut u8;
+            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
+        }
+        queue.complete(&mut self.cqs, recv_wc(wr.wr_id, queue.num, length, tag));
+    }
+}
+
+/// Refuses a segmented send with a longer header than the queue pair was created for (QX-7).
+pub(crate) fn header_fits(qp: &QpContext, wr: &SendWr<'_>) -> Result<(), PostCause> {
+    let SendOp::Tso(how) = wr.op else { return Ok(()) };
+    let raw = qp.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
+    match raw {
+        Some(raw) if how.header_len <= raw.max_tso_header => Ok(()),
+        _ => Err(PostCause::Malformed),
+    }
+}
+
+/// Applies the create flags: appends the check sequence, strips the VLAN tag. Returns the received
+/// length and the tag.
+fn finish(frame: &mut [u8], length: usize, flags: CreateFlags) -> (u32, Option<u16>) {
+    let mut end = length;
+    if flags.contains(CreateFlags::SCATTER_FCS) {
+        // The check sequence covers the frame as it was sent, tag included.
+        let (sent, behind) = frame.split_at_mut_checked(length).unwrap_or_default();
+        end += copy_into(behind, &frame::fcs(sent));
+    }
+    let strips = flags.contains(CreateFlags::CVLAN_STRIPPING);
+    let tag = if strips { frame::take_tag(frame.get_mut(..end).unwrap_or_default()) } else { None };
+    if tag.is_some() {
+        end -= TAG;
+    }
+    (end as u32, tag)
+}
+
+/// The completion of a receive that holds a frame.
+fn recv_wc(wr_id: u64, qp_num: u32, byte_len: u32, tag: Option<u16>) -> Wc {
+    Wc {
+        wr_id,
+        qp_num,
+        byte_len,
+        imm: tag.unwrap_or(0).into(),
+        vendor_err: 0,
+        status: Status::Success,
+        opcode: WcOpcode::Recv,
+        flags: if tag.is_some() { WcFlags::CVLAN } else { WcFlags::empty() },
+        src_qp: 0,
+    }
+}

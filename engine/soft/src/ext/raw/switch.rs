@@ -1,0 +1,104 @@
+//! The switch: decides which queue pairs receive a frame. Each rule of a queue pair is published to
+//! all devices under a name, as a multicast membership is. A frame goes to every queue pair with a
+//! rule for its destination, and to every queue pair with a rule for all frames.
+//!
+//! Rules of this process take effect at once. Rules of other processes are looked up when a frame
+//! may match them, at most ten times a second for each destination.
+#![expect(unsafe_code, reason = "puts frames into inboxes")]
+
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use super::frame;
+use crate::device::host::{Host, Member};
+use crate::device::path::{Group, Groups};
+use crate::model::pieces::gathered;
+use crate::provider::{FlowRule, Gid, Mac};
+use crate::room::{Room, Take};
+use crate::shm::inbox::Stamp;
+use crate::wr::Sge;
+
+/// The most destinations whose receivers a sender remembers.
+const KNOWN_MAX: usize = 64;
+
+/// The name of a rule: a group GID that is not a multicast address.
+pub(super) fn name_of(rule: FlowRule) -> Gid {
+    let mut name = *b"\0raw\0\0\0\0\0\0\0\0\0\0\0\0";
+    if let FlowRule::To(mac) = rule {
+        name[4] = 1;
+        name[10..].copy_from_slice(&mac.0);
+    }
+    Gid(name)
+}
+
+/// True if a queue pair with these rules receives the frame.
+pub(super) fn is_wanted(rules: &Groups, frame: &[u8]) -> bool {
+    let to = frame::destination(frame).map(FlowRule::To);
+    rules.holds(name_of(FlowRule::All)) || to.is_some_and(|rule| rules.holds(name_of(rule)))
+}
+
+/// The sender's side of the switch.
+pub(super) struct Switch {
+    device: Arc<str>,
+    /// The receivers of all frames.
+    all: Group,
+    /// The receivers for each address, the most recently used last.
+    known: Vec<(Mac, Group)>,
+}
+
+impl Switch {
+    pub(super) fn new(device: &str) -> Switch {
+        let device = device.into();
+        let all = Group::unseen(&device, name_of(FlowRule::All));
+        Switch { device, all, known: Vec::with_capacity(KNOWN_MAX) }
+    }
+
+    /// Puts a frame into the inboxes of its receivers, except that of `not_to`.
+    pub(super) fn put(&mut self, frame: &[u8], from: u32, not_to: Option<Member>, host: &Host) {
+        let Some(to) = frame::destination(frame) else { return };
+        let stamp = Stamp {
+            length: frame.len() as u32,
+            from,
+            gid: Gid::default(),
+            qkey: 0,
+            imm: None,
+            solicited: false,
+        };
+        let addr = frame.as_ptr() as u64;
+        let pieces = gathered([Sge { addr, length: stamp.length, lkey: 0 }]);
+        let place = self.known.iter().position(|(mac, _)| *mac == to);
+        let known = place.and_then(|place| self.known.take_out(place));
+        let known =
+            known.unwrap_or_else(|| (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))));
+        // SAFETY: the piece is the frame, borrowed during the call and no longer than a slot.
+        unsafe {
+            self.all.put_at_once(&stamp, &pieces, host, |member| Some(*member) != not_to);
+            let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
+            known.1.put_at_once(&stamp, &pieces, host, once);
+        }
+        if self.known.len() == KNOWN_MAX {
+            self.known.drop_first(1);
+        }
+        self.known.put(known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_names_of_their_own() {
+        let one = Mac([0xff, 0x02, 3, 4, 5, 6]);
+        let names = [
+            name_of(FlowRule::All),
+            name_of(FlowRule::To(one)),
+            name_of(FlowRule::To(Mac::default())),
+            name_of(FlowRule::To(Mac::BROADCAST)),
+        ];
+        for (at, name) in names.iter().enumerate() {
+            assert!(!name.is_multicast(), "groups of datagrams have other names");
+            assert!(!names[..at].contains(name));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The XRC parts of a queue pair and of a domain (XRC-1).
+
+use std_alloc::sync::Arc;
+
+use crate::model::memory::PdMark;
+use crate::model::recvq::{RecvQueue, Used};
+use crate::room::Book;
+
+/// No completion queue.
+pub(crate) const NO_CQ: usize = usize::MAX;
+
+/// The XRC part of a queue pair; all zero for other types.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct XrcPart {
+    /// The domain.
+    pub(crate) xrcd: u32,
+    /// The number of the shared receive queue that it takes receives from now.
+    pub(crate) srq: u32,
+    /// The slot of its own, empty receive queue, used otherwise.
+    pub(crate) own: usize,
+}
+
+impl XrcPart {
+    /// The part after a reset: the domain stays.
+    pub(crate) fn again(self) -> XrcPart {
+        XrcPart { xrcd: self.xrcd, ..XrcPart::default() }
+    }
+}
+
+/// A shared receive queue of an XRC domain.
+pub(crate) struct XrcQueue {
+    pub(crate) xrcd: u32,
+    pub(crate) rq: usize,
+    pub(crate) cq: usize,
+    pub(crate) pd: PdMark,
+}
+
+/// All XRC receive queues of a device, by number.
+pub(crate) type XrcQueues = Book<XrcQueue>;
+
+/// A new XRC receive queue on its way to the table.
+pub(crate) struct NewXrcQueue {
+    pub(crate) number: u32,
+    pub(crate) xrcd: u32,
+    pub(crate) queue: Arc<RecvQueue>,
+    pub(crate) used: Used,
+    pub(crate) cq: usize,
+}

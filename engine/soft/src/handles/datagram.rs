@@ -1,0 +1,342 @@
+//! Datagrams: a post puts them into the inbox of the receiver's queue pair; a poll takes them out
+//! of its own inbox. A datagram that cannot be delivered is dropped, and nobody is told.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
+
+use std_alloc::boxed::Box;
+use std_alloc::format;
+use std_alloc::sync::Arc;
+
+use crate::device::host::Member;
+use crate::device::path::{Groups, Path, no_groups};
+use crate::error::{Code, SetupError};
+use crate::ext::raw::header_fits;
+use crate::ext::raw::state::Raw;
+use crate::handles::create_qp::SoftQpEx;
+use crate::handles::device::Soft;
+use crate::handles::poller::SoftCq;
+use crate::handles::qp_control::QpControl;
+use crate::model::cq::{Retire, Sink};
+use crate::model::memory::INBOXES;
+use crate::model::pieces::{Pieces, gathered};
+use crate::model::send_queue::Sent;
+use crate::provider::wake::Bell;
+use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
+use crate::shm::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
+use crate::state::completion::error_wc;
+use crate::state::qp::{Datagrams, QpContext, State};
+use crate::state::resources::Resources;
+use crate::state::transport::Transport;
+use crate::steps::admission::{admissible, keep_for_later, push, readable};
+use crate::steps::command::Command;
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
+
+/// With this bit in the key of a request, the datagram has the sender's own key.
+const OWN_KEY: u32 = 1 << 31;
+
+/// The fixed fields of an IPv4 header of a datagram: version 4, five words, do not fragment, 64
+/// hops, UDP.
+const IPV4: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+
+/// Bytes of UDP, transport headers and checksum around a payload (RoCE version 2).
+const AROUND: usize = 8 + 12 + 8 + 4;
+
+impl QpContext {
+    /// Moves a UD or RAW_PACKET queue pair from INIT to RTS. Drops the datagrams before that
+    /// ticket: the owner may have asked for RTS long before the domain carries it out, and may have
+    /// told its peers meanwhile. False: it is another type, or not in INIT.
+    pub(crate) fn open(&mut self, first: u64, clock: fn() -> u64) -> bool {
+        let Some(datagrams) = self.datagrams.as_mut().filter(|_| self.state == State::Init) else {
+            return false;
+        };
+        self.state = State::Unreliable;
+        datagrams.inbox.skip_to(first, clock);
+        true
+    }
+
+    /// True if something may be in its inbox; then it must be scheduled.
+    fn has_datagrams(&self) -> bool {
+        let waits = self.state != State::Err && !self.is_scheduled;
+        waits && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.inbox.has_news())
+    }
+}
+
+impl Transport {
+    /// Schedules the queue pairs whose inboxes may have a datagram.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn check_inboxes(&mut self) {
+        let mut place = 0;
+        while let Some(num) = self.res.inboxes.at(place) {
+            self.check(num);
+            place += 1;
+        }
+    }
+
+    /// The same for one inbox, in turn. True if something has come.
+    pub(crate) fn check_inbox(&mut self) -> bool {
+        self.res.inboxes.next().is_some_and(|num| self.check(num))
+    }
+
+    fn check(&mut self, num: u32) -> bool {
+        let Some(qp) = self.qps.get_mut(num).filter(|qp| qp.has_datagrams()) else { return false };
+        self.res.schedule(qp);
+        true
+    }
+}
+
+impl Soft {
+    /// Makes the extra part of a UD or RAW_PACKET queue pair. On an error its number is free again.
+    pub(crate) fn datagrams(
+        &self,
+        num: u32,
+        kind: QpType,
+        cq: &SoftCq,
+        ex: SoftQpEx<'_>,
+    ) -> Result<(Box<Datagrams>, Arc<Groups>), SetupError> {
+        let asked = format!("a queue pair of {kind:?}");
+        let made = || {
+            let none = "this device knows no other to talk to";
+            let neighbours = self.nic.host.neighbours;
+            let neighbours =
+                neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, &*asked, none))?;
+            let memory = (neighbours.memory)(INBOX_BYTES)?;
+            let file = (self.nic.host.name_file)(&memory);
+            let bell = cq.domain.local_waker.bell.as_ref().map(Bell::fd);
+            let inbox =
+                Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
+                    SetupError::new(
+                        Code::Invalid,
+                        &*asked,
+                        "its memory is too short or not aligned",
+                    )
+                })?;
+            let device = &self.nic.caps.device;
+            let member = file.map(|inbox| Member { process: neighbours.process, inbox, qp: num });
+            let groups = Arc::new(Groups::new(device, member, inbox.door()));
+            let blocks = ex.create_flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
+            let not_to = member.filter(|_| blocks);
+            let (place, raw) = match kind {
+                QpType::RawPacket => {
+                    let spread = ex.spread.map(|(table, by)| {
+                        let answer = "its work queues complete for another thread";
+                        table
+                            .spread(by, cq)
+                            .ok_or_else(|| SetupError::new(Code::Invalid, &*asked, answer))
+                    });
+                    (
+                        None,
+                        Some({
+                            let kind = (ex.create_flags, ex.max_tso_header);
+                            Raw::new(device, member, &groups, kind, spread.transpose()?)
+                        }),
+                    )
+                }
+                _ => {
+                    let place = self.nic.memory.show_inbox(num, file).ok_or_else(|| {
+                        let answer = format!("all {INBOXES} are in use");
+                        SetupError::new(Code::NoMemory, &*asked, answer).cure("destroy some first")
+                    })?;
+                    (Some(place), None)
+                }
+            };
+            let raw = raw.map(Box::new);
+            Ok((Box::new(Datagrams { inbox, place, qkey: 0, not_to, raw }), groups))
+        };
+        made().inspect_err(|_| self.nic.free_number(num))
+    }
+}
+
+impl QpControl {
+    /// Sets the key of a UD queue pair, which senders must give. Does nothing to other types.
+    pub fn set_qkey(&self, qkey: u32) {
+        self.domain.command(Command::SetQkey { num: self.num, qkey });
+    }
+
+    /// Moves a UD queue pair from INIT to RTS: from then on it receives and sends. Does nothing to
+    /// other types.
+    pub fn open(&self) {
+        if let Some(groups) = &self.groups {
+            self.domain.command(Command::Open { num: self.num, first: groups.door.next() });
+        }
+    }
+
+    /// See [`crate::provider::Multicast::attach_mcast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), SetupError> {
+        match self.groups.as_ref().filter(|_| self.kind == QpType::Ud) {
+            Some(groups) => groups.join(group, self.domain.host()),
+            None => Err(no_groups("attach a queue pair to a group")),
+        }
+    }
+
+    /// See [`crate::provider::Multicast::detach_mcast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), SetupError> {
+        match self.groups.as_ref().filter(|_| self.kind == QpType::Ud) {
+            Some(groups) => groups.leave(group),
+            None => Err(no_groups("detach a queue pair from a group")),
+        }
+    }
+}
+
+impl Resources {
+    /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
+    pub(crate) fn post_datagrams(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, wr) in list.iter().enumerate() {
+            let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
+            checked.map_err(|cause| PostError { accepted, cause })?;
+            if qp.paused && qp.state == State::Unreliable {
+                keep_for_later(qp, wr);
+                continue;
+            }
+            let status = match qp.state {
+                State::Unreliable if qp.kind == QpType::Ud => self.send_datagram(qp, wr),
+                State::Unreliable => self.send_frame(qp, wr),
+                _ => Status::Flushed,
+            };
+            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
+            push(qp, wr, 0, how);
+            qp.sq.sent = qp.sq.posted;
+            if !status.is_ok() {
+                qp.state = State::Sqe;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pieces of a request that leaves at once; `None`: one of them may not be read.
+    pub(crate) fn pieces(&self, qp: &QpContext, wr: &SendWr<'_>) -> Option<Pieces> {
+        let pieces = gathered(wr.all_pieces());
+        let may_read = |sge: &Sge| readable(&self.nic.memory, qp.pd, *sge);
+        let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
+        goes.then_some(pieces)
+    }
+
+    /// Sends one datagram. The status tells only what this side knows: nobody learns whether it
+    /// arrived.
+    pub(crate) fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
+        let (to, imm) = match wr.op {
+            SendOp::SendTo(to) => (to, None),
+            SendOp::SendToWithImm(to, imm) => (to, Some(imm)),
+            _ => return Status::LocalQpOperation,
+        };
+        let Some(datagrams) = &qp.datagrams else { return Status::LocalQpOperation };
+        let length = wr.length();
+        if length > DATAGRAM_MAX.into() {
+            return Status::LocalLength;
+        }
+        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
+        let Destination { ah, qpn, qkey } = to;
+        let stamp = Stamp {
+            length: length as u32,
+            from: qp.num,
+            gid: self.nic.gid,
+            qkey: if qkey & OWN_KEY != 0 { datagrams.qkey } else { qkey },
+            imm,
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+        };
+        // SAFETY: the poster vouches for the handle, which lives until this has completed, and for
+        // the pieces, whose keys were checked unless they are inline.
+        unsafe { Path::named(ah).deliver(qpn, &stamp, &pieces, datagrams.not_to, &self.nic.host) };
+        Status::Success
+    }
+
+    /// Receives the datagrams of a UD or RAW_PACKET queue pair. True: there may be more.
+    pub(crate) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if qp.state == State::Err {
+            return false;
+        }
+        if let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.take()) {
+            return self.receive_frames(qp, raw, sink);
+        }
+        for _ in 0..BURST {
+            let Some(datagrams) = &mut qp.datagrams else { return false };
+            if sink.room() == 0 {
+                break;
+            }
+            let Some(stamp) = datagrams.inbox.first(self.nic.host.clock) else { return false };
+            let known = stamp.qkey == datagrams.qkey && qp.state.is_unreliable();
+            if known {
+                self.receive_datagram(qp, &stamp, sink);
+            }
+            if let Some(datagrams) = &mut qp.datagrams {
+                datagrams.inbox.advance();
+            }
+        }
+        true
+    }
+
+    /// Gives the datagram in front to the oldest receive, if that has room for it and the header. A
+    /// receive that is too short stays for the next datagram.
+    fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
+        let Some(assembly) = self.receive_begun(qp) else { return };
+        let (wr, length) = (assembly.wr, stamp.length + GRH_BYTES as u32);
+        qp.assembly = Some(assembly);
+        if length > wr.sge.length {
+            return;
+        }
+        qp.assembly = None;
+        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
+            // The receive itself is wrong, whatever the datagram.
+            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.fail_qp(qp, 0, None);
+            return;
+        }
+        let Some(datagrams) = &qp.datagrams else { return };
+        let header = header_of(stamp);
+        let to = wr.sge.addr as *mut u8;
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        unsafe {
+            core::ptr::copy_nonoverlapping(header.as_ptr(), to, GRH_BYTES);
+            datagrams.inbox.fetch(to.add(GRH_BYTES), stamp.length);
+        }
+        let with_imm = if stamp.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        let wc = Wc {
+            wr_id: wr.wr_id,
+            qp_num: qp.num,
+            byte_len: length,
+            imm: stamp.imm.unwrap_or(0),
+            vendor_err: 0,
+            status: Status::Success,
+            opcode: WcOpcode::Recv,
+            flags: WcFlags::GRH | with_imm,
+            src_qp: stamp.from,
+        };
+        let retire = Retire { solicited: stamp.solicited, ..Retire::default() };
+        sink.put(&mut self.cqs, qp.recv_cq, wc, retire);
+    }
+}
+
+/// The bytes in front of a payload: in the last half an IPv4 header, as in RoCE version 2. Devices
+/// may use the first half: this one puts the sender's GID there, see [`sender_in`].
+fn header_of(stamp: &Stamp) -> [u8; GRH_BYTES] {
+    let mut ip = IPV4;
+    let total = (ip.len() + AROUND + stamp.length as usize) as u16;
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let word = |n: usize| u32::from(u16::from_be_bytes([ip[n], ip[n + 1]]));
+    let mut sum: u32 = (0..ip.len()).step_by(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut header = [0; GRH_BYTES];
+    header[..16].copy_from_slice(&stamp.gid.0);
+    header[GRH_BYTES - ip.len()..].copy_from_slice(&ip);
+    header
+}
+
+/// The sender that the header of a datagram names.
+pub(crate) fn sender_in(header: &[u8; GRH_BYTES]) -> Gid {
+    Gid(core::array::from_fn(|n| header[n]))
+}

@@ -1,0 +1,136 @@
+//! Completion queues, as their owners hold them, and their readers.
+#![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
+
+use std_alloc::sync::Arc;
+
+use crate::device::nic::Nic;
+use crate::error::{Code, SetupError};
+use crate::model::cq::{Arm, Queued};
+use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::{Polled, Poller, Sharing};
+use crate::steps::domain::Domain;
+use crate::wc::Wc;
+
+/// The most work that one poll of the shared domain does.
+pub(crate) const SHARED_BUDGET: usize = 256;
+
+/// A completion queue of the soft device.
+#[derive(Clone)]
+pub struct SoftCq {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) index: usize,
+    /// Other threads ring it when they add an entry, in the shared domain.
+    pub(crate) bell: Option<Bell>,
+    /// Frees the queue's place when the last handle is dropped.
+    pub(crate) place: Arc<CqPlace>,
+}
+
+/// A completion queue's place in its domain, freed when the last handle is dropped.
+pub(crate) struct CqPlace {
+    pub(crate) nic: Arc<Nic>,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) index: usize,
+}
+
+impl Drop for CqPlace {
+    fn drop(&mut self) {
+        self.domain.remove_cq(self.index);
+    }
+}
+
+/// The reader of a [`SoftCq`]; polling it moves messages.
+pub struct SoftPoller {
+    pub(crate) cq: SoftCq,
+}
+
+impl Poller for SoftPoller {
+    #[inline(always)]
+    fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return self.poll_shared(out);
+        }
+        // SAFETY: this is the one reader, and by the contract of `Qp::post` the thread that posts
+        // on this domain's queue pairs is this thread.
+        unsafe { domain.alone().poll(out) }
+    }
+
+    #[inline(always)]
+    fn poll_one(&mut self) -> Polled {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return Polled::More;
+        }
+        // SAFETY: as in `poll`.
+        unsafe { domain.alone().poll_one() }
+    }
+
+    #[inline(always)]
+    fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        let domain = &*self.cq.domain;
+        if domain.sharing() == Sharing::Shared {
+            return self.poll_shared(out);
+        }
+        // SAFETY: as in `poll`.
+        unsafe { domain.alone().poll_more(out) }
+    }
+
+    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        let domain = &self.cq.domain;
+        if domain.local_waker.bell.is_none() {
+            let answer = "this device was opened without bells";
+            return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
+        }
+        let arm = if solicited { Arm::Solicited } else { Arm::Any };
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain; on another this is the one reader.
+        unsafe {
+            domain.enter(|state| match domain.sharing() {
+                Sharing::Shared => state.arm(index, arm),
+                Sharing::Exclusive => state.fall_asleep(),
+            });
+        }
+        Ok(())
+    }
+
+    fn wake_fds(&self) -> Option<WakeFds> {
+        let device = self.cq.domain.local_waker.bell.as_ref()?.fd();
+        Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
+    }
+
+    fn woken(&mut self) -> bool {
+        let (domain, index) = (&self.cq.domain, self.cq.index);
+        for bell in [&domain.local_waker.bell, &self.cq.bell].into_iter().flatten() {
+            bell.clear();
+        }
+        // SAFETY: as in `arm`.
+        unsafe {
+            domain.enter(|state| match domain.sharing() {
+                Sharing::Shared => state.attend_wake(index, SHARED_BUDGET),
+                Sharing::Exclusive => {
+                    state.wake_up();
+                    true
+                }
+            })
+        }
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        self.cq.domain.local_waker.bell.clone()
+    }
+}
+
+impl SoftPoller {
+    #[inline(never)]
+    fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
+        let index = self.cq.index;
+        // SAFETY: `enter` locks a shared domain.
+        unsafe {
+            self.cq.domain.enter(|state| {
+                state.progress(&mut Queued { budget: SHARED_BUDGET });
+                state.attend_overruns();
+                state.transport.take_completions(index, out)
+            })
+        }
+    }
+}

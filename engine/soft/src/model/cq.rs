@@ -1,0 +1,336 @@
+//! Completion queues, and the destinations of new completions.
+//!
+//! A worker's domain has one queue and its thread is the one that polls: completions are made
+//! straight into the array it passed, and only as many as fit. In the shared domain any poll
+//! does the work of all, so completions wait in the ring of the queue they belong to.
+
+use core::slice;
+
+use std_alloc::boxed::Box;
+use std_alloc::vec;
+
+use crate::provider::wake::Bell;
+use crate::wc::Wc;
+
+/// A send request that is retired when this completion is polled (SQ-2).
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Retire {
+    /// Number of the queue pair; 0 for receives.
+    pub(crate) qp: u32,
+    /// Requests of it that are then retired, counted from its creation.
+    pub(crate) upto: u32,
+    /// The sender of the message wanted its receiver woken (CP-6).
+    pub(crate) solicited: bool,
+}
+
+impl Retire {
+    /// For a receive; its sender wanted an event (CP-6) if `solicited`.
+    #[inline(always)]
+    pub(crate) fn receive(solicited: bool) -> Retire {
+        Retire { solicited, ..Retire::default() }
+    }
+}
+
+/// The extra part of an extended queue.
+#[derive(Clone, Copy)]
+pub(crate) struct Stamps {
+    /// The clocks that each entry records.
+    pub(crate) clock: Option<fn() -> u64>,
+    pub(crate) wallclock: Option<fn() -> u64>,
+    /// An entry that finds no room replaces the oldest.
+    pub(crate) overwrites: bool,
+}
+
+/// Timestamps, one for each place of the ring.
+struct Stamped {
+    stamps: Stamps,
+    times: Box<[[Option<u64>; 2]]>,
+}
+
+impl Stamped {
+    /// The times of the entry at a place.
+    fn at(&self, place: usize) -> [Option<u64>; 2] {
+        self.times.get(place).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, place: usize, times: [Option<u64>; 2]) {
+        if let Some(place) = self.times.get_mut(place) {
+            *place = times;
+        }
+    }
+}
+
+/// A completion queue's ring.
+pub(crate) struct CompletionQueue {
+    ring: Box<[(Wc, Retire)]>,
+    /// The part of an extended queue.
+    stamped: Option<Box<Stamped>>,
+    depth: u32,
+    head: u32,
+    tail: u32,
+    health: Health,
+    /// Wakes a thread that waits for an entry.
+    bell: Option<Bell>,
+    /// A thread waits for the next entry, or for the next solicited one (CP-6).
+    armed: Option<Arm>,
+    /// The awaited entry came.
+    fired: bool,
+}
+
+/// The kind of entry that a queue is armed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arm {
+    Any,
+    Solicited,
+}
+
+/// Whether a completion queue still takes entries (CP-5).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// It takes entries; extended queue.
+    Extended,
+    /// An entry found it full; its queue pairs have not been told.
+    Overrun,
+    /// Its queue pairs have been told. It takes no more entries.
+    Dead,
+    /// No queue.
+    Gone,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(depth: u32, bell: Option<Bell>, stamps: Option<Stamps>) -> CompletionQueue {
+        let size = depth.max(1).next_power_of_two() as usize;
+        let times = || vec![Default::default(); size].into_boxed_slice();
+        CompletionQueue {
+            ring: vec![Default::default(); size].into_boxed_slice(),
+            stamped: stamps.map(|stamps| Box::new(Stamped { stamps, times: times() })),
+            depth,
+            head: 0,
+            tail: 0,
+            health: if stamps.is_some() { Health::Extended } else { Health::Good },
+            bell,
+            armed: None,
+            fired: false,
+        }
+    }
+
+    /// A place without a queue.
+    pub(crate) fn gone() -> CompletionQueue {
+        CompletionQueue {
+            ring: Box::default(),
+            stamped: None,
+            depth: 0,
+            head: 0,
+            tail: 0,
+            health: Health::Gone,
+            bell: None,
+            armed: None,
+            fired: false,
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.health == Health::Gone
+    }
+
+    /// Arms the queue: the next entry of that kind wakes the waiting thread.
+    pub(crate) fn arm(&mut self, arm: Arm) {
+        (self.armed, self.fired) = (Some(arm), false);
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+
+    /// Returns true once after the awaited entry.
+    pub(crate) fn take_fired(&mut self) -> bool {
+        core::mem::take(&mut self.fired)
+    }
+
+    fn fire(&mut self) {
+        (self.armed, self.fired) = (None, true);
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    /// Adds a completion; a full queue overruns, and the new entry is lost.
+    pub(crate) fn push(&mut self, wc: Wc, retire: Retire) {
+        if self.health != Health::Good && !self.make_stamps() {
+            return;
+        }
+        if self.tail.wrapping_sub(self.head) >= self.depth {
+            self.health = Health::Overrun;
+            if self.armed.is_some() {
+                self.fire();
+            }
+            return;
+        }
+        let at = self.tail as usize & (self.ring.len() - 1);
+        if let Some(place) = self.ring.get_mut(at) {
+            *place = (wc, retire);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        let wakes = match self.armed {
+            None => false,
+            Some(Arm::Any) => true,
+            Some(Arm::Solicited) => retire.solicited || !wc.status.is_ok(),
+        };
+        if wakes {
+            self.fire();
+        }
+    }
+
+    /// Records the time for the next entry, and makes room for the entry if the queue overwrites.
+    /// Returns false if the queue takes no more.
+    #[cold]
+    fn make_stamps(&mut self) -> bool {
+        let (Health::Extended, Some(stamped)) = (self.health, &mut self.stamped) else {
+            return false;
+        };
+        let Stamps { clock, wallclock, overwrites } = stamped.stamps;
+        if self.tail.wrapping_sub(self.head) >= self.depth {
+            if !overwrites {
+                return true;
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+        let at = self.tail as usize & (self.ring.len() - 1);
+        stamped.set(at, [clock, wallclock].map(|clock| clock.map(|clock| clock())));
+        true
+    }
+
+    /// The times of the oldest entry.
+    pub(crate) fn first_times(&self) -> [Option<u64>; 2] {
+        let at = self.head as usize & (self.ring.len() - 1);
+        self.stamped.as_ref().map(|stamped| stamped.at(at)).unwrap_or_default()
+    }
+
+    /// Makes room for `depth` entries. Fails with the number of entries if there are more.
+    pub(crate) fn resize(&mut self, depth: u32) -> Result<(), u32> {
+        let count = self.tail.wrapping_sub(self.head);
+        if count > depth {
+            return Err(count);
+        }
+        let stamps = self.stamped.as_ref().map(|stamped| stamped.stamps);
+        let mut fresh = CompletionQueue::new(depth, None, stamps);
+        for at in 0..count as usize {
+            if let Some(stamped) = &mut fresh.stamped {
+                stamped.set(at, self.first_times());
+            }
+            fresh.ring[at] = self.pop().unwrap_or_default();
+        }
+        (self.ring, self.stamped) = (fresh.ring, fresh.stamped);
+        (self.depth, self.head, self.tail) = (depth, 0, count);
+        Ok(())
+    }
+
+    /// True once after an overrun: the queue's pairs must fail now.
+    pub(crate) fn take_overrun(&mut self) -> bool {
+        let overrun = self.health == Health::Overrun;
+        if overrun {
+            self.health = Health::Dead;
+        }
+        overrun
+    }
+
+    /// Removes all completions of a queue pair (SM-1).
+    pub(crate) fn forget(&mut self, qp: u32) {
+        let mask = self.ring.len() - 1;
+        let (mut from, mut to) = (self.head, self.head);
+        while from != self.tail {
+            let entry = self.ring.get(from as usize & mask).copied();
+            if let Some(entry) = entry.filter(|entry| entry.0.qp_num != qp)
+                && let Some(place) = self.ring.get_mut(to as usize & mask)
+            {
+                *place = entry;
+                if let Some(stamped) = &mut self.stamped {
+                    stamped.set(to as usize & mask, stamped.at(from as usize & mask));
+                }
+                to = to.wrapping_add(1);
+            }
+            from = from.wrapping_add(1);
+        }
+        self.tail = to;
+    }
+
+    /// Takes the oldest completion.
+    pub(crate) fn pop(&mut self) -> Option<(Wc, Retire)> {
+        if self.head == self.tail {
+            return None;
+        }
+        let at = self.head as usize & (self.ring.len() - 1);
+        self.head = self.head.wrapping_add(1);
+        self.ring.get(at).copied()
+    }
+}
+
+/// The destination of completions while the device works.
+pub(crate) trait Sink {
+    /// True if each poll must do all it can at once, because the next may be long in coming.
+    /// Otherwise small tasks may wait for the next poll.
+    const THOROUGH: bool;
+    /// The number of completions that it takes now.
+    fn room(&self) -> usize;
+    /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
+    fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
+    /// Lets `fill` write completions of receives that wake nobody, from the first place on. `fill`
+    /// returns their number, which this returns too. 0 if each completion needs a look of its own.
+    fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize;
+}
+
+/// The array of the polling thread: the part that is not yet filled.
+pub(crate) struct Direct<'a> {
+    pub(crate) free: slice::IterMut<'a, Wc>,
+}
+
+impl Sink for Direct<'_> {
+    const THOROUGH: bool = false;
+
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    #[inline(always)]
+    fn put(&mut self, _cqs: &mut [CompletionQueue], _cq: usize, wc: Wc, _: Retire) -> bool {
+        if let Some(place) = self.free.next() {
+            *place = wc;
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, fill: impl FnOnce(&mut [Wc]) -> usize) -> usize {
+        let places = core::mem::take(&mut self.free).into_slice();
+        let count = fill(places);
+        self.free = places.get_mut(count..).unwrap_or_default().iter_mut();
+        count
+    }
+}
+
+/// The rings of the shared domain; `budget` bounds the work of one poll.
+pub(crate) struct Queued {
+    pub(crate) budget: usize,
+}
+
+impl Sink for Queued {
+    const THOROUGH: bool = true;
+
+    fn room(&self) -> usize {
+        self.budget
+    }
+
+    fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool {
+        self.budget = self.budget.saturating_sub(1);
+        if let Some(queue) = cqs.get_mut(cq) {
+            queue.push(wc, retire);
+        }
+        false
+    }
+
+    fn fill(&mut self, _: impl FnOnce(&mut [Wc]) -> usize) -> usize {
+        0
+    }
+}

@@ -1,0 +1,41 @@
+//! How a domain goes to sleep, and what wakes it.
+//!
+//! A peer wakes it through the link ([`crate::shm::peer_waker`]). The control plane, and a thread
+//! that posts receives the domain lacks, wake it through its [`LocalWaker`]. A datagram wakes it
+//! through the inbox it goes to.
+
+use crate::provider::wake::Bell;
+use crate::sync::{AtomicBool, Ordering, fence};
+
+/// What wakes a domain of this process.
+pub(crate) struct LocalWaker {
+    asleep: AtomicBool,
+    pub(crate) bell: Option<Bell>,
+}
+
+impl LocalWaker {
+    pub(crate) fn new(bell: Option<Bell>) -> LocalWaker {
+        LocalWaker { asleep: AtomicBool::new(false), bell }
+    }
+
+    /// Call it after writing what the domain should see. SeqCst: either this thread sees that the
+    /// domain sleeps, or the domain's last look before sleeping sees the write.
+    pub(crate) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(bell) = &self.bell
+        {
+            bell.ring();
+        }
+    }
+
+    pub(crate) fn set(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+}

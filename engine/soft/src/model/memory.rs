@@ -1,0 +1,715 @@
+//! The table of registered regions: which key names which bytes, with which rights.
+//!
+//! The control plane writes it; the data plane reads it on every access, without a lock. A key is
+//! the slot and twenty random bits: a deregistered key fails (MR-3), and nobody finds a key by
+//! counting. The table may lie in memory that peers can read: see [`crate::shm::remote_map`].
+#![expect(unsafe_code, reason = "the table is shared memory; accesses of a peer name addresses")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use doorbell_alloc::Mapping;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use spin::Mutex;
+use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
+use std_alloc::vec::Vec;
+
+use crate::model::limits::QPS;
+use crate::provider::{Access, WindowKind};
+use crate::room::Room;
+use crate::wr::{Binding, Sge};
+
+/// The most regions of one device.
+pub(crate) const REGIONS: usize = 4096;
+
+/// Random bits of a key.
+const SECRET_BITS: u32 = 20;
+const _: () = assert!(REGIONS == 1 << (32 - SECRET_BITS));
+
+/// The file behind a region, as a process names it: descriptor and inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileName {
+    /// The descriptor, in the process that owns it.
+    pub fd: u32,
+    /// The inode that it must lead to.
+    pub inode: u64,
+}
+
+/// One region; a cache line.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// The key while the region is registered, 0 otherwise.
+    pub(crate) key: AtomicU32,
+    pub(crate) access: AtomicU32,
+    pub(crate) start: AtomicU64,
+    pub(crate) length: AtomicU64,
+    /// The file's descriptor, plus one; 0 if there is no file.
+    pub(crate) fd: AtomicU64,
+    pub(crate) inode: AtomicU64,
+    /// For a memory window: the key of its region.
+    parent: AtomicU32,
+    /// For a memory window: the queue pair whose peer may use it; 0 for all.
+    qp: AtomicU32,
+}
+
+/// In a slot's rights: the slot is a memory window, which only peers may use.
+const WINDOW: u32 = 1 << 31;
+
+/// In a slot's rights: its protection domain.
+const PD: u32 = 0x7fff_ff00;
+const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
+
+/// The most protection domains of one device, over its whole life.
+pub(crate) const PDS: u32 = (PD >> 8) + 1;
+
+/// A protection domain, as a slot's rights name it: a key is valid in its own domain only (MR-2).
+/// The rights and the domain are in one word, so that one load checks both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PdMark(u32);
+
+impl PdMark {
+    /// The mark of the domain with this number; `None` for a number that is too high.
+    pub(crate) fn of(number: u32) -> Option<PdMark> {
+        (number <= PD >> 8).then_some(PdMark(number << 8))
+    }
+}
+
+/// In a window's handle: the request comes from [`Qp::bind`], the only way to bind windows of type
+/// 1 (MW-2).
+pub(crate) const BOUND_BY_CALL: u64 = 1 << 40;
+
+/// The kind of the window that a request binds; `None` if it may not be bound that way.
+pub(crate) fn bound_kind(handle: u64) -> Option<WindowKind> {
+    let by_call = handle & BOUND_BY_CALL != 0;
+    match (handle >> 32 & 0xff, by_call) {
+        (1, true) => Some(WindowKind::One),
+        (2, false) => Some(WindowKind::Two),
+        _ => None,
+    }
+}
+
+/// The user of an access to memory: a queue pair, and its protection domain.
+#[derive(Clone, Copy)]
+pub(crate) struct Who {
+    pub(crate) qp: u32,
+    pub(crate) pd: PdMark,
+}
+
+/// The bits of a key that its holder may choose (MW-1).
+const TAG: u32 = 0xff;
+
+/// The most UD queue pairs of one device.
+pub(crate) const INBOXES: usize = 1024;
+
+/// The entry where senders find the inbox of a UD queue pair.
+#[repr(C)]
+pub(crate) struct InboxSlot {
+    /// The number of the queue pair, 0 if there is none.
+    pub(crate) qp: AtomicU32,
+    /// The file's descriptor.
+    pub(crate) fd: AtomicU32,
+    pub(crate) inode: AtomicU64,
+}
+
+/// The part of a device that peers may read: its queue pairs, regions and inboxes. All zero is
+/// empty.
+#[repr(C)]
+pub(crate) struct Table {
+    pub(crate) inboxes: [InboxSlot; INBOXES],
+    /// For each slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
+    pub(crate) qps: [AtomicU64; QPS],
+    pub(crate) slots: [Slot; REGIONS],
+}
+
+/// Bytes of memory that a device's table takes.
+pub const DIRECTORY_BYTES: usize = size_of::<Table>();
+
+/// The word of a queue pair that accepts one-sided requests with those rights.
+pub(crate) fn qp_word(who: Who, rights: Access) -> u64 {
+    const _: () = assert!(Access::all().bits() < 1 << 7);
+    u64::from(who.qp << 8 | rights.bits() << 1 | 1) | u64::from(who.pd.0) << 32
+}
+
+/// The domain in such a word, if the word belongs to the queue pair and has the right.
+pub(crate) fn pd_in(word: u64, qp: u32, right: Access) -> Option<PdMark> {
+    let pd = PdMark((word >> 32) as u32);
+    let wanted = qp_word(Who { qp, pd }, right);
+    (word & wanted == wanted && (word as u32) >> 8 == qp).then_some(pd)
+}
+
+/// True if a slot's rights include this one, for users in that domain.
+pub(crate) fn has_right(access: u32, right: Access, pd: PdMark) -> bool {
+    access & (right.bits() | PD) == right.bits() | pd.0
+}
+
+/// Slot of a key.
+#[inline(always)]
+pub(crate) fn index_of(key: u32) -> usize {
+    (key >> SECRET_BITS) as usize
+}
+
+/// Where the table lies.
+enum Home {
+    Private(Box<[AtomicU64]>),
+    Shared(Mapping),
+}
+
+/// All regions of a device.
+pub(crate) struct Memory {
+    table: NonNull<Table>,
+    home: Home,
+    /// For each slot, the accesses of peers under way: `remove` waits for them.
+    lent: Box<[AtomicU32]>,
+    /// How many regions were removed.
+    removals: AtomicU64,
+    free: Mutex<Free>,
+}
+
+/// Free slots, and the source of keys.
+struct Free {
+    slots: VecDeque<u32>,
+    /// For each place, whether it is taken.
+    inboxes: Vec<bool>,
+    random: ChaCha8Rng,
+}
+
+// SAFETY: the table is atomics in memory this value owns.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// A table in `directory` (zeroed, at least [`DIRECTORY_BYTES`]), or in memory of its own;
+    /// keys come from `seed`.
+    pub(crate) fn new(directory: Option<Mapping>, seed: [u8; 32]) -> Memory {
+        let mut home = match directory {
+            Some(mapping) if mapping.len() >= DIRECTORY_BYTES => Home::Shared(mapping),
+            _ => {
+                let lines = DIRECTORY_BYTES / 8 + align_of::<Table>() / 8;
+                Home::Private((0..lines).map(|_| AtomicU64::new(0)).collect())
+            }
+        };
+        let start = match &mut home {
+            Home::Private(words) => {
+                let start = words.as_mut_ptr().cast::<u8>();
+                start.wrapping_add(start.align_offset(align_of::<Table>()))
+            }
+            Home::Shared(mapping) => mapping.as_ptr(),
+        };
+        let lent = (0..REGIONS).map(|_| AtomicU32::new(0)).collect();
+        // Slot 0 is never used, and gets a key of another slot below: the key 0 is never valid.
+        let free = Free {
+            slots: (1..REGIONS as u32).collect(),
+            inboxes: Vec::new(),
+            random: ChaCha8Rng::from_seed(seed),
+        };
+        let table = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        let removals = AtomicU64::new(0);
+        let memory = Memory { table, home, lent, removals, free: Mutex::new(free) };
+        memory.table().slots[0].key.store(u32::MAX, Ordering::Relaxed);
+        memory
+    }
+
+    #[inline(always)]
+    pub(crate) fn table(&self) -> &Table {
+        // SAFETY: `new` has placed it in memory that `home` owns, long enough, aligned (mappings
+        // begin at a page), zeroed, and only ever used as atomics.
+        unsafe { self.table.as_ref() }
+    }
+
+    /// True if peers can read the table.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Shared(_))
+    }
+
+    /// Enters a region; its key, or `None` if the table is full.
+    pub(crate) fn insert(
+        &self,
+        start: u64,
+        length: u64,
+        (access, pd): (Access, PdMark),
+        file: Option<FileName>,
+    ) -> Option<u32> {
+        let mut free = self.free.lock();
+        let index = free.slots.pop_front()?;
+        let slot = &self.table().slots[index as usize];
+        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
+        slot.start.store(start, Ordering::Relaxed);
+        slot.length.store(length, Ordering::Relaxed);
+        slot.access.store(access.bits() | pd.0, Ordering::Relaxed);
+        slot.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
+        slot.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
+        // Release pairs with `allows`: a reader that sees the key sees its bounds, too.
+        slot.key.store(key, Ordering::Release);
+        Some(key)
+    }
+
+    /// Makes a place for a closed memory window; returns its key without the low bits.
+    pub(crate) fn insert_window(&self, pd: PdMark) -> Option<u32> {
+        let mut free = self.free.lock();
+        let index = free.slots.pop_front()?;
+        self.table().slots[index as usize].access.store(WINDOW | pd.0, Ordering::Relaxed);
+        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
+        Some(key)
+    }
+
+    /// Opens a memory window under `binding.rkey` for the peer of that queue pair, or for any peer
+    /// of its domain if the number is 0. A length of 0 leaves it closed. False: the region's key,
+    /// rights or bounds do not allow it, or the objects are of different domains (MW-1).
+    pub(crate) fn bind(&self, window: u32, binding: &Binding, who: Who) -> bool {
+        let Who { qp, pd } = who;
+        let slot = &self.table().slots[index_of(window)];
+        let wants = Access::MW_BIND
+            | match binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+                true => Access::LOCAL_WRITE,
+                false => Access::empty(),
+            };
+        let Some(bounds) = self.region(binding.region as u32, wants, pd) else { return false };
+        if slot.access.load(Ordering::Relaxed) & PD != pd.0 {
+            return false;
+        }
+        let offset = binding.addr.wrapping_sub(bounds.start);
+        let inside = offset.checked_add(binding.length).is_some_and(|end| end <= bounds.length);
+        if !inside || (window ^ binding.rkey) & !TAG != 0 {
+            return false;
+        }
+        // Closed while it changes: a peer compares the key before and after it reads the window.
+        slot.key.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if binding.length == 0 {
+            return true;
+        }
+        slot.start.store(binding.addr, Ordering::Relaxed);
+        slot.length.store(binding.length, Ordering::Relaxed);
+        slot.access.store(binding.access.bits() | WINDOW | pd.0, Ordering::Relaxed);
+        slot.fd.store(0, Ordering::Relaxed);
+        slot.parent.store(binding.region as u32, Ordering::Relaxed);
+        slot.qp.store(qp, Ordering::Relaxed);
+        slot.key.store(binding.rkey, Ordering::Release);
+        true
+    }
+
+    /// Closes the memory window of that key, which must be open to the peer of `qp` alone. False:
+    /// there is no such window (MW-2).
+    pub(crate) fn invalidate(&self, key: u32, qp: u32) -> bool {
+        let slot = &self.table().slots[index_of(key)];
+        let open = slot.key.load(Ordering::Acquire) == key
+            && slot.access.load(Ordering::Relaxed) & WINDOW != 0
+            && slot.qp.load(Ordering::Relaxed) == qp;
+        if open {
+            slot.key.store(0, Ordering::SeqCst);
+        }
+        open
+    }
+
+    /// Removes a region. When this returns, its key fails, and this device carries out no access to
+    /// it for a peer. (Accesses that a peer carries out itself are not counted.)
+    pub(crate) fn remove(&self, key: u32) {
+        let index = index_of(key);
+        // SeqCst, as in `lend`: at least one of the two sees the other.
+        self.table().slots[index].key.store(0, Ordering::SeqCst);
+        // Release pairs with `removals`: a reader of the new count sees that the key is gone.
+        self.removals.fetch_add(1, Ordering::Release);
+        while self.lent.get(index).is_some_and(|lent| lent.load(Ordering::SeqCst) != 0) {
+            core::hint::spin_loop();
+        }
+        self.free.lock().slots.put(index as u32);
+    }
+
+    /// How many regions were removed: while this is the same, an allowed access stays allowed.
+    #[inline(always)]
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    /// Enters the inbox of a queue pair; its place, or `None` if no place is left. Without a file
+    /// nobody finds the inbox, but it still takes a place.
+    pub(crate) fn show_inbox(&self, qp: u32, file: Option<FileName>) -> Option<usize> {
+        // Under the lock of the keys one thread at a time takes a place.
+        let mut free = self.free.lock();
+        let place = free.inboxes.iter().position(|taken| !taken).or_else(|| {
+            free.inboxes.push(false);
+            (free.inboxes.len() <= INBOXES).then_some(free.inboxes.len() - 1)
+        })?;
+        free.inboxes[place] = true;
+        if let Some(file) = file {
+            let slot = &self.table().inboxes[place];
+            slot.fd.store(file.fd, Ordering::Relaxed);
+            slot.inode.store(file.inode, Ordering::Relaxed);
+            // Release: a reader that sees the number sees the name, too.
+            slot.qp.store(qp, Ordering::Release);
+        }
+        Some(place)
+    }
+
+    /// Removes an inbox.
+    pub(crate) fn hide_inbox(&self, place: usize) {
+        let mut free = self.free.lock();
+        if let (Some(slot), Some(taken)) =
+            (self.table().inboxes.get(place), free.inboxes.get_mut(place))
+        {
+            slot.qp.store(0, Ordering::Release);
+            *taken = false;
+        }
+    }
+
+    /// True if the key is alive and of that domain, the bytes lie inside its region, and the right
+    /// is there (MR-2).
+    ///
+    /// For memory that the poster of a request vouches for: deregistering it while it is in use
+    /// breaks the contract of that post.
+    #[inline(always)]
+    pub(crate) fn allows(
+        &self,
+        key: u32,
+        start: u64,
+        length: u32,
+        (right, pd): (Access, PdMark),
+    ) -> bool {
+        self.region(key, right, pd).is_some_and(|bounds| bounds.hold(start, length))
+    }
+
+    /// Where the region of a key lies, if it is alive and of that domain, and the right is there.
+    #[inline(always)]
+    fn region(&self, key: u32, right: Access, pd: PdMark) -> Option<Bounds> {
+        let slot = &self.table().slots[index_of(key)];
+        if slot.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        let looked_at = right.bits() | WINDOW | PD;
+        let allowed = slot.access.load(Ordering::Relaxed) & looked_at == right.bits() | pd.0;
+        let start = slot.start.load(Ordering::Relaxed);
+        allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
+    }
+
+    /// As [`Memory::allows`], for a request of the peer of a queue pair, to a region or through a
+    /// window. While the caller keeps the result, the region stays.
+    pub(crate) fn lend(
+        &self,
+        who: Who,
+        key: u32,
+        start: u64,
+        length: u32,
+        right: Access,
+    ) -> Option<Lent<'_>> {
+        let (region, right) = match self.behind_window(who.qp, key, (start, length), right) {
+            Some(region) => (region, Access::empty()),
+            None => (key, right),
+        };
+        let count = self.lent.get(index_of(region))?;
+        // SeqCst: either `remove` sees this count and waits, or the key is gone below.
+        count.fetch_add(1, Ordering::SeqCst);
+        let lent = Lent { count };
+        fence(Ordering::SeqCst);
+        let allowed = self.allows(region, start, length, (right, who.pd));
+        allowed.then_some(lent)
+    }
+
+    /// The region behind an open window that allows this.
+    fn behind_window(
+        &self,
+        qp: u32,
+        key: u32,
+        (start, length): (u64, u32),
+        right: Access,
+    ) -> Option<u32> {
+        let slot = &self.table().slots[index_of(key)];
+        if slot.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        // It belongs to its region's domain, which is checked with the region.
+        let wanted = right.bits() | WINDOW;
+        let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
+        let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
+        let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
+        let region = slot.parent.load(Ordering::Relaxed);
+        // Acquire: the fields read belong together if the key is still the same.
+        fence(Ordering::Acquire);
+        let same = slot.key.load(Ordering::Relaxed) == key;
+        let open = same && allowed && bounds.hold(start, length) && (only == 0 || only == qp);
+        open.then_some(region)
+    }
+}
+
+/// Where a region lies.
+#[derive(Clone, Copy, Default)]
+struct Bounds {
+    start: u64,
+    length: u64,
+}
+
+impl Bounds {
+    /// True if the bytes lie inside.
+    #[inline(always)]
+    fn hold(self, start: u64, length: u32) -> bool {
+        let offset = start.wrapping_sub(self.start);
+        offset.checked_add(u64::from(length)).is_some_and(|end| end <= self.length)
+    }
+}
+
+/// The region last written to, so that the next access needs no look at the table.
+#[derive(Default)]
+pub(crate) struct MrCache {
+    /// Its key; 0 for none, with no bytes.
+    key: u32,
+    /// The domain its regions belong to: that of its receive queue.
+    pd: PdMark,
+    /// [`Memory::removals`] when it was looked up: while that is the same, the key is alive.
+    removals: u64,
+    bounds: Bounds,
+}
+
+impl MrCache {
+    /// An empty cache, for a receive queue of that domain.
+    pub(crate) fn of(pd: PdMark) -> MrCache {
+        MrCache { pd, ..MrCache::default() }
+    }
+
+    /// Forgets the region if any region has been removed since the lookup. Call it at the start of
+    /// a poll: within a poll, an access may already be under way when a region is removed.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, memory: &Memory) {
+        if self.removals != memory.removals() {
+            *self = MrCache::of(self.pd);
+        }
+    }
+
+    /// [`Memory::removals`] as of which the key is alive.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// [`Memory::allows`] for writing, after `renew`.
+    #[inline(always)]
+    pub(crate) fn writable(&mut self, memory: &Memory, sge: Sge, length: u32) -> bool {
+        (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
+    }
+
+    /// Where buffers as long as `like` may begin so that they lie in the region last used, and are
+    /// writable. `None`: `like` lies in another region.
+    #[inline(always)]
+    pub(crate) fn starts(&self, like: Sge) -> Option<Starts> {
+        let last = self.bounds.length.checked_sub(u64::from(like.length))?;
+        (self.key == like.lkey).then_some(Starts { first: self.bounds.start, last })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open(&mut self, memory: &Memory, key: u32) -> bool {
+        // Read the count before the table: a region that goes in between makes this entry stale.
+        let removals = memory.removals();
+        let Some(bounds) = memory.region(key, Access::LOCAL_WRITE, self.pd) else { return false };
+        *self = MrCache { key, pd: self.pd, removals, bounds };
+        true
+    }
+}
+
+/// The addresses at which buffers of one length may begin: see [`MrCache::starts`].
+#[derive(Clone, Copy)]
+pub(crate) struct Starts {
+    first: u64,
+    /// The last one, relative to the first.
+    last: u64,
+}
+
+impl Starts {
+    /// True if one may begin there.
+    #[inline(always)]
+    pub(crate) fn allow(self, start: u64) -> bool {
+        start.wrapping_sub(self.first) <= self.last
+    }
+}
+
+/// A region with a peer's access under way.
+pub(crate) struct Lent<'a> {
+    count: &'a AtomicU32,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // Release: the access ends before `remove` sees that it has ended.
+        self.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// An atomic operation on eight aligned bytes, which several may change at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// They become `swap` if they are `compare`.
+    Swap { compare: u64, swap: u64 },
+    /// This is added, wrapping.
+    Add(u64),
+}
+
+impl Step {
+    /// Carries it out and returns the old value. It is atomic with respect to the owner's
+    /// processors (RC-6).
+    ///
+    /// # Safety
+    /// `at` is 8-byte aligned and valid for reads and writes. Nobody uses it but with atomics: the
+    /// owner of the region lets peers change it.
+    pub(crate) unsafe fn apply(self, at: *mut u64) -> u64 {
+        // SAFETY: the caller vouches for the address.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        match self {
+            // AcqRel: a side that sees the operation sees everything written before it.
+            Step::Swap { compare, swap } => {
+                let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
+                word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|old| old)
+            }
+            Step::Add(value) => word.fetch_add(value, Ordering::AcqRel),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicBool;
+    use std::{thread, vec};
+
+    /// The domain of most tests.
+    const HOME: PdMark = PdMark(0);
+
+    fn memory() -> Memory {
+        Memory::new(None, [7; 32])
+    }
+
+    fn insert(memory: &Memory, access: Access) -> u32 {
+        memory.insert(0x1000, 0x100, (access, HOME), None).unwrap()
+    }
+
+    /// MR-2: bounds and rights, with every address around both ends.
+    #[test]
+    fn mr_2_bounds_and_rights_are_checked() {
+        let memory = memory();
+        let key = insert(&memory, Access::LOCAL_WRITE);
+        let none = Access::empty();
+        assert!(memory.allows(key, 0x1000, 0x100, (Access::LOCAL_WRITE, HOME)));
+        assert!(memory.allows(key, 0x1100, 0, (none, HOME)));
+        assert!(!memory.allows(key, 0x1101, 0, (none, HOME)));
+        assert!(!memory.allows(key, 0xfff, 1, (none, HOME)));
+        assert!(!memory.allows(key, 0x1000, 0x101, (none, HOME)));
+        assert!(!memory.allows(key, 0x10ff, 2, (none, HOME)));
+        assert!(!memory.allows(key, u64::MAX, u32::MAX, (none, HOME)));
+        assert!(!memory.allows(key, 0x1000, 8, (Access::REMOTE_WRITE, HOME)));
+        assert!(!memory.allows(0, 0, 0, (none, HOME)));
+        for odd in [u32::MAX, key ^ 1, key.wrapping_add(1 << SECRET_BITS)] {
+            assert!(!memory.allows(odd, 0x1000, 1, (none, HOME)), "key {odd:x}");
+        }
+    }
+
+    /// MR-3: the cache forgets a removed region, whether asked by its key or by another.
+    #[test]
+    fn mr_3_a_window_forgets_what_has_gone() {
+        let memory = memory();
+        let keep = insert(&memory, Access::LOCAL_WRITE);
+        let go = memory.insert(0x9000, 0x100, (Access::LOCAL_WRITE, HOME), None).unwrap();
+        let read_only = insert(&memory, Access::empty());
+        let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
+        let mut window = MrCache::default();
+        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
+        assert!(!window.writable(&memory, piece(read_only, 0x1000), 1));
+        assert!(window.writable(&memory, piece(go, 0x9000), 0x100));
+        assert!(!window.writable(&memory, piece(go, 0x9000), 0x101));
+        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
+        assert!(window.writable(&memory, piece(go, 0x9000), 1));
+        memory.remove(go);
+        window.renew(&memory);
+        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
+        assert!(!window.writable(&memory, piece(go, 0x9000), 1));
+        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
+        window.renew(&memory);
+        assert!(window.writable(&memory, piece(keep, 0x10ff), 1));
+    }
+
+    /// MR-2: buffers of one length may begin where the whole buffer lies in the region last used.
+    #[test]
+    fn mr_2_buffers_of_one_length_lie_in_the_region() {
+        let memory = memory();
+        let key = insert(&memory, Access::LOCAL_WRITE);
+        let piece = |lkey, length| Sge { addr: 0x1000, length, lkey };
+        let mut window = MrCache::default();
+        assert!(window.starts(piece(key, 1)).is_none(), "it was not looked up");
+        assert!(window.writable(&memory, piece(key, 1), 1));
+        let starts = window.starts(piece(key, 0x40)).unwrap();
+        for (start, allowed) in
+            [(0xfff, false), (0x1000, true), (0x10c0, true), (0x10c1, false), (u64::MAX, false)]
+        {
+            assert_eq!(starts.allow(start), allowed, "{start:x}");
+        }
+        assert!(window.starts(piece(key, 0x100)).unwrap().allow(0x1000));
+        assert!(window.starts(piece(key, 0x101)).is_none());
+        assert!(window.starts(piece(key ^ 1, 0x40)).is_none());
+        memory.remove(key);
+        window.renew(&memory);
+        assert!(window.starts(piece(key, 0x40)).is_none());
+    }
+
+    /// MR-3: a deregistered key fails, even when its slot has a new owner.
+    #[test]
+    fn mr_3_stale_keys_fail() {
+        let memory = memory();
+        let old: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
+        assert_eq!(memory.insert(0, 8, (Access::all(), HOME), None), None, "the table is full");
+        for key in &old {
+            memory.remove(*key);
+            assert!(!memory.allows(*key, 0x1000, 1, (Access::empty(), HOME)));
+        }
+        let new: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
+        let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, (Access::empty(), HOME));
+        let slots = |keys: &[u32]| keys.iter().map(|key| index_of(*key)).collect::<HashSet<_>>();
+        assert_eq!(slots(&old), slots(&new), "the slots are reused");
+        // One in 2^20 gets its old key again; among 4095, hardly ever two.
+        assert!(old.iter().filter(stale).count() < 2);
+        assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, (Access::empty(), HOME))));
+    }
+
+    /// Keys do not follow from one another, nor from the order of registration, and another
+    /// device has others.
+    #[test]
+    fn keys_cannot_be_guessed_by_counting() {
+        let secrets = |seed| {
+            let memory = Memory::new(None, [seed; 32]);
+            let keys: Vec<u32> = (0..500).map(|_| insert(&memory, Access::all())).collect();
+            keys.iter().map(|key| key & ((1 << SECRET_BITS) - 1)).collect::<Vec<_>>()
+        };
+        let (one, two) = (secrets(1), secrets(2));
+        let steps: HashSet<u32> = one.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        assert!(steps.len() > 480, "{} different steps of 499", steps.len());
+        assert!(one.iter().zip(&two).filter(|(one, two)| one == two).count() < 3);
+    }
+
+    /// Deregistration waits until no peer's access is under way, and no later one begins.
+    #[test]
+    fn a_region_goes_only_when_no_access_is_under_way() {
+        let memory = memory();
+        for _ in 0..50 {
+            let key = insert(&memory, Access::all());
+            // This flag stands for the bytes, which must stay while they are lent.
+            let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+            thread::scope(|scope| {
+                let users = vec![(); 2];
+                for () in users {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            if let Some(lent) =
+                                memory.lend(Who { qp: 1, pd: HOME }, key, 0x1000, 8, Access::all())
+                            {
+                                assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
+                                drop(lent);
+                            }
+                        }
+                    });
+                }
+                memory.remove(key);
+                gone.store(true, Ordering::Relaxed);
+                thread::yield_now();
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! Receive queues: one type for a queue pair's own and for a shared one.
+//!
+//! Receives leave in the order they came, to whichever domain asks. A domain prefetches a few at a
+//! time, as a NIC does, so that it takes the lock once for all of them. A domain that finds nothing
+//! left raises `wanted`; on their next poll the others give back what they have prefetched.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use spin::Mutex;
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+use std_alloc::vec::Vec;
+
+use crate::model::local_waker::LocalWaker;
+use crate::model::memory::{MrCache, PdMark};
+use crate::room::{Grow, copy_into};
+use crate::wr::{PostCause, PostError, RecvWr};
+
+/// The most receives that a domain prefetches.
+pub(crate) const PREFETCH_MAX: usize = 64;
+
+/// The queue proper: a ring of posted receives.
+struct Ring {
+    slots: Box<[RecvWr]>,
+    /// The number of receives it takes, including those that are prefetched and not used.
+    depth: u32,
+    head: u32,
+    tail: u32,
+    /// The domains, by their number here.
+    claims: Vec<Option<Claim>>,
+    /// Raise an event when fewer than this many are left; 0 for none.
+    limit: u32,
+    /// A domain found no receive, and may be asleep.
+    starved: bool,
+}
+
+/// How many of its prefetched receives a domain has used; the domain counts them.
+pub(crate) type Used = Arc<AtomicU32>;
+
+/// What one domain has prefetched from a queue.
+struct Claim {
+    /// How many receives it has prefetched, and how many of those it has used.
+    claimed: u32,
+    used: Used,
+    local_waker: Arc<LocalWaker>,
+}
+
+impl Claim {
+    /// Relaxed: a stale count only makes the queue look fuller.
+    fn unused(&self) -> u32 {
+        self.claimed.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    fn has_some(&self) -> bool {
+        self.unused() > 0
+    }
+}
+
+impl Ring {
+    fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Receives that are prefetched, used or not.
+    fn claimed(&self) -> u32 {
+        self.claims.iter().flatten().map(|claim| claim.claimed).sum()
+    }
+
+    /// Receives that are prefetched and not used.
+    fn ahead(&self) -> u32 {
+        self.claims.iter().flatten().map(Claim::unused).sum()
+    }
+
+    fn claim(&mut self, number: usize, claimed: u32) {
+        if let Some(Some(claim)) = self.claims.get_mut(number) {
+            claim.claimed = claimed;
+        }
+    }
+}
+
+/// The slots of a ring for `depth` receives.
+fn slots_for(depth: u32) -> Box<[RecvWr]> {
+    vec![RecvWr::default(); depth.max(1).next_power_of_two() as usize].into_boxed_slice()
+}
+
+/// A receive queue.
+pub(crate) struct RecvQueue {
+    /// Unique within the device.
+    id: u32,
+    /// The protection domain it belongs to.
+    pd: PdMark,
+    ring: Mutex<Ring>,
+    /// Domains that consume from it.
+    users: AtomicU32,
+    /// A domain found the queue empty while another may have some prefetched.
+    wanted: AtomicBool,
+}
+
+impl RecvQueue {
+    /// A queue for `depth` receives, in memory of that protection domain.
+    pub(crate) fn new(id: u32, depth: u32, pd: PdMark) -> RecvQueue {
+        let slots = slots_for(depth);
+        RecvQueue {
+            id,
+            pd,
+            ring: Mutex::new(Ring {
+                slots,
+                depth,
+                head: 0,
+                tail: 0,
+                claims: Vec::new(),
+                limit: 0,
+                starved: false,
+            }),
+            users: AtomicU32::new(0),
+            wanted: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.ring.lock().depth
+    }
+
+    /// Makes room for `depth` receives. If it has more, counting the prefetched ones, or its limit
+    /// is higher, it changes nothing; the error is the least depth possible.
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), u32> {
+        let mut slots = slots_for(depth);
+        let mut ring = self.ring.lock();
+        let least = (ring.len() + ring.ahead()).max(ring.limit);
+        if depth < least {
+            return Err(least);
+        }
+        let (count, mask) = (ring.len(), ring.slots.len() - 1);
+        for (place, at) in slots.iter_mut().take(count as usize).zip(ring.head as usize..) {
+            *place = ring.slots[at & mask];
+        }
+        (ring.slots, ring.depth, ring.head, ring.tail) = (slots, depth, 0, count);
+        Ok(())
+    }
+
+    pub(crate) fn pd(&self) -> PdMark {
+        self.pd
+    }
+
+    /// One more domain consumes from here, and counts its use in `used`. `None`: no memory for it.
+    pub(crate) fn attach(&self, local_waker: &Arc<LocalWaker>, used: Used) -> Option<Prefetch> {
+        let mut ring = self.ring.lock();
+        let claim = Claim { claimed: 0, used: used.clone(), local_waker: local_waker.clone() };
+        let claims = &mut ring.claims;
+        let number = claims.iter().position(Option::is_none).unwrap_or(claims.len());
+        if !claims.place(number, Some(claim)) {
+            return None;
+        }
+        self.users.fetch_add(1, Ordering::Relaxed);
+        let (mr_cache, wrs) = (MrCache::of(self.pd), [RecvWr::default(); PREFETCH_MAX]);
+        Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
+    }
+
+    /// A domain leaves and gives back what it has prefetched.
+    pub(crate) fn detach(&self, prefetch: &mut Prefetch) {
+        self.give_back(prefetch);
+        self.users.fetch_sub(1, Ordering::Relaxed);
+        if let Some(claim) = self.ring.lock().claims.get_mut(prefetch.number) {
+            *claim = None;
+        }
+    }
+
+    /// Adds receives at the end: all, or as many as fit (PL-5).
+    pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let mut ring = self.ring.lock();
+        let mut room = ring.depth.saturating_sub(ring.len());
+        // Prefetched receives keep their place here, because they may come back. The counts of used
+        // ones lie in lines of other processors, so they are read only where they matter.
+        if list.len() > room.saturating_sub(ring.claimed()) as usize {
+            room = room.saturating_sub(ring.ahead());
+        }
+        let take = list.len().min(room as usize);
+        let at = ring.tail as usize & (ring.slots.len() - 1);
+        let new = list.get(..take).unwrap_or_default();
+        let (front, back) = ring.slots.split_at_mut_checked(at).unwrap_or_default();
+        let straight = copy_into(back, new);
+        copy_into(front, new.get(straight..).unwrap_or_default());
+        ring.tail = ring.tail.wrapping_add(take as u32);
+        if ring.starved {
+            self.feed(&mut ring);
+        }
+        if take < list.len() {
+            return Err(PostError { accepted: take, cause: PostCause::Full });
+        }
+        Ok(())
+    }
+
+    /// Wakes the domains: one lacked receives and may sleep, and now there are some.
+    #[cold]
+    fn feed(&self, ring: &mut Ring) {
+        ring.starved = false;
+        for claim in ring.claims.iter().flatten() {
+            claim.local_waker.wake();
+        }
+    }
+
+    /// Sets the limit: the domain that leaves fewer than `limit` receives raises an event. Domains
+    /// give back what they have prefetched, so that the event comes in time.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        self.ring.lock().limit = limit;
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// The current limit.
+    pub(crate) fn limit(&self) -> u32 {
+        self.ring.lock().limit
+    }
+
+    /// Refills an empty prefetch. A shallow or nearly empty queue hands out one receive at a time,
+    /// so that no domain keeps one that another needs. True if fewer than the limit are left now.
+    #[cold]
+    #[inline(never)]
+    #[must_use]
+    pub(crate) fn fetch(&self, prefetch: &mut Prefetch, exact: bool) -> bool {
+        let mut ring = self.ring.lock();
+        let reached = self.take(&mut ring, prefetch, exact);
+        if prefetch.end == 0 {
+            self.want(&mut ring, prefetch.number);
+        }
+        reached
+    }
+
+    /// Refills an empty prefetch before a message needs it, unless another domain may lack those
+    /// receives or the limit event would come too early.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn prefetch_ahead(&self, prefetch: &mut Prefetch, exact: bool) {
+        let mut ring = self.ring.lock();
+        if ring.len() > ring.limit + self.users.load(Ordering::Relaxed) {
+            let reached = self.take(&mut ring, prefetch, exact);
+            debug_assert!(!reached);
+        }
+    }
+
+    /// A domain found no receive. The next posted receive wakes it; and the domains that have
+    /// prefetched some are woken to give them back.
+    fn want(&self, ring: &mut Ring, number: usize) {
+        ring.starved = true;
+        if self.users.load(Ordering::Relaxed) <= 1 {
+            return;
+        }
+        self.wanted.store(true, Ordering::Relaxed);
+        for (other, claim) in ring.claims.iter().enumerate() {
+            if let Some(claim) = claim.as_ref().filter(|claim| other != number && claim.has_some())
+            {
+                claim.local_waker.wake();
+            }
+        }
+    }
+
+    /// Moves receives from the front to an empty prefetch; see [`RecvQueue::fetch`].
+    fn take(&self, ring: &mut Ring, prefetch: &mut Prefetch, exact: bool) -> bool {
+        let shared = self.users.load(Ordering::Relaxed).max(1);
+        let share = ring.len() / 4 / shared;
+        let mut ahead = if exact { 1 } else { share.clamp(1, PREFETCH_MAX as u32) };
+        if ring.limit > 0 {
+            ahead = ahead.min(ring.len().saturating_sub(ring.limit)).max(1);
+        }
+        let take = ahead.min(ring.len());
+        let at = ring.head as usize & (ring.slots.len() - 1);
+        let (front, back) = ring.slots.split_at_checked(at).unwrap_or_default();
+        let to = prefetch.wrs.get_mut(..take as usize).unwrap_or_default();
+        let straight = copy_into(to, back);
+        copy_into(to.get_mut(straight..).unwrap_or_default(), front);
+        ring.head = ring.head.wrapping_add(take);
+        (prefetch.next, prefetch.end) = (0, take);
+        prefetch.used.store(0, Ordering::Relaxed);
+        ring.claim(prefetch.number, take);
+        let reached = ring.len() < ring.limit;
+        if reached {
+            ring.limit = 0;
+        }
+        reached
+    }
+
+    /// True if another domain is out of receives.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Puts prefetched receives back at the front, in order. There is always room: `post` leaves
+    /// it. It wakes a domain that lacked receives.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn give_back(&self, prefetch: &mut Prefetch) {
+        let mut ring = self.ring.lock();
+        self.wanted.store(false, Ordering::Relaxed);
+        let some = prefetch.len() > 0;
+        let mask = ring.slots.len() - 1;
+        while prefetch.len() > 0 {
+            prefetch.end -= 1;
+            ring.head = ring.head.wrapping_sub(1);
+            let at = ring.head as usize & mask;
+            let back = prefetch.wrs.get(prefetch.end as usize);
+            if let (Some(place), Some(wr)) = (ring.slots.get_mut(at), back) {
+                *place = *wr;
+            }
+        }
+        ring.claim(prefetch.number, prefetch.end);
+        if some && ring.starved {
+            self.feed(&mut ring);
+        }
+    }
+
+    /// Takes the oldest receive, for flushing a queue of one owner (SM-2).
+    pub(crate) fn pop(&self) -> Option<RecvWr> {
+        let mut ring = self.ring.lock();
+        if ring.len() == 0 {
+            return None;
+        }
+        let at = ring.head as usize & (ring.slots.len() - 1);
+        ring.head = ring.head.wrapping_add(1);
+        ring.slots.get(at).copied()
+    }
+
+    /// Receives in the queue, without the prefetched ones.
+    pub(crate) fn posted(&self) -> u32 {
+        self.ring.lock().len()
+    }
+}
+
+/// Receives that one domain has prefetched, oldest first from `next`.
+pub(crate) struct Prefetch {
+    /// The domain's number at the queue.
+    number: usize,
+    /// How many of them are used: a copy of `next` that the queue reads.
+    used: Used,
+    next: u32,
+    end: u32,
+    mr_cache: MrCache,
+    wrs: [RecvWr; PREFETCH_MAX],
+}
+
+impl Prefetch {
+    /// The oldest, which stays in place.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<&RecvWr> {
+        if self.next == self.end { None } else { self.wrs.get(self.next as usize) }
+    }
+
+    /// The oldest, which stays in place, and the cache for its region.
+    #[inline(always)]
+    pub(crate) fn ready_first(&mut self) -> Option<(&RecvWr, &mut MrCache)> {
+        if self.next == self.end {
+            return None;
+        }
+        Some((&self.wrs[self.next as usize % PREFETCH_MAX], &mut self.mr_cache))
+    }
+
+    /// All of them, which stay in place, and the cache for their region.
+    #[inline(always)]
+    pub(crate) fn ready(&mut self) -> (&[RecvWr], &mut MrCache) {
+        let wrs = self.wrs.get(self.next as usize..self.end as usize).unwrap_or_default();
+        (wrs, &mut self.mr_cache)
+    }
+
+    /// Removes the oldest `count`.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, count: u32) {
+        debug_assert!(count <= self.len());
+        self.next += count;
+        self.used.store(self.next, Ordering::Relaxed);
+    }
+
+    /// How many are left.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        self.end - self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wr(n: u64) -> RecvWr {
+        RecvWr { wr_id: n, ..RecvWr::default() }
+    }
+
+    fn attach(queue: &RecvQueue) -> Prefetch {
+        queue.attach(&Arc::new(LocalWaker::new(None)), Used::default()).unwrap()
+    }
+
+    fn drain(queue: &RecvQueue, prefetch: &mut Prefetch) -> Vec<u64> {
+        let mut seen = Vec::new();
+        loop {
+            if prefetch.len() == 0 {
+                let _ = queue.fetch(prefetch, false);
+            }
+            let Some(first) = prefetch.first() else { return seen };
+            seen.push(first.wr_id);
+            prefetch.advance(1);
+        }
+    }
+
+    /// PL-5: a post stops at the first receive without room, and those before it are posted.
+    #[test]
+    fn pl_5_post_beyond_depth_takes_the_first() {
+        let queue = RecvQueue::new(0, 3, PdMark::default());
+        let list: Vec<_> = (0..5).map(wr).collect();
+        let error = queue.post(&list).unwrap_err();
+        assert_eq!((error.accepted, error.cause), (3, PostCause::Full));
+        assert_eq!(drain(&queue, &mut attach(&queue)), [0, 1, 2]);
+    }
+
+    /// PL-5: the depth counts the receives that a domain has prefetched and not used, and nothing
+    /// else.
+    #[test]
+    fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut prefetch = attach(&queue);
+        let list: Vec<_> = (0..64).map(wr).collect();
+        queue.post(&list).unwrap();
+        let _ = queue.fetch(&mut prefetch, false);
+        assert_eq!(prefetch.len(), 16);
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
+        for used in 1..=16 {
+            prefetch.advance(1);
+            queue.post(&list[..1]).unwrap();
+            assert_eq!(queue.post(&list[..1]).unwrap_err().cause, PostCause::Full, "{used}");
+        }
+    }
+
+    /// The same where fewer are left than were prefetched, and a list is posted that would fit
+    /// without the prefetched ones: none is lost or doubled when they come back.
+    #[test]
+    fn pl_5_a_list_leaves_room_for_what_is_fetched_ahead() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut prefetch = attach(&queue);
+        let list: Vec<_> = (0..128).map(wr).collect();
+        queue.post(&list[..64]).unwrap();
+        for ahead in [16, 12, 9] {
+            assert_eq!(prefetch.len(), 0);
+            let _ = queue.fetch(&mut prefetch, false);
+            assert_eq!(prefetch.len(), ahead);
+            prefetch.advance(if ahead == 9 { 0 } else { ahead });
+        }
+        assert_eq!(queue.post(&list[64..64 + 37]).unwrap_err().accepted, 28);
+        queue.give_back(&mut prefetch);
+        assert_eq!(drain(&queue, &mut prefetch), (28..92).collect::<Vec<_>>());
+    }
+
+    /// CP-6: receives that come back wake a sleeping domain that found none; a domain that finds
+    /// none wakes a sleeping one that has prefetched some.
+    #[test]
+    fn cp_6_receives_that_come_back_wake_who_lacks_them() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let sleepers = [(); 2].map(|()| Arc::new(LocalWaker::new(None)));
+        let attach = |n: usize| queue.attach(&sleepers[n], Used::default()).unwrap();
+        let (mut one, mut two) = (attach(0), attach(1));
+        queue.post(&[wr(0), wr(1)]).unwrap();
+        for prefetch in [&mut one, &mut two] {
+            let _ = queue.fetch(prefetch, false);
+            assert_eq!(prefetch.len(), 1);
+        }
+        two.advance(1);
+        sleepers.iter().for_each(|local_waker| local_waker.set(true));
+        let _ = queue.fetch(&mut two, false);
+        assert_eq!(two.len(), 0);
+        assert!(!sleepers[0].is_asleep() && sleepers[1].is_asleep());
+        queue.give_back(&mut one);
+        assert!(!sleepers[1].is_asleep());
+        // No domain lacks any now.
+        let _ = queue.fetch(&mut two, false);
+        sleepers.iter().for_each(|local_waker| local_waker.set(true));
+        queue.give_back(&mut two);
+        assert!(sleepers.iter().all(|local_waker| local_waker.is_asleep()));
+    }
+
+    /// A domain prefetches ahead of messages only where that makes no event come early and leaves
+    /// some for the others; and a domain that finds none then lacks none.
+    #[test]
+    fn what_is_fetched_ahead_of_need_is_spare() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut prefetch = attach(&queue);
+        queue.prefetch_ahead(&mut prefetch, false);
+        assert!(prefetch.len() == 0 && !queue.ring.lock().starved);
+        let list: Vec<_> = (0..12).map(wr).collect();
+        queue.post(&list).unwrap();
+        queue.set_limit(10);
+        for (ahead, limit) in [(2, 10), (0, 10)] {
+            queue.prefetch_ahead(&mut prefetch, false);
+            assert_eq!((prefetch.len(), queue.limit()), (ahead, limit));
+            prefetch.advance(ahead);
+        }
+        queue.set_limit(0);
+        queue.prefetch_ahead(&mut prefetch, false);
+        assert_eq!(prefetch.len(), 2);
+    }
+
+    /// First in, first out, across prefetch and give-back.
+    #[test]
+    fn receives_leave_in_order_also_after_a_give_back() {
+        let queue = RecvQueue::new(0, 256, PdMark::default());
+        let mut one = attach(&queue);
+        let mut two = attach(&queue);
+        let list: Vec<_> = (0..256).map(wr).collect();
+        queue.post(&list).unwrap();
+        let _ = queue.fetch(&mut one, false);
+        assert_eq!(one.len(), 32);
+        one.advance(1);
+        let rest = drain(&queue, &mut two);
+        assert_eq!(rest.first(), Some(&32));
+        assert!(queue.is_wanted());
+        queue.give_back(&mut one);
+        assert!(!queue.is_wanted());
+        assert_eq!(one.len(), 0);
+        assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
+    }
+
+    /// A resize loses no receive and keeps their order, also of those that are prefetched and come
+    /// back; a depth that is too small changes nothing.
+    #[test]
+    fn a_queue_of_another_size_has_the_same_receives() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let mut prefetch = attach(&queue);
+        let list: Vec<_> = (0..128).map(wr).collect();
+        queue.post(&list[..64]).unwrap();
+        let _ = queue.fetch(&mut prefetch, false);
+        prefetch.advance(10);
+        queue.post(&list[64..74]).unwrap();
+        assert_eq!((prefetch.len(), queue.resize(63)), (6, Err(64)));
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0, "it is as it was");
+        queue.resize(100).unwrap();
+        queue.post(&list[74..110]).unwrap();
+        assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
+        queue.give_back(&mut prefetch);
+        queue.resize(100).unwrap();
+        assert_eq!(drain(&queue, &mut prefetch), (10..110).collect::<Vec<_>>());
+        queue.set_limit(8);
+        assert_eq!(queue.resize(7), Err(8));
+        queue.resize(8).unwrap();
+        assert_eq!(queue.post(&list[..9]).unwrap_err().accepted, 8);
+        assert_eq!(drain(&queue, &mut prefetch), (0..8).collect::<Vec<_>>());
+    }
+
+    /// One event when fewer than the limit are left, however many were prefetched before; then none
+    /// until a limit is set again.
+    #[test]
+    fn srq_limit_fires_once_when_fewer_are_left() {
+        let queue = RecvQueue::new(0, 256, PdMark::default());
+        let mut prefetch = attach(&queue);
+        let list: Vec<_> = (0..200).map(wr).collect();
+        queue.post(&list).unwrap();
+        queue.set_limit(60);
+        let mut used = 0;
+        let mut fired = Vec::new();
+        while used < 200 {
+            if prefetch.len() == 0 && queue.fetch(&mut prefetch, false) {
+                fired.push(200 - used - prefetch.len());
+                assert_eq!(queue.limit(), 0);
+            }
+            used += prefetch.len();
+            prefetch.advance(prefetch.len());
+        }
+        assert_eq!(fired, [59]);
+        assert!(!queue.fetch(&mut prefetch, false), "it is empty, and the limit is gone");
+    }
+}

@@ -1,0 +1,203 @@
+//! Reading several records from the ring without reloading the receiving end for each.
+#![expect(unsafe_code, reason = "reads the shared ring")]
+
+use crate::shm::copy;
+use crate::shm::layout::{Data, Header, RECORD_MAX, record_bytes};
+use crate::sync::reads;
+
+/// Reads whole records from the ring, one after the other.
+pub(crate) struct Burst {
+    data: Data,
+    at: u64,
+    tail: u64,
+}
+
+impl Burst {
+    /// A cursor over the records from `at` to `tail`, which lie in the data of one lap.
+    #[inline(always)]
+    pub(crate) fn new(data: Data, at: u64, tail: u64) -> Burst {
+        debug_assert!(at <= tail);
+        Burst { data, at, tail }
+    }
+
+    /// How far it has read.
+    #[inline(always)]
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next record's header and size, if there is one and it lies inside the published bytes.
+    /// The word is loaded once.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<(Header, u32)> {
+        let published = (self.tail - self.at) as u32;
+        if published == 0 {
+            return None;
+        }
+        reads(self.data.at(self.at), 8);
+        // SAFETY: what was published lies in the data, in whole words.
+        let header = Header(unsafe { self.data.at(self.at).cast::<u64>().read_volatile() });
+        let record = header.record();
+        if record > RECORD_MAX || record > published { None } else { Some((header, record)) }
+    }
+
+    /// True if more follows behind the current record, which has that size.
+    #[inline(always)]
+    pub(crate) fn has_more(&self, record: u32) -> bool {
+        self.tail - self.at > u64::from(record)
+    }
+
+    /// A cursor over the next messages that look like that one and have at most `room` bytes.
+    #[inline(always)]
+    pub(crate) fn plain(&self, like: Header, room: u32) -> Plain {
+        let most = u64::from(room.min(RECORD_MAX - 8));
+        let next = self.data.at(self.at).cast_const();
+        Plain { next, left: self.tail - self.at, like, most }
+    }
+
+    /// Moves to the end of what that cursor has read.
+    #[inline(always)]
+    pub(crate) fn end_plain(&mut self, plain: &Plain) {
+        self.at = self.tail - plain.left;
+    }
+
+    /// Copies the payload of the current record.
+    ///
+    /// # Safety
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
+    /// [`Burst::next`] gave.
+    #[inline(always)]
+    pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
+        // SAFETY: `next` checked that the record, and so its payload, lies inside what was
+        // published; an honest sender does not write there before it is given back, and what a
+        // hostile one writes is only ever copied, never interpreted in place.
+        unsafe {
+            let from = self.data.at(self.at).add(8 + header.immediate_bytes() as usize);
+            copy::untrusted(to, from, header.length() as usize);
+        }
+    }
+
+    /// The immediate data of the current record, 0 if it has none.
+    #[inline(always)]
+    pub(crate) fn immediate(&self, header: Header) -> u32 {
+        if header.immediate_bytes() == 0 {
+            return 0;
+        }
+        reads(self.data.at(self.at), 16);
+        // SAFETY: `next` checked that a record with an immediate word has room for it.
+        unsafe { self.data.at(self.at).cast::<u64>().add(1).read_volatile() as u32 }
+    }
+
+    /// Moves past a record of that size.
+    #[inline(always)]
+    pub(crate) fn consume(&mut self, record: u32) {
+        self.at += u64::from(record);
+    }
+}
+
+/// Reads messages that differ only in their length.
+pub(crate) struct Plain {
+    next: *const u8,
+    /// Published bytes from `at` on.
+    left: u64,
+    like: Header,
+    most: u64,
+}
+
+impl Plain {
+    /// The length of the next message and the size of its record, if the next record is such a
+    /// message and lies inside the published bytes. The header is loaded once.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<(u32, u64)> {
+        if self.left == 0 {
+            return None;
+        }
+        reads(self.next, 8);
+        // SAFETY: as in `Burst::next`.
+        let header = unsafe { self.next.cast::<u64>().read_volatile() };
+        // The length is in the lowest bits: any other difference makes this larger.
+        let length = header ^ self.like.0;
+        if length > self.most {
+            return None;
+        }
+        let record = record_bytes(length);
+        (record <= self.left).then_some((length as u32, record))
+    }
+
+    /// Copies the payload of the current message.
+    ///
+    /// # Safety
+    /// `to` is writable for `length` bytes, and nobody else uses them; [`Plain::next`] gave that
+    /// length.
+    #[inline(always)]
+    pub(crate) unsafe fn fetch(&self, length: u32, to: *mut u8) {
+        // SAFETY: as in `Burst::fetch`.
+        unsafe { copy::untrusted(to, self.next.add(8), length as usize) };
+    }
+
+    /// Moves past the current message, whose record has that size.
+    #[inline(always)]
+    pub(crate) fn consume(&mut self, record: u64) {
+        self.next = self.next.wrapping_add(record as usize);
+        self.left -= record;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::shm::layout::{KIND_SEND, RecordFlags};
+
+    /// It reads only messages like the given one that have room and lie whole inside the published
+    /// bytes. Any other record stays for another look.
+    #[test]
+    fn what_is_not_like_the_others_stays() {
+        let plain = RecordFlags::FIRST | RecordFlags::LAST;
+        let record = |kind, flags, length, qp| Header::new(kind, flags, length, qp).0;
+        let good = |length| record(KIND_SEND, plain, length, 7);
+        // Each record with this many words of payload published.
+        let odd = [
+            (record(KIND_SEND, plain, 8, 6), 9000),
+            (record(KIND_SEND, plain | RecordFlags::ACK_REQ, 8, 7), 9000),
+            (record(KIND_SEND, plain | RecordFlags::IMM, 8, 7), 9000),
+            (record(KIND_SEND, RecordFlags::FIRST, 8, 7), 9000),
+            (record(KIND_SEND + 1, plain, 8, 7), 9000),
+            (good(41), 9000),
+            (good(0xffff), 9000),
+            (good(9), 1),
+            (good(40), 4),
+            (0, 9000),
+            (u64::MAX, 9000),
+        ];
+        for (odd, behind) in odd {
+            let mut words: Vec<u64> =
+                [good(8), 1, good(0), good(40), 2, 3, 4, 5, 6, good(3), 7, odd].to_vec();
+            let before = words.len() as u64 * 8 - 8;
+            words.resize(words.len() + behind, good(8));
+            let published = words.len() as u64 * 8;
+            let want = [(8, 16), (0, 8), (40, 48), (3, 16)];
+            let data = Data::over(words.as_mut_ptr().cast());
+            let mut burst = Burst::new(data, 0, published);
+            let mut cursor = burst.plain(Header::plain_for(7), 40);
+            for (length, record) in want {
+                assert_eq!(cursor.next(), Some((length, record)));
+                let mut to = [0xee; 41];
+                // SAFETY: it is longer than the longest allowed length.
+                unsafe { cursor.fetch(length, to.as_mut_ptr()) };
+                assert!(to[length as usize..].iter().all(|byte| *byte == 0xee));
+                cursor.consume(record);
+            }
+            assert_eq!(cursor.next(), None, "{odd:x}");
+            burst.end_plain(&cursor);
+            assert_eq!(burst.at(), before);
+        }
+        let words = [good(8), 1];
+        let data = Data::over(words.as_ptr().cast_mut().cast());
+        let mut cursor = Burst::new(data, 0, 16).plain(Header::plain_for(7), 40);
+        assert_eq!(cursor.next(), Some((8, 16)));
+        cursor.consume(16);
+        assert_eq!(cursor.next(), None, "nothing more was published");
+    }
+}

@@ -1,0 +1,424 @@
+//! The shared memory of a link: two directions between two domains.
+//!
+//! ```text
+//! link:       header 2 lines  users; which sides sleep
+//!             slot   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
+//!                             of the other direction, then the last record posted alone
+//!             direction 0, direction 1
+//! direction:  tail   2 lines  sender writes    word 0 = as in the slot
+//!             taken  2 lines  receiver writes  how far it has read, and what it refused
+//!             data   1024 lines                sender writes; records, 8-byte aligned
+//! ```
+//! A record is one header word, an immediate word if flagged, and the payload padded to 8. The
+//! payload of a one-sided record begins with operand words: address and key, then others it needs.
+//! A record never wraps: a jump, which is a header alone, says that the next record is at the start
+//! of the data (see [`crate::shm::wrap_policy`]).
+//!
+//! A record posted alone is also copied into the mailbox slot. It then costs one transfer of a
+//! cache line, which the receiver already reads. The reply goes into the same line, which the
+//! replying side owns by then. If each direction had a line of its own, the replying side would
+//! first have to take its line from the peer, which polls it; that transfer costs as much as the
+//! message. A record that is in the ring alone is published in a line of its direction, which its
+//! sender never reads. If it were published in the slot, each look of the sender at the slot would
+//! take the line away from the receiver.
+#![expect(unsafe_code, reason = "words of memory that another process also has")]
+
+use core::ptr::NonNull;
+
+use bitflags::bitflags;
+
+use crate::sync::{AtomicU32, AtomicU64, word};
+use crate::wr::SendFlags;
+
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+/// Bytes of ring data. A ring never touches a line beyond those it has needed.
+pub(crate) const AREA: u32 = 4 * SEGMENT;
+/// Bytes of the ring that a lap uses unless it needs more: 16 KiB stay in L1 of both cores.
+pub(crate) const SEGMENT: u32 = 256 * LINE as u32;
+/// Longest record: a quarter of a segment, so that publication never waits on itself.
+pub(crate) const RECORD_MAX: u32 = SEGMENT / 4;
+/// The longest payload of one record; longer messages are cut into fragments.
+pub(crate) const FRAGMENT: u32 = RECORD_MAX - 16;
+/// Lines of the slot.
+pub(crate) const SLOT_LINES: usize = 4;
+/// Words before the payload in the first line of the slot, and in the second. From there on the
+/// payload fills the rest of the slot.
+const SLOT_HEAD: usize = 4;
+const SLOT_REST_HEAD: usize = 2;
+/// Bytes of payload in the first line of the slot, and in those behind it.
+pub(crate) const SLOT_FIRST_BYTES: usize = LINE - 8 * SLOT_HEAD;
+const SLOT_REST_BYTES: usize = (SLOT_LINES - 1) * LINE - 8 * SLOT_REST_HEAD;
+/// Bytes of payload in the whole slot.
+pub(crate) const SLOT_PAYLOAD_MAX: u32 = (SLOT_FIRST_BYTES + SLOT_REST_BYTES) as u32;
+/// The longest record that fits the first line of the slot, and the whole slot.
+pub(crate) const SLOT_FIRST_RECORD: u32 = 8 + SLOT_FIRST_BYTES as u32;
+pub(crate) const SLOT_RECORD_MAX: u32 = 8 + SLOT_PAYLOAD_MAX;
+
+const SLOT: usize = 2 * LINE;
+const DIRECTIONS: usize = SLOT + SLOT_LINES * LINE;
+const TAIL: usize = 0;
+const TAKEN: usize = 2 * LINE;
+const DATA: usize = 4 * LINE;
+const DIRECTION: usize = DATA + AREA as usize;
+
+/// Bytes of memory a link needs.
+pub const LINK_BYTES: usize = DIRECTIONS + 2 * DIRECTION;
+
+const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
+const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
+const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
+
+/// For a payload that does not fit the first line of the slot: how many further lines it fills.
+#[inline(always)]
+pub(crate) fn slot_rest_lines(length: usize) -> usize {
+    debug_assert!(length > SLOT_FIRST_BYTES);
+    (length - SLOT_FIRST_BYTES + 8 * SLOT_REST_HEAD).div_ceil(LINE)
+}
+
+/// Which end of a link this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The end that made the memory.
+    Maker,
+    /// The end that was given it.
+    Taker,
+}
+
+impl Side {
+    /// The other end.
+    pub(crate) fn peer(self) -> Side {
+        match self {
+            Side::Maker => Side::Taker,
+            Side::Taker => Side::Maker,
+        }
+    }
+}
+
+bitflags! {
+    /// Flags in a record header.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct RecordFlags: u8 {
+        /// An immediate word follows the header. In one-sided records of XRC it is the number of a
+        /// shared receive queue.
+        const IMM = 1;
+        /// The sender asks for an acknowledgement soon: the bit of SIGNALED.
+        const ACK_REQ = SendFlags::SIGNALED.bits();
+        /// Solicited event: the bit it has in a send request.
+        const SOLICITED = SendFlags::SOLICITED.bits();
+        /// First fragment of a message.
+        const FIRST = 8;
+        /// Last fragment of a message.
+        const LAST = 16;
+        /// The immediate word is the key of a memory window to be closed.
+        const INV = 32;
+        /// From a queue pair of UC: the receiver drops what it cannot take, and tells nobody.
+        const UNRELIABLE = 64;
+    }
+}
+
+impl RecordFlags {
+    /// The sender wants an event for this message (CP-6).
+    #[inline(always)]
+    pub(crate) fn is_solicited(self) -> bool {
+        self.contains(RecordFlags::SOLICITED)
+    }
+}
+
+/// What a record is: a message, or a fragment of one.
+pub(crate) const KIND_SEND: u8 = 1;
+/// Bytes for the receiver's memory. Operands: address of these bytes; key, and how many bytes the
+/// whole request has (high half).
+pub(crate) const KIND_WRITE: u8 = 2;
+/// Asks for bytes. Operands: address; key, and how many (high half).
+pub(crate) const KIND_READ: u8 = 3;
+/// Asks for an atomic. Operands: address; key; compare; swap.
+pub(crate) const KIND_SWAP: u8 = 4;
+/// Asks for an atomic. Operands: address; key; what to add.
+pub(crate) const KIND_ADD: u8 = 5;
+/// A response, or a piece of one. Operand: the status; bytes follow if that is success.
+pub(crate) const KIND_RESPONSE: u8 = 6;
+
+/// Immediate data of a WRITE that its sender has carried out. Operand: the bytes of that WRITE.
+pub(crate) const KIND_NOTICE: u8 = 7;
+
+/// A SEND, or a fragment of one, to a shared receive queue of an XRC domain. Operand: the queue's
+/// number.
+pub(crate) const KIND_TO_SRQ: u8 = 8;
+
+/// Immediate data of an earlier WRITE, for a shared receive queue of an XRC domain. Operand: the
+/// queue's number, and the bytes of the WRITE (high half).
+pub(crate) const KIND_SRQ_NOTICE: u8 = 9;
+
+/// The next record is at the start of the data.
+pub(crate) const KIND_JUMP: u8 = 10;
+
+/// Bytes of a jump.
+pub(crate) const JUMP_BYTES: u32 = 8;
+
+/// Operand words of each kind, in bytes.
+pub(crate) const WRITE_OPERANDS: u32 = 16;
+pub(crate) const RESPONSE_OPERANDS: u32 = 8;
+pub(crate) const SRQ_OPERANDS: u32 = 8;
+
+/// Bytes of a record without an immediate word: the header, and the payload padded to words. This
+/// is `8 + ((payload + 7) & !7)` with one addition less.
+#[inline(always)]
+pub(crate) const fn record_bytes(payload: u64) -> u64 {
+    (payload + 15) & !7
+}
+
+/// A record header: length, kind, flags, destination queue pair, in one word.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Header(pub(crate) u64);
+
+impl Header {
+    /// A jump: nothing but the kind.
+    pub(crate) const JUMP: Header = Header((KIND_JUMP as u64) << 16);
+
+    #[inline]
+    pub(crate) fn new(kind: u8, flags: RecordFlags, length: u32, qp: u32) -> Header {
+        Header(
+            u64::from(length)
+                | u64::from(kind) << 16
+                | u64::from(flags.bits()) << 24
+                | u64::from(qp) << 32,
+        )
+    }
+    /// The header of a whole message: `common`, which all messages of the queue pair share, and
+    /// what this request adds.
+    #[inline(always)]
+    pub(crate) fn of_request(common: u64, flags: SendFlags, imm: bool, length: u32) -> Header {
+        let bits = (SendFlags::SIGNALED.bits() | SendFlags::SOLICITED.bits()) & flags.bits();
+        Header(common | u64::from(bits | u8::from(imm)) << 24 | u64::from(length))
+    }
+    #[inline]
+    pub(crate) fn length(self) -> u32 {
+        self.0 as u32 & 0xffff
+    }
+    #[inline]
+    pub(crate) fn kind(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+    #[inline]
+    pub(crate) fn flags(self) -> RecordFlags {
+        RecordFlags::from_bits_retain((self.0 >> 24) as u8)
+    }
+    #[inline]
+    pub(crate) fn qp(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+    /// True for a SEND in one record that closes no window.
+    #[inline(always)]
+    pub(crate) fn is_whole_send(self) -> bool {
+        const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
+        const LOOK: u64 = WHOLE | RecordFlags::INV.bits() as u64;
+        self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+    }
+    /// True for a SEND in one record without immediate data.
+    #[inline(always)]
+    pub(crate) fn is_plain_send(self) -> bool {
+        const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
+        const LOOK: u64 = WHOLE | RecordFlags::IMM.bits() as u64;
+        self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+    }
+    /// The header, but for its length, of a plain message to that queue pair that asks for nothing:
+    /// see [`Header::is_like`].
+    #[inline(always)]
+    pub(crate) fn plain_for(qp: u32) -> Header {
+        Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, 0, qp)
+    }
+    /// True if the two differ in the length at most.
+    #[inline(always)]
+    pub(crate) fn is_like(self, other: Header) -> bool {
+        (self.0 ^ other.0) >> 16 == 0
+    }
+    /// Bytes between the header word and the payload.
+    #[inline]
+    pub(crate) fn immediate_bytes(self) -> u32 {
+        ((self.0 >> 24) as u32 & u32::from(RecordFlags::IMM.bits())) * 8
+    }
+    /// Bytes of the whole record, if it has no immediate data.
+    #[inline(always)]
+    pub(crate) fn plain_record(self) -> u32 {
+        record_bytes(self.length().into()) as u32
+    }
+    /// Bytes of the whole record.
+    #[inline]
+    pub(crate) fn record(self) -> u32 {
+        self.immediate_bytes() + self.plain_record()
+    }
+}
+
+/// One direction of a link's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Direction {
+    base: NonNull<u8>,
+    slot: NonNull<u8>,
+    /// The slot's word that belongs to this direction's sender.
+    slot_tail: NonNull<u8>,
+    /// Marks the seals of this direction, since both senders write to the slot. Positions are
+    /// multiples of 8, so the low bits are free.
+    mark: u64,
+}
+
+// SAFETY: the words behind it are atomics, or one side at a time writes them, as the positions say.
+// It does not matter which thread a side runs on.
+unsafe impl Send for Direction {}
+
+/// The two directions seen from one side, and the header: (out, in, header).
+///
+/// # Safety
+/// `base` is the start of `LINK_BYTES` bytes, 128-byte aligned, mapped for as long as the
+/// result is used; only a link between two domains uses it.
+pub(crate) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Direction, LinkHeader) {
+    debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
+    // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
+    let direction = |n: usize| unsafe {
+        let slot = base.add(SLOT);
+        let (base, slot_tail) = (base.add(DIRECTIONS + n * DIRECTION), slot.add(n * 8));
+        Direction { base, slot, slot_tail, mark: n as u64 }
+    };
+    let (first, second) = (direction(0), direction(1));
+    match side {
+        Side::Maker => (first, second, LinkHeader { base }),
+        Side::Taker => (second, first, LinkHeader { base }),
+    }
+}
+
+/// The header line of a link: how many ends of connections use it, over both sides.
+#[derive(Clone, Copy)]
+pub(crate) struct LinkHeader {
+    base: NonNull<u8>,
+}
+
+impl LinkHeader {
+    pub(crate) fn users(&self) -> &AtomicU32 {
+        // SAFETY: `split`'s caller vouches for the memory; offset 0 is 4-byte aligned, and the
+        // word is only ever used as an atomic.
+        unsafe { word(self.base) }
+    }
+
+    /// Not 0 while the domain on that side sleeps, or is about to: the peer must wake it. The word
+    /// is in a line of its own, which nobody writes while nobody sleeps.
+    pub(crate) fn asleep(&self, side: Side) -> &AtomicU32 {
+        let offset = LINE + if side == Side::Maker { 0 } else { 4 };
+        // SAFETY: as above; the offset lies in the header and is 4-byte aligned.
+        unsafe { word(self.base.add(offset)) }
+    }
+}
+
+impl Direction {
+    /// Tail and acknowledgement (low halves) of records that are in the ring alone.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> &AtomicU64 {
+        // SAFETY: aligned, and in the direction, whose memory `split`'s caller vouches for; the
+        // word is only ever used as an atomic.
+        unsafe { word(self.base.add(TAIL)) }
+    }
+
+    /// The same for records that are in the slot as well.
+    #[inline(always)]
+    pub(crate) fn slot_tail(&self) -> &AtomicU64 {
+        // SAFETY: as above; it is in the slot.
+        unsafe { word(self.slot_tail) }
+    }
+
+    /// The seal of the record in the slot, which both directions share: see
+    /// [`crate::shm::ring::Tx::begin_slot`].
+    #[inline(always)]
+    pub(crate) fn seal(&self) -> &AtomicU64 {
+        self.slot_word(2)
+    }
+
+    /// The seal of the lines behind the first.
+    #[inline(always)]
+    pub(crate) fn slot_rest_seal(&self) -> &AtomicU64 {
+        self.slot_word(LINE / 8)
+    }
+
+    /// The header of the record in the slot.
+    #[inline(always)]
+    pub(crate) fn slot_header(&self) -> &AtomicU64 {
+        self.slot_word(3)
+    }
+
+    /// The payload in the first line. All words of the slot are only ever used as atomics.
+    #[inline(always)]
+    pub(crate) fn slot_payload(&self) -> NonNull<u8> {
+        // SAFETY: as in `tail`; it is in the slot.
+        unsafe { self.slot.add(8 * SLOT_HEAD) }
+    }
+
+    /// The payload behind the first line.
+    #[inline(always)]
+    pub(crate) fn slot_rest(&self) -> NonNull<u8> {
+        // SAFETY: as in `tail`; it is in the slot.
+        unsafe { self.slot.add(LINE + 8 * SLOT_REST_HEAD) }
+    }
+
+    /// Line `n` of the slot.
+    #[inline(always)]
+    pub(crate) fn slot_line(&self, n: usize) -> NonNull<u8> {
+        debug_assert!(n < SLOT_LINES);
+        // SAFETY: as in `tail`; it is in the slot.
+        unsafe { self.slot.add(n * LINE) }
+    }
+
+    /// Word `n` of the slot.
+    #[inline(always)]
+    pub(crate) fn slot_word(&self, n: usize) -> &AtomicU64 {
+        // SAFETY: as in `tail`; the word is in the slot.
+        unsafe { word(self.slot.add(n * 8)) }
+    }
+
+    /// The seal of the record that ends at a position. No other record of either direction has it.
+    #[inline(always)]
+    pub(crate) fn seal_of(&self, end: u64) -> u64 {
+        end | self.mark
+    }
+
+    /// Word `n` of the receiver's line. 0: low half, ring space given back; high half, the position
+    /// up to which every record was taken. 1: low half, number of the refusal in the line; high
+    /// half, the ring position refused. 2: low half, the queue pair of that record; high half, the
+    /// status. 3: number of the last refusal of the *other* direction that this side has settled.
+    #[inline(always)]
+    pub(crate) fn taken(&self, n: usize) -> &AtomicU64 {
+        debug_assert!(n < 8);
+        // SAFETY: aligned, and in the direction, whose memory `split`'s caller vouches for; these
+        // words are only ever used as atomics.
+        unsafe { word(self.base.add(TAKEN + n * 8)) }
+    }
+
+    /// The data of a lap that begins at position `base`.
+    #[inline(always)]
+    pub(crate) fn data_from(&self, base: u64) -> Data {
+        // SAFETY: the data lies in the direction.
+        let start = unsafe { self.base.add(DATA) };
+        Data { origin: start.as_ptr().wrapping_sub(base as usize) }
+    }
+}
+
+/// The data of one lap, by position.
+#[derive(Clone, Copy)]
+pub(crate) struct Data {
+    /// The address that position 0 would have.
+    origin: *mut u8,
+}
+
+// SAFETY: as for `Direction`.
+unsafe impl Send for Data {}
+
+impl Data {
+    /// Data that begins there, with position 0.
+    #[cfg(test)]
+    pub(crate) fn over(origin: *mut u8) -> Data {
+        Data { origin }
+    }
+
+    /// The address of a position, valid up to the end of the lap's [`AREA`] bytes.
+    #[inline(always)]
+    pub(crate) fn at(self, at: u64) -> *mut u8 {
+        self.origin.wrapping_add(at as usize)
+    }
+}

@@ -1,0 +1,431 @@
+//! The receiving end of a direction: reads the slot, and the records in the ring. It checks that
+//! what the sender wrote is possible before it uses it; see [`crate::shm::ring`].
+#![expect(unsafe_code, reason = "reads the shared ring")]
+
+use crate::shm::burst::Burst;
+use crate::shm::copy;
+use crate::shm::layout::{
+    AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_RECORD_MAX,
+    slot_rest_lines,
+};
+use crate::shm::peer_waker::PeerWaker;
+use crate::shm::ring::{Refusal, fetch_line, tail_word};
+use crate::sync::{Ordering, fence, reads};
+
+/// The receiver acknowledges after this many bytes at the latest.
+const ACK_EVERY: u64 = SEGMENT as u64 / 4;
+
+/// A record read from the slot.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotRecord {
+    pub(crate) header: Header,
+    /// The ring position behind it.
+    end: u64,
+    /// The sender's word in the slot.
+    word: u64,
+}
+
+/// The receiving end.
+pub(crate) struct Rx {
+    pub(crate) dir: Direction,
+    /// The data of the current lap.
+    pub(crate) data: Data,
+    /// The next record to read.
+    pub(crate) at: u64,
+    /// The position up to which records are published, as last read.
+    pub(crate) tail: u64,
+    /// The end of the data in this lap.
+    pub(crate) end: u64,
+    /// The sender's last word, tail and acknowledgement.
+    pub(crate) word: u64,
+    /// The sender's two words, as last read: the one in the slot, and the one for records that are
+    /// in the ring alone.
+    seen: [u64; 2],
+    /// From this position on, this side owes the sender an acknowledgement.
+    pub(crate) due: u64,
+    /// Lines behind the first that the last long record in the slot filled.
+    pub(crate) slot_lines: usize,
+    /// The sender is on a near core.
+    pub(crate) is_near: bool,
+    peer_waker: PeerWaker,
+}
+
+impl Rx {
+    pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Rx {
+        let (data, end) = (dir.data_from(0), u64::from(AREA));
+        Rx {
+            dir,
+            data,
+            at: 0,
+            tail: 0,
+            end,
+            word: 0,
+            seen: [0; 2],
+            due: ACK_EVERY,
+            slot_lines: 0,
+            is_near: false,
+            peer_waker,
+        }
+    }
+
+    /// Reads the sender's last acknowledgement again, for a side that needs space and has not
+    /// polled.
+    pub(crate) fn peer_ack_now(&self) -> u32 {
+        (self.newest(self.words()) >> 32) as u32
+    }
+
+    /// The sender's last acknowledgement, as last read.
+    #[inline(always)]
+    pub(crate) fn peer_ack(&self) -> u32 {
+        (self.word >> 32) as u32
+    }
+
+    /// True if every record seen so far has been read.
+    #[inline(always)]
+    pub(crate) fn caught_up(&self) -> bool {
+        self.at == self.tail
+    }
+
+    /// Reads the sender's words. True if its tail has moved on. Acquire pairs with `publish` and
+    /// `end_slot`: the records below the tail are complete.
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> bool {
+        let words = self.words();
+        if words == self.seen {
+            return false;
+        }
+        let newest = self.newest(words);
+        let moved = newest != self.word;
+        (self.seen, self.word) = (words, newest);
+        moved
+    }
+
+    #[inline(always)]
+    fn words(&self) -> [u64; 2] {
+        [self.dir.slot_tail().load(Ordering::Acquire), self.dir.tail().load(Ordering::Acquire)]
+    }
+
+    /// The newest of the sender's words: among those that have changed, the one with the further
+    /// tail, if that is further than the last one seen. A word that has not changed may be old, and
+    /// means nothing.
+    #[inline(always)]
+    fn newest(&self, words: [u64; 2]) -> u64 {
+        let [spoken, written] = words;
+        let further = |word: u64, than: u64| (word as u32).wrapping_sub(than as u32) as i32 > 0;
+        let mut newest = self.word;
+        if written != self.seen[1] && further(written, newest) {
+            newest = written;
+        }
+        if spoken != self.seen[0] && further(spoken, newest) {
+            newest = spoken;
+        }
+        newest
+    }
+
+    /// Reads the sender's word in the slot. It prefetches the other lines of the slot along with
+    /// it, unless the sender is far: a prefetch takes the lines from a sender that is about to
+    /// write them, and from far away that costs too much.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> u64 {
+        if self.is_near || self.slot_lines == 1 {
+            self.prefetch_slot();
+        }
+        self.dir.slot_tail().load(Ordering::Acquire)
+    }
+
+    /// True if no record has come in the ring alone.
+    #[inline(always)]
+    pub(crate) fn has_seen_written(&self) -> bool {
+        self.dir.tail().load(Ordering::Relaxed) == self.seen[1]
+    }
+
+    /// True if this side has seen that word of the slot.
+    #[inline(always)]
+    pub(crate) fn has_seen(&self, word: u64) -> bool {
+        word == self.seen[0]
+    }
+
+    /// True if something has come. It prefetches the other lines of the slot.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.prefetch_slot();
+        self.words() != self.seen
+    }
+
+    /// If the last record in the slot filled lines behind the first, the next may too. A prefetch
+    /// of those lines lets their misses overlap that of the first.
+    #[inline(always)]
+    fn prefetch_slot(&self) {
+        for line in 1..=self.slot_lines {
+            fetch_line(self.dir.slot_line(line).as_ptr());
+        }
+    }
+
+    /// The bytes between the position read and the newest tail.
+    #[inline(always)]
+    fn news(&self) -> u32 {
+        (self.word as u32).wrapping_sub(self.at as u32)
+    }
+
+    /// The record in the slot, if it is the only new one, and a plain message; the ring holds it as
+    /// well. The header is loaded once, so the checked value is the one used. `spoken` is the
+    /// [`Tx::last_in_slot`](crate::shm::ring::Tx::last_in_slot) of this side.
+    #[inline(always)]
+    pub(crate) fn slot_record(&self, spoken: u32) -> Option<SlotRecord> {
+        let (word, news) = (self.word, self.news());
+        let end = self.at + u64::from(news);
+        // See `Tx::begin_slot`. 2 GiB after this side last wrote to the slot, it looks as if that
+        // were just now: then this side reads the ring.
+        let peer_ack = self.peer_ack().wrapping_sub(spoken) as i32 >= 0;
+        if !peer_ack || self.dir.seal().load(Ordering::Relaxed) != self.dir.seal_of(end) {
+            return None;
+        }
+        let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
+        let fits =
+            header.is_plain_send() && header.plain_record() == news && news <= SLOT_RECORD_MAX;
+        if fits { Some(SlotRecord { header, end, word }) } else { None }
+    }
+
+    /// The record in the slot, whose first word is `word`, if it is the only new one and a message
+    /// like `like`, and if its sender has read everything up to `said`, the end of this side's last
+    /// record. [`Rx::take_from_slot`] finds out whether the rest of the slot belongs to the same
+    /// record.
+    #[inline(always)]
+    pub(crate) fn predicted_in_slot(
+        &self,
+        word: u64,
+        like: Header,
+        said: u64,
+    ) -> Option<SlotRecord> {
+        let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
+        let end = self.at + u64::from(header.plain_record());
+        let fits = header.is_like(like) && word == tail_word(end, said);
+        if fits { Some(SlotRecord { header, end, word }) } else { None }
+    }
+
+    /// Copies the payload of the record in the slot to `to`, and moves past the record. False: the
+    /// slot changed meanwhile, and nothing was consumed; the record is in the ring.
+    ///
+    /// # Safety
+    /// `lone` is what [`Rx::slot_record`] or [`Rx::predicted_in_slot`] just returned, in the second
+    /// case no longer than the slot; `to` is writable for the length in its header, and nobody else
+    /// uses those bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn take_from_slot(&mut self, lone: SlotRecord, to: *mut u8) -> bool {
+        let length = lone.header.length() as usize;
+        if length > SLOT_FIRST_BYTES {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.take_long_from_slot(length, (lone.end, lone.word), to) };
+        }
+        // SAFETY: the caller vouches for `to`.
+        unsafe { copy::from_shared(to, self.dir.slot_payload(), length) };
+        // See `Tx::begin_slot`: this makes sure that the contents read above belong to the tail.
+        fence(Ordering::Acquire);
+        let whole = self.dir.seal().load(Ordering::Relaxed) == self.dir.seal_of(lone.end);
+        if whole {
+            self.move_to(lone.end, lone.word);
+        }
+        whole
+    }
+
+    /// The same with a payload of more than one line of the slot. It is a function of its own, in
+    /// tail position, so that a short record keeps nothing over a call.
+    ///
+    /// # Safety
+    /// As for `take_from_slot`; the length is more than the first line holds.
+    #[cold]
+    #[inline(never)]
+    unsafe fn take_long_from_slot(
+        &mut self,
+        length: usize,
+        (end, word): (u64, u64),
+        to: *mut u8,
+    ) -> bool {
+        let way = self.dir;
+        // SAFETY: as the caller vouches: the first line's part is less than `length`.
+        unsafe {
+            copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
+            let behind = length - SLOT_FIRST_BYTES;
+            copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
+        }
+        self.slot_lines = slot_rest_lines(length);
+        // See `Tx::begin_slot`.
+        fence(Ordering::Acquire);
+        let (seal, seals) = (way.seal_of(end), [way.seal(), way.slot_rest_seal()]);
+        let whole = seals.iter().all(|it| it.load(Ordering::Relaxed) == seal);
+        if whole {
+            self.move_to(end, word);
+        }
+        whole
+    }
+
+    /// Notes that this side has read up to `end`, and seen `word` in the slot.
+    #[inline(always)]
+    fn move_to(&mut self, end: u64, word: u64) {
+        (self.at, self.tail, self.word) = (end, end, word);
+        self.seen[0] = word;
+    }
+
+    /// Moves the tail to the newest one, to read from the ring. False: no honest sender writes such
+    /// a tail.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) -> bool {
+        let news = self.news();
+        if news > AREA || !news.is_multiple_of(8) {
+            return false;
+        }
+        self.tail = self.at + u64::from(news);
+        self.prefetch(news);
+        true
+    }
+
+    /// A cursor over the records of this lap, which reads several without reloading `self`.
+    #[inline(always)]
+    pub(crate) fn burst(&self) -> Burst {
+        // Of a sender that writes past the end of its lap, nothing can be read.
+        let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
+        Burst::new(self.data, self.at, last)
+    }
+
+    /// Follows the jump whose header was just read. False: no honest sender jumps here.
+    pub(crate) fn jump(&mut self) -> bool {
+        let behind = self.at + u64::from(JUMP_BYTES);
+        // An honest sender has filled at least half of a segment.
+        if (self.end - behind) as u32 % SEGMENT > SEGMENT / 2 {
+            return false;
+        }
+        self.at = behind;
+        (self.data, self.end) = (self.dir.data_from(self.at), self.at + u64::from(AREA));
+        self.prefetch((self.tail - self.at) as u32);
+        true
+    }
+
+    /// Moves to the end of what a burst has read.
+    #[inline(always)]
+    pub(crate) fn end_burst(&mut self, burst: &Burst) {
+        self.at = burst.at();
+    }
+
+    /// The header of the next record in the ring, which is not empty; `None` if no honest sender
+    /// writes such a header.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> Option<Header> {
+        self.burst().next().map(|(header, _)| header)
+    }
+
+    /// Copies the payload of the record whose header was read to `to`.
+    ///
+    /// # Safety
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
+    /// [`Rx::header`] gave.
+    pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.burst().fetch(header, to) };
+    }
+
+    /// The immediate data of the record whose header was read, 0 if it has none.
+    #[inline]
+    pub(crate) fn immediate(&self, header: Header) -> u32 {
+        self.burst().immediate(header)
+    }
+
+    /// The first words of the payload of the record whose header was read; `None` if the payload is
+    /// shorter. Each is loaded once.
+    pub(crate) fn operands<const N: usize>(&self, header: Header) -> Option<[u64; N]> {
+        if (header.length() as usize) < N * 8 {
+            return None;
+        }
+        // SAFETY: `header` checked that the record lies inside what was published; its payload is
+        // 8-byte aligned and holds N words.
+        let words = unsafe { self.payload(header).cast::<u64>() };
+        // SAFETY: as above.
+        Some(core::array::from_fn(|n| unsafe { words.add(n).read_volatile() }))
+    }
+
+    /// Copies `length` bytes of the payload, from `skip` on, to `to`.
+    ///
+    /// # Safety
+    /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
+    /// nobody else uses them unless they are memory that the peer may write to.
+    pub(crate) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
+        debug_assert!(skip + length <= header.length());
+        // SAFETY: as in `fetch`; the caller vouches for `to`.
+        unsafe { copy::untrusted(to, self.payload(header).add(skip as usize), length as usize) };
+    }
+
+    /// # Safety
+    /// [`Rx::header`] has just given this header.
+    unsafe fn payload(&self, header: Header) -> *mut u8 {
+        reads(self.data.at(self.at), header.record() as usize);
+        // SAFETY: header and immediate word lie inside the record.
+        unsafe { self.data.at(self.at).add(8 + header.immediate_bytes() as usize) }
+    }
+
+    /// Moves past the record whose header was read.
+    #[inline(always)]
+    pub(crate) fn consume(&mut self, header: Header) {
+        self.at += u64::from(header.record());
+    }
+
+    /// The sender asks for an acknowledgement soon.
+    #[inline(always)]
+    pub(crate) fn ask(&mut self) {
+        self.due = 0;
+    }
+
+    /// True if the sender asked for an acknowledgement, or enough was read since the last one.
+    #[inline(always)]
+    pub(crate) fn ack_is_due(&self) -> bool {
+        self.at >= self.due
+    }
+
+    /// Notes that an acknowledgement of everything read is sent.
+    #[inline(always)]
+    pub(crate) fn note_ack_sent(&mut self) {
+        // An idle link stores nothing.
+        if !self.has_acked() {
+            self.due = self.at + ACK_EVERY;
+        }
+    }
+
+    /// True if everything read is acknowledged.
+    #[inline(always)]
+    pub(crate) fn has_acked(&self) -> bool {
+        self.due == self.at + ACK_EVERY
+    }
+
+    /// Writes a refusal into this side's line, under a number that differs from the last one.
+    /// Release: a peer that sees the number sees the rest.
+    pub(crate) fn write_refusal(&self, number: u32, refusal: Refusal) {
+        let rest = u64::from(refusal.qp) | (refusal.status as u64) << 32;
+        self.dir.taken(2).store(rest, Ordering::Relaxed);
+        let word = u64::from(number) | refusal.at << 32;
+        self.dir.taken(1).store(word, Ordering::Release);
+        self.peer_waker.check();
+    }
+
+    /// Tells the peer that its refusal with that number is settled.
+    pub(crate) fn settle_refusal(&self, number: u32) {
+        self.dir.taken(3).store(u64::from(number), Ordering::Release);
+        self.peer_waker.check();
+    }
+
+    /// Acknowledges in this side's own line: everything read, and `acked`, the position up to which
+    /// every record was taken. Release: our reads come before the space is given back.
+    #[inline(always)]
+    pub(crate) fn write_ack(&mut self, acked: u64) {
+        self.note_ack_sent();
+        let word = u64::from(self.at as u32) | acked << 32;
+        self.dir.taken(0).store(word, Ordering::Release);
+        self.peer_waker.check();
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, published: u32) {
+        let mut ahead = 64;
+        while ahead < published && ahead <= 2048 {
+            fetch_line(self.data.at(self.at + u64::from(ahead)));
+            ahead += 64;
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! The sending end of a direction: `Tx` writes records and publishes them. The other end is
+//! [`crate::shm::reader`]'s `Rx`.
+//!
+//! Positions are byte counts of 64 bits, which never wrap. Their low halves travel, and the reader
+//! widens them by what it knows. Neither end uses a position of the other before it has checked
+//! that it is possible.
+#![expect(unsafe_code, reason = "writes the shared ring")]
+
+use core::ptr::NonNull;
+
+use crate::shm::copy;
+use crate::shm::layout::{
+    Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
+    SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
+};
+use crate::shm::peer_waker::PeerWaker;
+use crate::shm::wrap_policy::WrapPolicy;
+use crate::sync::{Ordering, fence, wrote};
+use crate::wc::Status;
+
+/// The sending end.
+pub(crate) struct Tx {
+    dir: Direction,
+    /// The data of the current lap.
+    data: Data,
+    /// Where the next record goes.
+    pub(crate) at: u64,
+    /// The position up to which there is space, as last read.
+    limit: u64,
+    /// The position up to which the receiver can see records.
+    published: u64,
+    /// Ring space the receiver has given back, as last seen.
+    freed: u64,
+    /// The receiver's own line, as last read.
+    taken: u64,
+    /// The position up to which records may stay unpublished: there is space, and the receiver
+    /// still has enough to read.
+    defer_limit: u64,
+    wrap: WrapPolicy,
+    /// The last search for space found none.
+    waited: bool,
+    /// The low half of the position behind the last record that was copied into the slot.
+    last_in_slot: u32,
+    /// Number of the last refusal read.
+    refusal_seen: u32,
+    peer_waker: PeerWaker,
+}
+
+/// A record that the receiver refused: the sender's queue pair fails at this record.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusal {
+    /// Ring position of the record.
+    pub(crate) at: u64,
+    /// The number of the queue pair that it was sent to.
+    pub(crate) qp: u32,
+    /// The status of the sender's completion.
+    pub(crate) status: Status,
+}
+
+impl Tx {
+    pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Tx {
+        let wrap = WrapPolicy::new(0);
+        Tx {
+            dir,
+            data: dir.data_from(0),
+            at: 0,
+            limit: wrap.limit(0),
+            published: 0,
+            freed: 0,
+            taken: 0,
+            defer_limit: 0,
+            wrap,
+            waited: false,
+            last_in_slot: 0,
+            refusal_seen: 0,
+            peer_waker,
+        }
+    }
+
+    /// True if `bytes` more fit, by the limit as last read.
+    #[inline(always)]
+    pub(crate) fn fits(&self, bytes: u32) -> bool {
+        self.writer().fits(bytes)
+    }
+
+    /// Renews the limit from the space known to be given back. True if `bytes` more fit.
+    pub(crate) fn widen(&mut self, bytes: u32) -> bool {
+        self.limit = self.wrap.limit(self.freed);
+        self.fits(bytes)
+    }
+
+    /// Finds a place for `bytes` that do not fit, once all space given back is known: in the next
+    /// lap, or in the next segment if the ring may `grow`.
+    pub(crate) fn find(&mut self, bytes: u32, grow: bool) -> bool {
+        if self.wrap.is_over(self.at + u64::from(bytes)) {
+            // A sender that waited for space is not in a ping-pong.
+            let ping_pong = !grow && !self.waited && self.freed == self.at;
+            if !(ping_pong && self.wrap.go_on()) {
+                if self.wrap.may_jump(self.freed, grow) {
+                    self.jump();
+                } else if grow {
+                    self.wrap.go_on();
+                }
+            }
+        }
+        let fits = self.widen(bytes);
+        self.waited = !fits;
+        if grow && !fits {
+            self.wrap.was_full();
+        }
+        fits
+    }
+
+    /// Begins the next lap. Like a record, the jump is not visible before it is published.
+    fn jump(&mut self) {
+        let at = self.data.at(self.at);
+        wrote(at, JUMP_BYTES as usize);
+        // SAFETY: a lap's limit leaves space for a jump in the area, and the receiver does not read
+        // there before it is published. Positions are multiples of 8.
+        unsafe { at.cast::<u64>().write(Header::JUMP.0) };
+        self.at += u64::from(JUMP_BYTES);
+        self.wrap.jump(self.at);
+        self.data = self.dir.data_from(self.at);
+    }
+
+    /// True if a record of that size may stay unpublished.
+    #[inline(always)]
+    pub(crate) fn may_defer(&self, record: u32) -> bool {
+        self.at + u64::from(record) <= self.defer_limit
+    }
+
+    /// From the published position on, `DEFER_MAX` bytes may stay unpublished, if there is space.
+    #[inline(always)]
+    pub(crate) fn renew_defer_limit(&mut self) {
+        let most = self.published + u64::from(DEFER_MAX);
+        self.defer_limit = most.min(self.limit);
+    }
+
+    /// The position up to which records may stay unpublished.
+    #[inline(always)]
+    pub(crate) fn defer_limit(&self) -> u64 {
+        self.defer_limit
+    }
+
+    /// The address of a position of this lap.
+    #[inline(always)]
+    pub(crate) fn place(&self, at: u64) -> *mut u8 {
+        self.data.at(at)
+    }
+
+    /// A cursor that writes several records without reloading `self` for each.
+    #[inline(always)]
+    pub(crate) fn writer(&self) -> Writer {
+        Writer { data: self.data, at: self.at, limit: self.limit }
+    }
+
+    /// Moves to the end of what a cursor has written.
+    #[inline(always)]
+    pub(crate) fn end_writer(&mut self, writer: &Writer) {
+        self.at = writer.at;
+    }
+
+    /// Bytes that are written and not yet published.
+    #[inline(always)]
+    pub(crate) fn unpublished(&self) -> u32 {
+        (self.at - self.published) as u32
+    }
+
+    /// The position up to which the receiver can see records.
+    #[inline(always)]
+    pub(crate) fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// The low half of the position behind the last record that was copied into the slot.
+    #[inline(always)]
+    pub(crate) fn last_in_slot(&self) -> u32 {
+        self.last_in_slot
+    }
+
+    /// Records an acknowledgement, from the other direction's word in the slot or from the
+    /// receiver's line.
+    #[inline(always)]
+    pub(crate) fn note_freed(&mut self, upto: u32) {
+        // The peer may write anything here: accept only a step forward, up to what was published.
+        let step = u64::from(upto.wrapping_sub(self.freed as u32));
+        if step > 0 && step <= self.published - self.freed {
+            self.freed += step;
+        }
+    }
+
+    /// Reads the receiver's own line, and records the space that it gives back. Returns the
+    /// position up to which every record was taken. `None`: the line has not changed; 4 GiB later
+    /// the old value would look like a new one. Acquire pairs with the receiver's Release: its
+    /// reads of the records are over before we overwrite them.
+    #[inline(always)]
+    pub(crate) fn read_taken(&mut self) -> Option<u32> {
+        let word = self.dir.taken(0).load(Ordering::Acquire);
+        if word == self.taken {
+            return None;
+        }
+        self.taken = word;
+        self.note_freed(word as u32);
+        Some((word >> 32) as u32)
+    }
+
+    /// The refusal in the receiver's line, if it is new. `acked` is the position up to which every
+    /// record is known to be taken. Acquire pairs with [`Rx::write_refusal`]; the line keeps the
+    /// refusal until [`Rx::settle_refusal`].
+    #[inline(always)]
+    pub(crate) fn read_refusal(&mut self, acked: u64) -> Option<Refusal> {
+        let word = self.dir.taken(1).load(Ordering::Acquire);
+        if word as u32 == self.refusal_seen {
+            return None;
+        }
+        self.refusal_seen = word as u32;
+        let rest = self.dir.taken(2).load(Ordering::Relaxed);
+        let status = Status::from_raw((rest >> 32) as u32);
+        // The refused record lies behind `acked`.
+        let at = acked + u64::from(((word >> 32) as u32).wrapping_sub(acked as u32));
+        Some(Refusal { at, qp: rest as u32, status })
+    }
+
+    /// True if there is an unread refusal.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.dir.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
+    }
+
+    /// The number of the refusal last read.
+    pub(crate) fn refusal_seen(&self) -> u32 {
+        self.refusal_seen
+    }
+
+    /// The number of our last refusal that the peer has settled.
+    pub(crate) fn settled_refusal(&self) -> u32 {
+        self.dir.taken(3).load(Ordering::Acquire) as u32
+    }
+
+    /// Writes the header, and the immediate word if there is one, at the current position. Returns
+    /// the address for the payload. The record is not visible before [`Tx::publish`].
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
+        self.writer().begin(header, imm)
+    }
+
+    /// Prefetches, for writing, the lines that the next `bytes` go to: the receiver's core has
+    /// them, and without this the first store to each waits for the line. It prefetches one line
+    /// more, because a batch may end anywhere in a line: the next batch begins with the line behind
+    /// it, and the next claim would be too late for that one.
+    #[inline(always)]
+    pub(crate) fn claim(&self, bytes: u32) {
+        let mut ahead = 0;
+        while ahead < bytes.min(CLAIM_MAX) + LINE as u32 {
+            claim_line(self.data.at(self.at + u64::from(ahead)));
+            ahead += LINE as u32;
+        }
+    }
+
+    /// Moves past a record that is completely written.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, header: Header) {
+        debug_assert!(header.record() <= RECORD_MAX);
+        self.at += u64::from(header.record());
+    }
+
+    /// Publishes everything written, and with it `ack`: how far this side has read the other
+    /// direction. Release: the records' bytes are written before the tail that covers them.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, ack: u64) {
+        self.published = self.at;
+        self.dir.tail().store(tail_word(self.at, ack), Ordering::Release);
+        self.peer_waker.check();
+    }
+
+    /// Writes and publishes one record, in the ring and in the slot: the receiver then needs only
+    /// the lines that it polls anyway. See [`Tx::begin_slot`]. It writes the ring first, so that no
+    /// store to the slot waits for another line: the receiver polls the slot, and would take its
+    /// line away in between.
+    ///
+    /// It stands apart from [`Tx::publish_copy_in_slot`] because it loads the payload once for both
+    /// places; a copy from the ring would load it again, right behind the stores.
+    ///
+    /// # Safety
+    /// `payload` is readable for the length in `header`, which comes without an immediate word;
+    /// `record` is the size of such a record, at most `SLOT_RECORD_MAX`; nothing but a jump is
+    /// unpublished, and there is space. (With a jump, what is new is longer than the record: the
+    /// ring is read.)
+    #[inline(always)]
+    pub(crate) unsafe fn publish_in_slot(
+        &mut self,
+        header: Header,
+        record: u32,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        debug_assert!(record == header.record());
+        let (ring, length) = (self.data.at(self.at).cast::<u64>(), header.length() as usize);
+        let end = self.at + u64::from(record);
+        self.at = end;
+        wrote(ring.cast(), record as usize);
+        // SAFETY: there is space for the record in the ring, padded to words, and the receiver
+        // does not read there before the tail says so; the caller vouches for the payload.
+        unsafe {
+            ring.write(header.0);
+            let to = ring.add(1).cast();
+            if record > SLOT_FIRST_RECORD {
+                return self.publish_long_in_slot(to, header, payload, ack);
+            }
+            copy::copy_dual(to, payload, length, || self.begin_slot(header, end));
+        }
+        self.end_slot(end, ack);
+    }
+
+    /// The same in the ring alone, for a record of any size.
+    ///
+    /// # Safety
+    /// As for `publish_in_slot`.
+    #[inline(always)]
+    pub(crate) unsafe fn publish_in_ring(
+        &mut self,
+        header: Header,
+        record: u32,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        let to = self.begin(header, 0);
+        // SAFETY: there is space for the record; the caller vouches for the payload.
+        unsafe { copy::copy_recent(to, payload, header.length() as usize) };
+        self.at += u64::from(record);
+        self.publish(ack);
+    }
+
+    /// The rest of `publish_in_slot`, for a record that fills more than the first line of the slot.
+    /// It is a function of its own so that it costs a short record nothing.
+    ///
+    /// # Safety
+    /// As for `publish_in_slot`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn publish_long_in_slot(
+        &mut self,
+        to: *mut u8,
+        header: Header,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
+        let rest = length - first;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if rest > copy::DUAL_MAX {
+                copy::copy_recent(to, payload, length);
+                return self.publish_copy_in_slot(header, payload, ack);
+            }
+            copy::copy_dual(to.add(first), payload.add(first), rest, || self.begin_slot_rest(end));
+            copy::copy_dual(to, payload, first, || self.begin_slot(header, end));
+        }
+        self.end_slot(end, ack);
+    }
+
+    /// Publishes one record that is already in the ring, and copies it into the slot. It serves a
+    /// doorbell for one deferred message: while it was deferred, nobody knew that it stays alone.
+    ///
+    /// # Safety
+    /// `payload` is readable for the length in `header`. The record has no immediate word and at
+    /// most `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
+    #[inline(always)]
+    pub(crate) unsafe fn publish_copy_in_slot(
+        &mut self,
+        header: Header,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        debug_assert!(header.record() <= SLOT_RECORD_MAX);
+        debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
+        let (length, end) = (header.length() as usize, self.at);
+        let first = length.min(SLOT_FIRST_BYTES);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if length > first {
+                copy::to_shared(self.begin_slot_rest(end), payload.add(first), length - first);
+            }
+            copy::to_shared(self.begin_slot(header, end), payload, first);
+        }
+        self.end_slot(end, ack);
+    }
+
+    /// Seals the lines of the slot behind the first, which the caller writes next; see
+    /// [`Tx::begin_slot`]. Returns the address for the payload there.
+    #[inline(always)]
+    fn begin_slot_rest(&self, end: u64) -> NonNull<u8> {
+        self.dir.slot_rest_seal().store(self.dir.seal_of(end), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.dir.slot_rest()
+    }
+
+    /// Writes seal and header of a record that is in the ring and ends at `end` to the first line
+    /// of the slot. The caller has written the lines behind the first already. It then writes the
+    /// payload of the first line to the address that this returns, and calls [`Tx::end_slot`].
+    ///
+    /// The slot is a sequence lock. Writer: seal (the new tail, in full, and the direction),
+    /// Release fence, contents, tail (Release). Reader: tail (Acquire), contents, Acquire fence,
+    /// seal. If a reader sees one word of a newer record, its load of the seal sees the newer seal
+    /// too, and it reads the ring instead, which always holds the record. Without the writer's
+    /// fence the reader could see the contents before the seal changed. The lines behind the first
+    /// are written before it and have a seal of their own, by the same rule: so the stores to the
+    /// first line, which the receiver polls, come all at once.
+    ///
+    /// The slot has two writers, and neither locks it. Each side believes what the other wrote only
+    /// if the acknowledgement beside the tail covers its own last record there
+    /// ([`Tx::last_in_slot`]). Then the peer had read a tail behind that record (Acquire) before it
+    /// wrote, and this side has written nothing there since: every word that this side reads is the
+    /// peer's. If both write at once, both read the ring.
+    #[inline(always)]
+    fn begin_slot(&self, header: Header, end: u64) -> NonNull<u8> {
+        let dir = &self.dir;
+        dir.seal().store(dir.seal_of(end), Ordering::Relaxed);
+        fence(Ordering::Release);
+        dir.slot_header().store(header.0, Ordering::Relaxed);
+        dir.slot_payload()
+    }
+
+    /// Publishes the record in the slot.
+    #[inline(always)]
+    fn end_slot(&mut self, end: u64, ack: u64) {
+        (self.published, self.last_in_slot) = (end, end as u32);
+        self.dir.slot_tail().store(tail_word(end, ack), Ordering::Release);
+        self.peer_waker.check();
+    }
+
+    /// The first unpublished record, unless a jump precedes it: its header, and the address of its
+    /// payload if it has no immediate word.
+    #[inline(always)]
+    pub(crate) fn first_unpublished(&self) -> Option<(Header, *const u8)> {
+        if !self.wrap.has(self.published) {
+            return None;
+        }
+        let at = self.data.at(self.published);
+        // SAFETY: a position of this lap is inside the data and aligned; this side has written
+        // there, or will write the next record there. The peer may write there too, so the word is
+        // loaded once.
+        unsafe { Some((Header(at.cast::<u64>().read_volatile()), at.add(8))) }
+    }
+}
+
+/// Prefetches a line for reading.
+#[inline(always)]
+pub(crate) fn fetch_line(at: *const u8) {
+    // SAFETY: a prefetch has no effect on memory, whatever the address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
+/// Prefetches a line for writing.
+#[inline(always)]
+pub(crate) fn claim_line(at: *const u8) {
+    // SAFETY: a prefetch has no effect on memory. It does nothing on a processor that lacks the
+    // instruction, or for an invalid address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
+/// The word that publishes: the low halves of a tail and of an acknowledgement.
+#[inline(always)]
+pub(crate) fn tail_word(tail: u64, ack: u64) -> u64 {
+    u64::from(tail as u32) | ack << 32
+}
+
+/// Writes records to the ring, one after the other: any kind of record, with or without an
+/// immediate word. The plain messages of `deferred` and `publish_in_slot` are written apart from
+/// it, because their size is known without a look at the header.
+pub(crate) struct Writer {
+    data: Data,
+    /// Where the next record goes.
+    pub(crate) at: u64,
+    /// The position up to which there is space.
+    limit: u64,
+}
+
+impl Writer {
+    /// True if there is space for `bytes` more.
+    #[inline(always)]
+    pub(crate) fn fits(&self, bytes: u32) -> bool {
+        self.at + u64::from(bytes) <= self.limit
+    }
+
+    /// See [`Tx::begin`].
+    #[inline(always)]
+    pub(crate) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
+        let at = self.data.at(self.at);
+        wrote(at, header.record() as usize);
+        // SAFETY: the caller has checked that the record lies below the limit: inside the data, and
+        // given back. It is 8-byte aligned (positions are multiples of 8); the receiver does not
+        // read here before publication.
+        unsafe {
+            at.cast::<u64>().write(header.0);
+            if header.immediate_bytes() == 0 {
+                return at.add(8);
+            }
+            at.cast::<u64>().add(1).write(u64::from(imm));
+            at.add(16)
+        }
+    }
+
+    /// Moves past a record of that size, which is completely written.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, record: u32) {
+        debug_assert!(record <= RECORD_MAX);
+        self.at += u64::from(record);
+    }
+}
+
+/// At most this many bytes stay unpublished: half a segment, so that the receiver reads the other
+/// half meanwhile.
+const DEFER_MAX: u32 = SEGMENT / 2;
+
+/// The most bytes claimed ahead of a batch.
+const CLAIM_MAX: u32 = 32 * 64;
+
+/// A doorbell of fewer bytes claims nothing: it touches few lines, and claiming costs more.
+pub(crate) const CLAIM_MIN: u32 = 128;
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

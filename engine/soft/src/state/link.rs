@@ -1,0 +1,704 @@
+//! A link: both directions between two domains, for one receive queue on each side. Many queue
+//! pairs share it; each record has the number of the queue pair it is for.
+#![expect(unsafe_code, reason = "owns the memory its two ends read and write")]
+
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use arrayvec::ArrayVec;
+use doorbell_alloc::Mapping;
+use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
+use std_alloc::sync::Arc;
+use std_alloc::vec;
+
+use crate::error::{Code, SetupError};
+use crate::provider::wake::Bell;
+use crate::room::{Grow, Room, never};
+use crate::shm::layout::{
+    Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
+};
+use crate::shm::peer_waker::PeerWaker;
+use crate::shm::reader::Rx;
+use crate::shm::remote_map::RemoteMap;
+use crate::shm::ring::{Refusal, Tx};
+use crate::state::policy::contention::Contention;
+use crate::state::policy::spin::SpinPolicy;
+use crate::state::responses::Response;
+use crate::wc::Status;
+
+/// The most signalled requests in flight on one link; more wait in the backlog.
+const SIGNALED_MAX: u32 = 512;
+
+/// The most refusals that wait for the peer to settle them.
+const REFUSALS_MAX: usize = 64;
+
+/// The part of a link that the control plane holds too: the memory, and the count of its users.
+pub struct LinkShared {
+    memory: Arc<Mapping>,
+    header: LinkHeader,
+    side: Side,
+    peer_gone: AtomicBool,
+    remote_map: Option<Arc<RemoteMap>>,
+    bell: Option<Bell>,
+}
+
+// SAFETY: the header is one atomic word in memory this value owns; the rest is plain data.
+unsafe impl Send for LinkShared {}
+// SAFETY: as above.
+unsafe impl Sync for LinkShared {}
+
+impl LinkShared {
+    /// Takes memory of at least [`LINK_BYTES`] for a link. The maker's memory is all zero.
+    ///
+    /// # Errors
+    /// Memory that is too short or not aligned to two cache lines.
+    pub fn new(memory: Mapping, side: Side) -> Result<LinkShared, SetupError> {
+        LinkShared::over(Arc::new(memory), side)
+    }
+
+    /// Both sides of a link within one address space.
+    ///
+    /// # Errors
+    /// As for [`LinkShared::new`].
+    pub fn pair(memory: Mapping) -> Result<(LinkShared, LinkShared), SetupError> {
+        let memory = Arc::new(memory);
+        let maker = LinkShared::over(memory.clone(), Side::Maker)?;
+        Ok((maker, LinkShared::over(memory, Side::Taker)?))
+    }
+
+    pub(crate) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
+        if memory.len() < LINK_BYTES || !memory.as_ptr().addr().is_multiple_of(128) {
+            return Err(SetupError::new(
+                Code::Invalid,
+                std_alloc::format!("a link in {} bytes of memory", memory.len()),
+                std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
+            ));
+        }
+        let base = NonNull::new(memory.as_ptr())
+            .ok_or_else(|| SetupError::new(Code::Invalid, "a link", "the memory has no address"))?;
+        // SAFETY: length and alignment were checked, and this value owns the mapping.
+        let (_, _, header) = unsafe { split(base, side) };
+        if side == Side::Maker {
+            header.users().store(2, Ordering::Relaxed);
+        }
+        let peer_gone = AtomicBool::new(false);
+        Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, bell: None })
+    }
+
+    /// Lets one-sided requests use the peer's memory directly, through `map`. The regions that are
+    /// likely to be used first are mapped now.
+    #[must_use]
+    pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
+        if let Some(map) = &map {
+            map.map_ahead();
+        }
+        self.remote_map = map;
+        self
+    }
+
+    /// Sets the notifier that wakes the peer's domain when it sleeps.
+    #[must_use]
+    pub fn with_bell(mut self, bell: Option<Bell>) -> LinkShared {
+        self.bell = bell;
+        self
+    }
+
+    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
+    }
+
+    /// The memory, to pass on its file.
+    pub fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Takes the link for both ends of one more connection. False if its last user has left:
+    /// then it must not be used again.
+    pub fn acquire(&self) -> bool {
+        if self.peer_gone.load(Ordering::Relaxed) {
+            return false;
+        }
+        let more = |users| if users == 0 { None } else { u32::checked_add(users, 2) };
+        // Relaxed: the count orders nothing; the connection's messages do.
+        let users = self.header.users();
+        users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives back one end.
+    pub fn release_end(&self) {
+        let less = |users: u32| users.checked_sub(1);
+        let users = self.header.users();
+        let _ = users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Ends of connections that use it, over both sides.
+    pub(crate) fn users(&self) -> u32 {
+        self.header.users().load(Ordering::Relaxed)
+    }
+
+    /// The peer's process is gone: its ends will never be given back.
+    pub fn peer_gone(&self) {
+        self.peer_gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.peer_gone.load(Ordering::Relaxed) || self.users() == 0
+    }
+}
+
+/// No link.
+pub(crate) const CLOSED: usize = usize::MAX;
+
+/// A signalled request in flight.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Signaled {
+    /// Ring position behind it.
+    pub(crate) end: u64,
+    /// Its queue pair.
+    pub(crate) qp: u32,
+    /// Its index in that queue pair's send queue.
+    pub(crate) index: u32,
+}
+
+/// The signalled requests in flight of all queue pairs of a link, oldest first: completions are
+/// found without a look at queue pairs that have none.
+pub(crate) struct SignaledQueue {
+    ring: Box<[Signaled]>,
+    head: u32,
+    tail: u32,
+}
+
+impl SignaledQueue {
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.tail.wrapping_sub(self.head) < SIGNALED_MAX
+    }
+    #[inline(always)]
+    pub(crate) fn push(&mut self, signaled: Signaled) {
+        match self.ring.get_mut((self.tail & (SIGNALED_MAX - 1)) as usize) {
+            Some(place) => *place = signaled,
+            None => never(),
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<Signaled> {
+        if self.is_empty() {
+            return None;
+        }
+        self.ring.get((self.head & (SIGNALED_MAX - 1)) as usize).copied()
+    }
+    /// Clears the owner of the entries of a queue pair: 0 is no number.
+    fn forget(&mut self, qp: u32) {
+        let mut at = self.head;
+        while at != self.tail {
+            let entry = self.ring.get_mut((at & (SIGNALED_MAX - 1)) as usize);
+            if let Some(entry) = entry.filter(|entry| entry.qp == qp) {
+                entry.qp = 0;
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) {
+        self.head = self.head.wrapping_add(1);
+    }
+}
+
+/// A link, as its domain keeps it. It never moves, so that queue pairs may point to it.
+pub(crate) struct LinkPlace(NonNull<Link>);
+
+// SAFETY: it owns the link, which may move to another thread.
+unsafe impl Send for LinkPlace {}
+
+impl LinkPlace {
+    /// The pointer for a queue pair of the link. The queue pair counts as a user as long as it has
+    /// the pointer, and the link stays until its last user is gone.
+    #[inline(always)]
+    pub(crate) fn pointer(&self) -> NonNull<Link> {
+        self.0
+    }
+}
+
+impl From<Box<Link>> for LinkPlace {
+    fn from(link: Box<Link>) -> LinkPlace {
+        LinkPlace(NonNull::from(Box::leak(link)))
+    }
+}
+
+impl Deref for LinkPlace {
+    type Target = Link;
+
+    #[inline(always)]
+    fn deref(&self) -> &Link {
+        // SAFETY: this value owns the link; other pointers to it are used only inside the domain,
+        // where one thread does one thing at a time.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for LinkPlace {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Link {
+        // SAFETY: as in `deref`.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for LinkPlace {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the link, which was a box.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// One side of a link, inside its domain.
+pub(crate) struct Link {
+    /// Its slot in the table of its domain.
+    pub(crate) index: usize,
+    /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
+    /// the slow path.
+    pub(crate) rq: usize,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    pub(crate) signaled: SignaledQueue,
+    /// The peer has taken every record up to here, as last read.
+    acked: u64,
+    /// The acknowledgement last taken from the slot.
+    last_ack: u32,
+    /// The queue pair of the last message in the slot.
+    pub(crate) last_qp: u32,
+    /// Polls since something came.
+    pub(crate) empty_polls: u32,
+    /// The last message came alone, from a peer that had read everything sent to it.
+    pub(crate) ping_pong: bool,
+    /// How long to spin after a reply.
+    pub(crate) spin: SpinPolicy,
+    /// Whether messages of both sides cross.
+    pub(crate) contention: Contention,
+    /// There is a backlog, a pending response or a refusal, or the link is broken or idle: posts
+    /// and polls need more than the fast path.
+    pub(crate) slow_path: bool,
+    /// Polls do not serve it, see [`crate::state::link_scheduler`]. Then it is on the slow path.
+    idle: bool,
+    /// It always takes the slow path: its queue pair sends no plain message.
+    always_slow: bool,
+    /// The number of queue pairs in SQD, which begin no sends.
+    pauses: u32,
+    /// The key of the queue pairs that it was made for, see [`crate::state::qp::QpContext::key`].
+    pub(crate) key: u32,
+    /// Queue pairs with requests that did not fit, in order.
+    backlog: VecDeque<u32>,
+    /// Responses to READs and atomics of the peer, in order. There is room for as many as all queue
+    /// pairs of the link allow.
+    responses: VecDeque<Response>,
+    responses_max: usize,
+    /// A refusal that waits for responses on their way: requests before it are not done.
+    pub(crate) deferred_refusal: Option<Refusal>,
+    /// Refusals the peer has not settled, oldest first. The first is in this side's line, under
+    /// `refusal_number`. Nothing behind it is acknowledged until it is settled, so a failed send
+    /// never looks as if it had succeeded.
+    refusals: ArrayVec<Refusal, REFUSALS_MAX>,
+    refusal_number: u32,
+    /// The queue pairs that were refused lately.
+    refused: ArrayVec<u32, REFUSALS_MAX>,
+    /// The peer's memory, if any of it can be mapped here.
+    pub(crate) remote_map: Option<Arc<RemoteMap>>,
+    /// The peer broke the rules: nothing more is read or written.
+    broken: bool,
+    pub(crate) users: u32,
+    pub(crate) shared: Arc<LinkShared>,
+}
+
+impl Link {
+    pub(crate) fn new(shared: Arc<LinkShared>) -> Link {
+        let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
+        // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
+        let (out, input, _) = unsafe { split(base, shared.side) };
+        let peer_waker = || PeerWaker::new(&shared.header, shared.side.peer(), shared.bell.clone());
+        Link {
+            index: 0,
+            rq: CLOSED,
+            last_qp: 0,
+            empty_polls: 0,
+            tx: Tx::new(out, peer_waker()),
+            rx: Rx::new(input, peer_waker()),
+            signaled: SignaledQueue {
+                ring: vec![Signaled::default(); SIGNALED_MAX as usize].into_boxed_slice(),
+                head: 0,
+                tail: 0,
+            },
+            acked: 0,
+            last_ack: 0,
+            ping_pong: false,
+            spin: SpinPolicy::new(),
+            contention: Contention::new(),
+            slow_path: false,
+            idle: false,
+            always_slow: false,
+            pauses: 0,
+            key: 0,
+            backlog: VecDeque::new(),
+            responses: VecDeque::new(),
+            responses_max: 0,
+            deferred_refusal: None,
+            refusals: ArrayVec::new(),
+            refusal_number: 0,
+            refused: ArrayVec::new(),
+            broken: false,
+            users: 0,
+            remote_map: shared.remote_map.clone(),
+            shared,
+        }
+    }
+
+    /// The position up to which this side has taken every record.
+    #[inline(always)]
+    fn ack_position(&self) -> u64 {
+        match self.refusals.first() {
+            None => self.rx.at,
+            Some(refusal) => refusal.at,
+        }
+    }
+
+    /// The acknowledgement that goes along with a publication.
+    #[inline(always)]
+    pub(crate) fn ack(&mut self) -> u64 {
+        if self.slow_path {
+            return self.slow_path_ack();
+        }
+        self.rx.note_ack_sent();
+        self.rx.at
+    }
+
+    #[cold]
+    fn slow_path_ack(&mut self) -> u64 {
+        if self.refusals.is_empty() {
+            self.rx.note_ack_sent();
+        }
+        self.ack_position()
+    }
+
+    /// The position up to which the peer has taken every record, by the slot as last read. Read
+    /// only where it matters, and at least once in every segment ([`Link::has_space`]), so that the
+    /// low half the peer sends is enough.
+    #[inline(always)]
+    pub(crate) fn acked(&mut self) -> u64 {
+        // Take a new one only: after 4 GiB an old one looks new.
+        let peer_ack = self.rx.peer_ack();
+        if peer_ack != self.last_ack {
+            self.last_ack = peer_ack;
+            self.note_ack(peer_ack);
+        }
+        self.acked
+    }
+
+    /// Records the position up to which the peer has taken every record: a step forward, up to what
+    /// was published. The space up to there is free as well.
+    #[inline(always)]
+    pub(crate) fn note_ack(&mut self, upto: u32) {
+        let step = u64::from(upto.wrapping_sub(self.acked as u32));
+        if step <= self.tx.published() - self.acked {
+            // Without news, store nothing.
+            if step > 0 {
+                self.acked += step;
+            }
+            self.tx.note_freed(upto);
+        }
+    }
+
+    /// True if some record on the wire is not acknowledged.
+    #[inline(always)]
+    pub(crate) fn has_unacked(&mut self) -> bool {
+        let published = self.tx.published();
+        // Usually the last acknowledgement is new and covers everything.
+        let peer_ack = self.rx.peer_ack();
+        (peer_ack != published as u32 || peer_ack == self.last_ack) && self.acked() != published
+    }
+
+    /// True if a record of that size, published alone, uses the slot: not while messages cross
+    /// ([`crate::state::policy::contention`]). A record uses the slot's further lines only if the
+    /// peer has read everything. In a stream it is read from the ring anyway, and writing those
+    /// lines would cost.
+    #[inline(always)]
+    pub(crate) fn uses_slot(&mut self, record: u32) -> bool {
+        self.contention.allows_slot()
+            && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
+    }
+
+    /// Notes whether messages that came at once crossed with others: they did, unless it was one
+    /// message from a peer that had read everything. True if it was.
+    pub(crate) fn note_arrivals(&mut self, messages: usize) -> bool {
+        let follows = messages == 1 && self.rx.peer_ack() == self.tx.published() as u32;
+        if follows {
+            self.contention.note_followed();
+        } else if messages > 0 {
+            self.contention.note_crossed();
+        }
+        follows
+    }
+
+    /// Reads the peer's own line, if some record is not acknowledged. Returns a refusal found
+    /// there: the caller fails the queue pair and then calls `settle_refusal`.
+    #[inline(always)]
+    pub(crate) fn look_at_taken(&mut self) -> Option<Refusal> {
+        if !self.has_unacked() {
+            return None;
+        }
+        if let Some(acked) = self.tx.read_taken() {
+            self.note_ack(acked);
+        }
+        self.tx.read_refusal(self.acked)
+    }
+
+    /// The peer broke the rules.
+    pub(crate) fn break_off(&mut self) {
+        (self.broken, self.slow_path) = (true, true);
+        // No new connection over it.
+        self.shared.peer_gone();
+    }
+
+    /// True if the link has more work than waiting for the next message.
+    #[inline(always)]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
+    }
+
+    /// True if a record or a refusal has come. (An idle link waits for no completion and no space,
+    /// so acknowledgements do not matter.)
+    pub(crate) fn has_news(&self) -> bool {
+        self.rx.has_news() || self.tx.is_refused()
+    }
+
+    /// True if only an arrival can make it need service.
+    pub(crate) fn may_idle(&self) -> bool {
+        !self.is_busy() && self.deferred_refusal.is_none()
+    }
+
+    /// True if polls do not serve it.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slow_path && self.idle
+    }
+
+    pub(crate) fn set_idle(&mut self, idle: bool) {
+        (self.idle, self.empty_polls) = (idle, 0);
+        self.update_slow_path();
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.slow_path && self.broken
+    }
+
+    /// The first queue pair in the backlog.
+    #[inline(always)]
+    pub(crate) fn first_waiting(&self) -> Option<u32> {
+        if self.slow_path { self.backlog.front().copied() } else { None }
+    }
+
+    /// Puts a queue pair at the end of the backlog.
+    pub(crate) fn let_wait(&mut self, qp: u32) {
+        self.backlog.put(qp);
+        self.slow_path = true;
+    }
+
+    /// The first queue pair leaves the backlog.
+    pub(crate) fn first_waits_no_more(&mut self) {
+        self.backlog.pop_front();
+        self.update_slow_path();
+    }
+
+    /// Takes a queue pair out of the backlog, wherever it is.
+    pub(crate) fn waits_no_more(&mut self, qp: u32) {
+        for _ in 0..self.backlog.len() {
+            if let Some(num) = self.backlog.pop_front().filter(|num| *num != qp) {
+                self.backlog.put(num);
+            }
+        }
+        self.update_slow_path();
+    }
+
+    /// Makes room for every queue pair at once, so that the data plane never grows the backlog.
+    /// False: there is no memory for it.
+    #[must_use]
+    pub(crate) fn reserve_waiting(&mut self) -> bool {
+        self.backlog.make_room(self.users as usize)
+    }
+
+    /// Queues a response for the peer.
+    pub(crate) fn queue_response(&mut self, response: Response) {
+        self.responses.put(response);
+        self.slow_path = true;
+    }
+
+    /// The oldest response.
+    pub(crate) fn first_response(&mut self) -> Option<&mut Response> {
+        self.responses.front_mut()
+    }
+
+    /// Takes out the oldest response, which is written whole.
+    pub(crate) fn pop_response(&mut self) -> Option<Response> {
+        let response = self.responses.pop_front();
+        self.update_slow_path();
+        response
+    }
+
+    /// Makes room for the responses of one more queue pair, whose peer may have `more` READs in
+    /// flight. The data plane never grows the list. False: there is no memory for them.
+    #[must_use]
+    pub(crate) fn reserve_responses(&mut self, more: u8) -> bool {
+        self.responses_max += usize::from(more);
+        self.responses.make_room(self.responses_max)
+    }
+
+    /// A queue pair gives its room back.
+    pub(crate) fn release_responses(&mut self, less: u8) {
+        self.responses_max -= usize::from(less);
+    }
+
+    /// From now on nothing that is posted here takes the fast path.
+    pub(crate) fn always_slow(&mut self) {
+        (self.always_slow, self.slow_path) = (true, true);
+    }
+
+    /// One queue pair enters SQD, or leaves it.
+    pub(crate) fn pause(&mut self, on: bool) {
+        self.pauses = if on { self.pauses + 1 } else { self.pauses.saturating_sub(1) };
+        self.update_slow_path();
+    }
+
+    /// A queue pair is reset: its requests on the wire and its responses belong to nobody now.
+    pub(crate) fn forget(&mut self, qp: u32) {
+        self.signaled.forget(qp);
+        for response in self.responses.iter_mut().filter(|response| response.who.qp == qp) {
+            response.who.qp = 0;
+        }
+    }
+
+    fn update_slow_path(&mut self) {
+        self.slow_path = self.broken
+            || self.idle
+            || self.always_slow
+            || self.pauses > 0
+            || !self.backlog.is_empty()
+            || !self.responses.is_empty()
+            || !self.refusals.is_empty();
+    }
+
+    /// True if there is space for `bytes`. Reads shared memory only if needed; may write a jump.
+    #[inline(always)]
+    pub(crate) fn has_space(&mut self, bytes: u32) -> bool {
+        self.tx.fits(bytes) || self.find_space(bytes, false)
+    }
+
+    /// The same for records that are published together with many others: the ring may grow for
+    /// them.
+    #[inline(always)]
+    pub(crate) fn makes_space(&mut self, bytes: u32) -> bool {
+        self.tx.fits(bytes) || self.find_space(bytes, true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
+        // Reads everything the peer may have acknowledged, once in every segment at least, so that
+        // an acknowledgement is never mistaken for one 4 GiB older.
+        self.acked();
+        if let Some(acked) = self.tx.read_taken() {
+            self.note_ack(acked);
+        }
+        if self.tx.widen(bytes) {
+            return true;
+        }
+        let acked = self.rx.peer_ack_now();
+        if acked != self.last_ack {
+            self.tx.note_freed(acked);
+        }
+        self.tx.find(bytes, grow)
+    }
+
+    /// Refuses the record in front. A queue pair is refused once. False: the list is full, and the
+    /// record stays until the peer has settled a refusal.
+    #[cold]
+    pub(crate) fn refuse(&mut self, qp: u32, status: Status) -> bool {
+        if self.refused.contains(&qp) {
+            return true;
+        }
+        if self.refusals.is_full() {
+            return false;
+        }
+        if self.refused.is_full() {
+            self.refused.drop_first(1);
+        }
+        self.refused.put(qp);
+        self.refusals.put(Refusal { at: self.rx.at, qp, status });
+        self.slow_path = true;
+        if self.refusals.len() == 1 {
+            self.show_refusal();
+        }
+        true
+    }
+
+    fn show_refusal(&mut self) {
+        if let Some(refusal) = self.refusals.first() {
+            self.refusal_number = self.refusal_number.wrapping_add(1);
+            self.rx.write_refusal(self.refusal_number, *refusal);
+        }
+    }
+
+    /// Tells the peer that the refusal just read is settled.
+    pub(crate) fn settle_refusal(&mut self) {
+        self.rx.settle_refusal(self.tx.refusal_seen());
+    }
+
+    /// Shows the next refusal once the peer has settled the one in the line.
+    pub(crate) fn attend_refusals(&mut self) {
+        if self.refusals.is_empty() {
+            return;
+        }
+        if self.tx.settled_refusal() == self.refusal_number {
+            self.refusals.drop_first(1);
+            self.show_refusal();
+            self.rx.ask();
+            self.update_slow_path();
+        }
+        self.ack_now();
+    }
+
+    /// Moves past the record whose header was read, and acknowledges it if that is due.
+    pub(crate) fn consume(&mut self, header: Header) {
+        self.rx.consume(header);
+        if self.rx.ack_is_due() {
+            self.ack_now();
+        }
+        if header.flags().contains(RecordFlags::ACK_REQ) {
+            self.rx.ask();
+        }
+    }
+
+    /// Follows the jump whose header was read. False: no honest peer writes such a jump.
+    #[must_use]
+    pub(crate) fn jump(&mut self) -> bool {
+        let follows = self.rx.jump();
+        if self.rx.ack_is_due() {
+            self.ack_now();
+        }
+        follows
+    }
+
+    /// Acknowledges in this side's own line, if there is anything new to tell.
+    pub(crate) fn ack_now(&mut self) {
+        if !self.rx.has_acked() {
+            let acked = self.ack_position();
+            self.rx.write_ack(acked);
+        }
+    }
+}

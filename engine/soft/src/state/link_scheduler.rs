@@ -1,0 +1,255 @@
+//! Which links a poll serves.
+//!
+//! A poll serves the busy links and checks a few of the idle ones ([`crate::state::policy::idle`])
+//! for a new tail in the mailbox slot or the ring, and for a refusal. The sender is not told that a
+//! link is idle: any announcement would cost it what the receiver saves.
+//!
+//! A link becomes busy again when something has come, when something is posted on it (an idle link
+//! is on the slow path, so that no fast path takes it), after every command, and before the domain
+//! sleeps.
+#![expect(unsafe_code, reason = "points to the one busy link")]
+
+use core::ptr::NonNull;
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use crate::room::{Grow, Room};
+use crate::state::link::{Link, LinkPlace, LinkShared};
+use crate::state::policy::idle::{IDLE_CHECKS, IdlePolicy};
+use crate::state::qp::QpContext;
+
+/// The links of a domain, and which of them a poll serves.
+pub(crate) struct Links {
+    /// By index; free places are reused.
+    pub(crate) table: Vec<Option<LinkPlace>>,
+    pub(crate) scheduler: LinkScheduler,
+    /// The domain also has inboxes. A short poll checks them when it checks idle links.
+    has_inboxes: bool,
+    /// There are idle links, or inboxes.
+    has_background: bool,
+}
+
+/// The indexes of a domain's links in the table, by how a poll treats them.
+pub(crate) struct LinkScheduler {
+    busy: Vec<u32>,
+    idle: Vec<u32>,
+    /// Where the next round begins, and the idle link that is checked next.
+    first: usize,
+    next: usize,
+    policy: IdlePolicy,
+    /// The busy one, if there is only one.
+    only: Option<NonNull<Link>>,
+}
+
+impl LinkScheduler {
+    pub(crate) fn new(links: usize) -> LinkScheduler {
+        LinkScheduler {
+            busy: Vec::with_capacity(links),
+            idle: Vec::with_capacity(links),
+            first: 0,
+            next: 0,
+            policy: IdlePolicy::new(),
+            only: None,
+        }
+    }
+
+    /// Makes room for that many links. False: there is no memory for them.
+    #[must_use]
+    pub(crate) fn make_room(&mut self, links: usize) -> bool {
+        self.busy.make_room(links) && self.idle.make_room(links)
+    }
+
+    /// Commands and full polls drop the prediction before this changes, so no message is predicted
+    /// on the previous link.
+    fn set_only(&mut self, links: &[Option<LinkPlace>]) {
+        let index = if let [index] = *self.busy { Some(index) } else { None };
+        let place = index.and_then(|index| links.get(index as usize)?.as_ref());
+        self.only = place.map(LinkPlace::pointer);
+    }
+}
+
+impl Links {
+    pub(crate) fn new(links: usize) -> Links {
+        Links {
+            table: Vec::with_capacity(links),
+            scheduler: LinkScheduler::new(links),
+            has_inboxes: false,
+            has_background: false,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Link> {
+        match self.table.get_mut(index) {
+            Some(Some(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The index of the link with that shared part.
+    pub(crate) fn index_of(&self, shared: &Arc<LinkShared>) -> Option<usize> {
+        let is_it = |link: &LinkPlace| Arc::ptr_eq(&link.shared, shared);
+        self.table.iter().position(|link| link.as_ref().is_some_and(is_it))
+    }
+
+    /// Adds a link. Without memory the link is dropped, and no queue pair connects over it.
+    pub(crate) fn add(&mut self, mut link: Box<Link>) {
+        self.drop_unused();
+        let free = self.table.iter().position(Option::is_none);
+        link.index = free.unwrap_or(self.table.len());
+        if self.scheduler.make_room(link.index + 1) {
+            let _ = self.table.place(link.index, Some(link.into()));
+        }
+    }
+
+    /// Frees links that nobody uses on either side.
+    pub(crate) fn drop_unused(&mut self) {
+        for place in &mut self.table {
+            if place.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Tells every peer how far this domain has read. Called before a silence that may be long.
+    pub(crate) fn ack_all(&mut self) {
+        for link in self.table.iter_mut().flatten() {
+            link.ack_now();
+        }
+    }
+
+    /// Ring position up to which the requests of a queue pair are known to have succeeded.
+    pub(crate) fn acked_position(&mut self, qp: &QpContext) -> u64 {
+        self.get_mut(qp.link).map_or(0, Link::acked)
+    }
+
+    /// The busy link, if there is only one.
+    #[inline(always)]
+    pub(crate) fn only(&mut self) -> Option<&mut Link> {
+        // SAFETY: links leave the table by commands alone, and after each `activate_all` looks
+        // this up again. `&mut self` is the only way to the link.
+        self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
+    }
+
+    /// Makes every link busy: a command may have changed any of them.
+    pub(crate) fn activate_all(&mut self) {
+        self.scheduler.busy.clear();
+        self.scheduler.idle.clear();
+        for link in self.table.iter_mut().flatten() {
+            link.set_idle(false);
+            self.scheduler.busy.put(link.index as u32);
+        }
+        self.update();
+    }
+
+    /// Makes that link busy if it is idle: something is about to be posted on it.
+    #[inline(always)]
+    pub(crate) fn activate(&mut self, index: usize) {
+        if let Some(Some(link)) = self.table.get(index)
+            && link.is_idle()
+        {
+            self.end_idle(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_idle(&mut self, index: usize) {
+        let Some(Some(link)) = self.table.get_mut(index) else { return };
+        link.set_idle(false);
+        let scheduler = &mut self.scheduler;
+        // Usually it is the one checked last.
+        let is_it = |idle: &u32| *idle as usize == index;
+        let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
+        if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
+            scheduler.idle.swap_remove(at);
+        }
+        scheduler.busy.put(index as u32);
+        self.update();
+    }
+
+    /// True if a short poll must sometimes check more than the one busy link.
+    #[inline(always)]
+    pub(crate) fn has_background(&self) -> bool {
+        self.has_background
+    }
+
+    /// Notes whether the domain has inboxes; after every command.
+    pub(crate) fn set_inboxes(&mut self, has_inboxes: bool) {
+        self.has_inboxes = has_inboxes;
+        self.update();
+    }
+
+    /// Recomputes the state that depends on which links are busy and which are idle.
+    fn update(&mut self) {
+        self.scheduler.set_only(&self.table);
+        self.has_background = self.has_inboxes || !self.scheduler.idle.is_empty();
+    }
+
+    /// Begins a poll of the busy links and returns their number.
+    pub(crate) fn begin_round(&mut self) -> usize {
+        let busy = self.scheduler.busy.len();
+        // There may be fewer links than last time.
+        if self.scheduler.first >= busy {
+            self.scheduler.first = 0;
+        }
+        busy
+    }
+
+    /// The link to serve in this step of a round over `busy` links.
+    pub(crate) fn busy_at(&self, step: usize, busy: usize) -> Option<usize> {
+        let at = self.scheduler.first + step;
+        let at = if at < busy { at } else { at - busy };
+        self.scheduler.busy.get(at).map(|index| *index as usize)
+    }
+
+    /// The number of idle links to check in this round.
+    pub(crate) fn idle_checks(&self) -> usize {
+        IDLE_CHECKS.min(self.scheduler.idle.len())
+    }
+
+    /// Ends a round over `busy` links. The next round begins with another link.
+    pub(crate) fn end_round(&mut self, busy: usize) {
+        let scheduler = &mut self.scheduler;
+        scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
+        if scheduler.policy.is_due() {
+            self.idle_quiet_links();
+        }
+    }
+
+    /// Checks the next idle link. If something has come, makes it busy and returns its index.
+    #[inline(never)]
+    pub(crate) fn check_idle(&mut self) -> Option<usize> {
+        let scheduler = &mut self.scheduler;
+        scheduler.next =
+            if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
+        let index = scheduler.idle.get(scheduler.next).copied()? as usize;
+        let link = self.table.get(index)?.as_ref()?;
+        if !link.has_news() {
+            return None;
+        }
+        self.end_idle(index);
+        Some(index)
+    }
+
+    /// Makes inactive links idle. One stays busy: it costs next to nothing.
+    #[cold]
+    #[inline(never)]
+    fn idle_quiet_links(&mut self) {
+        let scheduler = &mut self.scheduler;
+        let mut at = scheduler.busy.len();
+        while at > 0 && scheduler.busy.len() > 1 {
+            at -= 1;
+            let Some(index) = scheduler.busy.get(at).copied() else { break };
+            let Some(Some(link)) = self.table.get_mut(index as usize) else { continue };
+            if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
+                link.set_idle(true);
+                scheduler.busy.swap_remove(at);
+                scheduler.idle.put(index);
+            }
+        }
+        self.update();
+    }
+}

@@ -1,0 +1,14 @@
+//! What a domain holds: links with their policies, queue pairs, completion queues, the prediction.
+
+pub(crate) mod completion;
+pub(crate) mod domain_state;
+pub(crate) mod inboxes;
+pub(crate) mod link;
+pub(crate) mod link_scheduler;
+pub(crate) mod policy;
+pub(crate) mod predicted;
+pub(crate) mod qp;
+pub(crate) mod qp_table;
+pub(crate) mod resources;
+pub(crate) mod responses;
+pub(crate) mod transport;

@@ -1,0 +1,120 @@
+//! How long to leave the mailbox slot alone after a reply.
+//!
+//! After a reply the peer owns the slot's lines and will write its next message there. A look that
+//! comes too early takes the lines away from it. So the first look waits for about as long as the
+//! peer lately needed. A first look that finds nothing adds three steps to the budget, and one that
+//! finds a message takes one away; so three of four find one. If the budget stays at its maximum
+//! and still no first look finds a message, spinning is disabled for a while.
+
+/// The longest spin in steps of a few cycles: some 200 ns. A message from a queue pair outside the
+/// ping-pong may wait that long.
+const BUDGET_MAX: u32 = 800;
+
+/// Steps added by a first look that came too early.
+const STEP: u32 = 3;
+
+/// Spinning is disabled after 64 consecutive misses at the maximum.
+const GIVE_UP: u32 = BUDGET_MAX + 64 * STEP;
+
+/// Replies left with spinning disabled.
+const DISABLED_FOR: u32 = 1024;
+
+/// A peer whose messages take no longer than this is on a near core.
+const NEAR: u32 = BUDGET_MAX / 2;
+
+/// The spin budget of one link.
+pub(crate) struct SpinPolicy {
+    /// The number of steps that would lately have been enough. Misses at the maximum count on
+    /// beyond it.
+    budget: u32,
+    /// Replies left with spinning disabled.
+    disabled: u32,
+}
+
+impl SpinPolicy {
+    pub(crate) const fn new() -> SpinPolicy {
+        SpinPolicy { budget: 0, disabled: 0 }
+    }
+
+    /// A reply was sent. False: look at once.
+    pub(crate) fn may_spin(&mut self) -> bool {
+        if self.disabled > 0 {
+            self.disabled -= 1;
+            return false;
+        }
+        true
+    }
+
+    /// Steps to spin before the first look.
+    pub(crate) fn steps(&self) -> u32 {
+        self.budget.min(BUDGET_MAX)
+    }
+
+    /// Whether the first look after that spin found a message. True: the peer is on a near core.
+    pub(crate) fn note_look(&mut self, found: bool) -> bool {
+        self.budget = match found {
+            true => self.steps().saturating_sub(1),
+            false => self.budget + STEP,
+        };
+        let is_near = self.budget < NEAR;
+        if self.budget > GIVE_UP {
+            (self.budget, self.disabled) = (0, DISABLED_FOR);
+        }
+        is_near
+    }
+
+    /// The budget.
+    #[cfg(test)]
+    pub(crate) fn budget(&self) -> u32 {
+        self.budget
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a peer that always needs the same time, three of four first looks find its message.
+    #[test]
+    fn three_of_four_first_looks_find_the_message() {
+        let mut spin = SpinPolicy::new();
+        let (mut found, rounds) = (0, 1000);
+        for round in 0..rounds + 200 {
+            let finds = spin.steps() >= 300;
+            spin.note_look(finds);
+            found += u32::from(finds && round >= 200);
+        }
+        assert!((rounds * 74 / 100..=rounds * 76 / 100).contains(&found), "{found} of {rounds}");
+    }
+
+    /// A near peer needs less than half of the maximum.
+    #[test]
+    fn a_peer_within_half_of_the_maximum_is_near() {
+        let mut spin = SpinPolicy::new();
+        let misses = (0..).take_while(|_| spin.note_look(false)).count();
+        assert_eq!((misses as u32 + 1) * STEP, NEAR.next_multiple_of(STEP));
+        assert!(!spin.note_look(false));
+    }
+
+    /// 64 misses at the maximum disable spinning for 1024 replies. One hit among them does not.
+    #[test]
+    fn spinning_is_disabled_after_64_misses_at_the_maximum() {
+        let mut spin = SpinPolicy::new();
+        while spin.steps() < BUDGET_MAX {
+            spin.note_look(false);
+        }
+        for _ in 0..50 {
+            spin.note_look(false);
+        }
+        spin.note_look(true);
+        assert_eq!(spin.steps(), BUDGET_MAX - 1, "a hit begins the count anew");
+        let misses = (0..).take_while(|_| {
+            spin.note_look(false);
+            spin.budget() > 0
+        });
+        assert_eq!(misses.count(), 64);
+        let disabled = (0..).take_while(|_| !spin.may_spin()).count();
+        assert_eq!(disabled as u32, DISABLED_FOR);
+        assert_eq!(spin.steps(), 0, "it begins small again");
+    }
+}

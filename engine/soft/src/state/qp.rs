@@ -1,0 +1,279 @@
+//! A queue pair inside the device: its state and its part of each data-plane component.
+
+use core::ptr::NonNull;
+
+use std_alloc::boxed::Box;
+
+use crate::device::host::Member;
+use crate::ext::raw::state::Raw;
+use crate::ext::xrc_part::XrcPart;
+use crate::model::memory::{PdMark, Who};
+use crate::model::reads::Reads;
+use crate::model::send_queue::SendQueue;
+use crate::provider::{Access, QpCaps, QpType};
+use crate::shm::inbox::Inbox;
+use crate::shm::layout::{Header, KIND_WRITE, RecordFlags};
+use crate::state::link::{CLOSED, Link};
+use crate::wc::Status;
+use crate::wr::RecvWr;
+
+/// The states this device passes through (SM-7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Takes receives; nothing moves yet.
+    Init,
+    /// Both directions work, and the peer acknowledges the messages it takes (RC).
+    Rts,
+    /// Both directions work, and senders do not learn the fate of a send (UC, UD in RTS).
+    Unreliable,
+    /// As `Unreliable`, but a send has failed here: sends are flushed until the owner recovers the
+    /// queue pair (SQE).
+    Sqe,
+    /// Everything outstanding is flushed.
+    Err,
+}
+
+impl State {
+    /// True if messages come in and their senders do not learn their fate.
+    pub(crate) fn is_unreliable(self) -> bool {
+        matches!(self, State::Unreliable | State::Sqe)
+    }
+
+    /// True if waiting requests may be written to the wire.
+    pub(crate) fn sends(self) -> bool {
+        matches!(self, State::Rts | State::Unreliable)
+    }
+}
+
+/// An incoming message of several fragments.
+#[derive(Clone, Copy)]
+pub(crate) struct Assembly {
+    pub(crate) wr: RecvWr,
+    pub(crate) received: u32,
+}
+
+/// The incoming message of an unreliable queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// No message, or one that is being dropped.
+    Nothing,
+    /// A SEND.
+    Send,
+    /// This many bytes of a WRITE.
+    Write(u32),
+}
+
+/// The extra part of a UD or RAW_PACKET queue pair.
+pub(crate) struct Datagrams {
+    pub(crate) inbox: Inbox,
+    /// The index of the inbox in the device's table, if peers can find it there.
+    pub(crate) place: Option<usize>,
+    /// The key that senders must give.
+    pub(crate) qkey: u32,
+    /// This queue pair itself, if its sends to groups must not come back to it.
+    pub(crate) not_to: Option<Member>,
+    /// The extra part of a RAW_PACKET queue pair.
+    pub(crate) raw: Option<Box<Raw>>,
+}
+
+/// A queue pair. Indexes count requests since creation and wrap.
+pub(crate) struct QpContext {
+    pub(crate) num: u32,
+    pub(crate) state: State,
+    pub(crate) kind: QpType,
+    pub(crate) signal_all: bool,
+    /// The bits that the headers of all its whole messages have in common; set when connected.
+    pub(crate) common: u64,
+    /// The protection domain it belongs to.
+    pub(crate) pd: PdMark,
+    /// Connections of this queue pair use links with this key. At first it is the key of its
+    /// receive queue; each reset assigns a new one, and so new links. A record over a link with
+    /// another key is from a peer of an earlier connection.
+    pub(crate) key: u32,
+    /// Sends are accepted and do not begin (SQD).
+    pub(crate) paused: bool,
+    /// An event is wanted when all sends that have begun are done.
+    pub(crate) draining: bool,
+    /// The index of the link from which whole messages may be taken without further checks: `link`
+    /// in RTS with no message half received, `CLOSED` otherwise.
+    pub(crate) open_on: usize,
+    /// The index of its link in the domain, and the peer's number; set when connected.
+    pub(crate) link: usize,
+    pub(crate) peer: u32,
+    /// Retries that the peer allows when we have no receive; 7 means unlimited (RC-1).
+    pub(crate) rnr_retry: u8,
+    /// Our wait between those retries, in nanoseconds.
+    pub(crate) rnr_timer_ns: u64,
+
+    /// Space that plain messages may use without further checks.
+    pub(crate) reserved: Reserved,
+    pub(crate) sq: SendQueue,
+    /// True if it is in its link's backlog.
+    pub(crate) in_backlog: bool,
+
+    /// Its own READs and atomics.
+    pub(crate) reads: Reads,
+    /// READs and atomics the peer may have in flight (SQ-7).
+    pub(crate) responder_depth: u8,
+    /// What the peer may do to memory through this queue pair.
+    pub(crate) rights: Access,
+    /// READs and atomics of the peer that were taken and not answered.
+    pub(crate) pending_reads: u8,
+    /// Completions up to this request are due, and wait for responses to earlier requests.
+    pub(crate) parked: Option<u32>,
+    /// Bytes of a WRITE that arrives in pieces.
+    pub(crate) writing: Option<u32>,
+
+    /// For UD: the inbox for datagrams.
+    pub(crate) datagrams: Option<Box<Datagrams>>,
+    /// For UC: the state of the incoming message, and whether the peer is gone, so that sends go
+    /// nowhere.
+    pub(crate) incoming: Incoming,
+    pub(crate) peer_lost: bool,
+
+    pub(crate) failure: Failure,
+    pub(crate) is_scheduled: bool,
+    /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
+    pub(crate) last_wqe_raised: bool,
+
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    /// Receive queue slot in the domain.
+    pub(crate) rq: usize,
+    pub(crate) rq_shared: bool,
+    pub(crate) assembly: Option<Assembly>,
+    /// When the receive queue was first found empty for the record now in front.
+    pub(crate) rnr_since_ns: Option<u64>,
+    pub(crate) xrc: XrcPart,
+}
+
+/// Ring space and send slots that the next plain messages may use without further checks, whether
+/// they are deferred or published one by one. `DomainState::post_deferred` and
+/// `DomainState::post_at_once_first` reserve. The reservation holds until something else happens to
+/// the queue pair. These drop it:
+///
+/// - every other post: a one-sided or long request, or one that finds no space, takes a send slot
+///   without bytes in the ring, or leaves a request that no other may overtake;
+/// - everything that takes the queue pair out of RTS: an error, SQD, a reset.
+///
+/// Posts of other queue pairs on the same link use none of the reserved space: they move `at`
+/// forward, and `until` is a position. A message may be written to a link that has left the fast
+/// path meanwhile, as if it had been posted a little earlier.
+#[derive(Clone, Copy)]
+pub(crate) struct Reserved {
+    /// The link. The queue pair counts as one of its users.
+    pub(crate) link: Option<NonNull<Link>>,
+    /// Ring space is free up to this position, with a send slot for each record that fits.
+    pub(crate) until: u64,
+}
+
+impl Reserved {
+    /// No reservation.
+    pub(crate) const NONE: Reserved = Reserved { link: None, until: 0 };
+}
+
+/// Why a queue pair fails, or has failed.
+#[derive(Default)]
+pub(crate) struct Failure {
+    /// A request that could not run here, with its status. The queue pair fails when all requests
+    /// before it are done.
+    pub(crate) poison: Option<(u32, Status)>,
+    /// The peer was asked how far it has read those requests.
+    pub(crate) urged: bool,
+    /// In ERR: the ring position up to which requests succeeded; `cause` is the status of the next.
+    pub(crate) good_until: u64,
+    pub(crate) cause: Option<Status>,
+}
+
+/// The parameters of a queue pair, besides its capacities.
+pub(crate) struct QpParts {
+    pub(crate) num: u32,
+    pub(crate) kind: QpType,
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    pub(crate) rq_shared: bool,
+    pub(crate) signal_all: bool,
+    pub(crate) pd: PdMark,
+    pub(crate) key: u32,
+}
+
+impl QpContext {
+    pub(crate) fn new(parts: &QpParts, caps: QpCaps) -> QpContext {
+        QpContext::over(parts, SendQueue::new(caps.send_wr, caps.inline))
+    }
+
+    fn over(parts: &QpParts, sq: SendQueue) -> QpContext {
+        QpContext {
+            num: parts.num,
+            state: State::Init,
+            kind: parts.kind,
+            signal_all: parts.signal_all,
+            common: 0,
+            pd: parts.pd,
+            key: parts.key,
+            paused: false,
+            draining: false,
+            open_on: CLOSED,
+            link: CLOSED,
+            peer: 0,
+            rnr_retry: 7,
+            rnr_timer_ns: 0,
+            reserved: Reserved::NONE,
+            sq,
+            in_backlog: false,
+            reads: Reads::default(),
+            responder_depth: 0,
+            rights: Access::empty(),
+            pending_reads: 0,
+            parked: None,
+            writing: None,
+            datagrams: None,
+            incoming: Incoming::Nothing,
+            peer_lost: false,
+            failure: Failure::default(),
+            is_scheduled: false,
+            last_wqe_raised: false,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            rq: usize::MAX,
+            rq_shared: parts.rq_shared,
+            assembly: None,
+            rnr_since_ns: None,
+            xrc: XrcPart::default(),
+        }
+    }
+
+    /// Restarts the queue pair in the same memory. Everything else is as in a new one.
+    pub(crate) fn reset(&mut self, parts: &QpParts) {
+        let sq = self.sq.take();
+        *self = QpContext {
+            datagrams: self.datagrams.take(),
+            xrc: self.xrc.again(),
+            ..QpContext::over(parts, sq)
+        };
+    }
+
+    /// The identity under which it uses memory.
+    pub(crate) fn who(&self) -> Who {
+        Who { qp: self.num, pd: self.pd }
+    }
+
+    /// True if a record continues the incoming message, or begins one when none is under way.
+    /// `message` is the kind of the messages.
+    pub(crate) fn is_in_order(&self, header: Header, message: u8) -> bool {
+        let first = header.flags().contains(RecordFlags::FIRST);
+        match (self.assembly, self.writing) {
+            (Some(_), _) => header.kind() == message && !first,
+            (None, Some(_)) => header.kind() == KIND_WRITE && !first,
+            (None, None) => first,
+        }
+    }
+
+    /// True if request `index`, or one before it, waits for its response.
+    #[inline(always)]
+    pub(crate) fn awaits_response(&self, index: u32) -> bool {
+        // Both lie in `completed .. posted`.
+        let place = |index: u32| index.wrapping_sub(self.sq.completed);
+        self.reads.oldest().is_some_and(|oldest| place(oldest) <= place(index))
+    }
+}

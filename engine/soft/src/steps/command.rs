@@ -1,0 +1,90 @@
+//! Commands from the control plane to a domain.
+
+use std_alloc::boxed::Box;
+use std_alloc::sync::Arc;
+
+use crate::ext::xrc_part::NewXrcQueue;
+use crate::model::recvq::{RecvQueue, Used};
+use crate::state::link::{Link, LinkShared};
+use crate::state::qp_table::Owned;
+
+/// A command from the control plane to a domain.
+pub(crate) enum Command {
+    /// A new queue pair with its receive queue.
+    Add(Owned, Arc<RecvQueue>, Used),
+    /// Adds, or removes, a shared receive queue of an XRC domain.
+    AddSrq(Box<NewXrcQueue>),
+    RemoveSrq(u32),
+    /// A new link, not yet used.
+    AddLink(Box<Link>),
+    /// The queue pair is connected over that link.
+    Connect(Connect),
+    /// The wait of the queue pair's peer between its retries.
+    SetRnrTimer {
+        num: u32,
+        rnr_timer_ns: u64,
+    },
+    /// The queue pair goes to ERR; the peer is gone for good if `lost`.
+    Fail {
+        num: u32,
+        lost: bool,
+    },
+    /// Sets the key of a UD queue pair.
+    SetQkey {
+        num: u32,
+        qkey: u32,
+    },
+    /// Moves a UD queue pair to RTS.
+    Open {
+        num: u32,
+        /// Datagrams before that ticket are dropped.
+        first: u64,
+    },
+    /// Stops the queue pair from beginning sends, or lets it begin them again. With `notify`, an
+    /// event says when no send is under way any more.
+    Pause {
+        num: u32,
+        notify: bool,
+    },
+    Resume {
+        num: u32,
+    },
+    /// Restarts the queue pair in INIT.
+    Reset(Box<Reset>),
+    /// An unreliable queue pair goes from SQE back to RTS.
+    Recover {
+        num: u32,
+    },
+    /// The queue pair goes away without completions (QX-17).
+    Destroy {
+        num: u32,
+    },
+}
+
+/// The parameters of a connection.
+pub(crate) struct Connect {
+    pub(crate) num: u32,
+    pub(crate) peer: u32,
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) rnr_retry: u8,
+    pub(crate) rnr_timer_ns: u64,
+    pub(crate) initiator_depth: u8,
+    pub(crate) responder_depth: u8,
+}
+
+/// The parameters of a queue pair's next life.
+pub(crate) struct Reset {
+    pub(crate) num: u32,
+    /// Its receive queue: a new one, if the queue pair owns its queue.
+    pub(crate) queue: Arc<RecvQueue>,
+    pub(crate) used: Used,
+    /// Links of this key are for it, see [`QpContext::key`].
+    pub(crate) key: u32,
+}
+
+impl Command {
+    /// True if the command brings an object that another command will end.
+    pub(crate) fn gives(&self) -> bool {
+        matches!(self, Command::Add(..) | Command::AddSrq(_))
+    }
+}

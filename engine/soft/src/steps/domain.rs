@@ -1,0 +1,274 @@
+//! A domain: everything that one thread drives. It holds completion queues, their queue pairs, and
+//! the links to other domains.
+//!
+//! An exclusive domain belongs to one worker and takes no lock. The control plane never touches its
+//! state: it leaves a command, and the domain carries it out on its next poll or post.
+#![expect(unsafe_code, reason = "one owner at a time, kept by contract or by the lock")]
+
+use core::cell::UnsafeCell;
+
+use spin::Mutex;
+use std_alloc::collections::VecDeque;
+use std_alloc::sync::Arc;
+use std_alloc::vec::Vec;
+
+use crate::device::host::Host;
+use crate::device::nic::Nic;
+use crate::ext::xrc_part::XrcQueues;
+use crate::model::cq::CompletionQueue;
+use crate::model::limits::QPS;
+use crate::model::local_waker::LocalWaker;
+use crate::provider::Sharing;
+use crate::room::{Grow, Room};
+use crate::state::domain_state::DomainState;
+use crate::state::inboxes::Inboxes;
+use crate::state::link_scheduler::Links;
+use crate::state::predicted::PredictedReceive;
+use crate::state::qp_table::QpTable;
+use crate::state::resources::Resources;
+use crate::state::transport::Transport;
+use crate::steps::command::Command;
+use crate::sync::{AtomicBool, Ordering};
+
+/// The commands that wait for a domain. The control plane reserves room for the data plane's
+/// commands too. So those need no allocation, and the command that ends an object always fits.
+struct Commands {
+    list: VecDeque<Command>,
+    /// Objects in the domain that a later command will end.
+    owned: usize,
+}
+
+/// A domain.
+pub(crate) struct Domain {
+    /// Unique within the device.
+    pub(crate) id: u32,
+    host: Host,
+    sharing: Sharing,
+    lock: Mutex<()>,
+    attention: Arc<AtomicBool>,
+    pub(crate) local_waker: Arc<LocalWaker>,
+    commands: Mutex<Commands>,
+    state: UnsafeCell<DomainState>,
+}
+
+// SAFETY: `state` is reached only through `enter`, whose contract allows one thread at a time;
+// the raw pointers in it are owned boxes. Everything else is atomic or a concurrent queue.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(crate) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
+        let attention = Arc::new(AtomicBool::new(false));
+        let local_waker = Arc::new(LocalWaker::new((nic.host.bell)()));
+        let id = nic.next_domain();
+        Domain {
+            id,
+            host: nic.host,
+            sharing,
+            lock: Mutex::new(()),
+            attention: attention.clone(),
+            local_waker: local_waker.clone(),
+            commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
+            state: UnsafeCell::new(DomainState {
+                links: Links::new(64),
+                predicted: PredictedReceive::nothing(),
+                transport: Transport {
+                    qps: QpTable::new(),
+                    res: Resources {
+                        nic: nic.clone(),
+                        attention,
+                        local_waker,
+                        id,
+                        rqs: Vec::with_capacity(16),
+                        xrc: XrcQueues::new(),
+                        cqs: Vec::with_capacity(4),
+                        service_queue: Vec::with_capacity(QPS),
+                        inboxes: Inboxes::new(),
+                        sharing,
+                    },
+                },
+            }),
+        }
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Adds a completion queue and returns its index. An exclusive domain has one, made with the
+    /// domain.
+    pub(crate) fn add_cq(&self, queue: CompletionQueue) -> usize {
+        // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
+        unsafe {
+            self.enter(|state| {
+                let cqs = &mut state.transport.res.cqs;
+                let free = cqs.iter().position(CompletionQueue::is_gone);
+                let index = free.unwrap_or(cqs.len());
+                match cqs.get_mut(index) {
+                    Some(place) => *place = queue,
+                    None => cqs.push(queue),
+                }
+                index
+            })
+        }
+    }
+
+    /// Removes a queue that has no handles and no queue pairs left. An exclusive domain goes away
+    /// with its one queue.
+    pub(crate) fn remove_cq(&self, index: usize) {
+        if self.sharing == Sharing::Exclusive {
+            return;
+        }
+        // SAFETY: a shared domain is locked by `enter`.
+        unsafe {
+            self.enter(|state| {
+                if let Some(place) = state.transport.res.cqs.get_mut(index) {
+                    *place = CompletionQueue::gone();
+                }
+            });
+        }
+    }
+
+    /// Resizes a completion queue. Fails with the number of entries if they do not fit. The queue
+    /// of an exclusive domain has no entries.
+    pub(crate) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
+        if self.sharing == Sharing::Exclusive {
+            return Ok(());
+        }
+        // SAFETY: a shared domain is locked by `enter`.
+        unsafe { self.enter(|state| state.transport.res.cqs[index].resize(depth)) }
+    }
+
+    /// The number by which events name a completion queue.
+    pub(crate) fn cq_id(&self, index: usize) -> u64 {
+        u64::from(self.id) << 32 | index as u64
+    }
+
+    /// Leaves a command of the control plane; a shared domain carries it out at once.
+    pub(crate) fn command(&self, command: Command) {
+        {
+            let mut commands = self.commands.lock();
+            commands.owned += usize::from(command.gives());
+            let more = 1 + commands.owned;
+            commands.list.reserve(more);
+            commands.list.put(command);
+        }
+        self.call();
+    }
+
+    /// Leaves a command of the data plane, which may be dropped. There is room for it unless a
+    /// caller repeats the same command and never polls.
+    pub(crate) fn ask(&self, command: Command) {
+        {
+            let mut commands = self.commands.lock();
+            let all = commands.list.len() + 1 + commands.owned;
+            if commands.list.make_room(all) {
+                commands.list.put(command);
+            }
+        }
+        self.call();
+    }
+
+    /// Leaves the command that ends an object that an earlier command brought.
+    pub(crate) fn end(&self, command: Command) {
+        {
+            let mut commands = self.commands.lock();
+            commands.owned = commands.owned.saturating_sub(1);
+            commands.list.put(command);
+        }
+        self.call();
+    }
+
+    fn next_command(&self) -> Option<Command> {
+        self.commands.lock().list.pop_front()
+    }
+
+    /// Announces a command.
+    fn call(&self) {
+        // Release pairs with the Acquire in `enter`: a thread that sees the flag sees the command.
+        self.attention.store(true, Ordering::Release);
+        if self.sharing == Sharing::Shared {
+            // SAFETY: `enter` locks a shared domain.
+            unsafe { self.enter(|_| ()) };
+        }
+        self.local_waker.wake();
+    }
+
+    /// Runs `f` on the state, after the pending commands.
+    ///
+    /// # Safety
+    /// On an exclusive domain no other thread is inside at the same time: the contract of
+    /// [`Sharing::Exclusive`]. `f` does not enter again.
+    #[inline(always)]
+    pub(crate) unsafe fn enter<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> R {
+        if self.sharing == Sharing::Exclusive {
+            // SAFETY: the caller keeps everybody else out.
+            return unsafe { self.enter_alone(f) };
+        }
+        let _guard = self.lock.lock();
+        // SAFETY: the guard keeps everybody else out.
+        unsafe { self.enter_alone(f) }
+    }
+
+    /// `enter` for a caller that is known to be alone.
+    ///
+    /// # Safety
+    /// No other thread is inside at the same time. `f` does not enter again.
+    #[inline(always)]
+    pub(crate) unsafe fn enter_alone<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> R {
+        // SAFETY: by this function's contract there is no other reference.
+        f(unsafe { self.alone() })
+    }
+
+    /// The state, after the pending commands: `enter_alone` where it must be inlined.
+    ///
+    /// # Safety
+    /// No other thread is inside as long as the reference lives, and nobody enters again.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "one at a time, by contract")]
+    pub(crate) unsafe fn alone(&self) -> &mut DomainState {
+        // SAFETY: by this function's contract there is no other reference.
+        let state = unsafe { &mut *self.state.get() };
+        if self.attention.load(Ordering::Acquire) {
+            self.attend(state);
+        }
+        state
+    }
+
+    /// Carries out the commands that the control plane left.
+    #[cold]
+    #[inline(never)]
+    fn attend(&self, state: &mut DomainState) {
+        // Cleared first: a command pushed after the last pop raises it again. A swap, because it
+        // also reads: this thread sees the command behind every flag that it clears.
+        self.attention.swap(false, Ordering::AcqRel);
+        state.drop_prediction();
+        while let Some(command) = self.next_command() {
+            state.execute(command);
+        }
+        state.links.activate_all();
+        state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+#[path = "domain_models.rs"]
+pub(crate) mod models;
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        while let Some(command) = self.next_command() {
+            self.state.get_mut().execute(command);
+        }
+        let state = self.state.get_mut();
+        while let Some(num) = state.transport.qps.any() {
+            state.remove(num);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! How a domain carries out the commands of the control plane.
+
+use crate::model::limits::QPS;
+use crate::model::memory::qp_word;
+use crate::provider::{Access, QpType};
+use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
+use crate::state::domain_state::DomainState;
+use crate::state::link::CLOSED;
+use crate::state::qp::State;
+use crate::state::qp_table::Owned;
+use crate::state::transport::Transport;
+use crate::steps::command::{Command, Connect};
+use crate::sync::Ordering;
+use crate::wc::Status;
+
+impl DomainState {
+    pub(crate) fn execute(&mut self, command: Command) {
+        let DomainState { links, transport, .. } = self;
+        let Transport { qps, res } = transport;
+        match command {
+            Command::Add(qp, queue, used) => transport.add(qp, queue, used),
+            Command::AddSrq(new) => res.add_srq(*new),
+            Command::RemoveSrq(number) => transport.remove_srq(number),
+            Command::AddLink(link) => links.add(link),
+            Command::Connect(connect) => self.connect(&connect),
+            Command::SetRnrTimer { num, rnr_timer_ns } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.rnr_timer_ns = rnr_timer_ns;
+                }
+            }
+            Command::Fail { num, lost } => self.fail(num, lost),
+            Command::SetQkey { num, qkey } => {
+                let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
+                if let Some(datagrams) = datagrams {
+                    datagrams.qkey = qkey;
+                }
+            }
+            Command::Open { num, first } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    if qp.open(first, res.nic.host.clock) {
+                        res.inboxes.add(num);
+                    }
+                    res.schedule(qp);
+                }
+            }
+            Command::Pause { num, notify } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    res.pause(links, qp, notify);
+                }
+            }
+            Command::Resume { num } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    res.resume(links, qp);
+                }
+            }
+            Command::Reset(new) => {
+                self.reset(*new);
+                self.links.ack_all();
+            }
+            Command::Recover { num } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.recover();
+                }
+            }
+            Command::Destroy { num } => {
+                if self.remove(num) {
+                    self.links.ack_all();
+                }
+            }
+        }
+    }
+
+    /// Moves the queue pair to ERR; its peer is gone for good if `lost`.
+    fn fail(&mut self, num: u32, lost: bool) {
+        let Some(qp) = self.transport.qps.get_mut(num) else { return };
+        let res = &mut self.transport.res;
+        if lost && qp.state.is_unreliable() {
+            if qp.kind == QpType::Uc {
+                res.peer_lost(qp);
+            }
+            return;
+        }
+        let upto = self.links.acked_position(qp);
+        res.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
+        self.links.ack_all();
+    }
+
+    fn connect(&mut self, connect: &Connect) {
+        let index = self.links.index_of(&connect.link);
+        let Transport { qps, res } = &mut self.transport;
+        let (Some(qp), Some(index)) = (qps.get_mut(connect.num), index) else {
+            return self.decline(connect);
+        };
+        if qp.state != State::Init {
+            return self.decline(connect);
+        }
+        qp.link = index;
+        qp.peer = connect.peer;
+        let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
+        let reliable = !qp.kind.is_unreliable();
+        flags.set(RecordFlags::ACK_REQ, qp.signal_all && reliable);
+        flags.set(RecordFlags::UNRELIABLE, !reliable);
+        qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
+        qp.rnr_retry = connect.rnr_retry;
+        qp.rnr_timer_ns = connect.rnr_timer_ns;
+        if reliable {
+            qp.reads.depth = connect.initiator_depth;
+            qp.responder_depth = connect.responder_depth;
+        }
+        let takes = qp.kind != QpType::XrcSend;
+        if !takes {
+            qp.responder_depth = 0;
+        }
+        qp.rights = Access::REMOTE_WRITE;
+        if qp.responder_depth > 0 {
+            qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
+        if !takes {
+            qp.rights = Access::empty();
+        }
+        qp.state = if reliable { State::Rts } else { State::Unreliable };
+        if qp.kind == QpType::Rc {
+            let word = qp_word(qp.who(), qp.rights);
+            res.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+        }
+        if let Some(link) = self.links.get_mut(index) {
+            if link.users == 0 {
+                link.rq = qp.rq;
+            }
+            qp.open_on = if link.rq == qp.rq && !qp.kind.is_xrc() { index } else { CLOSED };
+            if !takes {
+                link.always_slow();
+            }
+            link.users += 1;
+            let room = link.reserve_responses(qp.responder_depth);
+            if link.is_broken() || !link.reserve_waiting() || !room {
+                res.fail_qp(qp, 0, Some(Status::RetryExceeded));
+            }
+        }
+    }
+
+    /// The queue pair to connect is gone or in error: gives back its end of the link.
+    fn decline(&mut self, connect: &Connect) {
+        connect.link.release_end();
+        self.links.drop_unused();
+    }
+
+    /// Takes a queue pair out and frees it. Its link goes away with the link's last user. Returns
+    /// false if there is no such queue pair.
+    pub(crate) fn remove(&mut self, num: u32) -> bool {
+        let Some(qp) = self.take_out(num).map(Owned::into_box) else { return false };
+        let nic = &self.transport.res.nic;
+        if let Some(place) = qp.datagrams.as_ref().and_then(|datagrams| datagrams.place) {
+            nic.memory.hide_inbox(place);
+        }
+        nic.free_number(qp.num);
+        self.links.drop_unused();
+        true
+    }
+
+    /// Takes a queue pair out of the table, off its link and off its receive queue.
+    pub(crate) fn take_out(&mut self, num: u32) -> Option<Owned> {
+        let mut owned = self.transport.qps.remove(num)?;
+        let (qp, res) = (owned.get_mut(), &mut self.transport.res);
+        res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        res.service_queue.retain(|num| *num != qp.num);
+        res.inboxes.remove(qp.num);
+        if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
+            && let Some(rq) = res.rqs.get_mut(qp.rq)
+        {
+            // A message had begun to fill this receive and would never complete it. There is room:
+            // the receive was taken from this queue.
+            let _ = rq.queue.post(&[assembly.wr]);
+        }
+        res.leave_queue(qp.own_rq());
+        if let Some(link) = self.links.get_mut(qp.link) {
+            link.waits_no_more(qp.num);
+            link.release_responses(qp.responder_depth);
+            link.users -= 1;
+            link.shared.release_end();
+            if qp.paused {
+                link.pause(false);
+            }
+        }
+        Some(owned)
+    }
+}

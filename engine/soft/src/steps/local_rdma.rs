@@ -1,0 +1,214 @@
+//! One-sided requests carried out straight in the peer's memory, where that is mapped here.
+//!
+//! This side carries out only what succeeds. If anything speaks against it (a key, a right, a queue
+//! pair in error, memory that is not mapped), the request goes the usual way, and the owner refuses
+//! it with the right status. A request takes this way only if the peer has taken everything before
+//! it on its queue pair, so requests take effect in the order of posting (SQ-5).
+#![expect(unsafe_code, reason = "copies between registered memory of two devices")]
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{Ordering, fence};
+
+use crate::model::limits::MESSAGE_MAX;
+use crate::model::memory::{Memory, PdMark, Step};
+use crate::model::send_queue::Sent;
+use crate::provider::Access;
+use crate::shm::copy;
+use crate::shm::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
+use crate::state::link::{Link, Signaled};
+use crate::state::qp::QpContext;
+use crate::steps::admission::{push, readable, writable};
+use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
+
+/// What to do, and where.
+enum Deed {
+    /// Write bytes there.
+    Put,
+    /// Read bytes from there.
+    Get,
+    /// Change eight bytes there, and return the old value.
+    Change(Step),
+}
+
+/// Carries out an admissible request, if it is one-sided and nothing speaks against it. False:
+/// nothing was done.
+pub(crate) fn carry_out(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    wr: &SendWr<'_>,
+) -> bool {
+    let (at, right, deed) = match wr.op {
+        SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => return false,
+        SendOp::LocalInv(_) | SendOp::Bind(_) | SendOp::Tso(_) => return false,
+        SendOp::SendTo(_) | SendOp::SendToWithImm(..) | SendOp::Xrc { .. } => return false,
+        SendOp::Write(at) | SendOp::WriteWithImm(at, _) => (at, Access::REMOTE_WRITE, Deed::Put),
+        SendOp::Read(at) => (at, Access::REMOTE_READ, Deed::Get),
+        SendOp::CompareSwap { at, compare, swap } => {
+            (at, Access::REMOTE_ATOMIC, Deed::Change(Step::Swap { compare, swap }))
+        }
+        SendOp::FetchAdd { at, add } => (at, Access::REMOTE_ATOMIC, Deed::Change(Step::Add(add))),
+    };
+    let Ok(length) = u32::try_from(wr.length()) else { return false };
+    let Some(record) = record_of(link, qp, wr, length) else { return false };
+    let Some(place) = place_of(link, qp, at, length, right) else { return false };
+    if !pieces_allow(memory, qp.pd, wr, matches!(deed, Deed::Put)) {
+        return false;
+    }
+    if matches!(deed, Deed::Change(_)) && !place.addr().is_multiple_of(8) {
+        return false;
+    }
+    // SAFETY: `place` has `length` bytes of the peer's memory, mapped here for good, whose owner
+    // permits this access; the poster vouches for the pieces, whose keys were checked unless they
+    // are inline.
+    unsafe { perform(&deed, place, wr) };
+    if let Some((header, imm)) = record {
+        publish(link, header, imm, length);
+    }
+    enter(link, qp, wr);
+    true
+}
+
+/// The record that goes along, if one must: immediate data, or a record that makes the peer say how
+/// far it has read, because without it the completion would not come. `None`: not now.
+fn record_of(
+    link: &mut Link,
+    qp: &mut QpContext,
+    wr: &SendWr<'_>,
+    length: u32,
+) -> Option<Option<(Header, u32)>> {
+    let nothing_waits =
+        !qp.paused && qp.sq.sent == qp.sq.posted && qp.reads.in_flight() == 0 && !link.is_broken();
+    if !nothing_waits || length == 0 || length > MESSAGE_MAX || !is_next(link, qp) {
+        return None;
+    }
+    let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+    if signaled && !link.signaled.has_room() {
+        return None;
+    }
+    let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
+    flags.set(RecordFlags::ACK_REQ, signaled);
+    flags.set(RecordFlags::SOLICITED, wr.flags.contains(SendFlags::SOLICITED));
+    let record = match wr.op {
+        SendOp::WriteWithImm(_, imm) => {
+            Some((Header::new(KIND_NOTICE, flags | RecordFlags::IMM, 8, qp.peer), imm))
+        }
+        _ if signaled && link.acked() != link.tx.at => {
+            Some((Header::new(KIND_WRITE, flags, 16, qp.peer), 0))
+        }
+        _ => None,
+    };
+    if let Some((header, _)) = record
+        && !(link.first_waiting().is_none() && link.has_space(header.record()))
+    {
+        return None;
+    }
+    Some(record)
+}
+
+/// True if the peer has taken all earlier requests of the queue pair, or if this one follows
+/// requests that were carried out here, which have checked that.
+fn is_next(link: &mut Link, qp: &mut QpContext) -> bool {
+    let last = qp.sq.posted.wrapping_sub(1);
+    qp.reads.local_until == qp.sq.posted || qp.sq.entry(last).end <= link.acked()
+}
+
+/// The local address of the peer's bytes.
+fn place_of(
+    link: &Link,
+    qp: &QpContext,
+    at: Remote,
+    length: u32,
+    right: Access,
+) -> Option<*mut u8> {
+    link.remote_map.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
+}
+
+fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> bool {
+    if wr.flags.contains(SendFlags::INLINE) {
+        return true;
+    }
+    let allowed = |sge: &Sge| match outward {
+        true => readable(memory, pd, *sge),
+        false => writable(memory, pd, *sge),
+    };
+    core::iter::once(&wr.sge).chain(wr.more).all(allowed)
+}
+
+/// An owner that looks at nothing but the bytes sees one-sided requests in order, too. Everything
+/// written before a flag is visible behind it (Release fence before each WRITE), and everything
+/// read after a flag is no older than it (Acquire fence after each READ). Atomics do both by
+/// themselves.
+///
+/// # Safety
+/// `place` and the pieces are equally long, and both are valid for the operation.
+unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
+    if let Deed::Change(step) = deed {
+        // SAFETY: the caller vouches for both; `place` is aligned.
+        let before = unsafe { step.apply(place.cast()) }.to_ne_bytes();
+        let mut rest = &before[..];
+        for sge in core::iter::once(&wr.sge).chain(wr.more) {
+            let (now, later) = rest.split_at(rest.len().min(sge.length as usize));
+            // SAFETY: as the caller vouches; `now` is no longer than the piece.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), sge.addr as *mut u8, now.len()) };
+            rest = later;
+        }
+        return;
+    }
+    let word = NonNull::new(place).filter(|_| place.addr().is_multiple_of(8));
+    if let (Deed::Put, [], 8, Some(word)) = (deed, wr.more, wr.sge.length, word) {
+        // Earlier writes become visible first.
+        fence(Ordering::Release);
+        // SAFETY: as the caller vouches, and the word is aligned. One store writes it whole: an
+        // owner that waits for it reads it as an atomic.
+        return unsafe { copy::to_shared(word, wr.sge.addr as *const u8, 8) };
+    }
+    if matches!(deed, Deed::Put) {
+        fence(Ordering::Release);
+    }
+    for sge in core::iter::once(&wr.sge).chain(wr.more) {
+        let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
+        // SAFETY: as the caller vouches. Both may be the same memory, mapped twice: `copy` allows
+        // that. It is a call, and the compiler reads the peer's bytes nowhere else.
+        unsafe {
+            match deed {
+                Deed::Put => ptr::copy(piece, place, length),
+                _ => ptr::copy(place, piece, length),
+            }
+            place = place.add(length);
+        }
+    }
+    if matches!(deed, Deed::Get) {
+        fence(Ordering::Acquire);
+    }
+}
+
+/// Writes and publishes the record that goes along.
+fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
+    let to = link.tx.begin(header, imm).cast::<u64>();
+    // SAFETY: `begin` gives space for the record, 8-byte aligned. A notice says how much was
+    // written; an empty WRITE has no address, no key and no bytes.
+    unsafe {
+        to.write(if header.kind() == KIND_NOTICE { length.into() } else { 0 });
+        if header.kind() == KIND_WRITE {
+            to.add(1).write(0);
+        }
+    }
+    link.tx.end(header);
+    let ack = link.ack();
+    link.tx.publish(ack);
+}
+
+/// Enters the request in the send queue; only its completion is missing.
+fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
+    let end = link.tx.at;
+    if qp.signal_all || wr.flags.contains(SendFlags::SIGNALED) {
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
+    }
+    push(qp, wr, end, Sent::ON_WIRE);
+    qp.sq.sent = qp.sq.posted;
+    // Immediate data waits for a receive, and what follows waits for it.
+    if !matches!(wr.op, SendOp::WriteWithImm(..)) {
+        qp.reads.local_until = qp.sq.posted;
+    }
+}

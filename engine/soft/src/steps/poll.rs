@@ -1,0 +1,190 @@
+//! A poll: the short one, for the next message of the one busy link, and the full one.
+//!
+//! In a ping-pong a domain waits for one message and has nothing else to do. The short poll looks
+//! up what the checks of that message need while it waits ([`crate::state::predicted`]). Everything
+//! else is left to the full poll.
+
+use crate::model::cq::{Direct, Sink};
+use crate::provider::Polled;
+use crate::shm::layout::{LINE, SLOT_RECORD_MAX};
+use crate::shm::ring::claim_line;
+use crate::state::domain_state::DomainState;
+use crate::state::predicted::NOTHING;
+use crate::sync::{Ordering, fence};
+use crate::wc::Wc;
+
+/// While idle, a poll reads the peer's own line in the first empty poll and in every `LOOK_IDLE`-th
+/// after it, unless a completion is awaited.
+const LOOK_IDLE: u32 = 64;
+
+impl DomainState {
+    /// One poll of a domain whose poller is its thread, for at most one completion.
+    #[inline(always)]
+    pub(crate) fn poll_one(&mut self) -> Polled {
+        let Some(link) = self.links.only() else { return Polled::More };
+        if !self.transport.res.service_queue.is_empty() || link.is_busy() {
+            return Polled::More;
+        }
+        if link.ping_pong {
+            self.spin_after_reply();
+        }
+        let Some(link) = self.links.only() else { return Polled::More };
+        if !link.rx.has_seen_written() {
+            return Polled::More;
+        }
+        let word = link.rx.peek();
+        if link.rx.has_seen(word) {
+            return self.wait();
+        }
+        match self.predicted.receive(link, word, &self.transport.res.nic.memory) {
+            Some(wc) => Polled::One(wc),
+            None => Polled::More,
+        }
+    }
+
+    /// The first poll after a predicted message: gives the peer time to answer the reply.
+    ///
+    /// If the message was replied to, the peer owns the slot's lines now and will write to them. A
+    /// look would take the lines away from it, which costs two transfers where a message costs one.
+    /// So this side first prepares what the next message and its reply need, and then spins for as
+    /// long as [`SpinPolicy`](crate::state::policy::spin::SpinPolicy) says.
+    ///
+    /// The spin begins when the reply is visible, hence the fence. A reply is late when the peer
+    /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
+    /// and then this side would look in vain.
+    #[inline(never)]
+    fn spin_after_reply(&mut self) {
+        if self.links.has_background() {
+            self.look_at_background();
+        }
+        let Some(link) = self.links.only() else { return };
+        link.ping_pong = false;
+        // A message that was not predicted has noted this already. To note it twice does no harm.
+        link.contention.note_followed();
+        if !link.rx.has_acked() {
+            return;
+        }
+        if !link.spin.may_spin() {
+            return;
+        }
+        // The last receive may just have been taken. Prefetch only for a queue pair that exists:
+        // nobody would give the receives of a removed one back.
+        if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
+            self.transport.res.prefetch_ahead(link.rq);
+        }
+        self.predicted.prepare(link, &mut self.transport);
+        // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
+        link.tx.claim(SLOT_RECORD_MAX);
+        // A ping-pong goes through its receives as well, and a reply waits until the message it
+        // replies to is written there.
+        for line in 0..=link.rx.slot_lines {
+            claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
+        }
+        link.empty_polls = 1;
+        fence(Ordering::SeqCst);
+        for _ in 0..link.spin.steps() {
+            core::hint::black_box(());
+        }
+        link.rx.is_near = link.spin.note_look(link.rx.has_news());
+    }
+
+    /// Nothing has come: prepares for the next message.
+    #[inline(always)]
+    fn wait(&mut self) -> Polled {
+        let Some(link) = self.links.only() else { return Polled::More };
+        link.empty_polls = link.empty_polls.wrapping_add(1);
+        if link.empty_polls % LOOK_IDLE == 1 {
+            self.predicted.prepare(link, &mut self.transport);
+        }
+        let came = self.links.has_background() && self.look_at_background();
+        let nothing = self.transport.res.service_queue.is_empty() && !came;
+        if nothing { Polled::Nothing } else { Polled::More }
+    }
+
+    /// Looks at the next idle link and the next inbox. True if something has come; then a full poll
+    /// is due.
+    #[cold]
+    #[inline(never)]
+    fn look_at_background(&mut self) -> bool {
+        let came = self.links.check_idle().is_some();
+        self.transport.check_inbox() || came
+    }
+
+    /// Drops what is known of the next message.
+    #[inline(always)]
+    pub(crate) fn drop_prediction(&mut self) {
+        self.predicted.removals = NOTHING;
+    }
+}
+
+impl DomainState {
+    /// One poll of a domain whose poller is its thread. Completions go straight to `out`; returns
+    /// their number.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let Some(first) = out.first_mut() else { return 0 };
+        match self.poll_one() {
+            Polled::Nothing => 0,
+            Polled::More => self.poll_more(out),
+            Polled::One(wc) => {
+                *first = wc;
+                1
+            }
+        }
+    }
+
+    /// The rest of a poll, when `poll_one` has said that there may be more.
+    #[inline(never)]
+    pub(crate) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        let places = out.len();
+        let mut sink = Direct { free: out.iter_mut() };
+        self.progress(&mut sink);
+        places - sink.room()
+    }
+
+    /// One pass over all work, until the sink is full. Links are served in turn, so that a busy one
+    /// cannot starve the others.
+    #[inline(always)]
+    pub(crate) fn progress<S: Sink>(&mut self, sink: &mut S) {
+        self.drop_prediction();
+        if !self.transport.res.inboxes.is_empty() {
+            self.transport.check_inboxes();
+        }
+        if !self.transport.res.service_queue.is_empty() {
+            self.run_service_queue(sink);
+        }
+        if self.links.table.len() == 1 {
+            self.serve(0, sink);
+        } else {
+            self.serve_all(sink);
+        }
+    }
+
+    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
+    /// the idle ones.
+    #[inline(never)]
+    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+        let busy = self.links.begin_round();
+        for step in 0..busy {
+            let Some(index) = self.links.busy_at(step, busy) else { break };
+            self.serve(index, sink);
+        }
+        if busy == 0 {
+            self.transport.res.give_back();
+        }
+        for _ in 0..self.links.idle_checks() {
+            if let Some(index) = self.links.check_idle() {
+                self.serve(index, sink);
+            }
+        }
+        self.links.end_round(busy);
+    }
+
+    /// Serves one link.
+    #[inline(always)]
+    fn serve<S: Sink>(&mut self, index: usize, sink: &mut S) {
+        if let Some(link) = self.links.get_mut(index) {
+            self.transport.serve_link(link, sink);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Responses to READs and atomics. The side that owns the memory writes them in the order of the
+//! requests; the side that asked takes them.
+#![expect(unsafe_code, reason = "reads and writes registered memory")]
+
+use crate::provider::Access;
+use crate::shm::copy;
+use crate::shm::layout::{
+    FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags,
+};
+use crate::state::link::Link;
+use crate::state::qp::{QpContext, State};
+use crate::state::resources::{Outcome, Resources};
+use crate::state::responses::{Response, Unsent};
+use crate::state::transport::Transport;
+use crate::wc::Status;
+use crate::wr::Sge;
+
+impl Transport {
+    /// Writes the responses of a link, as far as there is space.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn advance_responses(&mut self, link: &mut Link) {
+        while let Some(response) = link.first_response().copied()
+            && !link.is_broken()
+        {
+            let Some(left) = self.write_response(link, response) else { break };
+            match (left, link.first_response()) {
+                (Some(unsent), Some(first)) => first.unsent = unsent,
+                _ => self.finish_response(link),
+            }
+            if link.tx.unpublished() >= RECORD_MAX {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+        }
+        if link.tx.unpublished() > 0 {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
+    }
+
+    /// The oldest response has been written whole.
+    fn finish_response(&mut self, link: &mut Link) {
+        let Some(response) = link.pop_response() else { return };
+        if let Some(qp) = self.qps.get_mut(response.who.qp) {
+            qp.pending_reads = qp.pending_reads.saturating_sub(1);
+        }
+    }
+
+    /// Writes one record of a response, and returns what is left to write, if anything. `None`: no
+    /// space.
+    fn write_response(&mut self, link: &mut Link, response: Response) -> Option<Option<Unsent>> {
+        let mut flags = RecordFlags::LAST;
+        let nic = self.res.nic.clone();
+        let lent = match response.unsent {
+            Unsent::Bytes { addr, rkey, left } => {
+                nic.memory.lend(response.who, rkey, addr, left, Access::REMOTE_READ)
+            }
+            Unsent::Value(_) => None,
+        };
+        let status = self.response_status(link, response, lent.is_some());
+        let length = match response.unsent {
+            _ if status != Status::Success => 0,
+            Unsent::Bytes { left, .. } => left.min(FRAGMENT - RESPONSE_OPERANDS),
+            Unsent::Value(_) => 8,
+        };
+        let left = match response.unsent {
+            Unsent::Bytes { addr, rkey, left } if status.is_ok() && left > length => {
+                flags = RecordFlags::empty();
+                Some(Unsent::Bytes { addr: addr + u64::from(length), rkey, left: left - length })
+            }
+            _ => None,
+        };
+        let header = Header::new(KIND_RESPONSE, flags, RESPONSE_OPERANDS + length, response.peer);
+        if !link.has_space(header.record()) {
+            return None;
+        }
+        let to = link.tx.begin(header, 0);
+        // SAFETY: `begin` gives space for the record, 8-byte aligned; key, bounds and right of
+        // the bytes were checked, their owner lets peers read them, and they stay while they are
+        // lent.
+        unsafe {
+            to.cast::<u64>().write(status as u64);
+            let to = to.add(RESPONSE_OPERANDS as usize);
+            match response.unsent {
+                Unsent::Bytes { addr, .. } => {
+                    copy::untrusted(to, addr as *const u8, length as usize);
+                }
+                Unsent::Value(value) if length == 8 => to.cast::<u64>().write(value),
+                Unsent::Value(_) => {}
+            }
+        }
+        link.tx.end(header);
+        Some(left)
+    }
+
+    /// The status of a response. The queue pair may have failed since the request, or the memory
+    /// may be gone (then the queue pair fails, SM-3).
+    fn response_status(&mut self, link: &mut Link, response: Response, lent: bool) -> Status {
+        let qp = self.qps.get_mut(response.who.qp).filter(|qp| qp.state == State::Rts);
+        let Some(qp) = qp else { return Status::RetryExceeded };
+        if lent || !matches!(response.unsent, Unsent::Bytes { left: 1.., .. }) {
+            return Status::Success;
+        }
+        self.res.fail_qp(qp, link.acked(), None);
+        Status::RemoteAccess
+    }
+
+    /// Takes a response or a piece of one.
+    pub(crate) fn take_response(&mut self, link: &mut Link, header: Header) -> Outcome {
+        let res = &mut self.res;
+        let on_link = |qp: &&mut QpContext| qp.link == link.index && qp.state == State::Rts;
+        let asker = self.qps.get_mut(header.qp()).filter(on_link);
+        let Some([status]) = link.rx.operands::<1>(header) else { return Outcome::Hostile };
+        let Some(qp) = asker else {
+            // It has failed since, or never existed: ignore the record.
+            link.rx.consume(header);
+            return Outcome::Done;
+        };
+        // It has asked for nothing.
+        let Some(index) = qp.reads.oldest() else { return Outcome::Hostile };
+        let status = match Status::from_raw(status as u32) {
+            Status::Success => res.place_response(link, header, qp, index),
+            status => status,
+        };
+        let last = header.flags().contains(RecordFlags::LAST);
+        link.consume(header);
+        if status != Status::Success {
+            // Earlier requests are done: their responses have come.
+            let good_until = qp.sq.entry(index).end - 1;
+            res.fail_qp(qp, good_until, Some(status));
+        } else if last {
+            res.finish_read(link, qp);
+        }
+        Outcome::Done
+    }
+}
+
+impl Resources {
+    /// Copies the bytes of a response to where the request wants them, and returns the status.
+    fn place_response(
+        &mut self,
+        link: &Link,
+        header: Header,
+        qp: &mut QpContext,
+        index: u32,
+    ) -> Status {
+        let pending = qp.sq.kept(index);
+        let length = header.length() - RESPONSE_OPERANDS;
+        let rest = pending.length - qp.reads.response_bytes;
+        if length > rest || (length == rest) != header.flags().contains(RecordFlags::LAST) {
+            return Status::BadResponse;
+        }
+        let (mut skip, mut from, mut left) = (qp.reads.response_bytes, RESPONSE_OPERANDS, length);
+        for Sge { addr, length, lkey } in pending.pieces {
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let (to, some) = (addr + u64::from(skip), (length - skip).min(left));
+            let right = (Access::LOCAL_WRITE, qp.pd);
+            if some > 0 && !self.nic.memory.allows(lkey, to, some, right) {
+                return Status::LocalProtection;
+            }
+            // SAFETY: `from + some` lies inside the payload; the poster vouches for the piece,
+            // whose key, bounds and right were just checked.
+            unsafe { link.rx.fetch_part(header, from, some, to as *mut u8) };
+            (skip, from, left) = (0, from + some, left - some);
+        }
+        qp.reads.response_bytes += length;
+        Status::Success
+    }
+
+    /// The oldest request in flight has its response: continues what waited for it.
+    fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
+        qp.reads.note_done();
+        if qp.reads.waits {
+            qp.reads.waits = false;
+            qp.in_backlog = true;
+            link.let_wait(qp.num);
+        }
+        if qp.parked.is_some() || qp.failure.poison.is_some() {
+            self.schedule(qp);
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! The receiving side of the device: what a poll does with the records of a link.
+//!
+//! The checks come in the order of CK-1. A record is consumed only when everything about it
+//! is decided. Without a receive it stays in the ring, unacknowledged (RNR). The fast path takes
+//! whole messages for queue pairs that have receives; every other record takes the slow path.
+#![expect(unsafe_code, reason = "writes to posted receive buffers")]
+
+use core::sync::atomic::Ordering;
+
+use crate::event::{AsyncKind, Object};
+use crate::model::cq::{Retire, Sink};
+use crate::model::memory::MrCache;
+use crate::model::send_queue::Sent;
+use crate::shm::burst::Burst;
+use crate::shm::layout::{
+    Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SRQ_NOTICE,
+    KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
+};
+use crate::shm::reader::SlotRecord;
+use crate::shm::ring::Refusal;
+use crate::state::completion::{error_wc, recv_wc};
+use crate::state::link::{CLOSED, Link};
+use crate::state::qp::{Assembly, QpContext, State};
+use crate::state::resources::{Outcome, Resources};
+use crate::state::transport::Transport;
+use crate::wc::{Status, Wc};
+use crate::wr::RecvWr;
+
+/// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
+/// empty poll and in every `LOOK_EVERY`-th after it, because acknowledgements usually come with
+/// records. In the shared domain every poll reads it.
+const LOOK_EVERY: u32 = 4;
+
+/// The most records of one link that take the slow path in one poll. Fragments and refusals give no
+/// completion, so the sink does not bound them.
+const SLOW_MAX: u32 = 64;
+
+impl Transport {
+    /// Completions out, records in, acknowledgements both ways.
+    #[inline(always)]
+    pub(crate) fn serve_link<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        // An acknowledgement waits one poll, so that a reply can carry it.
+        if link.rx.ack_is_due() {
+            link.ack_now();
+        }
+        if !link.signaled.is_empty() {
+            self.complete(link, sink);
+        }
+        let came = self.receive_all(link, sink);
+        link.empty_polls = if came { 0 } else { link.empty_polls.wrapping_add(1) };
+        if S::THOROUGH || link.empty_polls % LOOK_EVERY == 1 {
+            self.look_around(link);
+        }
+        if S::THOROUGH && link.rx.ack_is_due() {
+            link.ack_now();
+        }
+        if link.slow_path {
+            self.serve_slow_path(link);
+        }
+    }
+
+    /// The parts of a link beside its fast path: refusals, responses, the backlog.
+    #[cold]
+    #[inline(never)]
+    fn serve_slow_path(&mut self, link: &mut Link) {
+        link.attend_refusals();
+        self.advance_responses(link);
+        self.advance_link(link);
+    }
+
+    /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
+    /// record and for refusals; and whether another domain waits for receives that are prefetched
+    /// here.
+    #[inline(never)]
+    pub(crate) fn look_around(&mut self, link: &mut Link) {
+        if link.has_unacked()
+            && let Some(refusal) = link.deferred_refusal.take().or_else(|| link.look_at_taken())
+        {
+            self.take_refusal(link, refusal);
+        }
+        self.res.give_back();
+    }
+
+    /// Takes the records left from the last look, looks once more and takes what is new, as far as
+    /// the sink has room and nothing must wait. True if that gave completions.
+    #[inline(always)]
+    fn receive_all<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        if link.is_broken() {
+            return false;
+        }
+        let mut came = false;
+        if !link.rx.caught_up() {
+            came = self.receive_ring(link, sink);
+            if !link.rx.caught_up() {
+                return came;
+            }
+        }
+        if !link.rx.look() {
+            return came;
+        }
+        if sink.room() > 0
+            && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
+            && let Some((wc, recv_cq)) = self.receive_from_slot(link, lone)
+        {
+            sink.put(
+                &mut self.res.cqs,
+                recv_cq,
+                wc,
+                Retire::receive(lone.header.flags().is_solicited()),
+            );
+            return true;
+        }
+        if !link.rx.advance() {
+            self.cut_off(link);
+            return came;
+        }
+        self.receive_ring(link, sink) || came
+    }
+
+    /// Takes records from the ring up to the tail. True if that gave completions.
+    #[inline(always)]
+    fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        let room = sink.room();
+        if self.res.rqs.get(link.rq).is_none_or(|rq| rq.prefetch.len() > 0) {
+            self.receive_burst(link, sink);
+        }
+        if !link.rx.caught_up() {
+            self.receive_rest(link, sink);
+        }
+        sink.room() != room
+    }
+
+    /// Goes on where a burst ended: at a record that is not plain, or has no receive.
+    #[cold]
+    #[inline(never)]
+    fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        for _ in 0..SLOW_MAX {
+            if sink.room() == 0 || !(self.restock(link) || self.receive_slow(link, sink)) {
+                return;
+            }
+            self.receive_burst(link, sink);
+            if link.rx.caught_up() {
+                return;
+            }
+        }
+    }
+
+    /// Prefetches receives, if that is all the next record lacks. True if there are some now.
+    fn restock(&mut self, link: &Link) -> bool {
+        let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
+            return false;
+        };
+        let dry = self.res.rqs.get(link.rq).is_some_and(|rq| rq.prefetch.len() == 0);
+        dry && self.qps.open_on(header.qp(), link.index).is_some() && self.res.has_receives(link.rq)
+    }
+
+    /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
+    /// Returns its completion, and for which queue. `None`: nothing was done; the record is in the
+    /// ring as well.
+    #[inline(always)]
+    pub(crate) fn receive_from_slot(
+        &mut self,
+        link: &mut Link,
+        lone: SlotRecord,
+    ) -> Option<(Wc, usize)> {
+        let header = lone.header;
+        let rq = self.res.rqs.get_mut(link.rq)?;
+        let (wr, mr_cache) = rq.prefetch.ready_first()?;
+        mr_cache.renew(&self.res.nic.memory);
+        let (length, wr_id) = (header.length(), wr.wr_id);
+        if length > wr.sge.length || !mr_cache.writable(&self.res.nic.memory, wr.sge, length) {
+            return None;
+        }
+        let recv_cq = self.qps.open_on(header.qp(), link.index)?;
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
+        if !unsafe { link.rx.take_from_slot(lone, wr.sge.addr as *mut u8) } {
+            return None;
+        }
+        if header.flags().contains(RecordFlags::ACK_REQ) {
+            link.rx.ask();
+        }
+        rq.prefetch.advance(1);
+        link.last_qp = header.qp();
+        link.ping_pong = link.note_arrivals(1);
+        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
+    }
+
+    /// The fast path for records in the ring: whole messages for queue pairs that have receives.
+    /// Stops before the first record that is anything else.
+    #[inline(never)]
+    fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        let Some(rq) = self.res.rqs.get_mut(link.rq) else { return };
+        let memory = &self.res.nic.memory;
+        let (wrs, mr_cache) = rq.prefetch.ready();
+        mr_cache.renew(memory);
+        let mut burst = link.rx.burst();
+        let (mut used, mut seen) = (0, 0);
+        while let Some(wr) = wrs.get(used)
+            && sink.room() > 0
+            && let Some((header, record)) = burst.next()
+        {
+            let (num, length) = (header.qp(), header.length());
+            let Some(recv_cq) = self.qps.open_on(num, link.index) else { break };
+            if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
+                let rest = wrs.get(used..).unwrap_or_default();
+                let run = sink.fill(|places| receive_run(&mut burst, num, rest, mr_cache, places));
+                used += run;
+                if run > 0 {
+                    continue;
+                }
+            }
+            if !header.is_whole_send()
+                || length > wr.sge.length
+                || !mr_cache.writable(memory, wr.sge, length)
+            {
+                break;
+            }
+            // SAFETY: as in `receive_from_slot`.
+            unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
+            let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
+            burst.consume(record);
+            seen |= header.flags().bits();
+            used += 1;
+            sink.put(
+                &mut self.res.cqs,
+                recv_cq,
+                wc,
+                Retire::receive(header.flags().is_solicited()),
+            );
+        }
+        rq.prefetch.advance(used as u32);
+        link.rx.end_burst(&burst);
+        link.note_arrivals(used);
+        if link.rx.ack_is_due() {
+            link.ack_now();
+        }
+        if seen & RecordFlags::ACK_REQ.bits() != 0 {
+            link.rx.ask();
+        }
+    }
+
+    /// Takes one record of any other kind as the ring holds it: the slot may be half rewritten.
+    /// False: the record stays, and the link stands still.
+    #[cold]
+    #[inline(never)]
+    fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        let outcome = match link.rx.header() {
+            Some(header) if header.kind() == KIND_RESPONSE => self.take_response(link, header),
+            Some(header) => self.receive_record(link, header, sink),
+            None => Outcome::Hostile,
+        };
+        if outcome == Outcome::Hostile {
+            self.cut_off(link);
+        }
+        outcome == Outcome::Done
+    }
+
+    /// The record of a request, of any kind.
+    fn receive_record<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        sink: &mut S,
+    ) -> Outcome {
+        match header.kind() {
+            KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
+            KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
+            KIND_JUMP if header == Header::JUMP && link.jump() => return Outcome::Done,
+            _ => return Outcome::Hostile,
+        }
+        let res = &mut self.res;
+        let Some(qp) = self.qps.get_mut(header.qp()) else {
+            return res.receive_for_nobody(link, header, None);
+        };
+        if qp.link == link.index && qp.state.is_unreliable() {
+            return res.receive_unreliable(link, header, qp, sink);
+        }
+        if qp.link != link.index || qp.state != State::Rts {
+            let ours = link.key == qp.key;
+            return res.receive_for_nobody(link, header, ours.then_some(qp.state));
+        }
+        if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
+            return res.receive_xrc(link, header, qp, sink);
+        }
+        if !qp.is_in_order(header, KIND_SEND) {
+            return res.refuse_invalid(link, header, qp, sink);
+        }
+        if header.kind() != KIND_SEND {
+            return res.receive_one_sided(link, header, qp, sink);
+        }
+        if qp.assembly.is_none() && !res.has_receive(qp) {
+            return res.wait_for_receive(link, header, qp, sink);
+        }
+        res.receive_fragment(link, header, qp, sink)
+    }
+
+    /// The peer refuses a record: our queue pair, which sent it, fails there.
+    #[cold]
+    #[inline(never)]
+    fn take_refusal(&mut self, link: &mut Link, refusal: Refusal) {
+        let sent_it = |qp: &&mut QpContext| {
+            qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
+        };
+        if let Some(qp) = self.qps.iter_mut().find(sent_it) {
+            if let Some(read) = qp.reads.oldest()
+                && qp.sq.entry(read).end <= refusal.at
+            {
+                // Its response comes first.
+                link.deferred_refusal = Some(refusal);
+                return;
+            }
+            if refusal.status != Status::Success && names_our_request(qp, refusal.at) {
+                self.res.fail_qp(qp, refusal.at, Some(refusal.status));
+            }
+        }
+        link.settle_refusal();
+    }
+
+    /// The peer wrote what no honest peer writes: all its connections end, and no others.
+    #[cold]
+    pub(crate) fn cut_off(&mut self, link: &mut Link) {
+        link.break_off();
+        let acked = link.acked();
+        for qp in self.qps.iter_mut().filter(|qp| qp.link == link.index) {
+            self.res.fail_qp(qp, acked, Some(Status::RetryExceeded));
+        }
+    }
+}
+
+impl Resources {
+    /// One fragment of a message, or a whole one. The first fragment takes a receive, the last
+    /// completes it.
+    pub(crate) fn receive_fragment<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> Outcome {
+        let Assembly { wr, received } = match qp.assembly {
+            Some(assembly) => assembly,
+            None => {
+                let Some(wr) = self.take_receive(qp) else { return Outcome::Waits };
+                qp.open_on = CLOSED;
+                *qp.assembly.insert(Assembly { wr, received: 0 })
+            }
+        };
+        let skip = if header.kind() == KIND_TO_SRQ { SRQ_OPERANDS } else { 0 };
+        let length = header.length() - skip;
+        if length > wr.sge.length - received {
+            let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
+            return self.refuse(link, header, qp, statuses, sink);
+        }
+        if header.flags().contains(RecordFlags::INV)
+            && !self.nic.memory.invalidate(link.rx.immediate(header), qp.num)
+        {
+            let statuses = (Some(Status::Flushed), Status::RemoteAccess);
+            return self.refuse(link, header, qp, statuses, sink);
+        }
+        let to = wr.sge.addr + u64::from(received);
+        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
+            let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
+            return self.refuse(link, header, qp, statuses, sink);
+        }
+        // SAFETY: as in `open_on`.
+        unsafe { link.rx.fetch_part(header, skip, length, to as *mut u8) };
+        let flags = header.flags();
+        let imm = link.rx.immediate(header);
+        link.consume(header);
+        if !flags.contains(RecordFlags::LAST) {
+            qp.assembly = Some(Assembly { wr, received: received + length });
+            return Outcome::Done;
+        }
+        qp.assembly = None;
+        qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
+        let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags.is_solicited()));
+        Outcome::Done
+    }
+
+    /// A record for a queue pair that does not exist, is not on this link, is not ready, or is
+    /// dead.
+    fn receive_for_nobody(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        state: Option<State>,
+    ) -> Outcome {
+        let waits = self.attention.load(Ordering::Acquire);
+        if header.flags().contains(RecordFlags::UNRELIABLE) && !waits {
+            link.consume(header);
+            return Outcome::Done;
+        }
+        if state == Some(State::Init) || waits {
+            // It is being connected, or the command that connects it waits to be carried out.
+            return Outcome::Waits;
+        }
+        if !link.refuse(header.qp(), Status::RetryExceeded) {
+            return Outcome::Waits;
+        }
+        link.rx.consume(header);
+        Outcome::Done
+    }
+
+    /// RNR: the record stays until the peer's retry limit is reached, if it has one (RC-1).
+    pub(crate) fn wait_for_receive<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> Outcome {
+        if qp.rnr_retry == 7 {
+            return Outcome::Waits;
+        }
+        // Closes the fast path meanwhile, so that the next message clears the wait.
+        qp.open_on = CLOSED;
+        let now = (self.nic.host.clock)();
+        let since = *qp.rnr_since_ns.get_or_insert(now);
+        let limit = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
+        if now.saturating_sub(since) < limit {
+            return Outcome::Waits;
+        }
+        let statuses = (None, Status::RnrRetryExceeded);
+        self.refuse(link, header, qp, statuses, sink)
+    }
+
+    /// Refuses a record that no honest sender writes there.
+    pub(crate) fn refuse_invalid<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        sink: &mut S,
+    ) -> Outcome {
+        let status = Status::RemoteInvalidRequest;
+        let here = (header.kind() == KIND_SEND).then_some(status);
+        self.refuse(link, header, qp, (here, status), sink)
+    }
+
+    /// Refuses a record. The receive that it would have used, if it is of that kind, completes with
+    /// the first status; the peer gets the second; and this queue pair goes to ERR (SM-3). False:
+    /// it must wait.
+    pub(crate) fn refuse<S: Sink>(
+        &mut self,
+        link: &mut Link,
+        header: Header,
+        qp: &mut QpContext,
+        (here, there): (Option<Status>, Status),
+        sink: &mut S,
+    ) -> Outcome {
+        // Earlier responses go first: a request that succeeded must not look as if it had failed.
+        if qp.pending_reads > 0 || !link.refuse(header.qp(), there) {
+            return Outcome::Waits;
+        }
+        let taken = match (qp.assembly.take(), here) {
+            (Some(assembly), _) => Some(assembly.wr),
+            (None, Some(_)) => self.take_receive(qp),
+            (None, None) => None,
+        };
+        if let Some(RecvWr { wr_id, .. }) = taken {
+            let wc = error_wc(wr_id, qp.num, here.unwrap_or(Status::Flushed));
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+        link.rx.consume(header);
+        let kind = match there {
+            Status::RemoteAccess => Some(AsyncKind::QpAccessError),
+            Status::RemoteInvalidRequest if here.is_none() => Some(AsyncKind::QpRequestError),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            self.nic.raise(kind, Object::Qp(qp.num));
+        }
+        self.fail_qp(qp, link.acked(), None);
+        Outcome::Done
+    }
+}
+
+/// Takes consecutive plain messages for one open queue pair into these receives, as long as the
+/// receives have one length and lie in the region used last; returns how many. It is a function of
+/// its own so that everything it uses stays in registers.
+#[inline(never)]
+fn receive_run(
+    burst: &mut Burst,
+    qp: u32,
+    wrs: &[RecvWr],
+    mr_cache: &MrCache,
+    places: &mut [Wc],
+) -> usize {
+    let Some(first) = wrs.first().map(|wr| wr.sge) else { return 0 };
+    let Some(starts) = mr_cache.starts(first) else { return 0 };
+    let mut plain = burst.plain(Header::plain_for(qp), first.length);
+    let blank = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
+    let room = places.len();
+    let mut places = places.iter_mut();
+    for wr in wrs {
+        if !wr.sge.is_like(first) || !starts.allow(wr.sge.addr) {
+            break;
+        }
+        let Some((length, record)) = plain.next() else { break };
+        let Some(place) = places.next() else { break };
+        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
+        // SAFETY: as in `receive_from_slot`: the length is at most the first receive's; this
+        // receive is as long, and `starts` allows it, so it lies in the region.
+        unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
+        plain.consume(record);
+    }
+    burst.end_plain(&plain);
+    room - places.len()
+}
+
+/// True if a request of this queue pair that is not yet done begins at that position.
+fn names_our_request(qp: &mut QpContext, position: u64) -> bool {
+    let mut index = qp.sq.completed;
+    while index != qp.sq.posted {
+        let entry = *qp.sq.entry(index);
+        if !entry.sent.contains(Sent::ON_WIRE) {
+            // It is cut into fragments, and the first of them is on the wire already.
+            return qp.sq.sent_bytes > 0 && index == qp.sq.sent;
+        }
+        if position < entry.end {
+            return true;
+        }
+        index = index.wrapping_add(1);
+    }
+    false
+}

@@ -1,0 +1,338 @@
+//! The sending side of the device: posts, and completions of the requests that the peer has taken.
+#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
+
+use crate::model::cq::Sink;
+use crate::model::memory::Memory;
+use crate::model::send_queue::{Sent, SqEntry};
+use crate::shm::copy;
+use crate::shm::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags, record_bytes};
+use crate::shm::ring::CLAIM_MIN;
+use crate::state::domain_state::DomainState;
+use crate::state::link::{Link, Signaled};
+use crate::state::qp::{QpContext, Reserved, State};
+use crate::state::resources::Resources;
+use crate::state::transport::Transport;
+use crate::steps::admission::{admissible, push, readable};
+use crate::steps::backlog;
+use crate::steps::local_rdma;
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
+
+impl DomainState {
+    /// Posts a list. Each request goes to the ring if it fits, else to the backlog. The list is
+    /// published once at the end, and a long one on the way too, at every quarter segment.
+    #[inline(never)]
+    pub(crate) fn post(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        if let [wr] = list
+            && self.post_at_once(qp, wr)
+        {
+            return Ok(());
+        }
+        self.post_list(qp, list)
+    }
+
+    /// Posts one request alone, in the slot where that helps. False: nothing was done.
+    #[inline(always)]
+    pub(crate) fn post_at_once(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+        qp.state == State::Rts
+            && match self.links.get_mut(qp.link) {
+                Some(link) => post_at_once(link, &self.transport.res.nic.memory, qp, wr),
+                None => false,
+            }
+    }
+
+    #[inline(never)]
+    fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        qp.reserved = Reserved::NONE;
+        if qp.state != State::Rts {
+            return self.post_idle(qp, list);
+        }
+        let Some(link) = self.links.get_mut(qp.link) else {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        };
+        let done = match list {
+            // `post_at_once` has tried it.
+            [_] => 0,
+            _ => post_batch(link, &self.transport.res.nic.memory, qp, list),
+        };
+        if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
+    }
+
+    /// The general post, request by request, of `list[done..]`. The requests before are written;
+    /// this publishes them too.
+    #[inline(never)]
+    pub(crate) fn post_slow(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[SendWr<'_>],
+        done: usize,
+    ) -> Result<(), PostError> {
+        self.links.activate(qp.link);
+        let Some(link) = self.links.get_mut(qp.link) else {
+            return Err(PostError { accepted: done, cause: PostCause::State });
+        };
+        let memory = &self.transport.res.nic.memory;
+        let mut result = Ok(());
+        for (accepted, wr) in list.iter().enumerate().skip(done) {
+            if let Err(cause) = admissible(qp, wr) {
+                result = Err(PostError { accepted, cause });
+                break;
+            }
+            let written = fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
+            let done =
+                written || (qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr));
+            if !done {
+                backlog::keep(link, qp, wr);
+            } else if link.tx.unpublished() >= RECORD_MAX {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+        }
+        if link.first_waiting() == Some(qp.num) {
+            backlog::advance(link, memory, qp);
+        }
+        if link.tx.unpublished() > 0 {
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
+        if qp.failure.poison.is_some() {
+            self.transport.res.schedule(qp);
+        }
+        result
+    }
+
+    /// A post outside RTS: refused before RTS (SM-6), accepted and flushed in ERR.
+    #[cold]
+    fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        if qp.state.is_unreliable() {
+            return self.post_unreliable(qp, list);
+        }
+        if qp.state != State::Err {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        }
+        self.transport.res.schedule(qp);
+        for (accepted, wr) in list.iter().enumerate() {
+            admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
+            push(qp, wr, 0, Sent::empty());
+        }
+        Ok(())
+    }
+}
+
+impl Transport {
+    /// Makes completions for the requests that the peer has taken.
+    #[inline(never)]
+    pub(crate) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        let acked = link.acked();
+        while let Some(first) = link.signaled.first() {
+            if acked < first.end || sink.room() == 0 {
+                return;
+            }
+            link.signaled.pop();
+            let Some(qp) = self.qps.get_mut(first.qp) else { continue };
+            if qp.state != State::Rts {
+                continue;
+            }
+            if qp.parked.is_some() || qp.awaits_response(first.index) {
+                self.res.park(qp, first.index);
+            } else {
+                self.res.succeed(qp, first.index, sink);
+            }
+        }
+    }
+
+    /// Writes requests from the backlog of this link while there is space.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn advance_link(&mut self, link: &mut Link) {
+        while let Some(first) = link.first_waiting() {
+            let waits = |qp: &&mut QpContext| qp.state.sends() && qp.in_backlog;
+            let Some(qp) = self.qps.get_mut(first).filter(waits) else {
+                link.first_waits_no_more();
+                continue;
+            };
+            let wrote = backlog::advance(link, &self.res.nic.memory, qp);
+            if link.tx.unpublished() > 0 {
+                let ack = link.ack();
+                link.tx.publish(ack);
+            }
+            if qp.failure.poison.is_some() || qp.state.is_unreliable() {
+                self.res.schedule(qp);
+            }
+            if !wrote {
+                return;
+            }
+        }
+    }
+}
+
+impl Resources {
+    /// A request was taken, but its response or an earlier one has not come. The completion waits
+    /// in its queue pair; other queue pairs complete meanwhile.
+    #[cold]
+    fn park(&mut self, qp: &mut QpContext, index: u32) {
+        qp.parked = Some(index.wrapping_add(1));
+        if !qp.awaits_response(index) {
+            self.schedule(qp);
+        }
+    }
+}
+
+/// See [`DomainState::post_at_once`].
+#[inline(always)]
+fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    if !fast_path_ok(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
+        return false;
+    }
+    let Some(plain) = plain(memory, qp, wr) else { return false };
+    if !has_slot(link, qp, &plain) || !link.has_space(plain.record) {
+        return false;
+    }
+    let (header, payload) = (plain.header, wr.sge.addr as *const u8);
+    let ack = link.ack();
+    // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
+    // space, and a record that uses the slot fits there.
+    unsafe {
+        match link.uses_slot(plain.record) {
+            true => link.tx.publish_in_slot(header, plain.record, payload, ack),
+            false => link.tx.publish_in_ring(header, plain.record, payload, ack),
+        }
+    }
+    enter(link, qp, wr, header, link.tx.at);
+    true
+}
+
+/// Posts the plain requests at the front of a list and returns their number. Publishes them if they
+/// are the whole list.
+#[inline(always)]
+fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
+    if !fast_path_ok(link, qp) {
+        return 0;
+    }
+    if let Some(first) = list.first() {
+        // A guess from the first request: the requests of a list are usually alike.
+        let bytes = (list.len() as u32).saturating_mul(first.sge.length.min(FRAGMENT) + 8);
+        if bytes >= CLAIM_MIN {
+            link.tx.claim(bytes);
+        }
+    }
+    let mut writer = link.tx.writer();
+    let mut done = 0;
+    for wr in list.iter().take(qp.sq.room() as usize) {
+        let Some(Plain { header, imm, record }) = plain(memory, qp, wr) else { break };
+        if !writer.fits(record) {
+            link.tx.end_writer(&writer);
+            if !link.makes_space(record) {
+                break;
+            }
+            writer = link.tx.writer();
+        }
+        if header.flags().contains(RecordFlags::ACK_REQ) && !link.signaled.has_room() {
+            break;
+        }
+        let to = writer.begin(header, imm);
+        // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
+        // was checked unless it is inline.
+        unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, header.length() as usize) };
+        writer.end(record);
+        enter(link, qp, wr, header, writer.at);
+        done += 1;
+        if writer.at - link.tx.published() >= u64::from(RECORD_MAX) {
+            link.tx.end_writer(&writer);
+            let ack = link.ack();
+            link.tx.publish(ack);
+        }
+    }
+    link.tx.end_writer(&writer);
+    // If part of the list remains, `post_slow` publishes all of it together: each publication costs
+    // the receiver a look.
+    if done == list.len() && link.tx.unpublished() > 0 {
+        let ack = link.ack();
+        link.tx.publish(ack);
+    }
+    done
+}
+
+/// True if no request of the queue pair waits and its link is on the fast path: a post may write to
+/// the ring.
+#[inline(always)]
+pub(crate) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
+    qp.sq.sent == qp.sq.posted && !link.slow_path
+}
+
+/// A request of one record and one piece, which needs only a send slot and ring space.
+pub(crate) struct Plain {
+    header: Header,
+    imm: u32,
+    /// Bytes of the record.
+    pub(crate) record: u32,
+}
+
+/// The record of a request, if it is plain. Every other request takes the slow path.
+#[inline(always)]
+pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
+    let length = wr.sge.length;
+    let inline = wr.flags.contains(SendFlags::INLINE);
+    let limit = if inline { qp.sq.inline_max() } else { FRAGMENT };
+    if length > limit || !wr.more.is_empty() || wr.flags.contains(SendFlags::FENCE) {
+        return None;
+    }
+    if !inline && !readable(memory, qp.pd, wr.sge) {
+        return None;
+    }
+    let imm = match wr.op {
+        SendOp::Send => None,
+        SendOp::SendWithImm(imm) => Some(imm),
+        _ => return None,
+    };
+    let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
+    // As `Header::record`, without decoding the header.
+    let record = if imm.is_some() { 8 } else { 0 } + record_bytes(length.into()) as u32;
+    Some(Plain { header, imm: imm.unwrap_or(0), record })
+}
+
+/// True if there is a send slot for a plain request.
+#[inline(always)]
+pub(crate) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
+    let asks = plain.header.flags().contains(RecordFlags::ACK_REQ);
+    qp.sq.room() > 0 && (!asks || link.signaled.has_room())
+}
+
+/// Writes a plain request to the ring of a link on the fast path, unpublished. Returns false,
+/// having done nothing, if the request is not plain or there is no slot or space.
+fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    let Some(plain) = plain(memory, qp, wr) else { return false };
+    let goes = has_slot(link, qp, &plain) && link.has_space(plain.record);
+    if goes {
+        write(link, qp, wr, &plain);
+    }
+    goes
+}
+
+/// Writes a plain request for which there is a slot and space.
+#[inline(always)]
+pub(crate) fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
+    let mut writer = link.tx.writer();
+    let to = writer.begin(plain.header, plain.imm);
+    // SAFETY: as in `post_batch`.
+    unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
+    writer.end(plain.record);
+    link.tx.end_writer(&writer);
+    enter(link, qp, wr, plain.header, writer.at);
+}
+
+/// Enters a request that is on the wire, up to ring position `end`, in the send queue.
+#[inline(always)]
+fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, end: u64) {
+    let mut sent = Sent::ON_WIRE;
+    if header.flags().contains(RecordFlags::ACK_REQ) {
+        sent |= Sent::SIGNALED;
+        link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
+        link.contention.note_signaled();
+    }
+    qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
+    qp.sq.sent = qp.sq.posted;
+}

@@ -1,0 +1,225 @@
+//! Work on queue pairs that no message triggers: delayed completions, requests that cannot run, and
+//! the flush of a queue pair in ERR.
+#![expect(unsafe_code, reason = "writes the shared ring")]
+
+use crate::event::{AsyncKind, Object};
+use crate::model::cq::{CompletionQueue, Retire, Sink};
+use crate::model::send_queue::Sent;
+use crate::provider::QpType;
+use crate::room::Take;
+use crate::shm::layout::{Header, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
+use crate::state::completion::error_wc;
+use crate::state::domain_state::DomainState;
+use crate::state::link_scheduler::Links;
+use crate::state::qp::{QpContext, State};
+use crate::state::resources::Resources;
+use crate::state::transport::Transport;
+use crate::wc::Status;
+
+impl DomainState {
+    /// Moves the queue pairs of an overrun completion queue to ERR (CP-5).
+    pub(crate) fn attend_overruns(&mut self) {
+        let Transport { qps, res } = &mut self.transport;
+        for cq in 0..res.cqs.len() {
+            if !res.cqs.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
+                continue;
+            }
+            let id = u64::from(res.id) << 32 | cq as u64;
+            res.nic.raise(AsyncKind::CqError, Object::Cq(id));
+            for qp in qps.iter_mut().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq) {
+                res.nic.raise(AsyncKind::QpFatal, Object::Qp(qp.num));
+                let acked = self.links.acked_position(qp);
+                res.fail_qp(qp, acked, None);
+            }
+        }
+    }
+
+    /// Serves the service queue while there is room for completions.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
+        let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
+        let mut at = 0;
+        while let Some(num) = res.service_queue.get(at).copied()
+            && sink.room() > 0
+        {
+            let Some(qp) = qps.get_mut(num) else {
+                res.service_queue.take_at(at);
+                continue;
+            };
+            if res.service(links, qp, sink) {
+                qp.is_scheduled = false;
+                res.service_queue.take_at(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
+
+impl Resources {
+    /// Serves one queue pair. Returns true if no such work is left for it.
+    fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
+        let mut done = match qp.kind.is_unreliable() {
+            true => self.complete_unreliable(qp, sink),
+            false => self.release_parked(qp, sink) && qp.failure.poison.is_none(),
+        };
+        self.fail_poisoned(links, qp);
+        done &= self.has_drained(links, qp);
+        if qp.state == State::Err {
+            done = self.flush_assembly(qp, sink)
+                && self.flush_sends(qp, sink)
+                && self.flush_receives(qp, sink);
+        }
+        let is_over = qp.state == State::Err;
+        if !done || self.receive_datagrams(qp, sink) || (qp.state == State::Err) != is_over {
+            return false;
+        }
+        let raised = qp.last_wqe_raised || qp.kind == QpType::XrcRecv;
+        if qp.state == State::Err && qp.rq_shared && !raised {
+            qp.last_wqe_raised = true;
+            self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
+        }
+        true
+    }
+
+    /// A request that could not run fails its queue pair once all requests before it are done. One
+    /// of those may be refused, and that error comes first (SQ-3).
+    fn fail_poisoned(&mut self, links: &mut Links, qp: &mut QpContext) {
+        let Some((index, status)) = qp.failure.poison else { return };
+        if qp.reads.in_flight() > 0 || qp.parked.is_some() {
+            return;
+        }
+        let mut good_until = 0;
+        let mut before = qp.sq.completed;
+        while before != index {
+            good_until = qp.sq.entry(before).end;
+            before = before.wrapping_add(1);
+        }
+        // The rest of a message that had begun never comes, and no other may follow it.
+        if qp.sq.sent_bytes > 0 || links.acked_position(qp) >= good_until {
+            self.fail_qp(qp, good_until, Some(status));
+        } else if !qp.failure.urged {
+            qp.failure.urged = urge(links, qp);
+        }
+    }
+
+    /// Returns true when every send has its completion.
+    fn flush_sends<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        while qp.sq.completed != qp.sq.posted {
+            let index = qp.sq.completed;
+            let good_until = qp.failure.good_until;
+            let entry = *qp.sq.entry(index);
+            if entry.sent.contains(Sent::ON_WIRE)
+                && qp.failure.cause != Some(Status::Flushed)
+                && good_until >= entry.end
+                && !qp.awaits_response(index)
+            {
+                if !entry.sent.contains(Sent::SIGNALED) {
+                    qp.sq.completed = index.wrapping_add(1);
+                    continue;
+                }
+                if sink.room() == 0 {
+                    return false;
+                }
+                self.succeed(qp, index, sink);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            let status = qp.failure.cause.unwrap_or(Status::Flushed);
+            // Requests from here on do not succeed.
+            qp.failure.cause = Some(Status::Flushed);
+            self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
+        }
+        true
+    }
+
+    /// Returns true when the receive that a broken message had taken has its completion. This runs
+    /// before the sends are flushed: an owner that has seen all send completions may destroy the
+    /// queue pair.
+    fn flush_assembly<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if qp.assembly.is_some() && sink.room() == 0 {
+            return false;
+        }
+        if let Some(assembly) = qp.assembly.take() {
+            let wc = error_wc(assembly.wr.wr_id, qp.num, Status::Flushed);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+        true
+    }
+
+    /// Returns true when every receive of a queue pair's own queue has its completion. Receives of
+    /// a shared queue stay for other queue pairs.
+    fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        loop {
+            if sink.room() == 0 {
+                return false;
+            }
+            let wr_id = if qp.rq_shared {
+                return true;
+            } else {
+                let Some(rq) = self.rqs.get_mut(qp.rq) else { return true };
+                match rq.prefetch.first().map(|wr| wr.wr_id) {
+                    Some(wr_id) => {
+                        rq.prefetch.advance(1);
+                        wr_id
+                    }
+                    None => match rq.queue.pop() {
+                        Some(wr) => wr.wr_id,
+                        None => return true,
+                    },
+                }
+            };
+            let wc = error_wc(wr_id, qp.num, Status::Flushed);
+            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        }
+    }
+}
+
+/// Asks the peer how far it has read: for requests that complete silently it need not say so by
+/// itself. Returns false if there is no space.
+fn urge(links: &mut Links, qp: &QpContext) -> bool {
+    let Some(link) = links.get_mut(qp.link) else { return true };
+    let flags = RecordFlags::FIRST | RecordFlags::LAST | RecordFlags::ACK_REQ;
+    let header = Header::new(KIND_WRITE, flags, WRITE_OPERANDS, qp.peer);
+    if link.is_broken() || !link.has_space(header.record()) {
+        return link.is_broken();
+    }
+    let to = link.tx.begin(header, 0).cast::<u64>();
+    // SAFETY: `begin` gives space for the record, 8-byte aligned. A WRITE of nothing has no
+    // address and no key.
+    unsafe {
+        to.write(0);
+        to.add(1).write(0);
+    }
+    link.tx.end(header);
+    let ack = link.ack();
+    link.tx.publish(ack);
+    true
+}
+
+impl Resources {
+    /// Makes the completions that waited for responses, as far as those have arrived. Returns false
+    /// if there is no room for more now.
+    fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        let Some(upto) = qp.parked else { return true };
+        while qp.sq.completed != upto {
+            let index = qp.sq.completed;
+            if qp.awaits_response(index) {
+                return true;
+            }
+            if !qp.sq.entry(index).sent.contains(Sent::SIGNALED) {
+                qp.sq.completed = index.wrapping_add(1);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            self.succeed(qp, index, sink);
+        }
+        qp.parked = None;
+        true
+    }
+}

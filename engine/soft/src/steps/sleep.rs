@@ -1,0 +1,70 @@
+//! How a domain goes to sleep and wakes up.
+//!
+//! Before it sleeps, a domain announces that to everybody who may wake it, and looks once more at
+//! everything.
+
+use crate::model::cq::{Arm, Queued};
+use crate::state::domain_state::DomainState;
+use crate::state::transport::Transport;
+use crate::sync::{Ordering, fence};
+
+/// Runs between the announcement and the last look. The barrier is the half that publishers leave
+/// out: see [`crate::shm::peer_waker`].
+pub(crate) fn before_last_look(barrier: fn()) {
+    fence(Ordering::SeqCst);
+    barrier();
+}
+
+impl DomainState {
+    /// Announces that this domain is about to sleep. A poll after this sees everything that was
+    /// published before; everything published later wakes the domain.
+    pub(crate) fn fall_asleep(&mut self) {
+        self.transport.res.local_waker.set(true);
+        self.links.activate_all();
+        for link in self.links.table.iter_mut().flatten() {
+            link.shared.set_asleep(true);
+            // The poll after this looks at everything.
+            link.empty_polls = 0;
+        }
+        let Transport { qps, res } = &mut self.transport;
+        res.inboxes.set_asleep(qps, true);
+        before_last_look(res.nic.host.barrier);
+        // Makes the next poll a full one, which looks at all inboxes.
+        if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
+            res.schedule(qp);
+        }
+    }
+
+    /// Announces that this domain is awake.
+    pub(crate) fn wake_up(&mut self) {
+        self.transport.res.local_waker.set(false);
+        for link in self.links.table.iter_mut().flatten() {
+            link.shared.set_asleep(false);
+            link.empty_polls = 0;
+        }
+        let Transport { qps, res } = &self.transport;
+        res.inboxes.set_asleep(qps, false);
+    }
+
+    /// Arms a queue of the shared domain.
+    pub(crate) fn arm(&mut self, index: usize, arm: Arm) {
+        if let Some(cq) = self.transport.res.cqs.get_mut(index) {
+            cq.arm(arm);
+        }
+        self.fall_asleep();
+    }
+
+    /// A thread that waited for a queue of the shared domain was woken. Does the work of all
+    /// queues, and returns whether that queue's entry has come. Other threads may keep waiting.
+    pub(crate) fn attend_wake(&mut self, index: usize, budget: usize) -> bool {
+        self.wake_up();
+        self.progress(&mut Queued { budget });
+        self.attend_overruns();
+        if self.transport.res.cqs.iter().any(|cq| cq.is_armed()) {
+            self.fall_asleep();
+            self.progress(&mut Queued { budget });
+            self.attend_overruns();
+        }
+        self.transport.res.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
+    }
+}
