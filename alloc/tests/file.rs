@@ -32,7 +32,7 @@ impl Drop for Temporary {
 }
 
 #[test]
-fn what_is_written_to_shared_memory_is_in_the_file() {
+fn writes_to_shared_memory_reach_the_file() {
     let file = Temporary::new("shared", b"old bytes");
     let mut mapping = Mapping::file(file.open(), 100_000, FileUse::Shared).unwrap();
     assert!(mapping.len() >= 100_000);

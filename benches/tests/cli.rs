@@ -77,7 +77,7 @@ fn a_port_in_use_is_refused() {
 }
 
 #[test]
-fn nobody_listening_is_told_with_what_to_start() {
+fn an_error_without_a_listener_says_how_to_start_one() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let parts = [&port.to_string(), "refused", "--listen first"];
     refuses(&mut bench(&format!("rate --connect {port}")), 1, &parts);

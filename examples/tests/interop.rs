@@ -196,7 +196,7 @@ fn serve(bytes: &[u8]) -> Output {
 }
 
 #[test]
-fn the_server_checks_what_it_gets() {
+fn the_server_checks_each_message() {
     let output = serve(&[0; 16]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_fails(&serve(&[0; 15]), "16 bytes: the peer sent 15");

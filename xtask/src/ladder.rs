@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_lacks_something_says_what() {
+    fn a_skipped_step_names_what_it_lacks() {
         let lacks = Work::Able(|| Some("no such compiler".to_owned()), || panic!("it lacks it"));
         let fate = one(&step(lacks), &Choice::default());
         assert!(matches!(fate, Fate::Skipped(reason) if reason == "no such compiler"));

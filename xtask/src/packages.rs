@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_installed_counts() {
+    fn only_installed_packages_count() {
         let report = "kmod installed\nstrace config-files\ndpkg-query: no packages found\n";
         assert_eq!(names_installed(report), ["kmod"]);
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_at_once_is_done_once() {
+    fn a_request_that_succeeds_is_not_repeated() {
         let mut calls = 0;
         let done = with_fresh_lists(|| {
             calls += 1;

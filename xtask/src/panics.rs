@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_panics_is_named() {
+    fn panicking_functions_are_named() {
         let code = "\
 0000000000001000 <doorbell::turn>:
 doorbell::turn():

@@ -318,7 +318,7 @@ a word of something else
     }
 
     #[test]
-    fn what_was_not_measured_says_so_and_what_has_no_peer_has_an_aim() {
+    fn a_missing_figure_says_so_and_a_row_without_a_peer_has_an_aim() {
         assert!(line("connections/s").ends_with("no figures"));
         let doorbells = line("messages to a doorbell");
         assert!(doorbells.contains("11.5") && doorbells.contains("missed"), "{doorbells}");

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_is_not_checked() {
+    fn build_output_is_not_checked() {
         let files = files_below(&root());
         assert!(files.iter().any(|file| file.ends_with("xtask/src/tidy.rs")));
         assert!(!files.iter().any(|file| file.starts_with(root().join("target"))));

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_neither_idle_nor_ours_is_others() {
+    fn time_neither_idle_nor_ours_belongs_to_others() {
         let stat = "cpu  9 9 9 9 9 9 9 9\ncpu1 10 0 5 70 10 1 1 3 2 0\ncpu10 1 1 1 1 1 1 1 1\n";
         assert_eq!(of_core(stat, 1), (100, 20));
         assert_eq!(of_core(stat, 2), (0, 0));

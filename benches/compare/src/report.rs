@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_what_is_missing() {
+    fn the_table_names_missing_figures() {
         let document = Document {
             schema: 1,
             rounds: 5,

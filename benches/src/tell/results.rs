@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_every_section_and_names_what_was_missed() {
+    fn the_page_has_every_section_and_names_missed_aims() {
         let name = format!("doorbell-results-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let own = stand_in(&folder);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_takes_what_it_needs_and_refuses_one_less() {
+    fn each_transition_needs_all_its_required_fields() {
         for kind in KINDS {
             check_ways(kind);
         }

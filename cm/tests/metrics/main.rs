@@ -127,7 +127,7 @@ fn ask_promtool(text: &str) {
 
 /// Each rule of the checker catches a text that breaks it.
 #[test]
-fn the_checker_finds_what_is_wrong() {
+fn the_checker_finds_each_mistake() {
     let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
     let histogram = "# HELP h H.\n# TYPE h histogram\nh_bucket{le=\"1\"} 2\n\
                      h_bucket{le=\"+Inf\"} 3\nh_sum 4\nh_count 3\n";

@@ -29,7 +29,7 @@ cases! {
     a_worker_sleeps_until_something_comes
     trap_9_the_first_message_brings_its_peer_up
     a_long_message_arrives_whole
-    what_was_accepted_arrives_before_the_end
+    accepted_messages_arrive_before_the_end
 }
 
 /// Records what arrives and checks its order; replies or keeps it if told to.
@@ -475,7 +475,7 @@ fn a_long_message_arrives_whole<F: Fabric>(nic: &F) {
     assert!(read == bytes, "bytes are missing or wrong");
 }
 
-fn what_was_accepted_arrives_before_the_end<F: Fabric>(nic: &F) {
+fn accepted_messages_arrive_before_the_end<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 1);
     let peer = pair.one.worker.handler().up[0];
     let mut sent = 0u32;

@@ -118,7 +118,7 @@ mod tests {
 
     /// The credit across the wrap of the count, and for words that make no sense.
     #[test]
-    fn what_is_left_follows_the_word_and_never_goes_wild() {
+    fn credit_follows_the_word_and_stays_in_bounds() {
         let mut credit = Credit::new(8);
         assert_eq!(credit.left(0, 0), 0, "it has not spoken");
         let handshake = Handshake { window: 20, word: Remote::default(), block_bytes: 64 };

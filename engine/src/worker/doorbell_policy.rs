@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_answers_what_is_no_message() {
+    fn a_send_after_another_completion_is_no_reply() {
         let mut policy = policy(2);
         policy.polled_one();
         assert!(policy.is_first());

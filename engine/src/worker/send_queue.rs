@@ -325,7 +325,7 @@ mod tests {
 
     /// The budget is closed while messages are reserved, and then open again as far as before.
     #[test]
-    fn the_end_of_a_reservation_gives_back_what_is_left() {
+    fn the_end_of_a_reservation_gives_back_the_rest() {
         let mut sq = queue(10);
         assert_eq!(sq.begin_reservation(6), 6);
         assert!(!sq.has_budget::<false>());

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_with_one_comes_first_in_order_and_costs_no_call() {
+    fn completions_taken_with_the_first_come_first_without_a_call() {
         for has in [0, 1, 2, 3, CHUNK as u64 - 1, CHUNK as u64] {
             for room in [1, 2, 5, CHUNK, 2 * CHUNK] {
                 let mut queue = Line { has, given: 0, calls: 0 };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_carries_only_what_is_defined() {
+    fn an_error_carries_only_defined_fields() {
         let wc = convert(&raw(5));
         assert_eq!((wc.wr_id, wc.qp_num, wc.status), (7, 18, Status::Flushed));
         assert_eq!((wc.byte_len, wc.imm, wc.flags), (0, 0, WcFlags::empty()));

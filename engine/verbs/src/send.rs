@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_would_refuse_is_told_by_cause() {
+    fn requests_that_a_driver_would_refuse_are_refused_with_a_cause() {
         let inline = SendWr { flags: SendFlags::INLINE, ..wr(2, 65) };
         let pieces = [wr(0, 1).sge; 3];
         let wide = SendWr { more: &pieces, ..wr(2, 1) };
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_refusals_count_what_it_took() {
+    fn a_drivers_refusal_tells_how_many_it_took() {
         let list: Vec<SendWr<'_>> = (0..6).map(|n| wr(n, 8)).collect();
         for (errno, cause) in [
             (libc::ENOMEM, PostCause::Full),

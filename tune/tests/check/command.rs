@@ -114,7 +114,7 @@ fn a_script_that_fails_halfway_can_be_undone() {
 }
 
 #[test]
-fn what_cannot_be_restored_stays_in_the_state_file() {
+fn values_that_cannot_be_restored_stay_in_the_state_file() {
     let machine = two_wrong();
     let before = machine.contents();
     machine.tune(&["--apply"]);

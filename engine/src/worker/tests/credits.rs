@@ -153,7 +153,7 @@ fn a_peer_that_floods_starves_nobody() {
 /// Promises add up to no more than there is. A promise that does not fit is refused with the
 /// numbers, and what is given back can be promised again.
 #[test]
-fn what_would_break_the_sum_is_refused_with_the_numbers() {
+fn a_promise_beyond_the_sum_is_refused_with_the_numbers() {
     let config = Config { peers: 100, ..COUNTED };
     let one = side(&config, false);
     let mut seats = Vec::new();
@@ -234,7 +234,7 @@ fn nothing_is_sent_before_the_hello() {
 /// Credit comes without a completion and wakes nobody, so a worker that was told that there is no
 /// room stays awake and waits for it.
 #[test]
-fn who_hears_of_no_room_does_not_sleep() {
+fn a_worker_told_of_no_room_stays_awake() {
     let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
     connect(&mut one, &mut two);
     let rests = |one: &mut Side<Asker>| {

@@ -106,7 +106,7 @@ fn the_bound_holds_while_polls_are_full() {
 /// Idle peers that have sent a few messages without a completion hold no more than half of the
 /// requests in flight, so others can always go on.
 #[test]
-fn peers_that_rest_strand_nothing() {
+fn idle_peers_strand_nothing() {
     let config = Config {
         peers: 64,
         recv_blocks: 1024,
@@ -154,7 +154,7 @@ fn the_completion_queue_does_not_count_every_send_of_every_peer() {
 
 /// A reply to a single message rings at once, between turns too; further replies gather.
 #[test]
-fn the_first_send_after_a_lone_message_rings_at_once() {
+fn the_first_send_after_a_single_message_rings_at_once() {
     let config = Config { send_queue: 128, ..CONFIG };
     let (mut one, mut two) = (side(&config, false), side(&config, false));
     connect(&mut one, &mut two);

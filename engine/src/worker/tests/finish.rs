@@ -7,7 +7,7 @@ const NARROW: Config = Config { window: 4, window_min: 4, ..CONFIG };
 /// Everything that was accepted arrives, whatever it had to wait for. Nothing is accepted after
 /// that, and the peer is closed once.
 #[test]
-fn what_was_accepted_arrives_before_the_end() {
+fn accepted_messages_arrive_before_the_end() {
     for (config, length) in [(CONFIG, 16), (CONFIG, 300), (NARROW, 16), (NARROW, 300)] {
         for count in [0, 1, 2, 7, 16] {
             let (mut one, mut two) = (side(&config, false), side(&config, false));

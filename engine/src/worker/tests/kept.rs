@@ -118,7 +118,7 @@ fn a_token_without_the_verdict_keeps_nothing_and_nor_does_the_verdict_alone() {
 
 /// Lost tokens leak nothing: the kept messages of a peer can be read when it goes, and come home.
 #[test]
-fn what_is_kept_of_a_peer_that_goes_comes_home() {
+fn kept_messages_of_a_lost_peer_come_home() {
     let (mut one, mut two, nums) = pair(Keeper::default());
     send(&mut one, &mut two, 7..10);
     assert_eq!(two.worker.kept(), 3);
@@ -165,7 +165,7 @@ fn timers_fire_once_and_in_order() {
 /// Enough blocks for a whole post, given back between two turns, are posted with the next turn,
 /// although it finds nothing.
 #[test]
-fn what_is_given_back_between_turns_goes_out_with_the_next() {
+fn blocks_given_back_between_turns_are_posted_with_the_next() {
     let config = Config { keeps: 8, refill: 8, ..CONFIG };
     let (mut one, mut two) = (side(&config, false), side_of(&config, Keeper::default()));
     connect(&mut one, &mut two);

@@ -143,7 +143,7 @@ fn large_messages_arrive_whole() {
 
 /// A message without memory for it is declined, and the sender is told.
 #[test]
-fn what_does_not_fit_is_declined() {
+fn a_message_without_room_is_declined() {
     let (mut one, mut two, _) = pair();
     two.worker.handler().next = BYTES - 100;
     offer(&mut one, 0, 101, 1).unwrap();

@@ -572,7 +572,7 @@ fn more_dirty_peers_than_batches() {
 }
 
 #[test]
-fn set_up_names_what_does_not_fit() {
+fn set_up_errors_name_the_wrong_number() {
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let short = Mapping::plain(4096).unwrap();
     let error = SharedRecv::new(&nic, short, &Config::DEFAULT).err().unwrap();
@@ -592,7 +592,7 @@ fn set_up_names_what_does_not_fit() {
 
 /// A peer that ends before the handler knew of it is never reported, whatever it had sent.
 #[test]
-fn a_peer_that_never_came_up_is_not_heard_of() {
+fn a_peer_that_never_came_up_is_not_reported() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     let nums = admit(&mut one, &mut two);
     assert!(one.intake.up(nums.one, nums.greeting));

@@ -139,7 +139,7 @@ fn sends_from_registered_memory_keep_their_order() {
 /// A send that passes the batches during a reservation uses a credit of its own: a request of
 /// several pieces, and a message with a doorbell behind one of another queue pair of the link.
 #[test]
-fn what_comes_amidst_a_burst_has_a_credit_of_its_own() {
+fn a_send_during_a_reservation_uses_a_credit_of_its_own() {
     for requests in [true, false] {
         let mut pair = Pair::new(&Config { window: 8, ..CONFIG });
         let peer = pair.sides[0].worker.handler().up[0];
@@ -171,7 +171,7 @@ fn ring(core: &mut Core<Soft>, peer: PeerId) {
 
 /// READ, WRITE, WRITE with immediate data, atomics.
 #[test]
-fn one_sided_requests_do_what_they_say() {
+fn each_one_sided_request_has_its_effect() {
     for config in configs() {
         let mut pair = Pair::new(&config);
         let there = pair.remote(1, 64);

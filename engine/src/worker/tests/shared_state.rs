@@ -85,7 +85,7 @@ fn no_wake_up_is_lost() {
 
 /// Work that came too late for a turn keeps the worker from resting.
 #[test]
-fn a_worker_with_work_does_not_rest() {
+fn work_keeps_a_worker_from_resting() {
     let mut one = side_of(&Config { work: 1, ..CONFIG }, Doer::default());
     let (handle, stop) = (one.worker.handle(), AtomicBool::new(false));
     one.worker.handler().again = Some(handle.clone());
