@@ -16,9 +16,9 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Parts of the tests' names.
 const TESTS: &[&str] = &[
     "hostile",
-    "what_is_read_lies_in_the_data",
+    "every_read_stays_inside_the_data",
     "nonsense_in_the_memory_is_harmless",
-    "what_no_sender_writes_is_not_expected",
+    "an_impossible_record_is_not_predicted",
     "a_peer_that_breaks_the_rules_is_cut_off",
     "a_table_that_claims_too_much_is_not_believed",
 ];

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_what_was_named_is_not_mapped() {
+    fn a_file_other_than_the_named_one_is_not_mapped() {
         let (_memory, name) = region(8192);
         let other = FileName { inode: name.inode + 1, ..name };
         assert!(attach(me(), other, 8192).is_none(), "another inode");

@@ -117,7 +117,7 @@ mod tests {
 
     /// The longest name fits, and names its member.
     #[test]
-    fn who_joins_is_listed_until_it_leaves() {
+    fn members_are_listed_until_they_leave() {
         let device = "abcdefghijklmnop";
         let one = join(device, GROUP, someone(0x00ff_ffff)).unwrap();
         let two = join(device, GROUP, someone(7)).unwrap();

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_a_reset_is_read_before_the_end() {
+    fn messages_before_a_reset_are_read_before_the_end() {
         let (client, server) = pair();
         server.send(b"never read", &[]).unwrap();
         client.send(b"goodbye", &[]).unwrap();

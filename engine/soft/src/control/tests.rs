@@ -406,7 +406,7 @@ fn a_queue_pair_that_is_gone_when_the_answer_comes_leaks_no_link() {
 }
 
 #[test]
-fn a_channel_that_waits_hears_of_ids_that_join_it() {
+fn a_waiting_channel_notices_ids_that_join_it() {
     let device = SoftDevice::open().unwrap();
     let channel = std::sync::Arc::new(device.open_channel().unwrap());
     let (tell, told) = std::sync::mpsc::channel();

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoding_and_decoding_agree() {
         for message in all() {
             assert_eq!(Message::decode(&message.encode()).as_ref(), Some(&message));
         }

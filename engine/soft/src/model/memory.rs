@@ -604,7 +604,7 @@ mod tests {
 
     /// MR-3: the cache forgets a removed region, whether asked by its key or by another.
     #[test]
-    fn mr_3_a_window_forgets_what_has_gone() {
+    fn mr_3_a_cache_forgets_removed_regions() {
         let memory = memory();
         let keep = insert(&memory, Access::LOCAL_WRITE);
         let go = memory.insert(0x9000, 0x100, (Access::LOCAL_WRITE, HOME), None).unwrap();

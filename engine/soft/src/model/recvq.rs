@@ -417,7 +417,7 @@ mod tests {
     /// PL-5: the depth counts the receives that a domain has prefetched and not used, and nothing
     /// else.
     #[test]
-    fn pl_5_the_depth_holds_over_what_is_fetched_ahead() {
+    fn pl_5_the_depth_includes_prefetched_receives() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..64).map(wr).collect();
@@ -435,7 +435,7 @@ mod tests {
     /// The same where fewer are left than were prefetched, and a list is posted that would fit
     /// without the prefetched ones: none is lost or doubled when they come back.
     #[test]
-    fn pl_5_a_list_leaves_room_for_what_is_fetched_ahead() {
+    fn pl_5_a_list_leaves_room_for_prefetched_receives() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..128).map(wr).collect();
@@ -454,7 +454,7 @@ mod tests {
     /// CP-6: receives that come back wake a sleeping domain that found none; a domain that finds
     /// none wakes a sleeping one that has prefetched some.
     #[test]
-    fn cp_6_receives_that_come_back_wake_who_lacks_them() {
+    fn cp_6_receives_that_come_back_wake_the_domain_that_lacks_them() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
         let sleepers = [(); 2].map(|()| Arc::new(LocalWaker::new(None)));
         let attach = |n: usize| queue.attach(&sleepers[n], Used::default()).unwrap();
@@ -481,7 +481,7 @@ mod tests {
     /// A domain prefetches ahead of messages only where that makes no event come early and leaves
     /// some for the others; and a domain that finds none then lacks none.
     #[test]
-    fn what_is_fetched_ahead_of_need_is_spare() {
+    fn only_spare_receives_are_prefetched_early() {
         let queue = RecvQueue::new(0, 64, PdMark::default());
         let mut prefetch = attach(&queue);
         queue.prefetch_ahead(&mut prefetch, false);

@@ -153,7 +153,7 @@ mod tests {
     /// It reads only messages like the given one that have room and lie whole inside the published
     /// bytes. Any other record stays for another look.
     #[test]
-    fn what_is_not_like_the_others_stays() {
+    fn a_record_of_another_kind_stays() {
         let plain = RecordFlags::FIRST | RecordFlags::LAST;
         let record = |kind, flags, length, qp| Header::new(kind, flags, length, qp).0;
         let good = |length| record(KIND_SEND, plain, length, 7);

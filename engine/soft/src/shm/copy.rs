@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_two_places_is_in_both() {
+    fn a_copy_to_two_places_reaches_both() {
         let from: [u8; 32] = core::array::from_fn(|i| (i * 7 + 1) as u8);
         for length in 0..=32 {
             let (words, mut one) = (Words::new(|_| !0), [0xeeu8; 40]);

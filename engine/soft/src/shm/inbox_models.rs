@@ -38,7 +38,7 @@ fn place() -> (Arc<Mapping>, Arc<Outlet>) {
 }
 
 fn open(process: i32, name: FileName) -> Option<Bell> {
-    assert_eq!((process, name), (77, NAME), "the bell of who has the inbox");
+    assert_eq!((process, name), (77, NAME), "the notifier of the inbox's owner");
     let ring = |_| RINGS.set(RINGS.get() + 1);
     Some(Bell::new(0, Arc::new(()), ring, |_| ()))
 }
@@ -187,7 +187,7 @@ fn owner() {
         let sender = thread::spawn(move || {
             if outlet.is_for(5) {
                 let [fd, inode] = outlet.slots.bell().map(|word| word.load(Ordering::Relaxed));
-                assert_eq!((fd, inode), (u64::from(NAME.fd) + 1, NAME.inode), "another bell");
+                assert_eq!((fd, inode), (u64::from(NAME.fd) + 1, NAME.inode), "another notifier");
             }
         });
         slots.say_whose(5, Some(NAME));

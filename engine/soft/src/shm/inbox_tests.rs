@@ -1,4 +1,4 @@
-//! The inbox between threads: order of each sender, whole datagrams, senders that die, nonsense.
+//! The inbox between threads: the order of each sender, whole datagrams, dying senders, nonsense.
 #![expect(unsafe_code, reason = "payloads by address")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
@@ -20,17 +20,17 @@ fn clock() -> u64 {
     NOW.load(Ordering::Relaxed)
 }
 
-/// A clock that passes any patience with each look.
+/// A clock that exceeds every wait with each look.
 fn racing() -> u64 {
     NOW.fetch_add(2 * PATIENCE_NS, Ordering::Relaxed)
 }
 
-/// A clock by which a sender has a few looks of time.
+/// A clock that gives a sender the time of a few looks.
 fn hasty() -> u64 {
     NOW.fetch_add(PATIENCE_NS / 40, Ordering::Relaxed)
 }
 
-/// An inbox and the memory of a sender's side.
+/// An inbox, and the memory of a sender's side.
 fn pair() -> (Inbox, Outlet) {
     let memory = MapRequest::new(INBOX_BYTES).pages(Ask::Plain).shared(true).map().unwrap();
     let path = std::format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
@@ -49,9 +49,9 @@ fn bell(process: i32, name: FileName) -> Option<Bell> {
     Some(Bell::new(0, std::sync::Arc::new(()), ring, |_| ()))
 }
 
-/// Who sleeps is rung for once, by the first.
+/// A sleeping owner is woken once, by the first sender.
 #[test]
-fn who_sleeps_is_woken() {
+fn a_sleeping_owner_is_woken() {
     let (inbox, outlet) = pair();
     let rings = || RINGS.load(Ordering::Relaxed);
     put(&outlet, 1, &[1]);
@@ -83,7 +83,7 @@ fn take(inbox: &mut Inbox, clock: fn() -> u64) -> Option<(Stamp, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_put_in_comes_out_and_what_is_too_much_is_dropped() {
+fn datagrams_come_out_as_put_in_and_excess_is_dropped() {
     let (mut inbox, outlet) = pair();
     for round in 0..5u8 {
         for n in 0..SLOTS as u8 + 3 {
@@ -106,7 +106,7 @@ fn an_inbox_says_whose_it_is_until_it_goes() {
     assert!(!outlet.is_for(5));
 }
 
-/// A sender that died in the middle is waited for, then left behind; its slot is lost, and no
+/// The owner waits for a sender that died in the middle, then goes on; that slot is lost, and no
 /// other.
 #[test]
 fn a_dead_sender_stops_nobody_for_long() {
@@ -130,7 +130,7 @@ fn a_dead_sender_stops_nobody_for_long() {
     }
 }
 
-/// One that was only slow gives its slot back, wherever owner and senders are by then.
+/// A sender that was only slow gives its slot back, wherever owner and senders are by then.
 #[test]
 fn a_slow_sender_gives_its_slot_back() {
     for passed in 0..4 * SLOTS as u32 {
@@ -138,7 +138,7 @@ fn a_slow_sender_gives_its_slot_back() {
         let ticket = outlet.claim().unwrap();
         assert_eq!(take(&mut inbox, racing), None);
         assert_eq!(take(&mut inbox, racing), None);
-        // Senders run ahead of the owner, or do not.
+        // With and without senders that run ahead of the owner.
         let ahead = passed % 50;
         for n in 0..passed {
             put(&outlet, n, &[1; 8]);
@@ -154,7 +154,7 @@ fn a_slow_sender_gives_its_slot_back() {
             put(&outlet, n, &[2; 8]);
             assert_eq!(take(&mut inbox, clock).map(|(stamp, _)| stamp.from), Some(n));
         }
-        // It is in use again.
+        // The slot is in use again.
         for n in 0..SLOTS as u32 {
             put(&outlet, n, &[3; 8]);
         }
@@ -163,7 +163,7 @@ fn a_slow_sender_gives_its_slot_back() {
     }
 }
 
-/// Also if the ring was full meanwhile, and senders have passed the slot by.
+/// Also if the ring was full meanwhile, and senders have skipped the slot.
 #[test]
 fn a_slot_that_was_passed_by_stops_nobody() {
     let (mut inbox, outlet) = pair();
@@ -188,9 +188,10 @@ fn a_slot_that_was_passed_by_stops_nobody() {
     }
 }
 
-/// Several senders, an owner without patience: each datagram whole, each sender's in order.
+/// Several senders, and an owner that never waits: each datagram arrives whole, and each sender's
+/// in order.
 #[test]
-fn datagrams_are_whole_and_in_order_also_without_patience() {
+fn datagrams_are_whole_and_in_order_even_if_the_owner_never_waits() {
     for clock in [clock as fn() -> u64, racing] {
         let (mut inbox, outlet) = pair();
         let stop = AtomicBool::new(false);
@@ -233,7 +234,7 @@ fn datagrams_are_whole_and_in_order_also_without_patience() {
     }
 }
 
-/// A sender that the owner gives up every now and then: nothing is lost while there is room.
+/// A sender that the owner sometimes gives up: nothing is lost while there is room.
 #[test]
 fn a_slow_sender_loses_nothing() {
     let (mut inbox, outlet) = pair();
@@ -262,7 +263,7 @@ fn a_slow_sender_loses_nothing() {
     });
 }
 
-/// Whatever is written to the memory, the owner gives back lengths that fit, and comes to an end.
+/// Whatever is written to the memory, the owner returns lengths that fit, and comes to an end.
 #[test]
 fn nonsense_in_the_memory_is_harmless() {
     let (mut inbox, outlet) = pair();

@@ -1,4 +1,4 @@
-//! The ring and its slot, between two threads: whatever mix of publications, each record is read
+//! The ring and its slot between two threads: for any mix of publications, each record is read
 //! once, in order, whole.
 #![expect(unsafe_code, reason = "memory of the ring")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
@@ -37,7 +37,7 @@ fn sides(memory: &mut Vec<Line>) -> [(Tx, Rx); 2] {
     })
 }
 
-/// No more than a link needs, so that a sanitizer sees who goes beyond.
+/// Exactly the memory that a link needs, so that a sanitizer notices an access beyond it.
 fn memory() -> Vec<Line> {
     const { assert!(LINK_BYTES.is_multiple_of(128)) };
     vec![Line { _bytes: [0; 128] }; LINK_BYTES / 128]
@@ -60,7 +60,7 @@ fn payload(n: u64) -> Vec<u8> {
     (0..length).map(|i| (n as usize * 13 + i) as u8).collect()
 }
 
-/// Space for so many bytes, as the device finds it.
+/// Space for that many bytes, found as the device finds it.
 fn find(tx: &mut Tx, bytes: u32) -> bool {
     tx.fits(bytes) || {
         tx.read_taken();
@@ -68,12 +68,12 @@ fn find(tx: &mut Tx, bytes: u32) -> bool {
     }
 }
 
-/// Publishes one record the way a lone post does.
+/// Publishes one record as a post with its own doorbell does.
 fn put_lone(tx: &mut Tx, payload: &[u8]) {
     speak(tx, payload, 0);
 }
 
-/// The same by a side that has read so far.
+/// The same for a side that has read up to `acked`.
 fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     let header = header(payload.len());
     unsafe { tx.publish_in_slot(header, header.record(), payload.as_ptr(), ack) };
@@ -84,7 +84,7 @@ fn get(rx: &mut Rx, into: &mut [u8; 4096]) -> Option<usize> {
     hear(rx, into, 0)
 }
 
-/// The same by a side that has written to the slot itself.
+/// The same for a side that has written to the slot itself.
 fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
     loop {
         if rx.caught_up() {
@@ -162,8 +162,8 @@ fn records_cross_two_threads_once_in_order_and_whole() {
     });
 }
 
-/// Both sides write to the slot and to the ring as they like, one now and then behind the other:
-/// each record is read once, in order and whole.
+/// Both sides write to the slot and to the ring at random, sometimes waiting for each other: each
+/// record is read once, in order and whole.
 #[test]
 fn two_sides_speak_at_once() {
     let rounds = if cfg!(miri) { 100 } else { 50_000u64 };
@@ -185,7 +185,7 @@ fn two_sides_speak_at_once() {
                     if rx.ack_is_due() {
                         rx.write_ack(rx.at);
                     }
-                    // Most of the time the peer's answer is waited for.
+                    // Most of the time this side waits for the peer's answer.
                     let turn = said <= heard || random.next_u32().is_multiple_of(32);
                     let bytes = mine(said);
                     if said == rounds || !turn || !find(tx, header(bytes.len()).record()) {
@@ -207,10 +207,10 @@ fn two_sides_speak_at_once() {
     });
 }
 
-/// What was written to the slot by one who had not read what this side wrote there may be in parts
-/// its own: it is read from the ring. What comes behind that is taken from the slot.
+/// A peer that had not read this side's record may have mixed its own record with it in the slot:
+/// the record is read from the ring. The one behind it is taken from the slot.
 #[test]
-fn who_has_not_heard_is_not_heard() {
+fn a_record_from_a_side_that_had_not_read_ours_is_read_from_the_ring() {
     for length in [0, 24, 32, 33, 96, 200] {
         let mut memory = memory();
         let [(mut tx, mut rx), (mut far_tx, mut far_rx)] = sides(&mut memory);
@@ -227,13 +227,14 @@ fn who_has_not_heard_is_not_heard() {
         assert_eq!(into[..length], vec![1; length]);
         speak(&mut far_tx, &vec![3; length], far_rx.at);
         assert!(rx.look());
-        let lone = rx.slot_record(tx.last_in_slot()).expect("this one has heard");
+        let lone =
+            rx.slot_record(tx.last_in_slot()).expect("this side has read the other's record");
         assert!(unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) });
         assert_eq!(into[..length], vec![3; length]);
     }
 }
 
-/// A message alone is read from the slot, whatever its size, as long as the slot holds it.
+/// A single message is read from the slot, for every size that the slot holds.
 #[test]
 fn the_slot_holds_a_record_of_any_size() {
     let bytes: Vec<u8> = (0..SLOT_RECORD_MAX as usize).map(|i| i as u8 + 1).collect();
@@ -251,7 +252,7 @@ fn the_slot_holds_a_record_of_any_size() {
     }
 }
 
-/// A reader that comes late finds a newer lone record in the slot, and reads the ring instead.
+/// A late reader finds a newer record in the slot, and reads the ring instead.
 #[test]
 fn a_late_reader_reads_the_ring() {
     let mut memory = memory();
@@ -287,7 +288,7 @@ fn a_slot_that_changes_under_the_reader_is_given_up() {
     assert_eq!(into[..200], second);
 }
 
-/// What the slot held 4 GiB ago is not taken for a record that ends at the same low half.
+/// A record in the slot from 4 GiB ago is not taken for one whose position has the same low half.
 #[test]
 fn a_slot_from_4_gib_ago_is_not_taken() {
     for length in [24, 200] {
@@ -311,7 +312,7 @@ fn a_slot_from_4_gib_ago_is_not_taken() {
     }
 }
 
-/// An acknowledgement beyond what was published is not believed.
+/// An acknowledgement beyond the published position is not believed.
 #[test]
 fn acknowledgements_are_checked() {
     let mut memory = memory();
@@ -324,10 +325,10 @@ fn acknowledgements_are_checked() {
     tx.note_freed(before);
     assert_eq!(tx.freed, tx.at);
     tx.note_freed(0);
-    assert_eq!(tx.freed, tx.at, "nor one that goes back");
+    assert_eq!(tx.freed, tx.at, "nor a position that moves back");
 }
 
-/// What was read before is no news, whatever position it would name by now.
+/// A word that was read before is no news, whatever position it would name by now.
 #[test]
 fn the_receivers_line_is_taken_over_once() {
     let mut memory = memory();
@@ -342,12 +343,12 @@ fn the_receivers_line_is_taken_over_once() {
     assert_eq!((tx.read_taken(), tx.freed), (None, 16));
 }
 
-/// Where in the data a position of the sender lies.
+/// The place in the data of a position of the sender.
 fn place(tx: &Tx, at: u64) -> u64 {
     tx.data.at(at).addr() as u64 - tx.dir.data_from(0).at(0).addr() as u64
 }
 
-/// Writes one record of that size, if there is space, and publishes it. Where it lies.
+/// Writes one record of that size, if there is space, and publishes it. Returns its place.
 fn send(tx: &mut Tx, n: u64, bytes: usize) -> Option<u64> {
     let record = header(bytes).record();
     if !find(tx, record) {
@@ -360,7 +361,8 @@ fn send(tx: &mut Tx, n: u64, bytes: usize) -> Option<u64> {
     Some(at)
 }
 
-/// Reads all there is, in order from record `n` on, and gives it back; how many.
+/// Reads all records, in order from record `n` on, and gives their space back; returns their
+/// number.
 fn read_all(rx: &mut Rx, mut n: u64) -> u64 {
     let mut into = [0; 4096];
     let first = n;
@@ -373,8 +375,8 @@ fn read_all(rx: &mut Rx, mut n: u64) -> u64 {
     n - first
 }
 
-/// The ring keeps to its first segment while the receiver keeps up, is used whole while it rests,
-/// and is small again when it has caught up.
+/// The ring stays in its first segment while the receiver keeps up, grows to its full size while it
+/// does not, and shrinks again when it has caught up.
 #[test]
 fn the_ring_is_as_long_as_it_has_to_be() {
     let mut memory = memory();
@@ -385,12 +387,12 @@ fn the_ring_is_as_long_as_it_has_to_be() {
             let at = send(&mut tx, sent, 64).expect("all was given back");
             assert!(at < u64::from(SEGMENT), "round {round}: {at}");
             sent += 1;
-            // As many are on their way as leave the front free.
+            // As many records in flight as leave the front free.
             if sent - read == 64 {
                 read += read_all(&mut rx, read);
             }
         }
-        // Full, it is a segment longer each time.
+        // While it is full, each lap is a segment longer.
         let mut most = 0;
         for times in 0..10 {
             let mut full = 0;
@@ -407,7 +409,7 @@ fn the_ring_is_as_long_as_it_has_to_be() {
             assert_eq!(sent, read);
         }
         assert!(most > u64::from(AREA - 100), "round {round}: {most}");
-        // And shorter again, bit by bit.
+        // It shrinks gradually.
         for _ in 0..64 * 1000 {
             send(&mut tx, sent, 64).expect("all was given back");
             sent += 1;
@@ -416,8 +418,8 @@ fn the_ring_is_as_long_as_it_has_to_be() {
     }
 }
 
-/// What goes out one by one keeps to the first segment: also where laps were long before, and it
-/// goes on whenever all is given back.
+/// Messages published one by one stay in the first segment, even where laps were long before;
+/// sending continues whenever all space is given back.
 #[test]
 fn messages_one_by_one_do_not_grow_the_ring() {
     let mut memory = memory();
@@ -444,7 +446,7 @@ fn messages_one_by_one_do_not_grow_the_ring() {
                 read += read_all(&mut rx, read);
                 assert!(read > before && read == sent, "stuck at {}", tx.at);
                 full += 1;
-                // What was long before is over with its lap.
+                // A long record ends with its lap.
                 places = if full < 3 { 0 } else { places };
             }
         }
@@ -452,7 +454,7 @@ fn messages_one_by_one_do_not_grow_the_ring() {
     }
 }
 
-/// In a conversation the ring is used from end to end, so that there are few jumps.
+/// A ping-pong uses the ring from end to end, so that there are few jumps.
 #[test]
 fn a_conversation_seldom_jumps() {
     let mut memory = memory();
@@ -469,8 +471,8 @@ fn a_conversation_seldom_jumps() {
     assert_eq!(jumps, 10_000 / u64::from((AREA - JUMP_BYTES) / record));
 }
 
-/// A steady number on its way, of any size: none waits, and the ring is no longer than it has to
-/// be.
+/// A steady number of records in flight, of any size: none waits, and the ring is no longer than
+/// necessary.
 #[test]
 fn a_steady_stream_never_waits() {
     for on_its_way in [1, 16, 64, 85, 128, 256, 512, 800] {
@@ -489,15 +491,15 @@ fn a_steady_stream_never_waits() {
                 }
             }
         }
-        // Acknowledgements are up to a quarter segment late, as much is left free in front, and the
-        // end is that of a segment.
+        // Acknowledgements are up to a quarter segment late, as much is left free at the front, and
+        // a lap ends with a segment.
         let need = on_its_way * 72 + 2 * u64::from(RECORD_MAX) + 72;
         let segments = need.div_ceil(SEGMENT.into()).max(1);
         assert!(most < segments * u64::from(SEGMENT), "{on_its_way}: up to {most}");
     }
 }
 
-/// Whatever the sizes, and however far the receiver is behind: each record arrives once, in order
+/// Whatever the sizes, and however far the receiver is behind, each record arrives once, in order
 /// and whole, and none lies outside the data.
 #[test]
 fn laps_of_any_length_lose_nothing() {
@@ -508,7 +510,7 @@ fn laps_of_any_length_lose_nothing() {
     let mut below = |bound: u32| random.next_u32() % bound;
     let (mut sent, mut read, mut laps, mut longest) = (0, 0, 0, 0);
     while read < rounds {
-        // Now and then the receiver rests for long.
+        // Sometimes the receiver stops for long.
         let batch = if below(8) == 0 { 2000 } else { below(60) };
         let large = [24, 200, FRAGMENT + 1][below(3) as usize];
         for _ in 0..batch {
@@ -523,13 +525,13 @@ fn laps_of_any_length_lose_nothing() {
     assert!(laps > 10 && longest > u64::from(AREA - SEGMENT), "{laps} laps, up to {longest}");
 }
 
-/// Both ends in the first lap, where everything before is read.
+/// Both ends in the first lap, with everything before read.
 fn start_at(tx: &mut Tx, rx: &mut Rx, offset: u32) {
     (tx.at, tx.published) = (offset.into(), offset.into());
     (rx.at, rx.tail) = (offset.into(), offset.into());
 }
 
-/// A sender that jumps where nobody has to is not followed.
+/// A receiver does not follow a jump that no honest sender makes.
 #[test]
 fn a_jump_is_near_the_end_of_a_segment() {
     for (offset, follows) in [
@@ -553,8 +555,8 @@ fn a_jump_is_near_the_end_of_a_segment() {
     }
 }
 
-/// A sender that runs on where it has to jump has nothing that is read behind the end: neither a
-/// record that begins there nor one that crosses it, nor after messages alone in the slot.
+/// Nothing is read behind the end from a sender that should have jumped: neither a record that
+/// begins there nor one that crosses it, nor after single messages in the slot.
 #[test]
 fn nothing_behind_the_end_is_read() {
     for (before, length) in [(16, 8), (8, 1), (8, 2000), (RECORD_MAX, FRAGMENT)] {
@@ -586,9 +588,9 @@ fn nothing_behind_the_end_is_read() {
     assert!(rx.look() && rx.advance() && rx.header().is_none());
 }
 
-/// Whatever words a peer writes, what is read lies in the data.
+/// Whatever words a peer writes, every read stays inside the data.
 #[test]
-fn what_is_read_lies_in_the_data() {
+fn every_read_stays_inside_the_data() {
     let mut memory = memory();
     let (tx, mut rx) = ends(&mut memory);
     let mut random = ChaCha8Rng::seed_from_u64(11);
@@ -628,7 +630,7 @@ fn what_is_read_lies_in_the_data() {
                 }
                 rx.consume(header);
             }
-            // Messages alone move on without the ring.
+            // Single messages advance without the ring.
             if random.next_u32() % 16 == 0 {
                 rx.at = rx.end + 64 - u64::from(random.next_u32() % 32) * 8;
                 rx.tail = rx.at;
@@ -642,7 +644,7 @@ fn what_is_read_lies_in_the_data() {
     assert!((jumps > 100 && laps > 10) || cfg!(miri), "{records} {jumps} {laps}");
 }
 
-/// A header that changes while it is looked at: what was checked is what is used.
+/// A header may change while it is checked: the checked value is the one used.
 #[test]
 fn a_hostile_header_is_read_once() {
     let mut memory = memory();

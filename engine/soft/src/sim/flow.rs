@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_lacks_is_sent_again_until_patience_ends() {
+    fn missing_packets_are_resent_until_the_retries_end() {
         let first = Psn::new(0);
         let mut sender = Sender::new(first);
         for n in 0..3 {

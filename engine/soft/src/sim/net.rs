@@ -102,7 +102,7 @@ mod tests {
         let mut last = 0;
         core::iter::from_fn(|| {
             let at = net.next_at()?;
-            assert!(at >= last, "time goes back");
+            assert!(at >= last, "time goes backwards");
             last = at;
             net.take()
         })

@@ -1,23 +1,24 @@
-//! Receive queues beside each other: what one lacks delays no queue pair of another (SRQ-13,
-//! RC-1, RC-7).
+//! Receive queues side by side: a shortage in one delays no queue pair of another (SRQ-13, RC-1,
+//! RC-7).
 
 use super::*;
 use crate::shm::layout::Side;
 use crate::wc::{Status, WcOpcode};
 
-/// Messages that wait for a receive, which are as many as a send queue has slots.
+/// The number of messages that wait for a receive, one for each slot of a send queue.
 const WAITING: usize = CAPS.send_wr as usize;
 const ROUNDS: usize = 60;
-/// In the slot, behind it, in a block, in fragments.
+/// In the slot, in the ring, in a block, in fragments.
 const LENGTHS: [usize; 7] = [0, 8, 64, 200, 1500, 9000, 20_000];
-/// Room for a message, and where each kind of them begins.
+/// The room of a message, and where each kind begins.
 const SLOT: usize = 32 << 10;
 const WAIT: usize = 0;
 const SENT: usize = WAITING * SLOT;
 const CAME: usize = 2 * SENT;
 const LATE: usize = 3 * SENT;
 
-/// A queue pair in the domain of an [`End`], with receives of its own or a shared queue of its own.
+/// A queue pair in the domain of an [`End`], with receives of its own or on a shared queue of its
+/// own.
 struct Other {
     qp: SoftQp,
     srq: Option<SoftSrq>,
@@ -38,7 +39,7 @@ impl Other {
         }
     }
 
-    /// One message of this round and one receive, both numbered by it.
+    /// One message of this round and one receive, both with this number.
     fn ask(&mut self, end: &End, round: usize, seed: usize) {
         let (length, slot) = (length_of(round), round % WAITING * SLOT);
         self.recv(RecvWr { wr_id: round as u64, sge: end.sge(CAME + slot, SLOT) });
@@ -49,7 +50,7 @@ impl Other {
         unsafe { self.qp.post(&[wr]).unwrap() };
     }
 
-    /// Both completions of the round, and its message whole, with nothing behind it.
+    /// Checks both completions of the round, and that the message is whole with nothing behind it.
     fn check(&self, end: &End, got: &[Wc], round: usize, seed: usize) {
         let (length, slot) = (length_of(round), round % WAITING * SLOT);
         let all = got.iter().map(|wc| (wc.wr_id, wc.status, wc.qp_num));
@@ -68,7 +69,7 @@ fn length_of(round: usize) -> usize {
 }
 
 /// Polls both ends until each has `enough` completions, or nothing more happens. Time passes, so
-/// that whoever waits for a receive tries again and again.
+/// that a message without a receive retries again and again.
 fn gather(one: &mut End, two: &mut End, enough: usize) -> (Vec<Wc>, Vec<Wc>) {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for _ in 0..2000 {
@@ -82,7 +83,7 @@ fn gather(one: &mut End, two: &mut End, enough: usize) -> (Vec<Wc>, Vec<Wc>) {
     (first, second)
 }
 
-/// `stuck` is who finds no receive: the end that made the link, or the other.
+/// `stuck` is the end that lacks receives: the one that made the link, or the other.
 fn an_empty_queue_delays_no_other(shared: bool, stuck: Side) {
     let (mut one, mut two) = pair(CAPS, shared);
     let (mut near, mut far) = (Other::of(&one), Other::of(&two));

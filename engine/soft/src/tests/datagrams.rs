@@ -1,5 +1,5 @@
-//! UD between devices of one process (UD-1): the inboxes are found as those of other
-//! processes are, by the name of their files.
+//! UD between devices of one process (UD-1). Inboxes are found by the names of their files, as
+//! those of other processes are.
 
 use std::any::Any;
 use std::sync::Mutex;
@@ -15,14 +15,14 @@ const QKEY: u32 = 0x0123_4567;
 const WIDE: QpCaps = QpCaps { send_wr: 128, send_sge: 4, ..CAPS };
 const GROUP: Gid = Gid([0xff, 14, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
 
-/// A clock of their own: others count on theirs.
+/// A clock of this test's own, because other tests rely on theirs.
 static LATER: AtomicU64 = AtomicU64::new(0);
 
 fn later() -> u64 {
     LATER.load(Ordering::Relaxed)
 }
 
-/// Who is in which group.
+/// The members of each group.
 static GROUPS: Mutex<Vec<(u64, String, Gid, Member)>> = Mutex::new(Vec::new());
 
 struct Stays(u64);
@@ -119,7 +119,7 @@ fn ud_datagrams_arrive_behind_forty_bytes() {
         assert_eq!((wc.opcode, wc.flags), (WcOpcode::Recv, WcFlags::GRH | WcFlags::WITH_IMM));
         assert_eq!((wc.imm, wc.src_qp, wc.qp_num), (0x0102_0304, one.qp.num(), two.qp.num()));
         assert_eq!(two.bytes(GRH_BYTES, length), bytes);
-        // An IPv4 header whose sum is right, and whose length is.
+        // An IPv4 header with a valid checksum and length.
         let ip = two.bytes(20, 20);
         let sum: u32 = ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
         assert_eq!((ip[0], ip[9], (sum & 0xffff) + (sum >> 16)), (0x45, 17, 0xffff));
@@ -127,7 +127,7 @@ fn ud_datagrams_arrive_behind_forty_bytes() {
     }
 }
 
-/// `ibv_create_ah_from_wc`: a datagram says where to answer.
+/// `ibv_create_ah_from_wc`: a datagram tells where to reply.
 #[test]
 fn ud_a_datagram_names_its_sender() {
     let (mut one, mut two) = pair_of_ud();
@@ -146,10 +146,11 @@ fn ud_a_datagram_names_its_sender() {
     assert!(two.nic.sender_of(&Wc::default(), &header).is_err(), "without the flag");
 }
 
-/// No receive, a receive too short, another key, a number nobody has: dropped, and the sender hears
-/// of success. A receive that was too short takes the next that fits.
+/// No receive, a receive that is too short, another key, an unknown number: the datagram is
+/// dropped, and the sender gets success. The receive that was too short takes the next datagram
+/// that fits.
 #[test]
-fn ud_what_cannot_be_delivered_is_dropped_in_silence() {
+fn ud_undeliverable_datagrams_are_dropped_silently() {
     let (mut one, mut two) = pair_of_ud();
     let ah = one.way_to(&two);
     let right = to(&ah, &two);
@@ -175,7 +176,7 @@ fn ud_what_cannot_be_delivered_is_dropped_in_silence() {
     assert_eq!(came[0].byte_len as usize, GRH_BYTES + 8);
 }
 
-/// The rule of the top bit: the sender's own key goes out.
+/// With the top bit set in the key, the sender's own key is sent.
 #[test]
 fn ud_a_key_with_the_top_bit_is_the_senders_own() {
     let (mut one, mut two) = pair_of_ud();
@@ -186,10 +187,10 @@ fn ud_a_key_with_the_top_bit_is_the_senders_own() {
     assert_eq!(settle(&mut one, &mut two).1.len(), 1);
 }
 
-/// SM-1, SM-2: what is posted in SQD waits, and is flushed once if ERR comes first; nothing of it
-/// is sent when the pause ends.
+/// SM-1, SM-2: sends posted in SQD wait, and are flushed once if ERR comes first; none is sent when
+/// the pause ends.
 #[test]
-fn ud_what_waits_in_sqd_is_flushed_in_err() {
+fn ud_sends_waiting_in_sqd_are_flushed_in_err() {
     let (mut one, mut two) = pair_of_ud();
     let ah = one.way_to(&two);
     (0..3).for_each(|n| two.recv(n, 0, 100));
@@ -211,8 +212,8 @@ fn ud_what_waits_in_sqd_is_flushed_in_err() {
     assert!(two.poll().is_empty() && one.poll().is_empty());
 }
 
-/// Too long for one packet, or a wrong key: SQE, and the way out of it. What came in is not
-/// touched.
+/// A datagram too long for one packet, or a wrong local key: SQE, and the way back. Incoming
+/// datagrams are not affected.
 #[test]
 fn ud_a_send_that_fails_here_leaves_sqe() {
     let (mut one, mut two) = pair_of_ud();
@@ -253,7 +254,7 @@ fn ud_only_datagrams_are_sent_and_only_there() {
     assert!(refused(near.post(1, SendOp::SendTo(to(&ah, &two)), near.sge(0, 8), SIGNALED)));
 }
 
-/// SQ-1, SQ-2: the slots are counted as everywhere, though all leaves at once.
+/// SQ-1, SQ-2: slots are counted as on any queue pair, although every send leaves at once.
 #[test]
 fn sq_2_slots_come_back_with_polled_completions_on_ud_too() {
     let (mut one, two) = pair_of_ud();
@@ -281,7 +282,7 @@ fn ud_a_wrong_receive_fails_its_queue_pair() {
     assert_eq!(statuses(&came), [(9, Status::LocalProtection), (10, Status::Flushed)]);
 }
 
-/// A queue pair that is gone takes its inbox along; one with another number is found again.
+/// The inbox of a removed queue pair goes with it; an inbox with another number is found again.
 #[test]
 fn ud_a_handle_outlives_queue_pairs() {
     let (mut one, mut two) = pair_of_ud();
@@ -297,7 +298,7 @@ fn ud_a_handle_outlives_queue_pairs() {
     assert_eq!(settle(&mut one, &mut two).1.len(), 1);
 }
 
-/// Section 2.1: what comes before RTR is dropped.
+/// Datagrams before RTR are dropped.
 #[test]
 fn ud_in_init_everything_is_dropped() {
     let (mut one, mut two) = pair_of_ud();
@@ -316,9 +317,10 @@ fn ud_in_init_everything_is_dropped() {
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
 }
 
-/// The domain gets to it when its owner polls; what comes between is for the queue pair.
+/// The domain moves it to RTR when its owner polls; datagrams that come in between belong to the
+/// queue pair.
 #[test]
-fn ud_what_comes_after_opening_is_kept() {
+fn ud_datagrams_after_opening_are_kept() {
     let (mut one, mut two) = pair_of_ud();
     two.qp = make_qp_of(QpType::Ud, &two.nic, &two.cq, None, WIDE);
     two.recv(9, 0, 100);
@@ -353,8 +355,8 @@ fn an_address_of_no_device_is_refused() {
     assert_eq!(alone.create_qp(&init).err().unwrap().code(), Code::NotSupported);
 }
 
-/// Each member gets a copy, the sender's own too; who has left gets none, and neither do devices of
-/// another name. A new member is heard of after a while, not with each message.
+/// Each member gets a copy, and so does the sender. A former member gets none, and neither do
+/// devices of another name. Senders learn of a new member after a while, not with each message.
 #[test]
 fn a_group_gets_a_copy_each() {
     let (mut one, mut two) = pair_of_ud();
@@ -398,7 +400,7 @@ fn only_datagrams_are_for_groups() {
     assert_eq!(rc.detach_mcast(GROUP).unwrap_err().code(), Code::Invalid);
 }
 
-/// Receives of a shared queue go to datagrams too.
+/// Receives of a shared queue serve datagrams too.
 #[test]
 fn ud_takes_receives_of_a_shared_queue() {
     let (mut one, mut two) = pair_of_ud();
@@ -417,7 +419,7 @@ fn ud_takes_receives_of_a_shared_queue() {
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [(9, Status::Success)]);
 }
 
-/// Two sides with a queue pair of UD and a connection each, in one domain a side.
+/// Two sides, each with a UD queue pair and a connection in one domain.
 fn with_a_connection() -> (End, End, SoftQp, SoftQp) {
     let (mut one, mut two) = pair_of_ud();
     let mut near = make_qp(&one.nic, &one.cq, None, CAPS);
@@ -427,7 +429,7 @@ fn with_a_connection() -> (End, End, SoftQp, SoftQp) {
     (one, two, near, far)
 }
 
-/// Posts an inline message on a connection of that side, and a receive for it on the other.
+/// Posts an inline message on that side's connection, and a receive for it on the other side.
 fn message(from: (&End, &mut SoftQp), to: (&End, &mut SoftQp)) {
     let recv = RecvWr { wr_id: 8, sge: to.0.sge(64, 64) };
     let (flags, sge) = (SendFlags::INLINE | SIGNALED, from.0.sge(0, 8));
@@ -439,8 +441,8 @@ fn message(from: (&End, &mut SoftQp), to: (&End, &mut SoftQp)) {
     }
 }
 
-/// A queue pair of UD leaves its domain the short poll: an empty poll has nothing more to do, and
-/// the next message is predicted.
+/// A UD queue pair leaves the short poll of its domain fast: an empty poll has nothing more to do,
+/// and the next message is predicted.
 #[test]
 fn ud_leaves_a_domain_its_short_poll() {
     let (mut one, mut two, mut near, mut far) = with_a_connection();
@@ -453,7 +455,7 @@ fn ud_leaves_a_domain_its_short_poll() {
         unsafe { far.post_recv(&[recv]).unwrap() };
     }
     for _ in 0..2 {
-        // The first fetches receives, the second tells which queue pair to predict.
+        // The first message prefetches receives, the second tells which queue pair to predict.
         message((&one, &mut near), (&two, &mut far));
         assert_eq!(two.poll().len(), 1);
         settle(&mut one, &mut two);
@@ -469,7 +471,7 @@ fn ud_leaves_a_domain_its_short_poll() {
     assert_eq!(wc.wr_id, 8);
 }
 
-/// A datagram is seen within two short polls, whether messages come meanwhile or not.
+/// A datagram is seen within two short polls, with or without messages in between.
 #[test]
 fn ud_datagrams_are_seen_among_messages() {
     for talks in [false, true] {
@@ -489,7 +491,7 @@ fn ud_datagrams_are_seen_among_messages() {
                     break *wc;
                 }
                 if talks {
-                    // An answer, so that the next poll is the first after a reply.
+                    // A reply, so that the next poll is the first after a reply.
                     message((&two, &mut far), (&one, &mut near));
                     one.poll();
                 }
@@ -501,7 +503,7 @@ fn ud_datagrams_are_seen_among_messages() {
     }
 }
 
-/// Before a domain sleeps, the last look is at all inboxes, however many.
+/// Before a domain sleeps, the last look covers all inboxes, however many.
 #[test]
 fn ud_the_last_look_before_sleep_is_at_all_inboxes() {
     let (mut one, mut two, ..) = with_a_connection();

@@ -12,7 +12,7 @@ fn post_deferred(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.post_deferred(&inline(bytes, wr_id)) }
 }
 
-/// Right behind a deferred message.
+/// Posts behind a deferred message.
 fn more(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.post_deferred_next(wr_id, Sge::inline(bytes)) }
 }
@@ -21,12 +21,12 @@ fn lone(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.post_at_once(&inline(bytes, wr_id)) }
 }
 
-/// Right behind a message that was posted at once.
+/// Posts behind a message that was posted at once.
 fn next(end: &mut End, bytes: &[u8], wr_id: u64) -> bool {
     unsafe { end.qp.post_at_once_next(wr_id, Sge::inline(bytes)) }
 }
 
-/// From the front of a list.
+/// Posts the front of a list.
 fn list(end: &mut End, list: &[&[u8]], first: u64) -> usize {
     unsafe { end.qp.post_inline_list(first, list) }
 }
@@ -43,7 +43,7 @@ fn in_order(got: &[Vec<u8>], size: usize, count: usize) {
     }
 }
 
-/// One that is signalled retires all before it (SQ-2).
+/// A signalled message retires all before it (SQ-2).
 fn retire(from: &mut End, to: &mut End) {
     to.recv(0, 0, 256);
     from.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
@@ -51,7 +51,7 @@ fn retire(from: &mut End, to: &mut End) {
     assert_eq!((sent.len(), got.len()), (1, 1));
 }
 
-/// Bytes of each message that came, by its receive.
+/// Bytes of each message received, by its receive.
 fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
     let wcs = end.poll();
     let bytes = |(wc, size): (&Wc, &usize)| {
@@ -62,7 +62,7 @@ fn came(end: &mut End, sizes: &[usize]) -> Vec<Vec<u8>> {
 }
 
 /// For every size, one message and as many as a poll takes: the peer sees nothing before the
-/// doorbell and all of it after. The poster may change the bytes once the call returns (SQ-4).
+/// doorbell and all of it afterwards. The poster may change the bytes once the call returns (SQ-4).
 #[test]
 fn sq_4_deferred_posts_are_seen_with_the_doorbell() {
     let caps = QpCaps { send_wr: 256, recv_wr: 32, inline: 220, ..CAPS };
@@ -79,7 +79,7 @@ fn sq_4_deferred_posts_are_seen_with_the_doorbell() {
                 assert!(follows || post_deferred(&mut one, &bytes, n as u64), "size {size}");
                 bytes.fill(0xee);
             }
-            // Half a segment may be held, from the last doorbell on or a little less.
+            // At most half a segment may stay unpublished, counted from about the last doorbell.
             let much = (size + 16) * count > 3900;
             assert!(much || came(&mut two, &sizes).is_empty(), "size {size}");
             ring_doorbell(&mut one);
@@ -134,8 +134,8 @@ fn sq_4_a_post_at_once_is_seen_at_once() {
     assert_eq!(came(&mut two, &[5, 6]), [&b"first"[..], b"second"]);
 }
 
-/// The same while the other side neither answers nor polls: messages that do not fit the slot's
-/// first line go by the ring alone.
+/// The same while the other side neither replies nor polls: messages that do not fit the slot's
+/// first line use the ring alone.
 #[test]
 fn sq_4_posts_at_once_in_a_stream_are_published() {
     let caps = QpCaps { send_wr: 256, recv_wr: 64, inline: 220, ..CAPS };
@@ -178,7 +178,7 @@ fn sq_4_a_list_is_seen_with_the_doorbell() {
                 if (size + 16) * count < 3900 {
                     assert!((more, two.poll().len()) == (count, 0), "size {size}");
                 } else if more == 0 {
-                    // At the end of the ring, until the other side has said what it has read.
+                    // At the end of the ring, until the other side has acknowledged.
                     ring_doorbell(&mut one);
                     (0..3).for_each(|_| got.extend(two.poll()));
                 }
@@ -199,9 +199,9 @@ fn sq_4_a_list_is_seen_with_the_doorbell() {
     assert!(stalls < 20, "{stalls}");
 }
 
-/// A list stops before a message that is too long (SQ-4), and where slots (SQ-1) or space end.
-/// None of it goes behind a request that waits, in another state (SM-2), or if every request must
-/// ask for a completion (SQ-2).
+/// A list stops before a message that is too long (SQ-4), and when slots (SQ-1) or space run out.
+/// None of it is posted behind a request that waits, in another state (SM-2), or if every request
+/// must ask for a completion (SQ-2).
 #[test]
 fn sq_1_a_list_stops_at_the_first_obstacle() {
     let bytes = pattern(0, 65);
@@ -259,10 +259,10 @@ fn sq_1_deferred_posts_go_first() {
     assert!(two.poll().is_empty(), "there was nothing left to ring for");
 }
 
-/// The deferred functions leave the rest to `post`: a full send queue (SQ-1), a payload over the
-/// limit (SQ-4), a one-sided request, a queue pair in error (SM-2).
+/// The deferred functions leave these to `post`: a full send queue (SQ-1), a payload over the limit
+/// (SQ-4), a one-sided request, a queue pair in error (SM-2).
 #[test]
-fn sq_1_the_rest_is_left_to_a_post() {
+fn sq_1_other_requests_are_left_to_post() {
     let (mut one, mut two) = pair(CAPS, true);
     let bytes = pattern(0, 65);
     assert!(!post_deferred(&mut one, &bytes, 0), "over the limit of 64");
@@ -277,7 +277,7 @@ fn sq_1_the_rest_is_left_to_a_post() {
     assert!(!post_deferred(&mut one, &bytes[..8], 9) && two.poll().is_empty());
 }
 
-/// A message that does not fit the ring is refused, and goes when there is space.
+/// A message that does not fit the ring is refused, and is accepted when there is space.
 #[test]
 fn sq_1_a_full_ring_holds_no_more() {
     let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 200, ..CAPS };
@@ -322,7 +322,7 @@ fn only_many_at_once_make_the_ring_longer() {
     ];
     for (how, longer, post) in ways {
         let (mut one, mut two) = pair(caps, true);
-        // What comes first is read: the front is free.
+        // The first records are read, so the front is free.
         two.recv(0, 0, 64);
         one.send(0, 0, 64, SendFlags::empty()).unwrap();
         settle(&mut one, &mut two);
@@ -337,8 +337,8 @@ fn only_many_at_once_make_the_ring_longer() {
 }
 
 /// Behind a deferred message, or one posted at once, only the reservation is checked. So everything
-/// else must drop the reservation: a full queue (SQ-1), a message that waits, one that takes a slot
-/// and no space, a pause (SM-1), an error (SM-2), a reset.
+/// else must drop the reservation: a full queue (SQ-1), a message that waits, a request that takes
+/// a slot and no space, a pause (SM-1), an error (SM-2), a reset.
 #[test]
 fn sq_1_a_reservation_overtakes_nothing() {
     let caps = QpCaps { send_wr: 8, recv_wr: 64, inline: 64, ..CAPS };

@@ -1,4 +1,4 @@
-//! Protection domains: a key is good within its own (MR-2, CK-1).
+//! Protection domains: a key is valid within its own domain (MR-2, CK-1).
 
 use super::local_rdma::mapped_pair;
 use super::*;
@@ -32,7 +32,7 @@ fn mr_2_a_send_reads_memory_of_its_own_domain() {
         assert_eq!(statuses(&sent), [Status::LocalProtection, Status::Flushed]);
         assert!(received.is_empty());
     }
-    // In a list, which is written in another way.
+    // In a list, which is written by other code.
     let (mut one, mut two) = pair(CAPS, false);
     let strange = apart(&one);
     two.recv(1, 0, 64);
@@ -60,7 +60,7 @@ fn mr_2_a_message_goes_to_memory_of_the_receive_queues_domain() {
     }
 }
 
-/// Section 2.7: that of a shared queue may be another than its queue pairs'.
+/// The domain of a shared queue may differ from its queue pairs'.
 #[test]
 fn a_shared_queue_has_a_domain_of_its_own() {
     let (mut one, mut two) = (end(CAPS, false), end(CAPS, false));
@@ -79,7 +79,7 @@ fn a_shared_queue_has_a_domain_of_its_own() {
             (std::vec![Status::Success], std::vec![Status::Success])
         );
     }
-    // A region that goes makes the queue look again, in the same domain.
+    // Removing a region makes the queue look keys up again, in the same domain.
     drop(two.nic.register(mapping(64), Access::all()).unwrap());
     unsafe { srq.post(&[RecvWr { wr_id: 2, sge: piece(&strange, 64) }]).unwrap() };
     one.send(1, 0, 8, SIGNALED).unwrap();
@@ -105,7 +105,7 @@ fn mr_2_a_peers_key_is_good_for_queue_pairs_of_its_domain() {
 }
 
 #[test]
-fn mr_2_what_is_read_goes_to_memory_of_its_own_domain() {
+fn mr_2_the_result_of_a_read_stays_in_its_domain() {
     for direct in [true, false] {
         let (mut one, mut two) = if direct { mapped_pair() } else { pair(CAPS, false) };
         let strange = apart(&one);
@@ -134,7 +134,7 @@ fn all_of_it_works_in_any_domain() {
     assert_eq!(one.bytes(8192, 5000), pattern(1, 5000));
 }
 
-/// MW-1: window, memory and queue pair are of one domain.
+/// MW-1: window, memory and queue pair belong to one domain.
 #[test]
 fn mw_1_windows_open_memory_of_their_domain_to_queue_pairs_of_it() {
     let binding = |window: &SoftWindow, region: &SoftRegion, rkey| Binding {
@@ -158,7 +158,7 @@ fn mw_1_windows_open_memory_of_their_domain_to_queue_pairs_of_it() {
         let good = own_window && own_memory;
         assert_eq!(statuses(&bound), [if good { Status::Success } else { Status::MwBind }]);
     }
-    // One of type 1 is open to all queue pairs, of its domain.
+    // A window of type 1 is open to all queue pairs of its domain.
     let (mut one, mut two) = pair(CAPS, false);
     let elsewhere = two.nic.alloc_pd().unwrap();
     let mut other = end(CAPS, false);
@@ -176,7 +176,7 @@ fn mw_1_windows_open_memory_of_their_domain_to_queue_pairs_of_it() {
 }
 
 #[test]
-fn a_domain_counts_what_belongs_to_it() {
+fn a_domain_counts_its_objects() {
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let (cq, _poller) = nic.create_cq(16, Sharing::Shared).unwrap();
     let xrcd = nic.open_xrcd().unwrap();

@@ -1,13 +1,13 @@
-//! Many links of which few are busy: what a poll looks at, and that nothing is missed.
+//! Many links of which few are busy: what a poll looks at, and that it misses nothing.
 
 use super::*;
 use crate::state::policy::idle::IDLE_CHECKS;
 use crate::wc::Status;
 
-/// Polls without a message that are enough for every link to rest.
+/// Enough polls without a message for every link to become idle.
 const QUIET: usize = 600;
 
-/// A server on one receive queue, and as many devices that are connected to it, a link each.
+/// A server on one receive queue, and several devices that are connected to it, each over a link.
 struct Many {
     server: End,
     qps: Vec<SoftQp>,
@@ -38,7 +38,7 @@ impl Many {
         }
     }
 
-    /// How many links the server does not serve.
+    /// The number of links that the server does not serve.
     fn idle(&self) -> usize {
         let state = unsafe { self.server.poller.cq.domain.alone() };
         state.links.table.iter().flatten().filter(|link| link.is_idle()).count()
@@ -52,7 +52,7 @@ impl Many {
         state.links.table[link].as_ref().unwrap().is_idle()
     }
 
-    /// The queue pair whose message comes within so many polls, and in how many it did.
+    /// The queue pair whose message comes within that many polls, and the number of polls it took.
     fn comes_within(&mut self, polls: usize) -> (u32, usize) {
         for n in 1..=polls {
             if let [wc] = self.server.poll()[..] {
@@ -64,10 +64,10 @@ impl Many {
     }
 }
 
-/// Links on which nothing comes rest, but for one; what comes over one that rests is seen after as
-/// many polls as it takes to look at all, and then at once.
+/// All but one of the links without messages become idle. A message over an idle link is seen after
+/// as many polls as it takes to check all of them; the next one is seen at once.
 #[test]
-fn what_comes_over_a_link_that_rests_is_seen() {
+fn messages_over_an_idle_link_are_seen() {
     let clients = 4 * IDLE_CHECKS;
     let mut many = Many::new(clients);
     assert_eq!(many.idle(), 0);
@@ -83,7 +83,7 @@ fn what_comes_over_a_link_that_rests_is_seen() {
             assert_eq!(many.comes_within(2).0, num);
         }
     }
-    // All at once: each comes.
+    // All at once: each message is seen.
     many.rest();
     for client in &mut many.clients {
         client.send(1, 0, 8, SendFlags::empty()).unwrap();
@@ -101,10 +101,10 @@ fn what_comes_over_a_link_that_rests_is_seen() {
     assert_eq!(came, nums);
 }
 
-/// What is posted on a link that rests goes out at once, and completes; so does a list, and one
-/// that is carried out by the peer.
+/// A post on an idle link goes out at once, and completes; so does a list, and a request that the
+/// peer carries out.
 #[test]
-fn what_is_posted_on_a_link_that_rests_goes_out() {
+fn posts_on_an_idle_link_go_out() {
     let mut many = Many::new(3);
     for round in 0..3 {
         for n in 0..3 {
@@ -130,10 +130,10 @@ fn what_is_posted_on_a_link_that_rests_goes_out() {
     }
 }
 
-/// A link over which a completion is waited for does not rest: what the peer has taken it says
-/// beside the slot. One with a message that nobody has taken does, but a refusal is seen.
+/// A link that awaits a completion stays busy, because the peer acknowledges beside the slot. A
+/// link with a message that nobody has taken becomes idle, but a refusal is seen.
 #[test]
-fn what_a_peer_says_beside_the_slot_is_heard() {
+fn acknowledgements_beside_the_slot_are_read() {
     for flags in [SendFlags::SIGNALED, SendFlags::empty()] {
         let mut many = Many::new(4);
         let sge = many.server.sge(0, 8);
@@ -155,9 +155,9 @@ fn what_a_peer_says_beside_the_slot_is_heard() {
     }
 }
 
-/// CP-6: before it sleeps a domain looks at every link, at those that rest as well.
+/// CP-6: before it sleeps, a domain looks at every link, including idle ones.
 #[test]
-fn cp_6_who_falls_asleep_has_looked_at_every_link() {
+fn cp_6_the_last_look_covers_every_link() {
     let mut many = Many::new(6 * IDLE_CHECKS);
     many.rest();
     many.clients[3 * IDLE_CHECKS].send(1, 0, 8, SendFlags::empty()).unwrap();
@@ -165,7 +165,7 @@ fn cp_6_who_falls_asleep_has_looked_at_every_link() {
     assert_eq!(many.comes_within(1).1, 1);
 }
 
-/// Every poll serves every busy link, also the first one after most of them have gone.
+/// Every poll serves every busy link, including the first poll after most of them have gone.
 #[test]
 fn a_poll_serves_all_that_are_left() {
     for polls in 1..12 {
@@ -180,9 +180,9 @@ fn a_poll_serves_all_that_are_left() {
     }
 }
 
-/// A connection that ends while its link rests takes it along.
+/// A connection that ends while its link is idle takes the link along.
 #[test]
-fn a_link_that_rests_goes_with_its_last_queue_pair() {
+fn an_idle_link_goes_with_its_last_queue_pair() {
     let mut many = Many::new(4);
     many.rest();
     for left in (0..4).rev() {

@@ -1,4 +1,4 @@
-//! One-sided requests straight into memory that is mapped on both sides: the owner never polls.
+//! One-sided requests carried out in memory that both sides map: the owner never polls.
 
 use std::string::ToString;
 
@@ -8,7 +8,7 @@ use crate::wr::Remote;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-/// A device whose table can be read, and what reads it.
+/// A device with a readable table, and its reader.
 pub(super) fn device() -> (Soft, Arc<RemoteMap>) {
     let directory = shared(DIRECTORY_BYTES);
     let view = again(name_file(&directory).unwrap().fd, DIRECTORY_BYTES).unwrap();
@@ -30,7 +30,7 @@ pub(super) fn near(nic: Soft) -> End {
     End { nic, poller, cq, qp, region, srq }
 }
 
-/// A connected pair, each with the other's memory within reach.
+/// A connected pair in which each maps the other's memory.
 pub(super) fn mapped_pair() -> (End, End) {
     let ((nic_one, map_one), (nic_two, map_two)) = (device(), device());
     let (mut one, mut two) = (near(nic_one), near(nic_two));
@@ -92,7 +92,7 @@ fn all_of_it_works_while_the_owner_sleeps() {
     }
 }
 
-/// Several pieces, and a result of an atomic in two.
+/// Several pieces, and the result of an atomic in two.
 #[test]
 fn pieces_are_gathered_and_scattered() {
     let (mut one, two) = mapped_pair();
@@ -103,7 +103,7 @@ fn pieces_are_gathered_and_scattered() {
     unsafe { one.qp.post(&[wr]).unwrap() };
     assert_eq!(two.bytes(0, 8), b"abcdefgh");
     done(&mut one);
-    // A first piece as long as a word is no word, nor is one that lies across two.
+    // A first piece of eight bytes need not be a word, nor is a word that spans two pieces.
     for at in [0, 16, 21] {
         one.fill(0, b"0123456789a");
         let more = [one.sge(8, 3)];
@@ -126,7 +126,7 @@ fn pieces_are_gathered_and_scattered() {
     assert_eq!((one.bytes(100, 3), one.bytes(200, 5)), (b"abc".to_vec(), b"defgh".to_vec()));
 }
 
-/// RC-4: immediate data needs the owner, and a receive of its; the bytes are there before.
+/// RC-4: immediate data needs the owner and one of its receives; the bytes are there before.
 #[test]
 fn rc_4_immediate_data_still_takes_a_receive() {
     let (mut one, mut two) = mapped_pair();
@@ -142,8 +142,8 @@ fn rc_4_immediate_data_still_takes_a_receive() {
     done(&mut one);
 }
 
-/// The completion of a WRITE behind a message comes when that is taken, though nobody asked for
-/// word of it.
+/// The completion of a WRITE behind a message comes when that message is taken, although nobody
+/// asked for an acknowledgement.
 #[test]
 fn sq_5_completions_stay_in_order_with_messages() {
     let (mut one, mut two) = mapped_pair();
@@ -161,7 +161,7 @@ fn reads_do_not_overtake_writes_in_the_ring() {
     let (mut one, mut two) = mapped_pair();
     let private = two.nic.register(mapping(4096), Access::all()).unwrap();
     one.fill(0, &[7; 8]);
-    // Not behind a file: the owner has to carry it out.
+    // Memory without a file: the owner must carry the request out.
     one.post(1, SendOp::Write(private.remote(0)), one.sge(0, 8), SendFlags::empty()).unwrap();
     one.post(2, SendOp::Read(two.region.remote(0)), one.sge(64, 8), SIGNALED).unwrap();
     assert!(polled(&mut one).is_empty(), "it waits behind the WRITE");
@@ -170,9 +170,9 @@ fn reads_do_not_overtake_writes_in_the_ring() {
     assert_eq!(unsafe { private.as_ptr().read_volatile() }, 7);
 }
 
-/// Section 2.5: what the table does not allow is for the owner to refuse, in its own words.
+/// The owner refuses what the table does not allow, with its own status.
 #[test]
-fn what_is_not_allowed_is_refused_by_the_owner() {
+fn the_owner_refuses_forbidden_requests() {
     type Op = fn(Remote) -> SendOp;
     let read: Op = SendOp::Read;
     let cases: [(&str, Op, Access, usize); 5] = [
@@ -194,7 +194,7 @@ fn what_is_not_allowed_is_refused_by_the_owner() {
     }
 }
 
-/// MR-3: the key of memory that is gone opens nothing, also when it was used before.
+/// MR-3: the key of removed memory opens nothing, even if it was used before.
 #[test]
 fn mr_3_a_key_that_worked_fails_once_it_is_stale() {
     let (mut one, mut two) = mapped_pair();
@@ -220,7 +220,7 @@ fn a_dead_peers_memory_is_out_of_reach() {
     assert_eq!(two.bytes(0, 8), [0; 8]);
 }
 
-/// A table that lies ends in the peer's own memory: never past what is mapped here.
+/// A false table leads into the peer's own memory: never beyond what is mapped here.
 #[test]
 fn a_table_that_claims_too_much_is_not_believed() {
     let (mut one, two) = mapped_pair();
@@ -236,8 +236,8 @@ fn a_table_that_claims_too_much_is_not_believed() {
     assert!(text.contains(&"memfd:doorbell".to_string()));
 }
 
-/// What a peer may be waiting for is mapped with the link; not what nobody may write to, is large
-/// or behind no file, and not everything.
+/// Memory that a peer may be waiting for is mapped with the link; not memory that nobody may write
+/// to, that is large, or that has no file, and not everything.
 #[test]
 fn small_regions_are_mapped_ahead() {
     let (nic, map) = device();

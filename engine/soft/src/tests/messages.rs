@@ -7,8 +7,8 @@ use super::*;
 use crate::shm::layout::{Side, split};
 use crate::wc::{Status, WcFlags, WcOpcode};
 
-/// CP-6: who arms and then polls sees what came before, also word that a send was refused which
-/// asked for no completion; however long nothing had come.
+/// CP-6: a thread that arms and then polls sees what came before, including the refusal of a send
+/// that asked for no completion, however long nothing had come.
 #[test]
 fn cp_6_a_poll_after_arming_sees_a_refusal() {
     for idle in 0..70 {
@@ -28,7 +28,7 @@ fn cp_6_a_poll_after_arming_sees_a_refusal() {
     }
 }
 
-/// CP-2: every length arrives whole, over bell, ring and fragments; nothing beyond it is
+/// CP-2: every length arrives whole, through slot, ring and fragments; nothing beyond it is
 /// written.
 #[test]
 fn cp_2_every_length_arrives_exactly() {
@@ -68,8 +68,9 @@ fn cp_3_immediate_data_arrives_as_given() {
     }
 }
 
-/// SQ-4: an inline payload may be overwritten as soon as the post returned, its key is never
-/// looked at, and one over the limit is refused. Also when the ring is full and it must wait.
+/// SQ-4: an inline payload may be overwritten as soon as the post has returned, its key is never
+/// checked, and one over the limit is refused. The same holds if the ring is full and the request
+/// waits.
 #[test]
 fn sq_4_inline_is_copied_in_the_post() {
     let caps = QpCaps { send_wr: 512, ..CAPS };
@@ -97,7 +98,7 @@ fn sq_4_inline_is_copied_in_the_post() {
     }
 }
 
-/// SQ-1, SQ-2: N unsignalled posts lock the queue for good, though all were delivered; a slot is
+/// SQ-1, SQ-2: N unsignalled posts lock the queue for good, although all were delivered; a slot is
 /// free only when a later signalled completion was polled.
 #[test]
 fn sq_2_slots_come_back_with_a_polled_completion_only() {
@@ -172,8 +173,8 @@ fn pieces_are_gathered_in_order() {
     assert_eq!(unsafe { one.qp.post(&[wr]) }.unwrap_err().cause, PostCause::TooManyPieces);
 }
 
-/// RNR (RC-1): without a receive the message waits, whole and in order, and goes on when
-/// one is posted.
+/// RNR (RC-1): without a receive the message waits, whole and in order, and proceeds when one is
+/// posted.
 #[test]
 fn rnr_waits_for_a_receive() {
     let (mut one, mut two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
@@ -192,7 +193,8 @@ fn rnr_waits_for_a_receive() {
     }
 }
 
-/// RC-1: with finite patience the send fails with 13, and both queue pairs are in error.
+/// RC-1: after a finite number of retries the send fails with 13, and both queue pairs are in
+/// error.
 #[test]
 fn rc_1_rnr_retries_run_out() {
     let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
@@ -214,9 +216,9 @@ fn rc_1_rnr_retries_run_out() {
     assert_eq!((got[0].wr_id, got[0].status), (3, Status::Flushed));
 }
 
-/// RC-1: retries count per sequence and begin anew with progress.
+/// RC-1: retries count per sequence and start again with progress.
 #[test]
-fn rc_1_patience_is_fresh_for_each_message() {
+fn rc_1_retries_start_again_with_each_message() {
     let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
     join(&mut one.qp, &mut two.qp, 2);
     for n in 0..6 {
@@ -232,7 +234,7 @@ fn rc_1_patience_is_fresh_for_each_message() {
     }
 }
 
-/// A bad send fails also behind one that is not signalled, of which nobody would ever hear.
+/// A bad send fails even behind an unsignalled one, of which nobody would ever hear.
 #[test]
 fn mr_2_a_bad_send_key_fails_behind_an_unsignalled_send() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -248,8 +250,8 @@ fn mr_2_a_bad_send_key_fails_behind_an_unsignalled_send() {
     assert_eq!(ends, [(2, Status::LocalProtection)]);
 }
 
-/// More queue pairs than refusals may wait for fail at once: each hears it, and one that is well
-/// stays so.
+/// More queue pairs fail at once than refusals may wait: each is told, and a healthy one stays
+/// healthy.
 #[test]
 fn many_refusals_touch_no_healthy_queue_pair() {
     let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
@@ -281,7 +283,7 @@ fn many_refusals_touch_no_healthy_queue_pair() {
     assert_eq!((got.len(), got[0].status), (1, Status::Success));
 }
 
-/// A poll is one bounded step: records that give no completion are taken a few at a time.
+/// A poll is one bounded step: it takes only a few records that give no completion.
 #[test]
 fn a_poll_takes_a_bounded_number_of_records() {
     let (mut one, mut two) = pair(QpCaps { send_wr: 256, ..CAPS }, true);
@@ -299,8 +301,8 @@ fn a_poll_takes_a_bounded_number_of_records() {
     assert_eq!(sent.len(), 250);
 }
 
-/// CP-5: an entry too many ends a completion queue, and its queue pairs with it; what was in it
-/// can still be read.
+/// CP-5: one entry too many ends a completion queue and its queue pairs; its entries can still be
+/// read.
 #[test]
 fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
     let nic = Soft::new("soft0", Host::alone(clock), None);
@@ -324,7 +326,7 @@ fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
         unsafe { to.post_recv(&[RecvWr { wr_id, sge }]) }.unwrap();
         one.send(wr_id, 0, 8, SendFlags::empty()).unwrap();
     }
-    // Another queue's poll does the work; nobody reads the small one meanwhile.
+    // A poll of another queue does the work; nobody reads the small queue meanwhile.
     let mut out = [Wc::default(); 16];
     for _ in 0..10 {
         assert_eq!(other_poller.poll(&mut out), 0);
@@ -339,8 +341,8 @@ fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
     assert_eq!((taken, out[0].status), (1, Status::Flushed));
 }
 
-/// Section 2.5: a message longer than the receive is 1 here and 9 there; what succeeded before
-/// it stays a success, what came after is flushed, in order (SM-2, SQ-3).
+/// A message longer than the receive is status 1 here and 9 there. Earlier sends stay successful,
+/// later ones are flushed, in order (SM-2, SQ-3).
 #[test]
 fn too_short_a_receive_fails_both_sides() {
     for length in [65, 5000] {
@@ -363,7 +365,7 @@ fn too_short_a_receive_fails_both_sides() {
     }
 }
 
-/// MR-2, CK-1: a receive whose key is wrong is 4 here and 11 there.
+/// MR-2, CK-1: a receive with a wrong key is status 4 here and 11 there.
 #[test]
 fn mr_2_a_bad_receive_key_fails_both_sides() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -375,8 +377,8 @@ fn mr_2_a_bad_receive_key_fails_both_sides() {
     assert_eq!(got[0].status, Status::LocalProtection);
 }
 
-/// MR-2: a send whose key is wrong, or was deregistered (MR-3), fails here, after those before
-/// it are done; nothing of it arrives.
+/// MR-2: a send with a wrong or deregistered key (MR-3) fails here, after those before it are done;
+/// nothing of it arrives.
 #[test]
 fn mr_2_a_bad_send_key_fails_in_its_turn() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -398,8 +400,8 @@ fn mr_2_a_bad_send_key_fails_in_its_turn() {
     assert_eq!(got.len(), 1);
 }
 
-/// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or
-/// not; posts in ERR are taken and flushed; receives of a shared queue stay.
+/// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or not;
+/// posts in ERR are accepted and flushed; receives of a shared queue stay.
 #[test]
 fn sm_2_everything_outstanding_is_flushed_in_order() {
     let (mut one, mut two) = pair(CAPS, false);
@@ -417,7 +419,7 @@ fn sm_2_everything_outstanding_is_flushed_in_order() {
     let (sent, _) = settle(&mut one, &mut two);
     let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [4, 12].map(|n| (n, Status::Flushed)));
-    // CP-1: nothing else means anything.
+    // CP-1: no other field means anything.
     assert_ne!(sent[0].byte_len, 0);
 
     let (mut one, mut two) = pair(CAPS, true);
@@ -427,7 +429,7 @@ fn sm_2_everything_outstanding_is_flushed_in_order() {
     assert!(sent.is_empty());
 }
 
-/// SM-7: a send before the connection is refused, a receive is taken.
+/// SM-7: a send before the connection is refused, a receive is accepted.
 #[test]
 fn sends_before_rts_are_refused() {
     let mut one = end(CAPS, false);
@@ -435,7 +437,7 @@ fn sends_before_rts_are_refused() {
     one.recv(1, 0, 8);
 }
 
-/// A peer whose queue pair failed or is gone: what is sent to it fails, never succeeds.
+/// If the peer's queue pair has failed or is gone, a send to it fails and never succeeds.
 #[test]
 fn sends_to_a_dead_queue_pair_fail() {
     for gone in [false, true] {
@@ -502,7 +504,7 @@ fn queue_pairs_of_a_link_are_independent() {
     }
 }
 
-/// Links and numbers do not pile up over many connections.
+/// Links and numbers do not accumulate over many connections.
 #[test]
 fn connections_come_and_go() {
     let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
@@ -520,13 +522,13 @@ fn connections_come_and_go() {
     }
 }
 
-/// What a peer writes is not believed: an impossible tail, length or kind ends its connections
-/// and nothing else.
+/// A peer's words are not believed: an impossible tail, length or kind ends its connections and
+/// nothing else.
 #[test]
 fn a_peer_that_breaks_the_rules_is_cut_off() {
     let acknowledges = 24u64 << 32;
-    // 0: the tail in the slot, 1: that of the ring, 2: a header there; the last is a jump, where
-    // nobody jumps.
+    // 0: the tail in the slot; 1: the tail of the ring; 2: a header there. The last kind is a jump
+    // where no honest sender jumps.
     for (place, value) in [
         (0, acknowledges | 65_544),
         (0, 119),
@@ -543,7 +545,7 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
         two.send(2, 0, 8, SendFlags::empty()).unwrap();
         let base = core::ptr::NonNull::new(maker.memory().as_ptr()).unwrap();
         let (way, _, _) = unsafe { split(base, Side::Maker) };
-        // the slot must not vouch for the ring.
+        // The slot must not confirm the ring.
         way.seal().store(u64::MAX, Ordering::Relaxed);
         match place {
             0 => way.slot_tail().store(value, Ordering::Relaxed),
@@ -558,8 +560,8 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
     }
 }
 
-/// A queue pair that is connected over a link which is broken by then fails, and gives back all it
-/// took of the link.
+/// A queue pair that is connected over a broken link fails, and gives back everything it took of
+/// the link.
 #[test]
 fn a_queue_pair_that_comes_to_a_broken_link_fails() {
     let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
@@ -584,8 +586,8 @@ fn a_queue_pair_that_comes_to_a_broken_link_fails() {
     assert!(unsafe { two.poller.cq.domain.alone() }.links.table.iter().all(Option::is_none));
 }
 
-/// Two threads, two domains, random lengths and batches, receives that run out: everything
-/// arrives once and in order, and the acknowledgements retire every slot.
+/// Two threads, two domains, random lengths and batches, too few receives: everything arrives once
+/// and in order, and the acknowledgements retire every slot.
 #[test]
 fn two_threads_lose_nothing() {
     let rounds = if cfg!(miri) { 50 } else { 60_000u64 };
@@ -636,7 +638,7 @@ fn two_threads_lose_nothing() {
     });
 }
 
-/// Lengths that meet every path: bell of one line and of four, ring, fragments.
+/// Lengths for every path: slot of one line and of four, ring, fragments.
 fn length_of(n: u64) -> usize {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match mixed % 10 {
@@ -647,7 +649,7 @@ fn length_of(n: u64) -> usize {
     }
 }
 
-/// Two domains on one shared receive queue: what one fetched ahead the other still gets.
+/// Two domains on one shared receive queue: one gets the receives that the other has prefetched.
 #[test]
 fn a_shared_receive_queue_serves_two_workers() {
     let nic = Soft::new("soft0", Host::alone(clock), None);
@@ -671,7 +673,7 @@ fn a_shared_receive_queue_serves_two_workers() {
         })
         .collect();
     unsafe { srq.post(&wrs) }.unwrap();
-    // The first takes one and holds more ahead; the second then needs all that are left.
+    // The first takes one and has prefetched more; then the second needs all that are left.
     clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();
     let mut out = [Wc::default(); 16];
     assert_eq!(servers[0].1.poll(&mut out), 1);

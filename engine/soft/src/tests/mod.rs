@@ -1,5 +1,5 @@
-//! The device's rules, over a link in one address space. Clause numbers are those of the verbs
-//! requirement list that the conformance suite uses too.
+//! The device's rules, over a link in one address space. Clause numbers are those of
+//! `cm/CLAUSES.md`.
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
@@ -40,7 +40,7 @@ use crate::wc::{Wc, WcFlags};
 use crate::wr::{Binding, PostCause, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 std::thread_local! {
-    /// Each test's own time: tests run side by side, a thread each.
+    /// The time of each test: tests run side by side, in a thread each.
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -152,7 +152,7 @@ fn pair(caps: QpCaps, srq: bool) -> (End, End) {
 impl End {
     fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.region.len());
-        // The device writes here only during a poll of this very thread.
+        // The device writes here only during a poll of this thread.
         unsafe { core::slice::from_raw_parts(self.region.as_ptr().add(at), len) }.to_vec()
     }
 

@@ -12,14 +12,14 @@ fn one_wc(list: &[Wc]) -> Wc {
     list[0]
 }
 
-/// What a request that fails leaves: its own completion first, then flushes.
+/// The completions after a failed request: its own first, then flushes.
 fn failure(sent: &[Wc]) -> Status {
     let first = sent.first().expect("a completion").status;
     assert!(sent[1..].iter().all(|wc| wc.status == Status::Flushed));
     first
 }
 
-/// SQ-6: every length is written exactly, and the peer hears nothing of it.
+/// SQ-6: every length is written exactly, and the peer is not notified.
 #[test]
 fn sq_6_writes_of_every_length_land_exactly() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -42,8 +42,8 @@ fn sq_6_writes_of_every_length_land_exactly() {
     }
 }
 
-/// RC-4, CP-2: immediate data consumes a receive, whose buffer stays; its length is what was
-/// written.
+/// RC-4, CP-2: immediate data consumes a receive, whose buffer stays unchanged; its length is the
+/// written length.
 #[test]
 fn rc_4_write_with_imm_consumes_a_receive_and_leaves_its_buffer() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -95,7 +95,7 @@ fn cp_2_reads_of_every_length_arrive_exactly() {
     }
 }
 
-/// RC-6: what was there before comes back, and the word is what it should be.
+/// RC-6: the old value comes back, and the word has the new one.
 #[test]
 fn rc_6_atomics_swap_on_equal_and_add_with_wrap() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -116,7 +116,7 @@ fn rc_6_atomics_swap_on_equal_and_add_with_wrap() {
     }
 }
 
-/// SQ-9: without bytes no key is looked at.
+/// SQ-9: a request without bytes needs no key.
 #[test]
 fn sq_9_empty_reads_and_writes_need_no_key() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -128,8 +128,7 @@ fn sq_9_empty_reads_and_writes_need_no_key() {
     }
 }
 
-/// Section 2.5: what is not allowed touches nothing, consumes no receive, and ends both queue
-/// pairs.
+/// A forbidden request touches nothing, consumes no receive, and ends both queue pairs.
 #[test]
 fn rkeys_bounds_and_rights_are_checked_by_the_owner() {
     let deny = |right: Access| Access::all() - right;
@@ -195,7 +194,7 @@ fn mr_3_a_stale_rkey_is_refused() {
     assert_eq!(failure(&settle(&mut one, &mut two).0), Status::RemoteAccess);
 }
 
-/// Section 2.5: a range that ends past the region is refused before its first byte is written.
+/// A range that ends beyond the region is refused before its first byte is written.
 #[test]
 fn a_long_write_past_the_end_writes_nothing() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -223,7 +222,7 @@ fn mr_2_results_need_local_write() {
     }
 }
 
-/// SQ-4: what brings bytes back is never inline, and an atomic brings eight.
+/// SQ-4: a request that brings bytes back is never inline, and an atomic brings eight.
 #[test]
 fn sq_4_malformed_requests_are_refused_when_posted() {
     let (mut one, two) = pair(CAPS, true);
@@ -234,7 +233,7 @@ fn sq_4_malformed_requests_are_refused_when_posted() {
     assert_eq!(add.unwrap_err().cause, PostCause::Malformed);
 }
 
-/// SQ-7: more READs than may be in flight wait their turn, and complete in order.
+/// SQ-7: READs beyond the limit in flight wait for their turn, and complete in order.
 #[test]
 fn sq_7_reads_beyond_the_depth_wait_and_stay_in_order() {
     let caps = QpCaps { send_wr: 64, ..CAPS };
@@ -251,7 +250,8 @@ fn sq_7_reads_beyond_the_depth_wait_and_stay_in_order() {
     assert_eq!(one.bytes(0, 2560), pattern(1, 4096)[..2560]);
 }
 
-/// SQ-7: a side that serves none has no right to ask; one that may have none in flight cannot.
+/// SQ-7: a peer of a side that serves none has no right to READ; a side that may have none in
+/// flight cannot.
 #[test]
 fn sq_7_no_depth_no_reads() {
     for (initiator, responder, status) in
@@ -277,7 +277,8 @@ fn sq_7_no_depth_no_reads() {
     }
 }
 
-/// SQ-5: a fenced request starts when earlier READs have finished; one without goes at once.
+/// SQ-5: a fenced request starts when earlier READs have finished; one without a fence starts at
+/// once.
 #[test]
 fn sq_5_a_fence_waits_for_reads() {
     for fenced in [false, true] {
@@ -294,12 +295,12 @@ fn sq_5_a_fence_waits_for_reads() {
     }
 }
 
-/// RC completes in order: a SEND behind a READ completes after it, though it was taken before.
+/// RC completes in order: a SEND behind a READ completes after it, although it was taken before.
 #[test]
 fn sq_5_completions_wait_for_earlier_answers() {
     let (mut one, mut two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
     two.recv(1, 0, 64);
-    // So many bytes that the answer needs several polls.
+    // Enough bytes that the response needs several polls.
     one.post(1, SendOp::Read(two.region.remote(0)), one.sge(0, 1 << 16), NONE).unwrap();
     one.send(2, 0, 8, SIGNALED).unwrap();
     assert_eq!(two.poll().len(), 1, "the message is taken");
@@ -310,7 +311,7 @@ fn sq_5_completions_wait_for_earlier_answers() {
     assert_eq!(one_wc(&sent).wr_id, 2);
 }
 
-/// SM-2, RC-7: a refusal ends what comes after it, never the READ before it.
+/// SM-2, RC-7: a refusal ends the requests behind it, never the READ before it.
 #[test]
 fn a_refusal_waits_for_the_answers_before_it() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -326,7 +327,7 @@ fn a_refusal_waits_for_the_answers_before_it() {
     assert_eq!(one.bytes(0, 1 << 16), pattern(5, 1 << 16));
 }
 
-/// A peer whose queue pair fails, or goes away, between question and answer: the READ fails, and
+/// The peer's queue pair fails or goes away between request and response: the READ fails, and
 /// nothing before it.
 #[test]
 fn a_peer_that_fails_owing_an_answer_fails_the_read() {
@@ -348,7 +349,8 @@ fn a_peer_that_fails_owing_an_answer_fails_the_read() {
     }
 }
 
-/// Memory that goes away while it is read: the READ fails, and the bytes were never touched late.
+/// Memory that goes away while it is read: the READ fails, and the bytes were not accessed
+/// afterwards.
 #[test]
 fn memory_that_goes_while_it_is_read_fails_the_read() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -359,7 +361,7 @@ fn memory_that_goes_while_it_is_read_fails_the_read() {
     assert_eq!(failure(&settle(&mut one, &mut two).0), Status::RemoteAccess);
 }
 
-/// Our own failure leaves answers that come later without effect.
+/// Our own failure leaves late responses without effect.
 #[test]
 fn answers_to_a_failed_queue_pair_are_dropped() {
     let (mut one, mut two) = pair(CAPS, true);
@@ -372,7 +374,7 @@ fn answers_to_a_failed_queue_pair_are_dropped() {
     assert_eq!(one.bytes(0, 64), [0; 64]);
 }
 
-/// RC-6: no step is lost between the peer's atomics and the owner's own.
+/// RC-6: the peer's atomics and the owner's own lose no step.
 #[test]
 fn rc_6_atomics_of_the_peer_and_the_owner_add_up() {
     const ROUNDS: u64 = 20_000;
@@ -410,8 +412,8 @@ fn rc_6_atomics_of_the_peer_and_the_owner_add_up() {
     assert_eq!(word.load(Ordering::Relaxed), ROUNDS << 32 | ROUNDS);
 }
 
-/// Both sides read from and write to each other at once, more than any ring holds: nobody waits for
-/// ever.
+/// Both sides read and write each other's memory at once, more than any ring holds: nobody waits
+/// for ever.
 #[test]
 fn crossing_reads_and_writes_make_progress() {
     let (mut one, mut two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
@@ -433,8 +435,8 @@ fn crossing_reads_and_writes_make_progress() {
     }
 }
 
-/// SQ-3: an error of a request that is silent when it succeeds is heard of, also if the one behind
-/// it cannot run; and that one waits for nothing where all before it went well.
+/// SQ-3: a silent request that fails is reported, even if the one behind it cannot run; that one
+/// waits for nothing if all before it succeeded.
 #[test]
 fn sq_3_a_silent_request_fails_before_one_that_cannot_run() {
     for key in [0, 0x1_0000] {

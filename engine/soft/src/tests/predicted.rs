@@ -1,5 +1,5 @@
-//! The poll of a conversation: what was looked up before a message came is good when it comes, or
-//! is looked up again. Each case with and without the polls in which that is done.
+//! The poll of a ping-pong: facts that were looked up before a message came are still true when it
+//! comes, or are looked up again. Each case runs with and without the polls that look them up.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -10,8 +10,8 @@ use crate::wc::{Status, WcOpcode};
 
 const INLINE: SendFlags = SendFlags::INLINE;
 
-/// Two sides of which the second has taken messages, has receives 1 and 2, and has waited if it
-/// says so: then it expects the next message.
+/// Two sides. The second has taken messages, has receives 1 and 2, and, if `waited`, has waited:
+/// then it predicts the next message.
 fn talking(waits: bool) -> (End, End) {
     let (mut one, mut two) = pair(CAPS, true);
     begin(&mut one, &mut two, &[256, 256]);
@@ -19,8 +19,8 @@ fn talking(waits: bool) -> (End, End) {
     (one, two)
 }
 
-/// Posts twelve receives, those from number 1 on with these lengths, and uses the first two: three
-/// are fetched ahead with the first message, the second comes alone.
+/// Posts twelve receives with these lengths, from number 1 on, and uses the first two. Three are
+/// prefetched with the first message, the second message comes alone.
 fn begin(one: &mut End, two: &mut End, lengths: &[usize]) {
     for _ in 0..2 {
         two.recv(0, 0, 256);
@@ -48,7 +48,7 @@ fn expects(end: &End) -> bool {
     unsafe { end.poller.cq.domain.enter(|state| state.predicted.is_known()) }
 }
 
-/// CP-2: every length the slot holds, with and without an acknowledgement asked for.
+/// CP-2: every length that the slot holds, with and without an acknowledgement requested.
 #[test]
 fn an_expected_message_arrives_whole() {
     for (waits, flags) in [(true, INLINE), (false, INLINE), (true, INLINE | SendFlags::SIGNALED)] {
@@ -74,7 +74,7 @@ fn an_expected_message_arrives_whole() {
     }
 }
 
-/// MR-2: a region that goes after its receive was looked up is not written to.
+/// MR-2: a region that is removed after its receive was looked up is not written to.
 #[test]
 fn mr_2_a_region_that_goes_is_not_expected() {
     for waits in [true, false] {
@@ -98,7 +98,7 @@ fn mr_2_a_region_that_goes_is_not_expected() {
     }
 }
 
-/// CP-3: a message for another queue pair of the link is that one's.
+/// CP-3: a message for another queue pair of the link goes to that one.
 #[test]
 fn cp_3_a_message_for_another_queue_pair_is_its_own() {
     for waits in [true, false] {
@@ -118,8 +118,7 @@ fn cp_3_a_message_for_another_queue_pair_is_its_own() {
     }
 }
 
-/// Section 2.5: a message longer than the receive, and one with immediate data, are not the
-/// expected ones.
+/// A message longer than the receive, and one with immediate data, differ from the prediction.
 #[test]
 fn another_kind_of_message_takes_the_way_with_all_checks() {
     for waits in [true, false] {
@@ -138,7 +137,7 @@ fn another_kind_of_message_takes_the_way_with_all_checks() {
     }
 }
 
-/// SM-2: a queue pair that has failed takes no message more.
+/// SM-2: a failed queue pair takes no more messages.
 #[test]
 fn sm_2_a_failed_queue_pair_expects_nothing() {
     for waits in [true, false] {
@@ -150,7 +149,7 @@ fn sm_2_a_failed_queue_pair_expects_nothing() {
     }
 }
 
-/// Section 2.7: a receive that was fetched ahead and went back to the shared queue is used once.
+/// A receive that was prefetched and returned to the shared queue is used once.
 #[test]
 fn a_receive_that_was_given_back_is_not_expected() {
     let (mut one, mut two) = talking(true);
@@ -168,7 +167,7 @@ fn a_receive_that_was_given_back_is_not_expected() {
         took.extend(got.iter().map(|wc| wc.wr_id));
     }
     assert_eq!(took, [2, 9, 9, 9, 9, 9, 9, 9, 9]);
-    // Nothing is left for it: it asks, and the one that has fetched one ahead gives it back.
+    // No receive is left for it: it asks, and the domain that has prefetched one gives it back.
     other.send(0, 0, 8, INLINE).unwrap();
     assert!(third.poll().is_empty());
     for _ in 0..128 {
@@ -190,11 +189,11 @@ fn forge(to: &End, header: Header, bytes: u64) {
     way.slot_tail().store(tail_word(end, link.tx.published()), Relaxed);
 }
 
-/// A peer may write anything to the slot: where nothing is expected a message of no kind for no
-/// queue pair is not expected either, and no receive is used for it; and what is longer than the
-/// slot is never expected, however much room there is.
+/// A peer may write anything to the slot. Without a prediction, a message of no kind for no queue
+/// pair is not taken for a predicted one, and uses no receive; a message longer than the slot never
+/// matches, however much room the receive has.
 #[test]
-fn what_no_sender_writes_is_not_expected() {
+fn an_impossible_record_is_not_predicted() {
     for waits in [true, false] {
         let (mut one, mut two) = talking(waits);
         one.send(1, 0, 8, INLINE).unwrap();
@@ -213,14 +212,14 @@ fn what_no_sender_writes_is_not_expected() {
     }
 }
 
-/// For how long an end leaves its peer alone, in steps.
+/// How long an end leaves its peer alone, in steps.
 fn spin_budget(end: &End) -> u32 {
     unsafe {
         end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().spin.budget())
     }
 }
 
-/// Two sides with room for all that is sent, of which the second has receives for long.
+/// Two sides with room for everything that is sent; the second has receives for long.
 fn deep() -> (End, End) {
     let caps = QpCaps { send_wr: 2048, recv_wr: 1024, ..CAPS };
     let (mut one, mut two) = (end(caps, false), end(caps, true));
@@ -231,9 +230,9 @@ fn deep() -> (End, End) {
     (one, two)
 }
 
-/// Who has answered leaves the slot alone for longer where the next message was not there at the
-/// first look, for shorter where it was, and not at all where there was nothing to answer, or where
-/// that did not help.
+/// After a reply a side leaves the slot alone: longer where the first look found no message,
+/// shorter where it found one, and not at all without a message to reply to or where spinning did
+/// not help.
 #[test]
 fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     let (mut one, mut two) = deep();
@@ -253,7 +252,7 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
         }
         spin_budget(&two)
     };
-    // One in 64 finds no receive fetched ahead, and is not expected.
+    // One message in 64 finds no prefetched receive, and is not predicted.
     let steps = rounds(66, true, true);
     assert!((180..=198).contains(&steps), "three more each time: {steps}");
     assert_eq!(rounds(50, false, true), steps, "nothing was answered");
@@ -267,9 +266,9 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     assert!(rounds(300, true, true) > 0);
 }
 
-/// So it is behind a message that was not expected, since it asks for a completion.
+/// The same behind a message that was not predicted because it asks for a completion.
 #[test]
-fn who_says_the_unexpected_is_given_time_too() {
+fn the_spin_follows_unpredicted_messages_too() {
     let (mut one, mut two) = deep();
     for _ in 0..20 {
         one.recv(0, 0, 64);
@@ -280,11 +279,11 @@ fn who_says_the_unexpected_is_given_time_too() {
         assert!(two.poll().is_empty() && two.poll().is_empty());
         assert_eq!(one.poll().len() + one.poll().len(), 2, "the answer, and its own completion");
     }
-    // The first comes where no receive is at hand, and by the ring.
+    // The first comes through the ring and finds no receive prefetched.
     assert_eq!(spin_budget(&two), 3 * 19);
 }
 
-/// A message and its answer, which the first side has not polled for.
+/// A message and its reply, for which the first side has not polled.
 fn ask(one: &mut End, two: &mut End) {
     one.recv(0, 0, 64);
     one.send(0, 0, 8, INLINE).unwrap();
@@ -292,10 +291,10 @@ fn ask(one: &mut End, two: &mut End) {
     two.send(0, 0, 8, INLINE).unwrap();
 }
 
-/// Receives are fetched in lots; where a message used up the last of a lot, the next one is fetched
-/// while its sender is given time.
+/// Receives are prefetched in groups. If a message used the last one of a group, the next group is
+/// prefetched while its sender is left alone.
 #[test]
-fn who_answers_has_the_next_receive_at_hand() {
+fn receives_are_prefetched_during_the_spin() {
     let (mut one, mut two) = deep();
     for round in 0..200 {
         ask(&mut one, &mut two);
@@ -305,7 +304,7 @@ fn who_answers_has_the_next_receive_at_hand() {
     }
 }
 
-/// Not for who is gone: what is fetched then would be lost to all others.
+/// Not for a removed queue pair: receives prefetched then would be lost to all others.
 #[test]
 fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
     let (mut one, mut two) = deep();
@@ -321,11 +320,11 @@ fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
     assert_eq!(queue.posted(), 512 - 64);
 }
 
-/// Whose message comes before it has heard the last answer has more on its way, and is not given
-/// time. (The answers are longer than a line: then they are in the ring alone, and what is in the
-/// slot is believed.)
+/// A peer whose message comes before it has read the last reply has more messages on the way, so
+/// this side does not spin for it. (The replies are longer than a line, so they are in the ring
+/// alone, and the slot is valid.)
 #[test]
-fn who_has_not_heard_the_last_answer_is_not_given_time() {
+fn no_spin_for_a_peer_that_has_not_read_the_last_reply() {
     let (mut one, mut two) = deep();
     for (in_flight, grows) in [(1, true), (2, false), (1, true)] {
         let before = spin_budget(&two);
@@ -346,16 +345,16 @@ fn who_has_not_heard_the_last_answer_is_not_given_time() {
     }
 }
 
-/// What comes by the slot, expected or not, may cross with an answer that is in the ring alone.
+/// A message in the slot, predicted or not, may cross with a reply that is in the ring alone.
 #[test]
-fn what_crosses_by_the_slot_is_noted() {
+fn crossings_in_the_slot_are_noted() {
     for waits in [true, false] {
         let (mut one, mut two) = deep();
         for _ in 0..3 {
             one.send(0, 0, 8, INLINE).unwrap();
             assert_eq!(two.poll().len(), 1);
         }
-        // The first of two looks in vain expects what comes behind it.
+        // The first of two polls in vain predicts the next message.
         let mut seen = [0; 3];
         for seen in &mut seen {
             assert!(!waits || two.poll().is_empty() && two.poll().is_empty());
@@ -379,9 +378,10 @@ fn contention(end: &End) -> u32 {
     }
 }
 
-/// Two that crossed make the answers silent, but not for long where what they answer is expected.
+/// Two crossings keep replies out of the slot, but not for long if the messages they answer are
+/// predicted.
 #[test]
-fn who_follows_by_the_slot_has_not_crossed_for_long() {
+fn messages_that_follow_in_the_slot_open_it_again() {
     let (mut one, mut two) = deep();
     for answers in [false, true, true, true] {
         one.recv(0, 0, 64);
@@ -391,7 +391,7 @@ fn who_follows_by_the_slot_has_not_crossed_for_long() {
             two.send(0, 0, 64, INLINE).unwrap();
         }
     }
-    assert_eq!(contention(&two), 8, "the last two had not heard the answers");
+    assert_eq!(contention(&two), 8, "the last two had not read the replies");
     while !one.poll().is_empty() {}
     let mut follow = || {
         assert!(two.poll().is_empty() && two.poll().is_empty());
@@ -409,7 +409,7 @@ fn who_follows_by_the_slot_has_not_crossed_for_long() {
     assert_eq!(contention(&two), 0);
 }
 
-/// True if the last message of an end went by the slot.
+/// True if the last message of an end used the slot.
 fn spoke(end: &End) -> bool {
     unsafe {
         end.poller.cq.domain.enter(|state| {
@@ -419,10 +419,11 @@ fn spoke(end: &End) -> bool {
     }
 }
 
-/// Messages that cross would take the slot away from each other: they leave it alone. Those that
-/// follow each other go by it again, and those of a stream, which asks for completions.
+/// Crossing messages would take the slot's lines away from each other, so they leave it alone.
+/// Messages that follow each other use it again, and so do those of a stream, which asks for
+/// completions.
 #[test]
-fn what_crosses_leaves_the_slot_alone() {
+fn crossing_messages_leave_the_slot_alone() {
     let (mut one, mut two) = deep();
     let say = |from: &mut End, to: &mut End, flags| {
         to.recv(0, 0, 64);

@@ -5,7 +5,7 @@ use crate::error::Code;
 use crate::provider::{Left, Rereg, ReregFailed, Reregister};
 use crate::wc::Status;
 
-/// The region, which is as it was.
+/// The region, unchanged.
 fn as_it_was(failed: ReregFailed<SoftRegion>, code: Code) -> (SoftRegion, Option<Mapping>) {
     assert_eq!(failed.cause().code(), code, "{failed}");
     let (_, left, memory) = failed.into_parts();
@@ -13,7 +13,7 @@ fn as_it_was(failed: ReregFailed<SoftRegion>, code: Code) -> (SoftRegion, Option
     (region, memory)
 }
 
-/// MR-1: rights that do not go together are refused here too, and the key stays good.
+/// MR-1: rights that exclude each other are refused here too, and the key stays valid.
 #[test]
 fn mr_5_a_refused_change_leaves_the_region_and_gives_the_memory_back() {
     let (nic, other) = (
@@ -48,7 +48,7 @@ fn mr_5_a_refused_change_leaves_the_region_and_gives_the_memory_back() {
     assert_ne!(region.as_ptr(), start);
 }
 
-/// MR-3, MR-5: a receive that was fetched ahead under a key that has gone fails its message.
+/// MR-3, MR-5: a receive that was prefetched under a removed key fails its message.
 #[test]
 fn mr_5_a_receive_under_the_old_key_fails() {
     let (mut one, mut two) = pair(CAPS, false);

@@ -41,7 +41,7 @@ fn uc_messages_of_every_length_arrive() {
     }
 }
 
-/// Completion when emitted: the peer has not even looked.
+/// Complete when sent: the peer has not even looked.
 #[test]
 fn uc_a_send_completes_when_it_is_on_its_way() {
     let (mut one, _two) = pair_of_uc();
@@ -50,7 +50,7 @@ fn uc_a_send_completes_when_it_is_on_its_way() {
     assert_eq!(statuses(&one.poll()), [(2, Status::Success)]);
 }
 
-/// SM-2: what is posted in ERR is flushed once, however often that is done.
+/// SM-2: requests posted in ERR are flushed once, however often the queue pair is failed.
 #[test]
 fn uc_each_post_in_err_is_flushed_once() {
     let (mut one, _two) = pair_of_uc();
@@ -62,10 +62,10 @@ fn uc_each_post_in_err_is_flushed_once() {
     }
 }
 
-/// No receive and a receive that is too short drop the message, and what follows arrives; the
-/// receive that was too short takes the next that fits.
+/// A missing receive and one that is too short drop the message, and later messages arrive; the
+/// receive that was too short takes the next message that fits.
 #[test]
-fn uc_drops_what_it_cannot_take() {
+fn uc_drops_messages_that_it_cannot_take() {
     for long in [100, 5000] {
         let (mut one, mut two) = pair_of_uc();
         one.send(1, 0, long, SIGNALED).unwrap();
@@ -99,7 +99,7 @@ fn uc_writes_and_drops_writes_under_a_wrong_key() {
     assert_eq!(statuses(&sent), [(1, Status::Success); 3]);
     assert!(came.is_empty());
     assert_eq!(two.bytes(4096, 9000), bytes);
-    // With a receive for the first only: the second is written, and its word is lost.
+    // With a receive for the first only: the second is written, and its immediate data is lost.
     one.post(2, SendOp::WriteWithImm(at, 5), one.sge(0, 8), SIGNALED).unwrap();
     one.post(3, SendOp::WriteWithImm(at.offset(8), 6), one.sge(0, 8), SIGNALED).unwrap();
     let (_, came) = settle(&mut one, &mut two);
@@ -107,8 +107,8 @@ fn uc_writes_and_drops_writes_under_a_wrong_key() {
     assert_eq!((wc.opcode, wc.byte_len, wc.imm), (WcOpcode::RecvWriteWithImm, 8, 5));
 }
 
-/// READ and atomics are not for UC; a wrong key is wrong here as everywhere. Both leave SQE, in
-/// which messages still come in, and which ends when the owner says so (SM-6).
+/// READs and atomics are not for UC; a wrong key is an error here as everywhere. Both lead to SQE,
+/// in which messages still arrive, until the owner recovers the queue pair (SM-6).
 #[test]
 fn uc_a_send_that_fails_here_leaves_sqe() {
     let (mut one, mut two) = pair_of_uc();
@@ -146,7 +146,7 @@ fn uc_a_send_that_fails_here_leaves_sqe() {
     }
 }
 
-/// A queue pair of UC without receives, and one that is gone, hold up nobody on the same link.
+/// A UC queue pair without receives, or a removed one, delays nobody on the same link.
 #[test]
 fn uc_never_stalls_the_link() {
     let (mut one, mut two) = pair_of_uc();

@@ -1,4 +1,4 @@
-//! Positions travel by their low halves: what a peer said 4 GiB ago is no news.
+//! Positions travel by their low halves: a position from 4 GiB ago is no news.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn sent(end: &End) -> u64 {
     unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().tx.at) }
 }
 
-/// A message that is taken, and its sender told.
+/// A message that is taken, and acknowledged.
 fn pass(one: &mut End, two: &mut End, length: usize) {
     two.recv(0, 0, length);
     one.send(0, 0, length, SendFlags::SIGNALED).unwrap();
@@ -23,8 +23,8 @@ fn pass(one: &mut End, two: &mut End, length: usize) {
     assert_eq!(done, 1, "{length} bytes");
 }
 
-/// Who answers once and then only reads has said long ago how far that was. When the sender comes
-/// by the same place again, what it sends there was not taken.
+/// A side that replied once and then only reads has acknowledged long ago. When the sender reaches
+/// the same low half again, its messages there have not been taken.
 #[test]
 fn an_old_acknowledgement_is_no_news() {
     let caps = QpCaps { send_wr: 256, recv_wr: 256, ..CAPS };
@@ -46,7 +46,7 @@ fn an_old_acknowledgement_is_no_news() {
         count += 1;
     }
     for _ in 0..200 {
-        assert!(one.poll().is_empty(), "nothing of it was taken");
+        assert!(one.poll().is_empty(), "no part of it was taken");
     }
     let (done, taken) = settle(&mut one, &mut two);
     assert_eq!((done.len(), taken.len()), (count, count));

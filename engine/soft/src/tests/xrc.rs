@@ -48,7 +48,7 @@ impl Taker {
         unsafe { core::slice::from_raw_parts(self.region.as_ptr().add(at), len) }.to_vec()
     }
 
-    /// A sender on a thread of its own, connected to a queue pair of the domain.
+    /// A sender in a thread of its own, connected to a queue pair of the domain.
     fn sender(&mut self, rnr_retry: u8) -> End {
         let mut one = end(CAPS, false);
         one.qp = make_qp_of(QpType::XrcSend, &one.nic, &one.cq, None, CAPS);
@@ -150,8 +150,8 @@ fn a_write_with_immediate_data_takes_a_receive_of_the_named_queue() {
     }
 }
 
-/// The record with the immediate data has its place before the last of the WRITE is written: a ring
-/// that is full but for a few bytes takes neither.
+/// The record with the immediate data gets its place before the last bytes of the WRITE are
+/// written: a ring that is almost full takes neither.
 #[test]
 fn writes_fill_the_ring_to_its_last_bytes() {
     for length in (1280..1360_usize).step_by(8) {
@@ -201,7 +201,7 @@ fn one_sided_requests_take_no_receive() {
     assert_eq!(two.bytes(64, 1)[0], pattern(1, 1)[0] + 1);
 }
 
-/// The named queue says of which protection domain the memory must be.
+/// The named queue determines the protection domain of the memory.
 #[test]
 fn one_sided_requests_are_for_the_domain_of_the_queue_they_name() {
     for (of_region, named) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -225,8 +225,9 @@ fn one_sided_requests_are_for_the_domain_of_the_queue_they_name() {
     assert_eq!(statuses(&settle_with(&mut one, &mut two).0), [Status::RemoteInvalidRequest]);
 }
 
-/// No such queue, or one of another domain: the sender hears of an invalid request, no receive is
-/// taken, and the target is in error with an event, for it has no completion queue.
+/// A queue that does not exist, or is of another domain: the sender gets an invalid-request error,
+/// no receive is taken, and the target is in error with an event, because it has no completion
+/// queue.
 #[test]
 fn a_queue_of_another_domain_is_refused() {
     for foreign in [true, false] {
@@ -267,8 +268,8 @@ fn without_receives_its_sender_waits_and_no_other() {
     assert_eq!((statuses(&sent), received[0].wr_id), (std::vec![Status::Success], 6));
 }
 
-/// From the moment the queue is gone nothing is written to its buffers, also not the rest of a
-/// message that had begun to.
+/// From the removal of the queue on, nothing is written to its buffers, not even the rest of a
+/// message that had begun.
 #[test]
 fn a_queue_that_goes_takes_its_receives_along() {
     let mut two = taker(4);
@@ -306,7 +307,7 @@ fn a_queue_pair_that_goes_gives_its_receive_back() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn a_request_that_does_not_fit_is_refused() {
     let mut two = taker(4);
     let mut one = two.sender(7);
     let at = Remote { addr: two.addr(0), rkey: two.region.rkey() };
@@ -337,8 +338,8 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(stranger.create_xrc_recv(&two.xrcd).err().map(|e| e.code()), Some(Code::Invalid));
 }
 
-/// The peer is not believed: a plain SEND for a queue pair of XRC is refused, and a record that
-/// names a queue is, by one that is none.
+/// The peer is not believed: a plain SEND to an XRC queue pair is refused, and so is a record that
+/// names a queue, on a queue pair of another type.
 #[test]
 fn records_of_the_wrong_kind_of_queue_pair_are_refused() {
     let mut two = taker(4);

@@ -148,7 +148,7 @@ mod tests {
 
     /// Every prefix waits for the rest, and bytes behind a record are left alone.
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoding_and_decoding_agree() {
         for length in [0, 1, 8, 1000, crate::shm::layout::FRAGMENT - 16] {
             let sent = record(length, 0x0102_0304);
             let mut bytes = Vec::new();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_ring_can_hold_is_refused() {
+    fn a_record_that_no_ring_can_hold_is_refused() {
         let long = Header::new(KIND_SEND, RecordFlags::LAST, RECORD_MAX, 9);
         for Header(word) in [long, Header::JUMP] {
             assert!(matches!(Record::decode(&word.to_le_bytes()), Err(BadRecord)));

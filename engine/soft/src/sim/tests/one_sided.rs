@@ -66,7 +66,7 @@ fn foul_weather_is_hidden_from_one_sided_requests() {
 
 /// RC-4: the receive for immediate data completes after the bytes have arrived.
 #[test]
-fn a_write_with_immediate_data_is_there_when_it_is_heard_of() {
+fn a_write_with_immediate_data_is_there_when_its_receive_completes() {
     let mut pair = pair(FOUL, 7);
     pair.ends[1].recv(2);
     let [one, two] = &mut pair.ends;

@@ -1,5 +1,5 @@
-//! The inbox of a queue pair of UD, to which everybody can write: its owner takes datagrams out of
-//! it and others put them in, and a scribbler is at its slots, its hint, and who sleeps.
+//! The inbox of a UD queue pair, to which everybody can write. Its owner takes datagrams out and
+//! others put them in, while a scribbler writes to its slots, its hint, and its sleep word.
 
 use core::sync::atomic::AtomicU64;
 
@@ -13,7 +13,7 @@ use crate::wr::Destination;
 
 const QKEY: u32 = 7;
 
-/// Goes on by a part of what an owner waits for a sender, each time it is looked at.
+/// A clock that advances with each look, by a part of the owner's wait for a sender.
 fn ticks() -> u64 {
     static NOW: AtomicU64 = AtomicU64::new(0);
     NOW.fetch_add(20_000, Ordering::Relaxed)
@@ -35,7 +35,7 @@ fn named() -> Soft {
     Soft::new("soft0", host, Some(shared(DIRECTORY_BYTES)))
 }
 
-/// A queue pair that sends and receives datagrams, and its accounts.
+/// A queue pair that sends and receives datagrams, with its account.
 struct Post {
     qp: SoftQp,
     ledger: Ledger,
@@ -78,7 +78,7 @@ impl Post {
     }
 }
 
-/// A device with some of them, on one completion queue.
+/// A device with several of them, on one completion queue.
 struct Office {
     nic: Soft,
     poller: SoftPoller,
@@ -94,8 +94,8 @@ impl Office {
         Office { nic, poller, posts }
     }
 
-    /// Receives of the first so many are posted at random, and what has come is given to whom it is
-    /// for; that of others is in the list.
+    /// Posts receives to the first `attacked` parties at random, and hands each party its
+    /// completions; the list has those of others.
     fn poll(&mut self, dice: &mut Dice, count: usize) -> Vec<Wc> {
         let mut out = [Wc::default(); 16];
         for post in &mut self.posts[..count] {
@@ -121,7 +121,7 @@ impl Office {
     }
 }
 
-/// What goes over the two that nobody attacks: one datagram at a time, each whole.
+/// The traffic of the two queue pairs that nobody attacks: one datagram at a time, each whole.
 #[derive(Default)]
 struct Calm {
     count: usize,
@@ -130,7 +130,7 @@ struct Calm {
 }
 
 impl Calm {
-    /// The queue pair behind those that are attacked, at both sides.
+    /// The index of that queue pair on both sides, behind the attacked ones.
     fn step(&mut self, offices: &mut [Office; 2], lists: &[Vec<Wc>; 2], ah: &SoftAh) {
         let [one, two] = offices;
         let bytes = pattern(self.count, LENGTHS[self.count % LENGTHS.len()]);
@@ -200,7 +200,7 @@ fn live_of_datagrams(seed: u64) -> (u32, usize) {
     let mut good = 0;
     for office in &mut offices {
         let post = &mut office.posts[0];
-        assert_eq!(post.errors, 0, "nobody is told what became of a datagram");
+        assert_eq!(post.errors, 0, "no error is reported for a datagram");
         post.qp.fail();
         let mut out = [Wc::default(); 16];
         for _ in 0..20 {
@@ -215,7 +215,7 @@ fn live_of_datagrams(seed: u64) -> (u32, usize) {
     (good, count)
 }
 
-/// The others' exchanges go on.
+/// The others' exchanges continue.
 fn calm_after(
     offices: &mut [Office; 2],
     mut round: impl FnMut(&mut [Office; 2], usize) -> usize,

@@ -1,9 +1,9 @@
-//! A hostile peer: while traffic runs, a second thread writes whatever it likes into one shared
-//! structure after the other. Both sides of the link are victims, since each sees the other as the
-//! one that does it. Nothing may panic; nothing is read or written that the peer has no right to;
-//! each request comes back once, and its memory with it; connections over other links go on.
+//! A hostile peer: while traffic runs, a second thread writes anything into one shared structure
+//! after the other. Both sides of the link are victims, because each takes the other for the
+//! attacker. Nothing may panic, nothing may be read or written without a right, each request must
+//! return once with its memory, and connections over other links must go on.
 //!
-//! A seed decides what is written and what traffic there is, and not how the two fall together.
+//! A seed decides what is written and which traffic there is, but not how the two interleave.
 
 mod datagrams;
 mod party;
@@ -17,21 +17,21 @@ use super::scribbler::{
 use super::*;
 use crate::wc::{Status, WcOpcode};
 
-/// A connection between the device that is attacked, by the same completion queue, and one that is
-/// not: everything it does goes well, whatever becomes of others.
+/// A connection between the attacked device, on the same completion queue, and one that is not
+/// attacked: everything on it succeeds, whatever happens to others.
 struct Honest {
     near: SoftQp,
     region: SoftRegion,
     far: End,
     _link: (Arc<LinkShared>, Arc<LinkShared>),
-    /// Exchanges so far, and whether one is under way.
+    /// Exchanges so far, and whether one is in progress.
     count: usize,
     waits: Option<(usize, bool, bool)>,
 }
 
 const NEAR_BYTES: usize = 4 << 10;
 
-/// By the slot, by the ring, in fragments.
+/// In the slot, in the ring, in fragments.
 const LENGTHS: [usize; 5] = [8, 40, 1, 200, 4090];
 
 impl Honest {
@@ -62,8 +62,8 @@ impl Honest {
         Sge { addr, length: length as u32, lkey: self.region.lkey() }
     }
 
-    /// Begins an exchange, or goes on with one: a message from there, one from here, a WRITE from
-    /// here, a READ of there. Its completions here are in the list.
+    /// Begins or continues an exchange: a message from the other side, one from here, a WRITE and a
+    /// READ from here. Its completions here are in the list.
     fn step(&mut self, came: &[Wc]) {
         let n = self.count;
         let (bytes, op) = (pattern(n, LENGTHS[n % LENGTHS.len()]), n % 4);
@@ -115,7 +115,7 @@ impl Honest {
     }
 }
 
-/// What a life was like.
+/// The results of a life.
 #[derive(Debug, Default)]
 struct Fates {
     works: u32,
@@ -125,13 +125,13 @@ struct Fates {
     exchanges: usize,
 }
 
-/// A connection, traffic over it, an attack on a part of it, and what comes after.
+/// A connection, its traffic, an attack on a part of it, and the aftermath.
 struct Life {
     dice: Dice,
     one: Party,
     two: Party,
     honest: Honest,
-    /// Whose turn it is where one speaks after the other.
+    /// Whose turn it is in a ping-pong.
     speaks: usize,
     talks: bool,
     pulse: Pulse,
@@ -169,7 +169,7 @@ impl Life {
         maker
     }
 
-    /// Everybody does something.
+    /// Lets everybody do something.
     fn round(&mut self) {
         let Life { dice, one, two, honest, pulse, .. } = self;
         let goals = [one.goal(), two.goal()];
@@ -205,7 +205,8 @@ impl Life {
         self.one.errors + self.two.errors
     }
 
-    /// The attack is over. Either it works, or it ends, or it is ended; then everything comes home.
+    /// The attack is over. The connection works, has ended, or is ended now; then everything comes
+    /// home.
     fn end(&mut self, fates: &mut Fates) {
         let before = self.good();
         for _ in 0..60 {
@@ -229,7 +230,7 @@ impl Life {
         }
     }
 
-    /// Both sides fail their queue pairs. A request behind all others, which is flushed, says that
+    /// Both sides fail their queue pairs. A request behind all others is flushed, which shows that
     /// those before it are over.
     fn give_up(&mut self) {
         for party in [&mut self.one, &mut self.two] {
@@ -245,7 +246,7 @@ impl Life {
         }
     }
 
-    /// What is left in shared receive queues is used by others, each once.
+    /// Others use the receives left in shared queues, each once.
     fn use_the_rest(&mut self) {
         self.one.reset();
         self.two.reset();
@@ -268,7 +269,7 @@ impl Life {
     }
 }
 
-/// One seed of an attack on a part of a link, or on what both sides expose to each other.
+/// One seed of an attack on a part of a link, or on memory that both sides expose to each other.
 fn live(seed: u64, kind: Kind, part: Option<Part>, fates: &mut Fates) {
     let (mut life, link) = Life::new(seed, kind);
     for _ in 0..life.dice.below(40) {
@@ -290,7 +291,7 @@ fn live(seed: u64, kind: Kind, part: Option<Part>, fates: &mut Fates) {
     let before = std::mem::replace(&mut life.pulse, scribbler.pulse());
     under_attack(scribbler, || {
         life.round();
-        // Of those that have ended there is not much to see.
+        // A life that has ended shows little more.
         after -= u32::from(life.errors() > 0);
         after > 0
     });
@@ -339,7 +340,7 @@ fn the_tails_of_a_link() {
 }
 
 #[test]
-fn what_a_link_says_was_taken() {
+fn acknowledgements_of_a_link() {
     attack("what was taken", Some(Part::Taken), &[RC, OWN, UC, XRC], 64);
 }
 
@@ -360,6 +361,6 @@ fn everything_of_a_link() {
 
 /// Memory that both sides expose, while they read and write each other's.
 #[test]
-fn what_is_exposed() {
+fn exposed_memory() {
     attack("what is exposed", None, &[RC, MAPPED, XRC], 36);
 }

@@ -1,5 +1,5 @@
-//! A side that is attacked, and its accounts: each piece of memory has one owner at a time, and
-//! each request comes back once.
+//! An attacked side and its account: each piece of memory has one owner at a time, and each request
+//! returns once.
 
 use crate::provider::{Xrc, XrcSrq};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,40 +10,40 @@ use crate::scribbler::{Dice, Hints, heap};
 use crate::wc::WcOpcode;
 use crate::wr::XrcOp;
 
-/// Bytes of a slot; messages are shorter, so that a part of each stays as it is.
+/// Bytes of a slot; messages are shorter, so a part of each stays unchanged.
 const SLOT: usize = 12 << 10;
 const SLOTS: usize = 24;
 pub(super) const LONGEST: usize = SLOT - 64;
-/// What is in a slot where nobody has the right to write.
+/// The content of a slot where nobody has the right to write.
 pub(super) const MARK: u8 = 0xd7;
-/// What nobody has the right to read.
+/// The content of memory that nobody has the right to read.
 pub(super) const SECRET: u8 = 0x9b;
 /// Bytes to send, behind the slots.
 const SOURCE: usize = SLOTS * SLOT;
 const SOURCE_BYTES: usize = 32 << 10;
 /// Bytes that peers may use.
 const OPEN_BYTES: usize = 8 << 10;
-/// In the numbers of receives.
+/// Marks the numbers of receives.
 const RECEIVE: u64 = 1 << 40;
 
 pub(super) const DEEP: QpCaps =
     QpCaps { send_wr: 16, recv_wr: 32, send_sge: 4, recv_sge: 1, inline: 64 };
 
-/// What is in a slot.
+/// The user of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     slot: usize,
     length: usize,
 }
 
-/// What a side has posted, and memory for it.
+/// The requests that a side has posted, and their memory.
 pub(super) struct Ledger {
     region: SoftRegion,
     free: VecDeque<usize>,
     receives: BTreeMap<u64, Piece>,
     sends: VecDeque<(u64, bool, Option<Piece>)>,
     next: u64,
-    /// Completions of either sort that were successes.
+    /// Successful completions of either kind.
     pub(super) good: u32,
 }
 
@@ -69,7 +69,7 @@ impl Ledger {
         ledger
     }
 
-    /// The device writes there only while it has the slot, and never during this.
+    /// The device writes there only while it owns the slot, and never during this call.
     fn bytes(&mut self, slot: usize) -> &mut [u8] {
         assert!(slot < SLOTS);
         unsafe { core::slice::from_raw_parts_mut(self.region.as_ptr().add(slot * SLOT), SLOT) }
@@ -80,7 +80,7 @@ impl Ledger {
         Sge { addr, length: length as u32, lkey: self.region.lkey() }
     }
 
-    /// For who keeps no accounts of its own: bytes of the first slot.
+    /// For callers without an account: bytes of the first slot.
     pub(super) fn fill(&mut self, at: usize, bytes: &[u8]) {
         self.bytes(0)[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -96,7 +96,7 @@ impl Ledger {
         Some(Piece { slot, length })
     }
 
-    /// A piece comes back: nothing was written beside it.
+    /// A piece comes back: checks that nothing was written beside it.
     fn give_back(&mut self, Piece { slot, length }: Piece) {
         let whole = self.bytes(slot)[length..] == [MARK; SLOT][length..];
         assert!(whole, "written beyond {length} bytes");
@@ -116,7 +116,7 @@ impl Ledger {
         Some(RecvWr { wr_id, sge: self.sge(piece.slot * SLOT, piece.length) })
     }
 
-    /// A new send, for which bytes come to a slot if it is not outward.
+    /// A new send; its result goes to a slot if it is not outward.
     fn send(&mut self, dice: &mut Dice, op: SendOp, length: usize) -> Option<(u64, Sge, bool)> {
         let (piece, at) = if op.is_outward() {
             (None, SOURCE + dice.below(SOURCE_BYTES - length))
@@ -125,14 +125,14 @@ impl Ledger {
             (Some(piece), piece.slot * SLOT)
         };
         self.next += 1;
-        // Some that are not asked for, but not so many that none is.
+        // Some do not ask for a completion, but not so many that none asks.
         let silent = self.sends.iter().rev().take_while(|(_, signaled, _)| !signaled).count();
         let signaled = silent > 5 || dice.one_in(2);
         self.sends.push_back((self.next, signaled, piece));
         Some((self.next, self.sge(at, length), signaled))
     }
 
-    /// It was not taken.
+    /// The device did not take it.
     pub(super) fn unsend(&mut self) {
         let (_, _, piece) = self.sends.pop_back().unwrap();
         piece.into_iter().for_each(|piece| self.give_back(piece));
@@ -150,7 +150,7 @@ impl Ledger {
         SendWr { wr_id, op, flags: SendFlags::SIGNALED, sge, more: &[] }
     }
 
-    /// A completion: of something that was posted, and that has not come back before.
+    /// A completion of something that was posted and has not come back before.
     pub(super) fn complete(&mut self, wc: &Wc) {
         self.good += u32::from(wc.status.is_ok());
         if wc.wr_id & RECEIVE != 0 {
@@ -200,13 +200,13 @@ pub(super) fn length(dice: &mut Dice, most: usize) -> usize {
     dice.below(bound.min(most + 1))
 }
 
-/// What of a connection the attack is on.
+/// The kind of connection that is attacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) qp: QpType,
-    /// The receives are of a shared queue.
+    /// The receives belong to a shared queue.
     pub(super) srq: bool,
-    /// Each has the other's memory within reach.
+    /// Each maps the other's memory.
     pub(super) mapped: bool,
 }
 
@@ -218,20 +218,20 @@ pub(super) struct Party {
     srq: Option<SoftSrq>,
     xrcd: Option<SoftXrcd>,
     pub(super) ledger: Ledger,
-    /// What the peer may use, and what it may not.
+    /// The memory that the peer may use, and the memory that it may not.
     pub(super) open: SoftRegion,
     secret: SoftRegion,
     pub(super) nic: Soft,
     kind: Kind,
-    /// The longest message that finds room in every receive, and whether it keeps to that.
+    /// The longest message that fits every receive, and whether the side keeps to it.
     most: usize,
     pub(super) polite: bool,
-    /// Completions of this queue pair that were errors.
+    /// Error completions of this queue pair.
     pub(super) errors: u32,
 }
 
 impl Party {
-    /// `taker`: the side that of two of XRC receives. Messages are of `most` bytes at most.
+    /// `taker`: the side that takes receives, of two XRC sides. Messages have at most `most` bytes.
     pub(super) fn new(nic: Soft, (kind, taker): (Kind, bool), most: usize) -> Party {
         let xrc = kind.qp == QpType::XrcSend;
         let sharing = if xrc && taker { Sharing::Shared } else { Sharing::Exclusive };
@@ -275,7 +275,7 @@ impl Party {
         self.xrcd.is_none()
     }
 
-    /// The number of the shared receive queue, of XRC.
+    /// The number of the shared receive queue, for XRC.
     pub(super) fn number(&self) -> u32 {
         self.srq.as_ref().and_then(|srq| srq.number()).unwrap_or(0)
     }
@@ -288,7 +288,7 @@ impl Party {
         hints.regions.push(self.ledger.hint());
     }
 
-    /// Posts receives, so that there are some.
+    /// Posts receives, so that there are always some.
     pub(super) fn stock(&mut self, dice: &mut Dice) {
         while self.receives() && self.ledger.receives.len() < 12 && !dice.one_in(4) {
             let Some(wr) = self.ledger.receive(dice, self.most) else { return };
@@ -359,7 +359,7 @@ impl Party {
         }
     }
 
-    /// What has come; completions of other queue pairs are for others.
+    /// Handles completions; those of other queue pairs are returned.
     pub(super) fn poll(&mut self) -> Vec<Wc> {
         let mut out = [Wc::default(); 16];
         let count = self.poller.poll(&mut out);
@@ -379,23 +379,23 @@ impl Party {
         Goal { at: self.open.remote(0), queue: self.number() }
     }
 
-    /// Another queue pair in place of this one, with the same receive queue if that is shared.
+    /// Replaces this queue pair by another, with the same receive queue if that is shared.
     pub(super) fn reset(&mut self) {
         let queues = (&self.cq, self.srq.as_ref(), self.xrcd.as_ref());
         self.qp = new_qp(&self.nic, queues, self.kind.qp);
     }
 
-    /// Nobody has read, or changed, what nobody had a right to.
+    /// Checks that nobody has read or changed memory without a right.
     pub(super) fn keeps_its_secrets(&self, link: &LinkShared) {
         let secret = unsafe { core::slice::from_raw_parts(self.secret.as_ptr(), 4096) };
         assert!(secret == [SECRET; 4096], "a region without rights has changed");
         let seen = unsafe { core::slice::from_raw_parts(link.memory().as_ptr(), LINK_BYTES) };
         let told = seen.chunks_exact(8).any(|word| word == [SECRET; 8] || word == [MARK; 8]);
-        assert!(!told, "the peer was told what it had no right to");
+        assert!(!told, "the peer got bytes that it has no right to read");
     }
 }
 
-/// Where requests to a peer go.
+/// The destination of requests to a peer.
 pub(super) struct Goal {
     at: Remote,
     queue: u32,

@@ -1,19 +1,20 @@
-//! A peer whose table says anything, while one-sided requests are carried out straight in its
-//! memory: a lie ends in the memory that it has shown, or the request goes the usual way.
+//! A peer with a false table, while one-sided requests are carried out directly in its memory: a
+//! lie ends in memory that the peer has shown, or the request goes the usual way.
 
 use super::super::local_rdma::{device, near};
 use super::*;
 use crate::model::limits::QPS;
 use crate::model::memory::{Slot, Table, index_of};
 
-/// Bytes of a request at most, and of the part of a region that each way has.
+/// The most bytes of a request, and the size of the part of a region for each direction.
 const MOST: usize = 4000;
 const HALF: usize = 64 << 10;
 /// Words of a region in the table.
 const SLOT_WORDS: usize = size_of::<Slot>() / 8;
 
 std::thread_local! {
-    /// The file that may be mapped: a lie may name any of this process, also that of another test.
+    /// The file that may be mapped, because a lie may name any file of this process, including
+    /// another test's.
     static SHOWN: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -21,7 +22,7 @@ fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
     (SHOWN.get() == Some(file.fd.into())).then(|| again(file.fd, len as usize)).flatten()
 }
 
-/// Somebody who believes what a peer shows as its table, and that peer.
+/// A device that believes a peer's table, and that peer.
 struct Believer {
     one: End,
     two: End,
@@ -58,8 +59,8 @@ impl Believer {
         &self.table().slots[index_of(self.two.region.rkey())]
     }
 
-    /// What is lied about: where the region is and how long; or anything of it, and the queue pair.
-    /// (Where the key is wrong, or the right, nothing else matters any more.)
+    /// What the lie is about: the region's address and length; or any of its fields, and the queue
+    /// pair. (With a wrong key or right nothing else matters.)
     fn areas(&self, all: bool) -> Vec<Area> {
         let slot = core::ptr::from_ref(self.slot()).cast::<u64>().cast_mut();
         let qp = core::ptr::from_ref(&self.table().qps[self.two.qp.num() as usize % QPS]);
@@ -69,7 +70,7 @@ impl Believer {
         }
     }
 
-    /// One WRITE from the first half of our region, or READ into the second: it goes well, and
+    /// One WRITE from the first half of our region, or READ into the second: it succeeds, and
     /// nothing else of ours changes.
     fn request(&mut self, dice: &mut Dice) {
         let (at, length) = (dice.below(HALF - MOST), 1 + dice.below(MOST));
