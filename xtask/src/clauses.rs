@@ -219,8 +219,8 @@ fn table() -> Outcome<String> {
          InfiniBand specification (IBTA, volume 1). The conformance suite \
          (`cm/tests/conformance`) has {} cases; those with a clause's number in their name, or \
          a doc test that must not compile, show the clause.\n\nThe last two columns have the \
-         outcome of the cases on each device. `cargo xtask clauses` writes this page from `cm/conformance`; `--record` \
-         runs the suite first.\n",
+         outcome of the cases on each device. `cargo xtask clauses` writes this page from \
+         `cm/conformance`; `--record` runs the suite first.\n",
         known.len(),
         clauses().filter(|clause| clause.is_promised()).count(),
         cases.len(),

@@ -94,7 +94,7 @@ impl Office {
         Office { nic, poller, posts }
     }
 
-    /// Posts receives to the first `attacked` parties at random, and hands each party its
+    /// Posts receives to the first `count` parties at random, and hands each party its
     /// completions; the list has those of others.
     fn poll(&mut self, dice: &mut Dice, count: usize) -> Vec<Wc> {
         let mut out = [Wc::default(); 16];
