@@ -68,6 +68,15 @@ fn a_few_seeds_hold() {
     assert!(sum.inline_both_ways(), "{sum:?}");
 }
 
+/// A reply to a failed peer once passed those that were dropped (the first seed), and a domain once
+/// owed an acknowledgement of a record for a queue pair that was gone (the second).
+#[test]
+fn seeds_that_found_mistakes_hold() {
+    for seed in [4_000_021_254, 4_000_022_547] {
+        assert_eq!(run(seed, None, false).expect("it can be made").failure, None, "seed {seed}");
+    }
+}
+
 /// A few seeds without workers hold: every operation takes every path, and some are refused.
 #[test]
 fn a_few_seeds_hold_without_workers() {

@@ -114,7 +114,7 @@ impl Transport {
         let Some([status]) = link.rx.operands::<1>(header) else { return Outcome::Hostile };
         let Some(qp) = asker else {
             // It has failed since, or never existed: ignore the record.
-            link.rx.consume(header);
+            link.consume(header);
             return Outcome::Done;
         };
         // It has asked for nothing.

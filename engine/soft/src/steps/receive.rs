@@ -399,7 +399,7 @@ impl Resources {
         if !link.refuse(header.qp(), Status::RetryExceeded) {
             return Outcome::Waits;
         }
-        link.rx.consume(header);
+        link.consume(header);
         Outcome::Done
     }
 
@@ -463,7 +463,7 @@ impl Resources {
             let wc = error_wc(wr_id, qp.num, here.unwrap_or(Status::Flushed));
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
         }
-        link.rx.consume(header);
+        link.consume(header);
         let kind = match there {
             Status::RemoteAccess => Some(AsyncKind::QpAccessError),
             Status::RemoteInvalidRequest if here.is_none() => Some(AsyncKind::QpRequestError),
