@@ -112,6 +112,20 @@ pub(crate) const STEPS: &[Step] = &[
         Work::Tests(&["test", "--workspace", "--no-fail-fast"]),
     ),
     step(
+        "tests-probes",
+        "readelf lists the static probes, with the feature probes",
+        &[Need::Tests],
+        Work::Tests(&[
+            "test",
+            "--package",
+            "doorbell-engine",
+            "--features",
+            "probes",
+            "--test",
+            "probes",
+        ]),
+    ),
+    step(
         "tests-verbs",
         "unit tests with the feature verbs",
         &[Need::Verbs],

@@ -374,6 +374,19 @@
 //! # }
 //! ```
 //!
+//! # Probes
+//!
+//! With the feature `probes`, the worker has static probes where a message passes: `message`,
+//! `send`, `reply`, `request`, `request_done`, `doorbell`, `credit_stall`, `peer_up`, `peer_down`.
+//! Each costs a `nop` while no tracer looks. `readelf -n` lists them, and bpftrace counts with
+//! them in a running program:
+//!
+//! ```sh
+//! readelf -n ./server | grep -A2 stapsdt
+//! sudo bpftrace -p $PID -e 'usdt:./server:doorbell:message { @bytes = hist(arg1); }'
+//! sudo bpftrace -p $PID -e 'usdt:./server:doorbell:credit_stall { @peer[arg0] = count(); }'
+//! ```
+//!
 //! # A NIC
 //!
 //! With the feature `verbs`, `doorbell::verbs::Verbs::open("mlx5_0")` opens one by its name. It is

@@ -10,6 +10,7 @@ use std_alloc::vec::Vec;
 use super::held::{Held, Holds};
 use super::in_flight::InFlight;
 use super::peers::Peer;
+use super::probes;
 use super::recv_blocks::RecvBlocks;
 use super::requests::Requests;
 use super::send_blocks::SendBlocks;
@@ -138,6 +139,7 @@ impl<P: Provider> Accounts<P> {
         let accepted = result.as_ref().map_or_else(|error| error.accepted, |()| count);
         self.in_flight.count += accepted as u32;
         self.stats.count_batch(count);
+        probes::doorbell(slot, count as u64);
         self.stats.sent += accepted as u64;
         if held.is_empty() {
             peer.sq.waiting -= accepted as u32;

@@ -7,6 +7,7 @@ use super::mailbox::Mail;
 use super::message::DownReason;
 use super::outbox::Outbox;
 use super::peers::PeerState;
+use super::probes;
 use crate::provider::{Provider, Qp};
 
 /// Reads the mailbox.
@@ -60,6 +61,7 @@ fn bring_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, slo
     if peer.state == PeerState::Admitted {
         peer.state = PeerState::Up;
         let id = peer.id(slot);
+        probes::peer_up(slot);
         handler.on_peer_up(id, &mut Outbox { core });
     }
 }

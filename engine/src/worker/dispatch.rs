@@ -12,6 +12,7 @@ use super::handler::Handler;
 use super::message::{DownReason, PeerId, Verdict};
 use super::outbox::Outbox;
 use super::peers::PeerState;
+use super::probes;
 use super::wr_id::{self, WrId};
 use crate::provider::Provider;
 use crate::wc::{Status, Wc, WcFlags};
@@ -88,6 +89,7 @@ pub(super) fn run<P: Provider, H: Handler<P>>(
             break;
         }
         run.given += 1;
+        probes::message(id.slot, wc.byte_len);
         let block = wc.wr_id as u32;
         let message = run.core.sender.accounts.recv.plain_message(id, block, wc.byte_len);
         let give = |out: &mut Outbox<'_, P>| handler.on_message(message, out);
@@ -147,6 +149,7 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
     }
     let message = recv.message(id, block, wc);
     core.sender.accounts.stats.received += 1;
+    probes::message(id.slot, wc.byte_len);
     let back = |core: &mut Core<P>| core.sender.done_with(id.slot, block);
     match lend(core, back, |out| handler.on_message(message, out)) {
         Verdict::Done => core.sender.done_with(id.slot, block),
@@ -176,6 +179,7 @@ fn bring_up_by_message<P: Provider, H: Handler<P>>(
                     core.sender.count_done(slot, 1);
                 }
             };
+            probes::peer_up(slot);
             lend(core, back, |out| handler.on_peer_up(id, out));
             Some(id)
         }

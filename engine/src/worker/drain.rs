@@ -4,6 +4,7 @@ use super::core::Core;
 use super::handler::Handler;
 use super::outbox::Outbox;
 use super::peers::PeerState;
+use super::probes;
 use super::requests::Ended;
 use crate::provider::Provider;
 use crate::room::Take;
@@ -12,6 +13,7 @@ use crate::room::Take;
 #[inline(never)]
 pub(super) fn report_requests<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
     while let Some(Ended { peer, token, result }) = core.sender.accounts.requests.next_ended() {
+        probes::request_done(peer.slot, token, result.is_err());
         handler.on_send_done(peer, token, result, &mut Outbox { core });
     }
 }
@@ -39,6 +41,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         core.sender.retire_all(slot);
         report_requests(core, handler);
         if known {
+            probes::peer_down(slot);
             handler.on_peer_down(id, why, &mut Outbox { core });
         }
         core.drop_kept(id);

@@ -24,6 +24,7 @@
 use super::config::SEND_BATCH;
 use super::message::PeerId;
 use super::peers::Peer;
+use super::probes;
 use super::sender::Sender;
 use crate::provider::{Doorbell, InlineSend, Provider, Qp};
 use crate::room::Room;
@@ -262,6 +263,7 @@ impl<P: Provider> Sender<P> {
         if let (Some(qp), 1..) = (&mut peer.qp, peer.sq.pending) {
             // SAFETY: the worker's thread is the one that polls.
             unsafe { qp.ring_doorbell() };
+            probes::doorbell(slot, peer.sq.pending);
             self.accounts.stats.count_batch(peer.sq.pending as usize);
             self.accounts.stats.sent += u64::from(peer.sq.pending);
             peer.sq.pending = 0;

@@ -55,6 +55,7 @@ mod handshake;
 mod held;
 mod message;
 mod piece;
+mod probes;
 mod qp_domain;
 mod send_error;
 mod stats;

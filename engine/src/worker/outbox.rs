@@ -6,6 +6,7 @@ use super::handshake::PeerInfo;
 use super::kept::Token;
 use super::message::{Message, PeerId};
 use super::piece::{OwnPiece, RegionId};
+use super::probes;
 use super::requests::Request;
 use super::send_error::{LendError, ListError, SendError};
 use super::timers::TimerId;
@@ -27,6 +28,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
+        probes::send(peer.slot, bytes.len() as u64);
         self.core.sender.send_copy(peer, None, bytes)
     }
 
@@ -37,6 +39,9 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`ListError`]. After back-pressure, try the rest again after a turn.
     #[inline(always)]
     pub fn send_list(&mut self, peer: PeerId, list: &[&[u8]]) -> Result<(), ListError> {
+        for bytes in list.iter().filter(|_| cfg!(feature = "probes")) {
+            probes::send(peer.slot, bytes.len() as u64);
+        }
         self.core.sender.send_list(peer, list)
     }
 
@@ -46,6 +51,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_imm(&mut self, peer: PeerId, bytes: &[u8], imm: u32) -> Result<(), SendError> {
+        probes::send(peer.slot, bytes.len() as u64);
         self.core.sender.send_copy(peer, Some(imm), bytes)
     }
 
@@ -59,6 +65,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`].
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
+        probes::send(peer.slot, bytes.len() as u64);
         if self.core.sender.send_now(peer, None, bytes)? == Doorbell::Later {
             self.core.flush();
         }
@@ -72,6 +79,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// # Errors
     /// See [`SendError`]. Then nothing was posted, and `on_send_done` is not called.
     pub fn request(&mut self, peer: PeerId, request: &Request<'_>) -> Result<(), SendError> {
+        probes::request(peer.slot, request.token);
         self.core.request(peer, request)
     }
 

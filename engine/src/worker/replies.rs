@@ -6,6 +6,7 @@ use super::batch::request;
 use super::held::Held;
 use super::message::PeerId;
 use super::post::Admission;
+use super::probes;
 use super::sender::Sender;
 use crate::provider::{Doorbell, Provider, Qp};
 use crate::room::Room;
@@ -47,6 +48,7 @@ impl Replies {
         length: usize,
     ) {
         let length = (length as u64).min(u64::from(sender.block_bytes)) as u32;
+        probes::reply(slot, length);
         // While replies wait, the budget is closed.
         if !(P::Qp::POSTS_INLINE && sender.reply_inline(slot, block, length)) {
             self.reply_or_defer(sender, slot, block, length);

@@ -9,6 +9,7 @@ use super::config::Config;
 use super::doorbell_policy::DoorbellPolicy;
 use super::message::PeerId;
 use super::peers::Peers;
+use super::probes;
 use super::send_error::SendError;
 use crate::provider::Provider;
 
@@ -136,6 +137,7 @@ impl<P: Provider> Sender<P> {
         }
         if credits <= spare {
             self.accounts.stats.credit_stalls += 1;
+            probes::credit_stall(slot);
             return Err(SendError::NoCredit);
         }
         Ok(())
