@@ -30,6 +30,12 @@ mod real {
         compiler_fence(Ordering::SeqCst);
     }
 
+    /// A pause of a thread that waits for another, which is about to let go of a lock.
+    #[inline(always)]
+    pub fn pause() {
+        core::hint::spin_loop();
+    }
+
     /// Marks that those bytes of shared memory, which are not used as atomics, are written from
     /// here on. Only for a model: it fails if another thread may be reading them.
     #[inline(always)]

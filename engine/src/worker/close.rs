@@ -2,6 +2,7 @@
 
 use super::batch::request;
 use super::core::{Core, Finish};
+use super::credit::GOODBYE;
 use super::held::Held;
 use super::message::{DownReason, PeerId};
 use super::peers::PeerState;
@@ -20,7 +21,7 @@ impl<P: Provider> Core<P> {
             peer.finishing = true;
             peer.measure();
             peer.sq.close_budget();
-            self.finishing.put(Finish { peer: id, since: self.turn });
+            self.finishing.put(Finish { peer: id, since: self.turn, told: false });
         }
     }
 
@@ -30,10 +31,11 @@ impl<P: Provider> Core<P> {
     pub(super) fn progress_finishing(&mut self) {
         let mut kept = 0;
         let mut n = 0;
-        while let Some(finish) = self.finishing.get(n).copied() {
+        while let Some(mut finish) = self.finishing.get(n).copied() {
             n += 1;
             let late = self.turn - finish.since > self.config.drain_turns;
-            if late || self.sender.is_finished(finish.peer) {
+            let owed = self.draining && self.kept.has_of(finish.peer);
+            if late || !owed && self.sender.is_finished(&mut finish) {
                 self.close(finish.peer);
             } else if let Some(place) = self.finishing.get_mut(kept) {
                 *place = finish;
@@ -60,7 +62,8 @@ impl<P: Provider> Core<P> {
             PeerState::Up => true,
             PeerState::Free | PeerState::Closing { .. } => return,
         };
-        peer.state = PeerState::Closing { why, known, since };
+        let ended = if peer.said_goodbye() { why.after_goodbye() } else { why };
+        peer.state = PeerState::Closing { why: ended, known, since };
         let num = peer.num;
         self.sender.end(slot);
         self.closing.put(slot);
@@ -94,27 +97,34 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// True if nothing accepted for a peer is outstanding. Otherwise asks for a completion of the
-    /// last send.
-    fn is_finished(&mut self, id: PeerId) -> bool {
-        let Some(peer) = self.peers.get(id).filter(|peer| peer.is_up()) else {
+    /// True if nothing accepted for a peer is outstanding, and the peer has the goodbye. Otherwise
+    /// says goodbye, or asks for a completion of the last send: by a WRITE behind that send.
+    fn is_finished(&mut self, finish: &mut Finish) -> bool {
+        let slot = finish.peer.slot;
+        let Some(peer) = self.peers.get(finish.peer).filter(|peer| peer.is_up()) else {
             return true;
         };
         if peer.deferred > 0 || peer.sq.waiting > 0 {
             return false;
         }
-        if peer.sq.outstanding() == 0 {
+        let word = peer.credit.peer_word;
+        let told = finish.told || word.is_none();
+        if peer.sq.outstanding() == 0 && told {
             return true;
         }
-        if !peer.sq.last_signals() {
-            // The last send did not ask for a completion, so an empty WRITE behind it does.
+        if !told || !peer.sq.last_signals() {
             peer.sq.want_signal();
-            let write = SendOp::Write(Remote::default());
-            let wr = request(write, SendFlags::INLINE, Sge::default());
-            if self.post_one(id.slot, wr, Held::NOTHING)
-                && let Some(peer) = self.peers.at(id.slot)
+            let bytes = (peer.credit.granted | GOODBYE).to_ne_bytes();
+            let (op, sge) = match word {
+                Some(word) => (SendOp::Write(word), Sge::inline(&bytes)),
+                // It is no worker. An empty WRITE names no memory.
+                None => (SendOp::Write(Remote::default()), Sge::default()),
+            };
+            if self.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING)
+                && let Some(peer) = self.peers.at(slot)
             {
                 peer.sq.count_non_message();
+                finish.told = true;
             }
         }
         false

@@ -7,7 +7,7 @@ use super::accounts::{Accounts, SendStatus};
 use super::config::Config;
 use super::datagrams::Datagrams;
 use super::kept::{Kept, KeptMessage, Token};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, OwnMailbox};
 use super::message::{Message, PeerId};
 use super::recv_blocks::Refill;
 use super::regions::Regions;
@@ -23,6 +23,8 @@ pub(super) struct Finish {
     pub(super) peer: PeerId,
     /// The turn in which that began.
     pub(super) since: u64,
+    /// Its goodbye was posted.
+    pub(super) told: bool,
 }
 
 /// All of a worker except its handler and its poller.
@@ -30,7 +32,8 @@ pub(super) struct Core<P: Provider> {
     // Before the sender, which owns the memory that datagrams are received in.
     pub(super) datagrams: Datagrams<P>,
     pub(super) sender: Sender<P>,
-    pub(super) mailbox: Arc<Mailbox<P>>,
+    // After the queue pairs: when the control plane hears of the end, they are gone.
+    pub(super) mailbox: OwnMailbox<P>,
     // After the sender, whose queue pairs read and write it.
     pub(super) regions: Regions<P>,
     pub(super) replies: Replies,
@@ -40,6 +43,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) closing: Vec<u32>,
     /// Peers that are closed when nothing is left to do for them.
     pub(super) finishing: Vec<Finish>,
+    /// The whole worker drains: it also waits for messages that the handler keeps.
+    pub(super) draining: bool,
     pub(super) turn: u64,
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
@@ -58,13 +63,14 @@ impl<P: Provider> Core<P> {
         Core {
             datagrams,
             sender: Sender::new(accounts, config),
-            mailbox,
+            mailbox: OwnMailbox(mailbox),
             regions: Regions::new(),
             replies,
             kept: Kept::new(config.keeps),
             timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
             finishing: Vec::with_capacity(config.peers as usize),
+            draining: false,
             turn: 0,
             message_max,
             config: *config,

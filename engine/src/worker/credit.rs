@@ -17,6 +17,10 @@
 use super::handshake::Handshake;
 use crate::wr::Remote;
 
+/// The bit of a credit word that says goodbye: its writer has sent everything it accepted, and ends
+/// the connection. The lower half of the word is the count, with or without it.
+pub(super) const GOODBYE: u64 = 1 << 63;
+
 /// Whether a peer counts the messages sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerCredit {

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam::queue::ArrayQueue;
 use std_alloc::sync::Arc;
 
+use super::credit::GOODBYE;
 use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
 use super::message::PeerId;
 use super::shared_recv::SharedRecv;
@@ -116,6 +117,11 @@ impl<P: Provider> CreditGrant<P> {
     /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
     pub fn window(&self) -> u32 {
         self.window
+    }
+
+    /// True if the peer has said goodbye in the credit word.
+    pub(super) fn has_goodbye(&self) -> bool {
+        self.allowed() & GOODBYE != 0
     }
 
     /// The credit word: the number of messages that the peer has allowed so far; 0 before its first

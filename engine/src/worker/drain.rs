@@ -1,7 +1,9 @@
-//! Reports to the handler: ended requests, and peers that have drained.
+//! Reports to the handler: ended requests, and peers that have drained. And the end of a whole
+//! worker in order.
 
 use super::core::Core;
 use super::handler::Handler;
+use super::message::PeerId;
 use super::outbox::Outbox;
 use super::peers::PeerState;
 use super::probes;
@@ -48,5 +50,39 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         core.replies.drop_of(&mut core.sender, id);
         core.sender.accounts.credit_due.retain(|due| *due != slot);
         core.sender.peers.remove(slot);
+    }
+}
+
+/// What was left when the time of [`super::Worker::drain`] was over; all zero: everything ended in
+/// order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Undone {
+    /// Peers that had not got their goodbye.
+    pub peers: usize,
+    /// Requests with a token that had not ended. The handler was told since: all are over.
+    pub requests: usize,
+    /// Messages of those peers that the handler kept, and had not answered.
+    pub kept: usize,
+}
+
+impl<P: Provider> Core<P> {
+    /// Says goodbye to every peer that is up, and gives up those that are not up yet.
+    #[cold]
+    pub(super) fn finish_all(&mut self) {
+        self.draining = true;
+        for slot in 0..self.config.peers {
+            if let Some(peer) = self.sender.peers.up_at(slot) {
+                self.finish(peer);
+            }
+        }
+    }
+
+    /// Closes every peer now.
+    #[cold]
+    pub(super) fn close_all(&mut self) {
+        for slot in 0..self.config.peers {
+            let peer: PeerId = self.sender.peers.id(slot);
+            self.close(peer);
+        }
     }
 }

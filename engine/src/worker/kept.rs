@@ -102,6 +102,12 @@ impl Kept {
         Some(keeping)
     }
 
+    /// True if a message of that peer is kept.
+    pub(super) fn has_of(&self, peer: PeerId) -> bool {
+        let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
+        self.places.iter().any(|(_, place)| of(place))
+    }
+
     fn clear(&mut self, index: u32) {
         if let Some((generation, place)) = self.places.get_mut(index as usize) {
             *generation = generation.wrapping_add(1);

@@ -1,5 +1,9 @@
 //! Where the control plane meets the data plane: one mailbox per worker.
 
+use core::ops::Deref;
+
+use spin::{Mutex, MutexGuard};
+use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
@@ -8,9 +12,10 @@ use super::handshake::{Greeting, Refusal};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
-use crate::error::SetupError;
+use super::watch::{Watch, Watches};
+use crate::error::{Code, SetupError};
 use crate::provider::{Provider, QpCaps};
-use crate::sync::{ArrayQueue, AtomicBool, Ordering};
+use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
@@ -27,10 +32,25 @@ pub(super) enum Mail<P: Provider> {
     Gone(u32),
 }
 
+/// The letters for which the queue had no room.
+struct Late<P: Provider> {
+    letters: VecDeque<Mail<P>>,
+    /// The worker has ended: nothing is put any more.
+    ended: bool,
+}
+
 /// The mailbox, and the way back.
 pub(super) struct Mailbox<P: Provider> {
     queue: ArrayQueue<Mail<P>>,
+    /// Only threads of the control plane wait for this lock. Each holds it while it puts a letter,
+    /// so letters keep their order, and none is put after the worker's end.
+    late: Mutex<Late<P>>,
     flag: AtomicBool,
+    /// The worker takes no new peers; and it has ended. Both never change back.
+    closed: AtomicBool,
+    ended: AtomicBool,
+    /// The control planes of its connections.
+    pub(super) watches: Watches,
     /// Queue pairs whose connection the worker wants ended.
     closing: ArrayQueue<u32>,
     closing_flag: AtomicBool,
@@ -43,11 +63,22 @@ impl<P: Provider> Mailbox<P> {
         // A peer has at most three letters on the way in, and one on the way out.
         Mailbox {
             queue: ArrayQueue::new(peers as usize * 3 + 16),
+            late: Mutex::new(Late { letters: VecDeque::new(), ended: false }),
             flag: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            watches: Watches::default(),
             closing: ArrayQueue::new(peers as usize + 16),
             closing_flag: AtomicBool::new(false),
             state: Arc::new(SharedState::new(work)),
         }
+    }
+
+    /// With room for one letter.
+    #[cfg(test)]
+    #[cfg(loom)]
+    pub(super) fn small() -> Mailbox<P> {
+        Mailbox { queue: ArrayQueue::new(1), ..Mailbox::new(1, 1) }
     }
 
     /// True if there is mail. Acquire pairs with the Release in `put`: the letter is visible with
@@ -69,15 +100,87 @@ impl<P: Provider> Mailbox<P> {
         }
         // Lowered before the last look: a later letter raises the flag again.
         self.flag.swap(false, Ordering::AcqRel);
-        self.queue.pop()
+        if let Some(mail) = self.queue.pop() {
+            return Some(mail);
+        }
+        // These come behind the queue's: while there are any, nothing is put into the queue.
+        match self.late.try_lock() {
+            Some(mut late) => late.letters.pop_front(),
+            None => {
+                // Another thread is putting a letter. The next turn looks again.
+                self.call();
+                None
+            }
+        }
     }
 
+    /// Waits for the lock. The worker does not call this while it turns.
+    fn lock_late(&self) -> MutexGuard<'_, Late<P>> {
+        loop {
+            match self.late.try_lock() {
+                Some(late) => return late,
+                None => pause(),
+            }
+        }
+    }
+
+    /// Leaves a letter. It comes back if there is no room, or if the worker has ended.
     #[expect(clippy::result_large_err, reason = "a box would be freed in a turn")]
     pub(super) fn put(&self, mail: Mail<P>) -> Result<(), Mail<P>> {
-        self.queue.push(mail)?;
+        {
+            let late = self.lock_late();
+            if late.ended || !late.letters.is_empty() {
+                return Err(mail);
+            }
+            self.queue.push(mail)?;
+        }
+        self.announce();
+        Ok(())
+    }
+
+    /// Leaves a letter about a queue pair that the worker has, whether there is room or not: there
+    /// are at most two such letters for each that it has. False: the worker has ended.
+    pub(super) fn put_always(&self, mail: Mail<P>) -> bool {
+        {
+            let mut late = self.lock_late();
+            if late.ended {
+                return false;
+            }
+            let fits = late.letters.is_empty();
+            let rest = if fits { self.queue.push(mail).err() } else { Some(mail) };
+            late.letters.extend(rest);
+        }
+        self.announce();
+        true
+    }
+
+    /// A letter was left.
+    fn announce(&self) {
         self.flag.store(true, Ordering::Release);
         self.state.wake();
-        Ok(())
+    }
+
+    /// The worker takes no new peers from now on.
+    pub(super) fn close_to_peers(&self) {
+        // Relaxed, as for `ended`: these are hints for the control plane, and order nothing. A peer
+        // that comes all the same is turned away, or its letter comes back.
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// The worker ends. What is in the mailbox goes: queue pairs and grants.
+    fn end(&self) {
+        self.close_to_peers();
+        self.ended.store(true, Ordering::Relaxed);
+        let mut late = self.lock_late();
+        late.ended = true;
+        let letters = core::mem::take(&mut late.letters);
+        // Nothing is put after this. What was put was put before this lock was taken.
+        drop(late);
+        while self.queue.pop().is_some() {}
+        drop(letters);
+        // They end the connections, so that the peers learn of it.
+        self.watches.look_now();
+        self.watches.clear();
     }
 
     /// Asks the control plane to end a connection. False if too many requests wait.
@@ -102,6 +205,24 @@ impl<P: Provider> Mailbox<P> {
             self.closing_flag.store(true, Ordering::Relaxed);
         }
         last
+    }
+}
+
+/// A worker's own mailbox: it closes when the worker is dropped, also by a panic.
+pub(super) struct OwnMailbox<P: Provider>(pub(super) Arc<Mailbox<P>>);
+
+impl<P: Provider> Deref for OwnMailbox<P> {
+    type Target = Mailbox<P>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Mailbox<P> {
+        &self.0
+    }
+}
+
+impl<P: Provider> Drop for OwnMailbox<P> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -136,6 +257,31 @@ impl<P: Provider> Intake<P> {
     /// True if both belong to the same worker.
     pub fn is_same(&self, other: &Intake<P>) -> bool {
         Arc::ptr_eq(&self.mailbox, &other.mailbox)
+    }
+
+    /// True if the worker takes new peers: it neither drains ([`super::Worker::drain`]) nor has
+    /// ended.
+    pub fn is_open(&self) -> bool {
+        !self.mailbox.closed.load(Ordering::Relaxed)
+    }
+
+    /// True if the worker was dropped: by its owner, or because a handler's panic unwound its
+    /// thread. Its queue pairs are gone then. The control plane ends the connections.
+    pub fn has_ended(&self) -> bool {
+        self.mailbox.ended.load(Ordering::Relaxed)
+    }
+
+    /// Lets the worker look at the control plane of its connections when the program seems to have
+    /// forgotten it: see [`Watch`]. A second call for the same one does nothing.
+    pub fn watch(&self, watch: &Arc<dyn Watch>) {
+        if !self.has_ended() {
+            self.mailbox.watches.add(watch);
+        }
+    }
+
+    /// The control plane ends: the worker forgets it.
+    pub fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.mailbox.watches.remove(watch);
     }
 
     /// The device handle on which the worker's queue pairs are made: a parent domain with the
@@ -186,7 +332,8 @@ impl<P: Provider> Intake<P> {
     /// in RTS. A second one is dropped.
     ///
     /// # Errors
-    /// Returns the queue pair: the mailbox is full, because the worker does not turn.
+    /// Returns the queue pair: the worker has ended, or its mailbox is full because it does not
+    /// turn.
     pub fn open_datagrams(&self, qp: P::Qp) -> Result<(), P::Qp> {
         match self.mailbox.put(Mail::Datagrams(qp)) {
             Err(Mail::Datagrams(qp)) => Err(qp),
@@ -199,8 +346,17 @@ impl<P: Provider> Intake<P> {
     ///
     /// # Errors
     /// `NoMemory`: all peers together would be promised more receives than there are, with the
-    /// numbers; or the worker has no slot left for a peer.
+    /// numbers; or the worker has no slot left for a peer. `Reset`: the worker has ended, or
+    /// drains.
     pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {
+        if !self.is_open() {
+            let answer = match self.has_ended() {
+                true => "the worker has ended",
+                false => "the worker drains, and takes no new peers",
+            };
+            return Err(SetupError::new(Code::Reset, "one more peer", answer)
+                .cure("connect another worker"));
+        }
         CreditGrant::new(&self.shared, &self.words)
     }
 
@@ -229,7 +385,8 @@ impl<P: Provider> Intake<P> {
     /// said, if it has come: it comes with a request, but not with a connect.
     ///
     /// # Errors
-    /// Returns the queue pair: the mailbox is full, because the worker does not turn.
+    /// Returns the queue pair: the worker has ended, or its mailbox is full because it does not
+    /// turn.
     pub fn admit(
         &self,
         qp: P::Qp,
@@ -244,23 +401,20 @@ impl<P: Provider> Intake<P> {
     }
 
     /// Tells the worker to give up its queue pair for datagrams, if it has this number; then it may
-    /// get another. False: the mailbox is full; repeat the call.
-    #[must_use]
+    /// get another. False: the worker has ended.
     pub fn close_datagrams(&self, qp_num: u32) -> bool {
-        self.mailbox.put(Mail::NoDatagrams(qp_num)).is_ok()
+        self.mailbox.put_always(Mail::NoDatagrams(qp_num))
     }
 
-    /// The queue pair with that number is connected. `greeting` is what the peer said; it counts if
-    /// none came before. False: the mailbox is full; repeat the call.
-    #[must_use]
+    /// The queue pair with that number is connected. What the peer said counts if nothing came
+    /// before. False: the worker has ended.
     pub fn up(&self, qp_num: u32, greeting: Greeting) -> bool {
-        self.mailbox.put(Mail::Up(qp_num, greeting)).is_ok()
+        self.mailbox.put_always(Mail::Up(qp_num, greeting))
     }
 
-    /// The connection of that queue pair has ended. False: the mailbox is full; repeat the call.
-    #[must_use]
+    /// The connection of that queue pair has ended. False: the worker has ended.
     pub fn gone(&self, qp_num: u32) -> bool {
-        self.mailbox.put(Mail::Gone(qp_num)).is_ok()
+        self.mailbox.put_always(Mail::Gone(qp_num))
     }
 
     /// A queue pair whose connection the worker wants ended, if there is one.

@@ -97,7 +97,12 @@ pub enum Verdict {
 pub enum DownReason {
     /// The handler closed it.
     Closed,
-    /// The connection manager reports the end: the peer closed, or its process ended.
+    /// The peer's worker ended the connection in order ([`super::Outbox::finish`],
+    /// [`super::Worker::drain`]): everything that it had accepted for this side has arrived. This
+    /// side's messages that it has not answered may or may not have arrived, and its requests
+    /// without an answer end with [`Status::Flushed`](crate::wc::Status::Flushed) or another error.
+    Finished,
+    /// The connection manager reports the end: the peer closed, or its process or worker ended.
     Disconnected,
     /// A request failed with this status.
     Failed(Status),
@@ -105,4 +110,15 @@ pub enum DownReason {
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side
     /// closed the connection.
     ReplyTooLong,
+}
+
+impl DownReason {
+    /// The reason, if the peer had said goodbye before this was noticed: a request that fails, or
+    /// the connection manager, may be the first to show its end.
+    pub(super) fn after_goodbye(self) -> DownReason {
+        match self {
+            DownReason::Disconnected | DownReason::Failed(_) => DownReason::Finished,
+            why => why,
+        }
+    }
 }

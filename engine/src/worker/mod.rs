@@ -48,6 +48,7 @@ mod shared_recv;
 mod shared_state;
 mod slot_map;
 mod timers;
+mod watch;
 
 mod config;
 mod credit;
@@ -72,6 +73,7 @@ pub use self::config::{
 };
 pub use self::credit_grant::{CreditGrant, PeerWatch};
 pub use self::datagrams::{Datagram, DestinationId};
+pub use self::drain::Undone;
 pub use self::handler::Handler;
 pub use self::handshake::{
     Greeting, HANDSHAKE_BYTES, HANDSHAKE_VERSION, PEER_DATA_MAX, PeerData, PeerInfo, PrivateData,
@@ -92,3 +94,4 @@ pub use self::shared_state::{Handle, Waker};
 pub use self::stats::Stats;
 pub use self::timers::TimerId;
 pub use self::turn::Worker;
+pub use self::watch::Watch;

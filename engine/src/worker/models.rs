@@ -6,7 +6,7 @@ use std::boxed::Box;
 use loom::thread;
 use std_alloc::sync::Arc;
 
-use super::mailbox::{Mail, Mailbox};
+use super::mailbox::{Mail, Mailbox, OwnMailbox};
 use super::shared_state::{Handle, SharedState};
 use doorbell_base::models::{Model, check};
 use doorbell_soft::Soft;
@@ -17,6 +17,8 @@ pub(crate) const MODELS: &[Model] = &[
     ("pieces of work", work_is_taken),
     ("letters", letters_are_taken),
     ("connections to be ended", closings_are_taken),
+    ("letters for a worker that ends", letters_end),
+    ("letters beyond the room", late_letters_are_taken),
 ];
 
 std::thread_local! {
@@ -111,6 +113,49 @@ fn closings_are_taken() {
             }
             taken
         });
+    });
+}
+
+/// A letter comes while the worker ends: it is taken back or dropped, and not left.
+fn letters_end() {
+    check(|| {
+        let mailbox = OwnMailbox(Arc::new(Mailbox::<Soft>::new(2, 2)));
+        let theirs = mailbox.0.clone();
+        let other = thread::spawn(move || {
+            let left = theirs.put(Mail::Gone(1)).is_ok();
+            // If the worker had ended by then, the thread that asks later knows.
+            assert!(left || !theirs.put_always(Mail::Gone(2)));
+            theirs
+        });
+        drop(mailbox);
+        let mailbox = other.join().expect("the control plane");
+        assert!(mailbox.take().is_none(), "a letter is left for nobody");
+        assert!(mailbox.put(Mail::Gone(1)).is_err());
+    });
+}
+
+/// The worker takes letters while another thread leaves more than the queue has room for: all come,
+/// in order.
+fn late_letters_are_taken() {
+    check(|| {
+        let mailbox = Arc::new(Mailbox::<Soft>::small());
+        assert!(mailbox.put_always(Mail::Gone(0)) && mailbox.put_always(Mail::Gone(1)));
+        let theirs = mailbox.clone();
+        let other = thread::spawn(move || assert!(theirs.put_always(Mail::Gone(2))));
+        let mut next = 0;
+        let mut look = || {
+            while mailbox.has_mail() {
+                while let Some(Mail::Gone(number)) = mailbox.take() {
+                    assert_eq!(number, next, "out of order");
+                    next += 1;
+                }
+                thread::yield_now();
+            }
+        };
+        look();
+        other.join().expect("the control plane");
+        look();
+        assert_eq!(next, 3, "something is left, and nobody knows");
     });
 }
 

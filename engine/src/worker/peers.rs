@@ -70,6 +70,11 @@ impl<P: Provider> Peer<P> {
         self.state == PeerState::Up
     }
 
+    /// True if it has said goodbye: it has ended the connection in order, or is about to.
+    pub(super) fn said_goodbye(&self) -> bool {
+        self.grant.as_ref().is_some_and(CreditGrant::has_goodbye)
+    }
+
     /// True if a message to it overtakes nothing and may be accepted.
     pub(super) fn is_clear(&self) -> bool {
         self.is_up() && self.deferred == 0 && self.sq.waiting == 0 && !self.finishing
@@ -242,6 +247,11 @@ impl<P: Provider> Peers<P> {
     /// The number of slots.
     pub(super) fn slots(&self) -> u32 {
         self.slots.len() as u32
+    }
+
+    /// The peer in a slot, if it is up.
+    pub(super) fn up_at(&self, slot: u32) -> Option<PeerId> {
+        self.get_ref(slot).filter(|peer| peer.is_up()).map(|peer| peer.id(slot))
     }
 
     /// The number of slots in use.

@@ -2,12 +2,16 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::drain::Undone;
 use super::handler::Handler;
 use super::outbox::Outbox;
 use super::recv_blocks::Refill;
 use super::turn::Worker;
 use crate::provider::wake::WakeFds;
 use crate::provider::{Poller, Provider};
+
+/// Turns in which closed peers get their last completions.
+const CLOSE_TURNS: u32 = 1 << 12;
 
 /// While busy, read the clock on every 16th turn.
 const CLOCK_TURNS: u64 = 16;
@@ -70,6 +74,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.settled = false;
         self.publish_stats();
         self.check_health();
+        self.core.mailbox.watches.look();
         let stalls = self.core.sender.accounts.stats.credit_stalls;
         self.core.mailbox.state.begin_rest();
         let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
@@ -86,6 +91,58 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.poller.woken();
         }
         self.core.mailbox.state.end_rest();
+    }
+
+    /// Ends all connections in order, and turns meanwhile. The worker takes no new peers from now
+    /// on. To each peer goes everything that was accepted for it, and the answers to messages that
+    /// the handler keeps ([`super::Outbox::keep`]); then a goodbye, after which the peer's handler
+    /// sees [`DownReason::Finished`](super::DownReason::Finished). This side's handler sees
+    /// `Closed`, after every request of that peer has ended.
+    ///
+    /// `more` is called after every turn and says whether there is time: false closes at once what
+    /// is left. Without a clock it can count turns. Returns what had not ended by then.
+    ///
+    /// ```
+    /// # use doorbell_engine::worker::{Handler, Worker};
+    /// # use doorbell_seam::provider::Provider;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// # fn stop<P: Provider, H: Handler<P>>(mut worker: Worker<P, H>) {
+    /// let end = Instant::now() + Duration::from_secs(1);
+    /// let left = worker.drain(|| Instant::now() < end);
+    /// if left.peers > 0 {
+    ///     eprintln!("{} peers did not take everything in time", left.peers);
+    /// }
+    /// # }
+    /// ```
+    pub fn drain(&mut self, mut more: impl FnMut() -> bool) -> Undone {
+        self.core.mailbox.close_to_peers();
+        let mut left = Undone::default();
+        loop {
+            // Peers that were admitted before come up now.
+            self.core.finish_all();
+            self.settled = false;
+            self.turn_full();
+            if self.peers() == 0 && !self.core.mailbox.has_mail() {
+                break;
+            }
+            if !more() {
+                let (peers, requests, kept) = (self.peers(), self.pending(), self.kept());
+                left = Undone { peers, requests, kept };
+                break;
+            }
+        }
+        self.core.close_all();
+        for _ in 0..CLOSE_TURNS {
+            if self.peers() == 0 {
+                break;
+            }
+            self.settled = false;
+            self.turn_full();
+        }
+        // The peers' control planes learn of the end from this side's, stepped or not.
+        self.core.mailbox.watches.look_now();
+        left
     }
 
     /// Tells the worker the time, calls the handler for each timer that is due, and returns their

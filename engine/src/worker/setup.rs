@@ -24,7 +24,7 @@ use super::send_blocks::SendBlocks;
 use super::shared_recv::{self, SharedRecv};
 use super::shared_state::{Handle, Waker};
 use super::stats::Stats;
-use super::turn::{PUBLISH_TURNS, Worker};
+use super::turn::{LOOK_TURNS, PUBLISH_TURNS, Worker};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Bell;
 use crate::provider::{Access, Caps, Poller, Provider, Sharing};
@@ -101,7 +101,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             domain,
         };
         let wcs = vec![Wc::default(); POLL_BATCH];
-        let (idle, uncounted, alone, settled, publish_at) = (0, 0, 0, false, PUBLISH_TURNS);
+        let (idle, uncounted, alone, settled) = (0, 0, 0, false);
         let worker = Worker {
             core,
             poller,
@@ -111,7 +111,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             uncounted,
             alone,
             settled,
-            publish_at,
+            publish_at: PUBLISH_TURNS,
+            look_at: LOOK_TURNS,
             handler,
         };
         Ok((worker, intake))

@@ -40,6 +40,11 @@ const SETTLE_IDLE_TURNS: u64 = 16384;
 /// While idle, check at this period in turns that the completion queue still works.
 const HEALTH_IDLE_TURNS: u64 = 1 << 16;
 
+/// Look at this period in turns, at the least, whether a control plane is stepped. If it has done
+/// no step in a whole period, the worker lets it look for the ends of its peers. With idle turns of
+/// ten nanoseconds this is some 10 ms; a program that steps as often never sees it.
+pub(super) const LOOK_TURNS: u64 = 1 << 20;
+
 /// One core's datapath. One thread owns it; it may move to that thread, and is not shared.
 pub struct Worker<P: Provider, H: Handler<P>> {
     // The core first, so that its queue pairs are gone before the completion queue they report to.
@@ -58,6 +63,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     pub(super) settled: bool,
     /// The turn in which the counters are published next.
     pub(super) publish_at: u64,
+    /// The turn in which it looks next at control planes that are not stepped.
+    pub(super) look_at: u64,
     pub(super) handler: H,
 }
 
@@ -306,5 +313,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.publish_at = self.core.turn + PUBLISH_TURNS;
         self.core.sender.accounts.stats.peers = self.core.sender.peers.len() as u64;
         self.core.mailbox.state.published.publish(&self.core.sender.accounts.stats);
+        if self.core.turn >= self.look_at {
+            self.look_at = self.core.turn + LOOK_TURNS;
+            self.core.mailbox.watches.look();
+        }
     }
 }

@@ -297,6 +297,7 @@ impl Book {
         }
         let why = match why {
             DownReason::Closed => "closed",
+            DownReason::Finished => "finished",
             DownReason::Disconnected => "disconnected",
             DownReason::Failed(_) => "failed",
             DownReason::ReplyTooLong => "reply too long",

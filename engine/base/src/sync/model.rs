@@ -109,6 +109,11 @@ pub fn half_barrier() {
     fence(Ordering::SeqCst);
 }
 
+/// Lets another thread of the model run.
+pub fn pause() {
+    loom::thread::yield_now();
+}
+
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
         #[derive(Debug)]

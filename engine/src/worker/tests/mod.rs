@@ -2,6 +2,7 @@
 
 mod credits;
 mod doorbells;
+mod ends;
 mod finish;
 #[cfg(not(any(loom, miri)))]
 mod hostile;

@@ -1,0 +1,214 @@
+//! The end of a whole worker: drained, or dropped with peers and letters; and control planes that
+//! nobody steps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::worker::turn::LOOK_TURNS;
+
+const COUNTED: Config = Config { peers: 16, window: 8, window_min: 8, ..CONFIG };
+
+/// A worker that is dropped takes what is in its mailbox with it, and nothing is left there later:
+/// every grant comes back, and the shared receives are promised to the next worker's peers.
+#[test]
+fn a_dropped_worker_takes_its_letters_along() {
+    let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
+    let (_, peers) = (connect(&mut one, &mut two), two.worker.peers());
+    assert_eq!(peers, 1);
+    // One letter comes before the end, and one queue pair after it.
+    let seats = [two.intake.reserve().unwrap(), two.intake.reserve().unwrap()];
+    let [early, late] = seats;
+    let (first, second) = (two.qp(), two.qp());
+    let numbers = (first.num(), second.num());
+    assert!(two.intake.admit(first, early, None).is_ok());
+    let Side { nic, worker, intake } = two;
+    assert!(intake.is_open() && !intake.has_ended());
+    drop(worker);
+    assert!(!intake.is_open() && intake.has_ended());
+    let back = intake.admit(second, late, None).expect_err("nobody takes it");
+    assert_eq!(back.num(), numbers.1);
+    assert!(!intake.up(numbers.0, Greeting::default()) && !intake.gone(numbers.0));
+    assert_eq!(intake.reserve().err().map(|error| error.code()), Some(Code::Reset));
+    drop(back);
+    // All receives of the shared queue are there again for another worker.
+    let other = handled(&nic, &intake.shared, &COUNTED, Log::default());
+    let mut windows = Vec::new();
+    while let Ok(grant) = other.intake.reserve() {
+        windows.push(grant);
+    }
+    let spare = COUNTED.recv_blocks - 2 * COUNTED.refill;
+    assert_eq!(windows.len() as u32, spare / COUNTED.window);
+}
+
+/// A worker that is dropped tells the control planes of its peers, stepped or not.
+#[test]
+fn a_dropped_worker_tells_its_control_planes() {
+    let one = side(&COUNTED, false);
+    let plane = Arc::new(Plane::default());
+    let watch: Arc<dyn Watch> = plane.clone();
+    one.intake.watch(&watch);
+    drop(one.worker);
+    assert_eq!(plane.looks.load(Ordering::Relaxed), 1);
+    one.intake.watch(&watch);
+    assert_eq!(Arc::strong_count(&plane), 2, "it forgets them");
+}
+
+/// A worker that does not turn has no room for letters in the end. Those about its own queue pairs
+/// are kept all the same, in order.
+#[test]
+fn no_letter_about_a_peer_is_lost() {
+    let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
+    let nums = connect(&mut one, &mut two);
+    for _ in 0..100 {
+        assert!(two.intake.up(nums.1, Greeting::default()));
+    }
+    assert!(two.intake.gone(nums.1));
+    // What may be refused is refused, with the queue pair, as long as others wait.
+    let grant = two.intake.reserve().unwrap();
+    assert!(two.intake.admit(two.qp(), grant, None).is_err());
+    settle(&mut [&mut two]);
+    assert_eq!(two.worker.handler().down.len(), 1);
+    assert_eq!(two.worker.handler().down[0].1, DownReason::Disconnected);
+    connect(&mut one, &mut two);
+    assert_eq!(two.worker.peers(), 1, "and there is room again");
+}
+
+/// The side that is told goodbye knows it from a failure, however it hears of the end.
+#[test]
+fn a_finished_peer_is_no_failure() {
+    for by_message in [false, true] {
+        let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
+        let nums = connect(&mut one, &mut two);
+        let (peer, back) = (one.only_peer(), two.only_peer());
+        for n in 0..3 {
+            one.worker.outbox().send(peer, &payload(n, 24)).unwrap();
+        }
+        one.worker.outbox().finish(peer);
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+        assert!(two.worker.handler().down.is_empty(), "nobody has told it");
+        match by_message {
+            true => two.worker.outbox().send(back, b"too late").unwrap(),
+            false => assert!(two.intake.gone(nums.1)),
+        }
+        settle(&mut [&mut one, &mut two]);
+        assert_in_order(two.worker.handler(), 3, 24);
+        assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
+    }
+}
+
+/// Keeps the first message, and answers it when told to.
+#[derive(Default)]
+struct Slow {
+    kept: Option<Token>,
+    turns: u32,
+    down: Vec<DownReason>,
+}
+
+impl<P: Provider> Handler<P> for Slow {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        self.kept = out.keep(&message);
+        Verdict::Keep
+    }
+    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        self.down.push(why);
+    }
+    fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+        self.turns += 1;
+        if let Some(token) = self.kept.take_if(|_| self.turns > 40) {
+            // Its peer may have been closed.
+            let _ = out.reply(token, 4);
+        }
+    }
+}
+
+/// A drained worker answers what it kept, says goodbye, and takes no new peers. What it has no time
+/// for, it reports and closes.
+#[test]
+fn a_drained_worker_answers_first() {
+    for in_time in [true, false] {
+        let (mut one, mut two) = (side(&COUNTED, false), side_of(&COUNTED, Slow::default()));
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        one.worker.outbox().send(peer, b"well").unwrap();
+        for _ in 0..4 {
+            one.worker.turn();
+            two.worker.turn();
+        }
+        assert_eq!(two.worker.kept(), 1);
+        let mut left = if in_time { 1000 } else { 20 };
+        let undone = two.worker.drain(|| {
+            one.worker.turn();
+            left -= 1;
+            left > 0
+        });
+        assert!(!two.intake.is_open() && !two.intake.has_ended());
+        assert_eq!((two.worker.peers(), two.worker.kept()), (0, 0));
+        assert_eq!(two.worker.handler().down, [DownReason::Closed]);
+        let all = Undone { peers: 1, requests: 0, kept: 1 };
+        assert_eq!(undone, if in_time { Undone::default() } else { all });
+        one.worker.outbox().send(peer, b"more").unwrap();
+        for _ in 0..400 {
+            one.worker.turn();
+            two.worker.turn();
+        }
+        let failed = DownReason::Failed(Status::RetryExceeded);
+        let why = if in_time { DownReason::Finished } else { failed };
+        assert_eq!(one.worker.handler().down, [(peer, why)]);
+        assert_eq!(one.worker.handler().got.len(), usize::from(in_time));
+    }
+}
+
+/// A control plane that is stepped or not, and the looks at it.
+#[derive(Default)]
+struct Plane {
+    steps: AtomicU64,
+    looks: AtomicU64,
+}
+
+impl Watch for Plane {
+    fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+    fn look(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A worker disturbs no control plane that is stepped, and looks at one that is not: while it
+/// idles, while it is busy, and each time it rests.
+#[test]
+#[cfg_attr(miri, ignore = "a million turns")]
+fn a_forgotten_control_plane_is_looked_at() {
+    let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let plane = Arc::new(Plane::default());
+    let watch: Arc<dyn Watch> = plane.clone();
+    one.intake.watch(&watch);
+    one.intake.watch(&watch);
+    let looks = || plane.looks.load(Ordering::Relaxed);
+    for _ in 0..2 * LOOK_TURNS / 1000 {
+        plane.steps.fetch_add(1, Ordering::Relaxed);
+        (0..1000).for_each(|_| _ = one.worker.turn());
+    }
+    plane.steps.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(looks(), 0, "it is stepped");
+    for _ in 0..2 * LOOK_TURNS + 10_000 {
+        one.worker.turn();
+    }
+    let idle = looks();
+    assert!((1..=2).contains(&idle), "{idle}");
+    // Busy: no turn in a row finds nothing.
+    for n in 0..LOOK_TURNS + 10_000 {
+        let _ = one.worker.outbox().send(peer, &[n as u8; 8]);
+        one.worker.turn();
+        two.worker.turn();
+    }
+    assert_eq!(looks(), idle + 1);
+    one.worker.rest_armed(|_| ());
+    assert_eq!(looks(), idle + 2);
+    one.intake.unwatch(&watch);
+    one.worker.rest_armed(|_| ());
+    assert_eq!((looks(), Arc::strong_count(&plane)), (idle + 2, 2));
+}
