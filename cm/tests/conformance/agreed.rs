@@ -15,12 +15,12 @@ use crate::ids::ready;
 
 cases! {
     id_05_connections_are_of_reliable_queue_pairs
-    id_05_what_is_sent_early_is_not_lost
-    id_05_each_connection_is_heard_by_its_peer_alone
+    id_05_early_messages_are_not_lost
+    id_05_a_message_reaches_only_its_peer
     id_05_a_long_message_is_one_message
     ep_15_a_request_brings_its_data_and_depths_and_keeps_them
     qp_20_each_side_has_the_depths_that_were_agreed
-    qp_20_each_side_says_how_often_the_other_tries_again
+    qp_20_each_side_sets_the_retries_of_the_other
     qp_20_a_peer_without_depth_may_write_but_not_read
     qp_22_a_rejected_request_flushes
     rc_01_a_wait_lasts_as_long_as_its_code_says
@@ -36,7 +36,7 @@ fn id_05_connections_are_of_reliable_queue_pairs<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// Reliable: a message waits for its receive, and completes only when it was taken.
-fn id_05_what_is_sent_early_is_not_lost<F: Fabric>(bed: &Bed<F>) {
+fn id_05_early_messages_are_not_lost<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     for byte in 0..3 {
         send_inline(&mut one, &[byte]);
@@ -50,7 +50,7 @@ fn id_05_what_is_sent_early_is_not_lost<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn id_05_each_connection_is_heard_by_its_peer_alone<F: Fabric>(bed: &Bed<F>) {
+fn id_05_a_message_reaches_only_its_peer<F: Fabric>(bed: &Bed<F>) {
     let mut pairs = [(); 3].map(|()| bed.pair(&bed.small()));
     for (at, (one, two)) in pairs.iter_mut().enumerate() {
         two.post_recvs(&mut bed.numbered(2)).expect("receives");
@@ -151,7 +151,7 @@ fn qp_20_each_side_has_the_depths_that_were_agreed<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn qp_20_each_side_says_how_often_the_other_tries_again<F: Fabric>(bed: &Bed<F>) {
+fn qp_20_each_side_sets_the_retries_of_the_other<F: Fabric>(bed: &Bed<F>) {
     let (init, ever) = (bed.small(), ConnParam::default());
     let once = ConnParam { rnr_retry: 1, ..ever };
     // The connecting side allows few retries for sends to it, the other side allows all.

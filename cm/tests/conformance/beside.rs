@@ -15,9 +15,9 @@ use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use crate::bed::{Bed, SOON, received, send, sent};
 
 cases! {
-    rc_01_who_waits_for_a_receive_delays_no_other
+    rc_01_a_wait_for_a_receive_delays_no_other_queue_pair
     srq_13_empty_delays_no_queue_pair_of_another
-    rc_01_who_waits_for_a_receive_delays_no_other_in_the_same_completion_queue
+    rc_01_a_wait_for_a_receive_delays_no_other_in_the_same_completion_queue
     srq_13_empty_delays_no_other_in_the_same_completion_queue
 }
 
@@ -79,7 +79,7 @@ fn pass_by<F: Fabric>(bed: &Bed<F>, shared: bool) {
     }
 }
 
-fn rc_01_who_waits_for_a_receive_delays_no_other<F: Fabric>(bed: &Bed<F>) {
+fn rc_01_a_wait_for_a_receive_delays_no_other_queue_pair<F: Fabric>(bed: &Bed<F>) {
     pass_by(bed, false);
 }
 
@@ -241,7 +241,7 @@ fn pass_by_in_one_queue<F: Fabric>(bed: &Bed<F>, shared: bool) {
     assert_eq!((sent.len(), came.len()), (WAITING.into(), WAITING.into()));
 }
 
-fn rc_01_who_waits_for_a_receive_delays_no_other_in_the_same_completion_queue<F: Fabric>(
+fn rc_01_a_wait_for_a_receive_delays_no_other_in_the_same_completion_queue<F: Fabric>(
     bed: &Bed<F>,
 ) {
     pass_by_in_one_queue(bed, false);

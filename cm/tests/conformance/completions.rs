@@ -12,19 +12,19 @@ use crate::bed::{Bed, SOON, number, received, send, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
-    cp_01_an_error_says_its_buffer_and_status_and_nothing_else
+    cp_01_an_error_has_its_buffer_and_status_and_nothing_else
     cp_02_a_receive_tells_how_much_has_come
     cp_03_immediate_data_arrives_as_it_was_sent
     cp_04_completions_keep_the_order_of_their_queue
     rc_01_a_sender_waits_for_a_receive
-    rc_01_a_sender_whose_patience_is_finite_gets_status_13
+    rc_01_a_sender_with_finite_retries_gets_status_13
     ck_01_a_receive_too_short_fails_both_sides
-    sm_02_what_is_outstanding_is_flushed_in_order
+    sm_02_outstanding_requests_are_flushed_in_order
     sm_02_posts_in_error_are_taken_and_flushed
     a_wait_for_a_completion_ends_in_time
 }
 
-fn cp_01_an_error_says_its_buffer_and_status_and_nothing_else<F: Fabric>(bed: &Bed<F>) {
+fn cp_01_an_error_has_its_buffer_and_status_and_nothing_else<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     one.post_recv(bed.filled(8, 3)).expect("a receive");
     one.disconnect().expect("disconnect");
@@ -101,7 +101,7 @@ fn rc_01_a_sender_waits_for_a_receive<F: Fabric>(bed: &Bed<F>) {
     sent(&mut one, &mut two).ok().expect("it went through");
 }
 
-fn rc_01_a_sender_whose_patience_is_finite_gets_status_13<F: Fabric>(bed: &Bed<F>) {
+fn rc_01_a_sender_with_finite_retries_gets_status_13<F: Fabric>(bed: &Bed<F>) {
     let init = bed.small();
     let accept = ConnParam { rnr_retry: 1, ..ConnParam::default() };
     let (mut one, mut two) = bed.pair_with(&init, &init, &ConnParam::default(), &accept);
@@ -124,7 +124,7 @@ fn ck_01_a_receive_too_short_fails_both_sides<F: Fabric>(bed: &Bed<F>) {
     assert!(bed.is_too_long_there(sent(&mut one, &mut two).status));
 }
 
-fn sm_02_what_is_outstanding_is_flushed_in_order<F: Fabric>(bed: &Bed<F>) {
+fn sm_02_outstanding_requests_are_flushed_in_order<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     one.post_recvs(&mut bed.numbered(4)).expect("receives");
     // No receive is posted at the other side: these stay outstanding.

@@ -17,15 +17,15 @@ use crate::harness::{address, skip};
 cases! {
     cp_09_completions_have_the_fields_that_were_asked_for
     cp_09_a_field_that_was_not_asked_for_is_not_there
-    cp_09_an_error_has_only_what_is_defined
+    cp_09_an_error_has_only_defined_fields
     cp_09_a_datagram_says_where_it_came_from
     cp_09_times_are_those_of_the_clocks
     cp_09_times_stay_with_their_completions
     cp_09_an_empty_queue_gives_nothing_and_goes_on
     cp_09_an_extended_queue_is_a_queue
-    cp_09_what_the_device_lacks_is_refused
+    cp_09_fields_that_the_device_lacks_are_refused
     cp_09_without_overrun_the_oldest_make_room
-    cp_09_a_completion_vector_that_there_is_not_is_refused
+    cp_09_a_missing_completion_vector_is_refused
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -92,7 +92,7 @@ fn cp_09_a_field_that_was_not_asked_for_is_not_there<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((wc.completion_ts, wc.wallclock_ns, wc.slid, wc.sl), (None, None, None, None));
 }
 
-fn cp_09_an_error_has_only_what_is_defined<F: Fabric>(bed: &Bed<F>) {
+fn cp_09_an_error_has_only_defined_fields<F: Fabric>(bed: &Bed<F>) {
     let all = bed.fabric.caps().wc_fields;
     let Some(cq) = extended(bed, all | WcFields::QP_NUM) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
@@ -204,7 +204,7 @@ fn cp_09_an_extended_queue_is_a_queue<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn cp_09_what_the_device_lacks_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn cp_09_fields_that_the_device_lacks_are_refused<F: Fabric>(bed: &Bed<F>) {
     let caps = bed.fabric.caps();
     let mut tries = Vec::new();
     for fields in WcFields::all() - caps.wc_fields {
@@ -242,7 +242,7 @@ fn cp_09_without_overrun_the_oldest_make_room<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(received(&mut two).bytes(), [3], "the connection goes on");
 }
 
-fn cp_09_a_completion_vector_that_there_is_not_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn cp_09_a_missing_completion_vector_is_refused<F: Fabric>(bed: &Bed<F>) {
     let count = bed.fabric.caps().comp_vectors;
     assert!(count > 0);
     for fields in [WcFields::empty(), WcFields::BYTE_LEN] {

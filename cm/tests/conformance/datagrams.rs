@@ -29,11 +29,11 @@ cases! {
     qp_14_queue_pairs_of_another_type_are_refused
     id_06_port_spaces_have_ports_of_their_own
     id_06_ip_over_infiniband_is_a_space_of_datagrams
-    ud_02_what_nobody_takes_is_dropped_in_silence
+    ud_02_a_datagram_without_a_taker_is_dropped_silently
     ud_01_more_than_a_packet_is_refused
     ud_01_sends_only_datagrams
     ud_01_a_target_may_go_before_its_sends_are_over
-    cp_06_a_datagram_wakes_who_armed
+    cp_06_a_datagram_wakes_the_thread_that_armed
     sm_06_a_queue_pair_of_datagrams_by_hand
     sm_06_a_state_is_left_by_the_steps_of_the_table_alone
     sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away
@@ -329,7 +329,7 @@ fn id_06_ip_over_infiniband_is_a_space_of_datagrams<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(&received(&mut two).bytes()[GRH_BYTES..], b"to that space");
 }
 
-fn ud_02_what_nobody_takes_is_dropped_in_silence<F: Fabric>(bed: &Bed<F>) {
+fn ud_02_a_datagram_without_a_taker_is_dropped_silently<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     let (to, target) = way(bed, &one);
     // Nobody has posted a receive; nobody has that number; the key is another.
@@ -394,7 +394,7 @@ fn ud_01_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn cp_06_a_datagram_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
+fn cp_06_a_datagram_wakes_the_thread_that_armed<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = plain(bed);
     let (_, target) = way(bed, &one);
     let queue = two.recv_cq().expect("a queue pair").clone();

@@ -16,7 +16,7 @@ use crate::harness::address;
 cases! {
     limits_of_the_device_are_said_and_print_as_a_table
     a_port_says_what_it_is
-    a_port_or_entry_that_there_is_not_is_refused
+    a_missing_port_or_entry_is_refused
     a_fork_leaves_connections_alone_and_gives_no_buffer_away
 }
 
@@ -58,7 +58,7 @@ fn a_port_says_what_it_is<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(bed.fabric.query_pkey(source.port, 0).expect("a key"), 0xffff);
 }
 
-fn a_port_or_entry_that_there_is_not_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn a_missing_port_or_entry_is_refused<F: Fabric>(bed: &Bed<F>) {
     let (device, ports) = (&bed.fabric, bed.fabric.caps().ports);
     for port in [0, ports + 1, u8::MAX] {
         let errors = [

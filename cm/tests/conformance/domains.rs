@@ -15,7 +15,7 @@ cases! {
     srq_01_a_queue_belongs_to_the_domain_that_is_given
     mr_02_a_send_reads_memory_of_its_own_domain
     mr_02_a_message_goes_to_memory_of_the_receivers_domain
-    mr_02_what_is_read_goes_to_memory_of_its_own_domain
+    mr_02_the_result_of_a_read_stays_in_its_domain
     mr_02_a_peers_key_is_good_within_its_domain
     qx_15_a_domain_with_something_in_it_is_busy
 }
@@ -81,7 +81,7 @@ fn mr_02_a_message_goes_to_memory_of_the_receivers_domain<F: Fabric>(bed: &Bed<F
     assert!(!status.is_ok());
 }
 
-fn mr_02_what_is_read_goes_to_memory_of_its_own_domain<F: Fabric>(bed: &Bed<F>) {
+fn mr_02_the_result_of_a_read_stays_in_its_domain<F: Fabric>(bed: &Bed<F>) {
     let memory = Exposed::new(&bed.fabric, 64, Access::REMOTE_READ).expect("memory");
     let (mut one, mut two) = bed.pair(&bed.small());
     let op = SendOp::Read(memory.remote(0));

@@ -16,11 +16,11 @@ use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
-    cp_06_a_completion_wakes_who_armed
-    cp_06_what_was_there_before_wakes_nobody
+    cp_06_a_completion_wakes_the_thread_that_armed
+    cp_06_earlier_completions_wake_nobody
     cp_06_one_arm_is_one_wake
     cp_06_solicited_only_wakes_for_those
-    cp_06_errors_wake_who_waits_for_solicited
+    cp_06_errors_wake_a_wait_for_solicited
     cp_06_no_wake_up_is_lost
     cp_06_sends_wake_too
     cp_06_the_descriptors_of_several_queues_say_which_to_look_at
@@ -46,7 +46,7 @@ fn sleeps_on<F: Fabric>(queue: &CompletionQueue<F>) -> bool {
     !queue.wait(Some(A_WHILE)).expect("wait")
 }
 
-fn cp_06_a_completion_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
+fn cp_06_a_completion_wakes_the_thread_that_armed<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     two.post_recvs(&mut bed.numbered(2)).expect("receives");
     let queue = recv_queue(&two);
@@ -63,7 +63,7 @@ fn cp_06_a_completion_wakes_who_armed<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn cp_06_what_was_there_before_wakes_nobody<F: Fabric>(bed: &Bed<F>) {
+fn cp_06_earlier_completions_wake_nobody<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     two.post_recvs(&mut bed.numbered(1)).expect("receives");
     let queue = recv_queue(&two);
@@ -101,7 +101,7 @@ fn cp_06_solicited_only_wakes_for_those<F: Fabric>(bed: &Bed<F>) {
     received(&mut two);
 }
 
-fn cp_06_errors_wake_who_waits_for_solicited<F: Fabric>(bed: &Bed<F>) {
+fn cp_06_errors_wake_a_wait_for_solicited<F: Fabric>(bed: &Bed<F>) {
     let (_one, mut two) = bed.pair(&bed.small());
     two.post_recvs(&mut bed.numbered(1)).expect("receives");
     let queue = recv_queue(&two);

@@ -24,10 +24,10 @@ cases! {
     qx_06_own_multicast_does_not_come_back
     qx_06_flags_that_do_not_exist_or_fit_are_refused
     qx_10_operations_have_the_bits_of_c
-    qx_10_what_was_not_asked_for_is_refused
+    qx_10_an_operation_not_asked_for_is_refused
     qx_10_windows_are_opened_only_where_that_was_asked_for
     qx_10_datagrams_too_are_refused_where_they_were_not_asked_for
-    qx_10_what_a_type_cannot_do_fails_creation
+    qx_10_an_operation_that_the_type_lacks_fails_creation
     qx_18_user_data_comes_back
 }
 
@@ -205,7 +205,7 @@ fn qx_10_operations_have_the_bits_of_c<F: Fabric>(_bed: &Bed<F>) {
     }
 }
 
-fn qx_10_what_was_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn qx_10_an_operation_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
     let (init, offered) = (bed.small().send_ops_flags(SendOps::SEND), bed.fabric.caps().send_ops);
     let there = made(bed, &init).is_some();
     assert_eq!(there, offered.contains(SendOps::SEND), "it differs from the table: {offered:?}");
@@ -266,7 +266,7 @@ fn qx_10_datagrams_too_are_refused_where_they_were_not_asked_for<F: Fabric>(bed:
     datagrams::send(&mut one, &target, &[1]);
 }
 
-fn qx_10_what_a_type_cannot_do_fails_creation<F: Fabric>(bed: &Bed<F>) {
+fn qx_10_an_operation_that_the_type_lacks_fails_creation<F: Fabric>(bed: &Bed<F>) {
     let tso = SendOps::SEND | SendOps::TSO;
     for init in [
         QpInit::rc().send_ops_flags(tso),

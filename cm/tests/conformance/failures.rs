@@ -16,7 +16,7 @@ cases! {
     sq_03_a_receive_too_short_completes
     sq_03_a_receive_that_cannot_be_written_completes
     sq_03_running_out_of_receives_completes
-    sq_03_a_peer_that_is_gone_completes
+    sq_03_a_send_to_a_lost_peer_completes
     sq_03_a_window_that_cannot_be_bound_completes
     sq_03_an_invalidation_of_nothing_completes
     sq_03_a_read_that_may_not_run_completes
@@ -104,7 +104,7 @@ fn sq_03_running_out_of_receives_completes<F: Fabric>(bed: &Bed<F>) {
     });
 }
 
-fn sq_03_a_peer_that_is_gone_completes<F: Fabric>(bed: &Bed<F>) {
+fn sq_03_a_send_to_a_lost_peer_completes<F: Fabric>(bed: &Bed<F>) {
     let none = ConnParam::default();
     let qps = [(); 2].map(|()| ExternalQp::new(&bed.fabric, &bed.quiet()).expect("a queue pair"));
     let [(one, mut left), (two, right)] = joined_by(bed, qps, &none, &none, |qp, id| {

@@ -16,7 +16,7 @@ use crate::harness::skip;
 
 cases! {
     qx_02_frames_go_to_whom_their_address_says
-    qx_02_a_rule_for_all_takes_what_is_for_others_too
+    qx_02_a_rule_for_all_takes_frames_for_others_too
     qx_02_frames_are_padded_and_have_a_longest_length
     qx_02_frames_nobody_takes_are_dropped
     qx_02_only_frames_are_sent
@@ -139,7 +139,7 @@ fn from<F: Fabric>(bed: &Bed<F>, qp: &mut ExternalQp<F>, source: Mac) -> Complet
     }
 }
 
-fn qx_02_a_rule_for_all_takes_what_is_for_others_too<F: Fabric>(bed: &Bed<F>) {
+fn qx_02_a_rule_for_all_takes_frames_for_others_too<F: Fabric>(bed: &Bed<F>) {
     let Some(mut one) = station(bed, &raw(), mac(2, 0)) else { return };
     let mut two = station(bed, &raw(), mac(2, 1)).expect("as the first");
     let mut all = made(bed, &raw()).expect("as the first");

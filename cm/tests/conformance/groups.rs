@@ -16,7 +16,7 @@ use crate::harness::skip;
 cases! {
     cm_13_joining_says_where_to_send
     cm_13_each_member_gets_a_copy
-    cm_13_who_only_sends_gets_none
+    cm_13_a_member_that_only_sends_receives_nothing
     cm_13_after_leaving_nothing_comes
     cm_13_an_unknown_group_cannot_be_left
     cm_13_only_bound_ids_of_datagrams_join
@@ -77,7 +77,7 @@ fn cm_13_each_member_gets_a_copy<F: Fabric>(bed: &Bed<F>) {
     nothing_comes(&mut other);
 }
 
-fn cm_13_who_only_sends_gets_none<F: Fabric>(bed: &Bed<F>) {
+fn cm_13_a_member_that_only_sends_receives_nothing<F: Fabric>(bed: &Bed<F>) {
     let (mut one, ud) = joined(bed, group(3), Join::SendOnly);
     let (mut two, _) = joined(bed, group(3), Join::FullMember);
     let target = Target::new(&bed.fabric, &ud).expect("a target");

@@ -18,11 +18,11 @@ cases! {
     id_08_dropping_an_id_with_its_event_in_hand_does_not_block
     ep_10_refused_requests_leave_nothing_behind
     qp_02_queues_of_another_device_are_refused
-    qp_10_what_failed_shows_no_queues
-    qp_18_destroying_what_is_not_there_is_refused
+    qp_10_a_failed_creation_shows_no_queues
+    qp_18_destroying_a_missing_queue_pair_is_refused
     qp_18_destroying_takes_its_own_queues_along
     srq_01_a_shared_queue_of_another_device_is_refused
-    srq_09_destroying_what_is_not_there_is_refused
+    srq_09_destroying_a_missing_queue_is_refused
     qx_16_dropping_with_wake_ups_in_hand_does_not_block_and_cp_07_nobody_acknowledges
     qx_16_dropping_with_asynchronous_events_in_hand_does_not_block
 }
@@ -69,7 +69,7 @@ fn qp_02_queues_of_another_device_are_refused<F: Fabric>(bed: &Bed<F>) {
     id.create_qp(&bed.small().send_cq(&own).recv_cq(&own)).expect("its own device's");
 }
 
-fn qp_10_what_failed_shows_no_queues<F: Fabric>(bed: &Bed<F>) {
+fn qp_10_a_failed_creation_shows_no_queues<F: Fabric>(bed: &Bed<F>) {
     let beyond = Provider::caps(&bed.fabric).qp_wr_max + 1;
     let mut id = bound(bed);
     let init = bed.small().send_wr(beyond);
@@ -79,7 +79,7 @@ fn qp_10_what_failed_shows_no_queues<F: Fabric>(bed: &Bed<F>) {
     assert!(id.send_cq().is_some() && id.recv_cq().is_some());
 }
 
-fn qp_18_destroying_what_is_not_there_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn qp_18_destroying_a_missing_queue_pair_is_refused<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed);
     assert_eq!(id.destroy_qp().expect_err("there is none").code(), Code::Invalid);
     id.create_qp(&bed.small()).expect("a queue pair");
@@ -106,7 +106,7 @@ fn srq_01_a_shared_queue_of_another_device_is_refused<F: Fabric>(bed: &Bed<F>) {
     id.create_qp(&bed.small().srq(&own)).expect("its own device's");
 }
 
-fn srq_09_destroying_what_is_not_there_is_refused<F: Fabric>(bed: &Bed<F>) {
+fn srq_09_destroying_a_missing_queue_is_refused<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed);
     assert_eq!(id.destroy_srq().expect_err("there is none").code(), Code::Invalid);
     id.create_srq(4).expect("a shared receive queue");

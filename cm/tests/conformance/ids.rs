@@ -18,11 +18,11 @@ cases! {
     id_09_dropping_a_listener_drops_its_requests
     id_09_dropping_a_request_rejects_it
     id_11_an_empty_channel_answers_in_time
-    cm_01_bind_refuses_what_is_not_the_devices
+    cm_01_bind_refuses_an_address_of_another_device
     cm_01_bind_refuses_a_port_in_use
     cm_01_bind_refuses_an_id_that_is_bound
     cm_02_resolving_an_address_binds_the_id_to_its_device
-    cm_02_an_address_that_is_not_there_is_not_resolved
+    cm_02_a_missing_address_is_not_resolved
     cm_03_resolve_route_checks_state_and_time
     cm_04_listen_binds_an_id_that_is_not_bound
     cm_04_a_full_backlog_refuses_nobody
@@ -171,7 +171,7 @@ fn id_11_an_empty_channel_answers_in_time<F: Fabric>(bed: &Bed<F>) {
     assert!(channel.next(A_WHILE).expect("no error").is_none());
 }
 
-fn cm_01_bind_refuses_what_is_not_the_devices<F: Fabric>(bed: &Bed<F>) {
+fn cm_01_bind_refuses_an_address_of_another_device<F: Fabric>(bed: &Bed<F>) {
     let mut id = Id::create(&bed.fabric, None, PortSpace::Tcp).expect("an id");
     let error = id.bind("192.0.2.1:7471".parse().expect("an address")).expect_err("not ours");
     assert!(matches!(error.code(), Code::AddrNotAvailable | Code::NoDevice), "{error}");
@@ -202,7 +202,7 @@ fn cm_02_resolving_an_address_binds_the_id_to_its_device<F: Fabric>(bed: &Bed<F>
     id.create_qp(&bed.small()).expect("it is on the device");
 }
 
-fn cm_02_an_address_that_is_not_there_is_not_resolved<F: Fabric>(bed: &Bed<F>) {
+fn cm_02_a_missing_address_is_not_resolved<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return crate::harness::skip("how long a network looks for an address is its own affair");
     }

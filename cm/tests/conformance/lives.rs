@@ -15,11 +15,11 @@ use crate::harness::{on_toy, skip};
 
 cases! {
     sm_07_sqd_takes_sends_and_begins_none
-    sm_07_sqd_lets_what_has_begun_come_to_its_end
+    sm_07_sqd_lets_sends_that_have_begun_finish
     sm_07_sqd_of_datagrams
     sm_01_a_new_life_is_connected_anew
-    sm_01_what_is_on_its_way_to_the_old_life_reaches_no_new_one
-    sm_01_what_the_old_life_has_sent_completes_in_no_new_one
+    sm_01_messages_to_a_queue_pair_before_its_reset_do_not_reach_it_later
+    sm_01_sends_from_before_a_reset_do_not_complete_later
     sm_01_reset_forgets_datagrams
 }
 
@@ -85,7 +85,7 @@ fn sm_07_sqd_takes_sends_and_begins_none<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn sm_07_sqd_lets_what_has_begun_come_to_its_end<F: Fabric>(bed: &Bed<F>) {
+fn sm_07_sqd_lets_sends_that_have_begun_finish<F: Fabric>(bed: &Bed<F>) {
     if on_toy() {
         return skip("how much of a message has room depends on when the toy wire reads");
     }
@@ -183,7 +183,7 @@ fn sm_01_a_new_life_is_connected_anew<F: Fabric>(bed: &Bed<F>) {
     talk(bed, left, right);
 }
 
-fn sm_01_what_is_on_its_way_to_the_old_life_reaches_no_new_one<F: Fabric>(bed: &Bed<F>) {
+fn sm_01_messages_to_a_queue_pair_before_its_reset_do_not_reach_it_later<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("on a wire the numbers of packets decide, and its retries take long");
     }
@@ -206,7 +206,7 @@ fn sm_01_what_is_on_its_way_to_the_old_life_reaches_no_new_one<F: Fabric>(bed: &
     talk(bed, &mut other, &mut right);
 }
 
-fn sm_01_what_the_old_life_has_sent_completes_in_no_new_one<F: Fabric>(bed: &Bed<F>) {
+fn sm_01_sends_from_before_a_reset_do_not_complete_later<F: Fabric>(bed: &Bed<F>) {
     if !bed.is_strict() {
         return skip("what was sent may be lost with the life that sent it");
     }

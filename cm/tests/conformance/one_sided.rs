@@ -18,7 +18,7 @@ cases! {
     sq_05_a_fence_waits_for_reads
     sq_05_a_fence_waits_for_reads_through_a_window
     sq_06_writes_of_every_size_land_whole_and_unheard
-    sq_06_what_was_written_is_there_when_the_message_after_it_comes
+    sq_06_written_bytes_are_there_when_the_next_message_arrives
     sq_07_more_reads_than_may_be_in_flight_complete_in_order
     sq_07_more_reads_through_a_window_complete_in_order
     sq_09_empty_reads_and_writes_need_no_key
@@ -29,7 +29,7 @@ cases! {
     rc_06_fetch_and_add_wraps
     rc_06_many_adds_of_two_peers_add_up
     mr_03_a_stale_key_opens_nothing
-    sq_04_what_reads_is_never_inline
+    sq_04_a_read_is_never_inline
     sq_07_no_rights_to_read_without_depth
     sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing
     exposed_memory_checks_its_bounds
@@ -143,7 +143,7 @@ fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
     assert!(two.next_recv(A_WHILE).is_err(), "a WRITE does not notify the peer");
 }
 
-fn sq_06_what_was_written_is_there_when_the_message_after_it_comes<F: Fabric>(bed: &Bed<F>) {
+fn sq_06_written_bytes_are_there_when_the_next_message_arrives<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     let memory = exposed(bed, 8192);
     for round in 1..=50 {
@@ -297,7 +297,7 @@ fn mr_03_a_stale_key_opens_nothing<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(failed.status, Status::RemoteAccess);
 }
 
-fn sq_04_what_reads_is_never_inline<F: Fabric>(bed: &Bed<F>) {
+fn sq_04_a_read_is_never_inline<F: Fabric>(bed: &Bed<F>) {
     let (mut one, _two) = bed.pair(&bed.small());
     let at = exposed(bed, 8).remote(0);
     for op in [SendOp::Read(at), SendOp::FetchAdd { at, add: 1 }] {

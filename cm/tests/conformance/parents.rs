@@ -16,8 +16,8 @@ cases! {
     td_01_a_device_without_them_says_so
     td_01_a_parent_domain_stands_for_its_domain
     td_01_a_parent_domain_is_no_other_domain
-    td_01_what_is_in_use_is_busy
-    td_01_what_is_used_outlives_its_handle
+    td_01_a_domain_in_use_is_busy
+    td_01_a_domain_in_use_outlives_its_handle
     td_01_a_thread_domain_of_another_device_is_refused
 }
 
@@ -105,7 +105,7 @@ fn busy<T>(result: Result<(), InUse<T>>) -> T {
     back
 }
 
-fn td_01_what_is_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_domain_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }
@@ -120,7 +120,7 @@ fn td_01_what_is_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
     assert!(F::dealloc_td(td).is_ok(), "and nothing names that");
 }
 
-fn td_01_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
+fn td_01_a_domain_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     if lacks(bed) {
         return;
     }

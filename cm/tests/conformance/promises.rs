@@ -16,7 +16,7 @@ use crate::ids::{listening, ready};
 cases! {
     g_01_errors_have_the_errno_of_c
     g_02_an_errno_counts_whatever_its_sign
-    g_03_a_device_that_is_not_there_is_refused
+    g_03_a_missing_device_is_refused
     g_04_a_device_opened_again_has_the_same_context_or_is_another
     g_05_port_spaces_have_the_kernels_numbers
     id_01_an_id_is_on_a_device_once_it_has_an_address
@@ -30,7 +30,7 @@ cases! {
     qp_21_the_wait_for_a_receive_is_set_once_connected
     qx_12_all_sends_complete_where_that_is_asked_for_and_qp_15_of_an_id
     qx_13_each_queue_pair_has_a_number_of_its_own
-    qx_15_what_is_in_use_outlives_its_handle
+    qx_15_an_object_in_use_outlives_its_handle
     qx_16_dropping_with_completions_untaken_does_not_block
     qx_17_nothing_completes_after_dropping
     qx_19_capacities_beyond_the_devices_are_refused
@@ -60,7 +60,7 @@ fn g_02_an_errno_counts_whatever_its_sign<F: Fabric>(_bed: &Bed<F>) {
     assert_eq!(Code::from_errno(-libc::EBUSY).errno(), libc::EBUSY);
 }
 
-fn g_03_a_device_that_is_not_there_is_refused<F: Fabric>(_bed: &Bed<F>) {
+fn g_03_a_missing_device_is_refused<F: Fabric>(_bed: &Bed<F>) {
     let Err(error) = Device::named("none") else { panic!("there is no such device") };
     assert_eq!(error.code(), Code::NoDevice, "{error}");
 }
@@ -222,7 +222,7 @@ fn qx_13_each_queue_pair_has_a_number_of_its_own<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(numbers.len(), 8);
 }
 
-fn qx_15_what_is_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
+fn qx_15_an_object_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     let cq = CompletionQueue::new(&bed.fabric, 16).expect("a completion queue");
     let init = bed.small().send_cq(&cq).recv_cq(&cq);
     let (mut one, mut two) = bed.pair(&init);

@@ -12,7 +12,7 @@ use crate::bed::{Bed, SOON, received, send, send_inline, sent};
 cases! {
     srq_01_an_id_bound_to_no_device_is_refused
     srq_02_takes_receives_at_once
-    srq_03_the_depth_that_comes_back_is_the_room_there_is
+    srq_03_the_returned_depth_is_the_real_room
     srq_04_an_id_holds_one
     srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_uses_it
     srq_09_is_busy_while_a_queue_pair_uses_it
@@ -41,7 +41,7 @@ fn srq_02_takes_receives_at_once<F: Fabric>(bed: &Bed<F>) {
     id.post_recv(bed.filled(8, 0)).expect("it accepts receives before any queue pair exists");
 }
 
-fn srq_03_the_depth_that_comes_back_is_the_room_there_is<F: Fabric>(bed: &Bed<F>) {
+fn srq_03_the_returned_depth_is_the_real_room<F: Fabric>(bed: &Bed<F>) {
     for asked in [1, 3, 5, 100] {
         let mut id = bound(bed);
         let srq = id.create_srq(asked).expect("a shared receive queue");

@@ -14,7 +14,7 @@ cases! {
     mr_05_a_region_goes_to_another_domain
     mr_05_a_region_goes_to_other_memory
     mr_05_all_changes_at_once
-    mr_05_what_the_device_cannot_change_stays
+    mr_05_a_change_that_the_device_cannot_make_changes_nothing
     mr_05_memory_in_use_stays
     mr_05_a_region_of_another_device_stays
 }
@@ -145,7 +145,7 @@ fn still<F: Fabric>(
     back
 }
 
-fn mr_05_what_the_device_cannot_change_stays<F: Fabric>(bed: &Bed<F>) {
+fn mr_05_a_change_that_the_device_cannot_make_changes_nothing<F: Fabric>(bed: &Bed<F>) {
     let offered = bed.fabric.caps().rereg;
     let mut back = memory(bed, WRITE);
     for change in ReregFlags::all() - offered {

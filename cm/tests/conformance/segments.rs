@@ -17,7 +17,7 @@ cases! {
     qx_07_the_longest_header_is_named_at_creation
     qx_07_other_types_have_no_segmented_sends
     qx_07_a_header_that_is_none_of_tcp_fails
-    qx_07_what_a_segmented_send_names_is_kept_by_who_posts_it
+    qx_07_only_a_call_that_borrows_the_header_posts_a_segmented_send
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -208,7 +208,7 @@ fn qx_07_a_header_that_is_none_of_tcp_fails<F: Fabric>(bed: &Bed<F>) {
 }
 
 /// A header is named by address, so only a call that borrows it may use it.
-fn qx_07_what_a_segmented_send_names_is_kept_by_who_posts_it<F: Fabric>(bed: &Bed<F>) {
+fn qx_07_only_a_call_that_borrows_the_header_posts_a_segmented_send<F: Fabric>(bed: &Bed<F>) {
     let Some(mut one) = sender(bed) else { return };
     let op = SendOp::Tso(Segmentation { header: 8, header_len: 54, mss: 100 });
     let refused = one.post_send(bed.filled(64, 0), 64, op, SIGNALED).expect_err("by address");

@@ -10,13 +10,13 @@ use crate::bed::{Bed, Pair, SOON, number, received, send, sent};
 use crate::harness::{another, skip};
 
 cases! {
-    cp_08_a_queue_grows_and_keeps_what_waits_in_it
-    cp_08_a_queue_gets_no_smaller_than_what_waits_in_it
+    cp_08_a_queue_grows_and_keeps_its_entries
+    cp_08_a_queue_does_not_shrink_below_its_entries
     cp_08_sizes_out_of_range_are_refused
     cp_08_a_queue_stays_armed
     cp_08_a_queue_grows_while_messages_come
     srq_15_grows_and_keeps_its_receives
-    srq_15_gets_no_smaller_than_what_is_posted
+    srq_15_does_not_shrink_below_its_posted_receives
     srq_15_of_xrc_takes_its_completion_queue_along
 }
 
@@ -45,7 +45,7 @@ fn assert_order<F: Fabric>(two: &mut Id<F>, count: u8) {
     assert_eq!(none.code(), Code::TimedOut);
 }
 
-fn cp_08_a_queue_grows_and_keeps_what_waits_in_it<F: Fabric>(bed: &Bed<F>) {
+fn cp_08_a_queue_grows_and_keeps_its_entries<F: Fabric>(bed: &Bed<F>) {
     let cq = CompletionQueue::new(&bed.fabric, 4).expect("a completion queue");
     let (mut one, mut two) = pair_into(bed, &cq);
     send_all(bed, (&mut one, &mut two), 4);
@@ -58,7 +58,7 @@ fn cp_08_a_queue_grows_and_keeps_what_waits_in_it<F: Fabric>(bed: &Bed<F>) {
     assert_order(&mut two, 4);
 }
 
-fn cp_08_a_queue_gets_no_smaller_than_what_waits_in_it<F: Fabric>(bed: &Bed<F>) {
+fn cp_08_a_queue_does_not_shrink_below_its_entries<F: Fabric>(bed: &Bed<F>) {
     let cq = CompletionQueue::new(&bed.fabric, 8).expect("a completion queue");
     let (mut one, mut two) = pair_into(bed, &cq);
     send_all(bed, (&mut one, &mut two), 4);
@@ -153,7 +153,7 @@ fn srq_15_grows_and_keeps_its_receives<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(full.cause, PostCause::Full);
 }
 
-fn srq_15_gets_no_smaller_than_what_is_posted<F: Fabric>(bed: &Bed<F>) {
+fn srq_15_does_not_shrink_below_its_posted_receives<F: Fabric>(bed: &Bed<F>) {
     if !bed.fabric.caps().srq_resize {
         return skip("this device's receive queues have one size");
     }

@@ -25,12 +25,12 @@ cases! {
     qx_08_frames_are_spread_as_the_published_hashes_say
     qx_08_frames_without_the_fields_go_to_the_first
     qx_08_tables_have_a_power_of_two_of_queues
-    qx_08_what_is_used_is_busy
-    qx_08_what_is_used_outlives_its_handle
+    qx_08_a_queue_or_table_in_use_is_busy
+    qx_08_a_queue_or_table_in_use_outlives_its_handle
     qx_08_with_a_table_there_are_no_other_receives
     qx_08_only_frames_are_spread_and_by_fields_that_go_together
     qx_08_work_queues_go_from_reset_to_ready_to_error
-    qx_08_flags_of_a_work_queue_are_for_what_comes_to_it
+    qx_08_flags_of_a_work_queue_apply_to_its_frames
     qx_08_a_receive_too_short_or_none_drops_the_frame
     qx_08_a_receive_of_another_domain_ends_its_queue
 }
@@ -221,7 +221,7 @@ fn qx_08_tables_have_a_power_of_two_of_queues<F: Fabric>(bed: &Bed<F>) {
     }
 }
 
-fn qx_08_what_is_used_is_busy<F: Fabric>(bed: &Bed<F>) {
+fn qx_08_a_queue_or_table_in_use_is_busy<F: Fabric>(bed: &Bed<F>) {
     let Some(mut queues) = queues(bed, 2, WqFlags::empty()) else { return };
     let table = table(bed, &queues);
     let queue = queues.pop().expect("two");
@@ -235,7 +235,7 @@ fn qx_08_what_is_used_is_busy<F: Fabric>(bed: &Bed<F>) {
     assert!(queue.destroy().is_ok(), "nor this");
 }
 
-fn qx_08_what_is_used_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
+fn qx_08_a_queue_or_table_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     let Some(mut queues) = queues(bed, 2, WqFlags::empty()) else { return };
     fill(bed, &mut queues);
     let table = table(bed, &queues);
@@ -333,7 +333,7 @@ fn qx_08_work_queues_go_from_reset_to_ready_to_error<F: Fabric>(bed: &Bed<F>) {
     next(queue);
 }
 
-fn qx_08_flags_of_a_work_queue_are_for_what_comes_to_it<F: Fabric>(bed: &Bed<F>) {
+fn qx_08_flags_of_a_work_queue_apply_to_its_frames<F: Fabric>(bed: &Bed<F>) {
     let flags = WqFlags::CVLAN_STRIPPING | WqFlags::SCATTER_FCS;
     let Some(mut both) = queues(bed, 1, flags) else { return };
     let Some(mut none) = queues(bed, 1, WqFlags::empty()) else { return };

@@ -16,16 +16,16 @@ use doorbell_seam::wc::Status;
 use crate::bed::{CONFIG, Pair, cases};
 
 cases! {
-    trap_1_a_lone_send_rings_at_once_and_a_burst_does_not
-    trap_2_peers_that_rest_hold_no_sends_that_others_need
+    trap_1_a_single_send_rings_at_once_and_a_burst_does_not
+    trap_2_idle_peers_hold_no_sends_that_others_need
     trap_3_two_sides_that_reply_to_each_other_never_stop
     trap_3_a_flood_stops_at_its_window_and_starves_nobody
-    trap_3_many_peers_that_rest_share_few_receives
+    trap_3_many_idle_peers_share_few_receives
     trap_4_a_slow_receiver_costs_no_retry_of_a_second
     trap_4_timers_and_tries_are_those_of_the_configuration
     trap_5_a_full_send_queue_is_back_pressure
     trap_7_blocks_come_home_when_a_peer_goes
-    trap_8_a_submission_wakes_a_worker_that_rests
+    trap_8_a_submission_wakes_a_resting_worker
     a_worker_sleeps_until_something_comes
     trap_9_the_first_message_brings_its_peer_up
     a_long_message_arrives_whole
@@ -86,7 +86,7 @@ fn numbers(log: &Log) -> Vec<u32> {
     log.got.iter().map(|(_, number)| *number).collect()
 }
 
-fn trap_1_a_lone_send_rings_at_once_and_a_burst_does_not<F: Fabric>(nic: &F) {
+fn trap_1_a_single_send_rings_at_once_and_a_burst_does_not<F: Fabric>(nic: &F) {
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 1);
     let peer = pair.one.worker.handler().up[0];
     pair.one.worker.outbox().send(peer, &7u32.to_le_bytes()).expect("sent");
@@ -102,7 +102,7 @@ fn trap_1_a_lone_send_rings_at_once_and_a_burst_does_not<F: Fabric>(nic: &F) {
     pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 7);
 }
 
-fn trap_2_peers_that_rest_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
+fn trap_2_idle_peers_hold_no_sends_that_others_need<F: Fabric>(nic: &F) {
     let queue = Config { send_queue: 128, signal_every: 64, ..CONFIG };
     let config = Config { peers: 6, sends: 256, window: 0, recv_blocks: 512, ..queue };
     let mut pair = Logs::new(nic, &config, (Log::default(), Log::default()), 6);
@@ -162,7 +162,7 @@ fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
 
 /// There are more peers than receives, and each peer has a window. A peer that floods uses only its
 /// own window; eight that talk are served; and when all talk at once, all are served.
-fn trap_3_many_peers_that_rest_share_few_receives<F: Fabric>(nic: &F) {
+fn trap_3_many_idle_peers_share_few_receives<F: Fabric>(nic: &F) {
     const PEERS: usize = 40;
     let few = Config { peers: PEERS as u32, recv_blocks: 32, refill: 4, keeps: 64, ..CONFIG };
     let config = Config { overcommit: 16, ..few };
@@ -286,7 +286,7 @@ fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
     }
 }
 
-fn trap_8_a_submission_wakes_a_worker_that_rests<F: Fabric>(nic: &F) {
+fn trap_8_a_submission_wakes_a_resting_worker<F: Fabric>(nic: &F) {
     /// Far more than the other thread takes from one submission to the next. Only a lost wake-up
     /// takes this long.
     const REST: Duration = Duration::from_secs(60);
